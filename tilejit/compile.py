@@ -22,25 +22,25 @@ from .ir.builder import Facts, Warning_
 from .ir.check import check
 from .ir.graph import Call, Const, Graph, Launch, operands, walk, written_arguments
 from .ops.barriers import waits_for_grids
-from .passes.dots import write_dots
-from .passes.joints import await_joints
-from .passes.late_waits import wait_late
-from .passes.layouts import assign_layouts
 from .passes.box_accesses import write_boxes
+from .passes.bulk_store_waits import delay_bulk_store_waits
+from .passes.constant_bounds import check_constant_bounds
+from .passes.dots import write_dots
+from .passes.layouts import assign_layouts
 from .passes.loads_ahead import send_loads_ahead
-from .passes.ordinary_loops import loop_records, ordinary_loops
-from .passes.pending import check_products
+from .passes.lowering_records import access_records, copy_records, product_records
+from .passes.mma_hazards import check_mma_hazards
 from .passes.pipeline import write_pipelines
-from .passes.places import check_places
-from .passes.registers import check_registers, check_shares
-from .passes.shared import place_shared
+from .passes.pipelining_candidates import candidate_loops, loop_records
+from .passes.program_slices import without_dead_code
+from .passes.registers import check_registers, check_warpgroup_registers
+from .passes.scan_tails import tail_warnings
 from .passes.shared_layouts import choose_shared_layouts
-from .passes.slices import without_unused
-from .passes.tails import tail_warnings
+from .passes.shared_memory import place_shared
 from .passes.tensor_memory import place_tensor_memory
-from .passes.told import access_records, copy_records, product_records
 from .passes.tokens import complete_tokens
 from .passes.variants import choose_variants
+from .passes.wgmma_waits import insert_wgmma_waits
 from .records import RECORDS, AccessRecord, CopyRecord, LayoutRecord, LoopRecord, ProductRecord
 
 
@@ -87,9 +87,10 @@ class Lowered:
         return {name: getattr(self, name) for name in RECORDS}
 
 
-PASSES = (("boxes", write_boxes), ("ahead", send_loads_ahead), ("places", check_places), ("buffers", choose_shared_layouts), ("dots", write_dots),
-          ("pipelines", write_pipelines), ("layouts", assign_layouts), ("registers", lambda graph, facts: check_registers(check_shares(graph))),
-          ("variants", choose_variants), ("tokens", complete_tokens), ("waits", wait_late), ("products", check_products), ("joints", await_joints),
+PASSES = (("boxes", write_boxes), ("ahead", send_loads_ahead), ("places", check_constant_bounds), ("buffers", choose_shared_layouts),
+          ("dots", write_dots), ("pipelines", write_pipelines), ("layouts", assign_layouts),
+          ("registers", lambda graph, facts: check_registers(check_warpgroup_registers(graph))), ("variants", choose_variants),
+          ("tokens", complete_tokens), ("waits", delay_bulk_store_waits), ("products", check_mma_hazards), ("joints", insert_wgmma_waits),
           ("shared", lambda graph, facts: place_shared(place_tensor_memory(graph))))
 
 
@@ -124,9 +125,9 @@ def lower(source, arguments: dict, *, target: str, launch: Launch, facts: Facts)
     built = build(source, arguments, target=target, launch=launch, facts=facts)
     graph = built.graph
     if built.spare:
-        graph = replace(graph, body=without_unused(graph.body, lambda call: built.spare.isdisjoint(call.results)))
+        graph = replace(graph, body=without_dead_code(graph.body, lambda call: built.spare.isdisjoint(call.results)))
     clock("frontend")
-    find_loops = partial(loop_records, graph, facts) if ordinary_loops(graph) else tuple  # when they are asked for: the assembler runs meanwhile
+    find_loops = partial(loop_records, graph, facts) if candidate_loops(graph) else tuple  # when they are asked for: the assembler runs meanwhile
     warnings = (*built.warnings, *tail_warnings(graph, facts, built.tails))
     checked = config().check or _under_pytest()
     body = None

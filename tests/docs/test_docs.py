@@ -173,7 +173,7 @@ def table_reductions() -> str:
 
 def table_targets() -> str:
     from tilejit.config import TARGETS, architecture
-    from tilejit.passes.shared import SHARED_LIMIT
+    from tilejit.passes.shared_memory import SHARED_LIMIT
     return markdown(("target", "shared memory of a CTA, bytes"), ((code(t), SHARED_LIMIT[architecture(t)]) for t in TARGETS))
 
 

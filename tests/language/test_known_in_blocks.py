@@ -76,7 +76,7 @@ def known(graph: Graph) -> dict[int, tuple]:
     context, found = Context(graph, Facts(lambda fact: False), wrapping=True), {}
 
     def block(body):
-        with context.inside(body):
+        with context.in_block(body):
             for node in body.nodes:
                 if isinstance(node, Call) and node.op.name == "store":
                     place, value = context.definition(node.args[0]), node.args[1]

@@ -74,7 +74,8 @@ def test_ramps_hold_where_the_arguments_are_what_the_launch_is_asked_for(form, a
     found = known_and_computed(form.format(a=a, b=b), n)
     assume(found is not None)
     context, stored, out = found
-    check(out, lambda axis, count: context._supposing(context._numbers_behind(stored), 8, lambda: context.ramp(stored, axis, count)))
+    numbers = context._arguments_behind(stored)
+    check(out, lambda axis, count: context._assuming_multiples(numbers, 8, lambda: context.ramp(stored, axis, count)))
 
 
 def check(out, claimed):

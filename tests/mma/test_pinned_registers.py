@@ -10,7 +10,7 @@ import pytest
 import tilejit as tile
 from hypothesis import HealthCheck, given, settings, strategies as st
 from tilejit.ir.graph import Call, For, If, Scope, Value, While
-from tilejit.passes.accumulators import Pinned, is_product
+from tilejit.passes.accumulators import PinnedRegisters, is_product
 
 BEGIN = """def kernel(A, B, C, n, m):
     a, b = tile.alloc((64, 16), A.dtype, layout=tile.auto), tile.alloc((16, 8), B.dtype, layout=tile.auto)
@@ -31,7 +31,7 @@ class Way:
     """One way through a graph. Values and sets of registers hold tokens, a new one for whatever is made."""
 
     def __init__(self, graph, seed):
-        self.sets, self.choose = Pinned(graph).sets, random.Random(seed)
+        self.sets, self.choose = PinnedRegisters(graph).sets, random.Random(seed)
         self.tokens, self.held = {}, {}
         self.block(graph.body)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ..dtypes import DType, float32, int32, int64
 from ..ir.graph import Call, Const, Operand, Value
-from ..passes.accumulators import Pinned, is_product
+from ..passes.accumulators import PinnedRegisters, is_product
 from .value import V
 
 AT_ONCE = 32  # registers moved by one asm
@@ -40,7 +40,7 @@ class AccumulatorMixin:
     def pins_of(self, value: Operand) -> Pins | None:
         """The registers of a pinned tile; None for any other operand."""
         if self.pinned is None:
-            self.pinned = Pinned(self.graph).sets if any(map(is_product, self.made_by.values())) else {}
+            self.pinned = PinnedRegisters(self.graph).sets if any(map(is_product, self.made_by.values())) else {}
         number = self.pinned.get(value)
         if number is None:
             return None

@@ -1,4 +1,4 @@
-"""What rules and the frontend build graphs with: typed calls appended to the current block, at the current place."""
+"""The builder of graphs, for rules and the frontend: typed calls appended to the current block, at the current location."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from .op import Op
 
 @dataclass(frozen=True, slots=True)
 class ExecScope:
-    """Which threads of the CTA run the code at hand, as one collective.
+    """Which threads of the CTA run the current code, as one collective.
 
-    `kind` is 'cta', 'warpgroup', 'warp' or 'thread'; `threads` counts one instance. `elected` is a scope of one
-    thread chosen by ``elect()``. In a `partial` scope each thread may stand alone, so only thread-scope operations fit.
+    `kind` is 'cta', 'warpgroup', 'warp' or 'thread'; `threads` is the number of threads of one instance. `elected`: it is one thread chosen by
+    ``elect()``. A `partial` scope is one under a non-uniform condition: any subset of its threads may run, so only thread-scope operations are
+    allowed.
     """
 
     kind: str
@@ -29,19 +30,22 @@ class ExecScope:
     partial: Value | None = None  # the non-uniform value that opened a partial scope
     elected: bool = False
     parent: "ExecScope | None" = None
-    depth: int = 0                # open blocks inside its body
-    around: int = 1               # blocks of its own: a loop over scopes has one more than its body
+    depth: int = 0                # number of open blocks inside its body
+    around: int = 1               # number of blocks of the scope itself: one more than its body for a loop over scopes
 
     @property
     def uniformity(self) -> Uniformity:
-        """How uniform a condition must be to keep the scope whole. Lanes are of one warp; several warps or warpgroups in one scope need CTA."""
+        """How uniform a condition must be for all threads of the scope to take the same path.
+
+        Lanes belong to one warp; a scope of several warps or warpgroups needs uniformity in the CTA.
+        """
         if self.threads == UNIT.get(self.kind):
             return Uniformity[self.kind.upper()]
         return Uniformity.WARP if self.kind == "thread" and self.threads <= 32 else Uniformity.CTA
 
 
 class Facts:
-    """Facts about the launch's arguments: asked by name, answered from the specs, recorded as guards.
+    """Facts about the launch's arguments: asked for by name, answered from the specs, recorded as guards of the kernel.
 
     A fact is a tuple: ("aligned", arg, nbytes), ("size_multiple", arg, dim, n), ("stride_multiple", arg, dim, n),
     ("stride_is", arg, dim, value), ("stride_at_least", arg, dim, n), ("size_is", arg, dim, value), ("size_at_least", arg, dim, n),
@@ -62,7 +66,7 @@ class Facts:
 
     @contextmanager
     def unrecorded(self):
-        """Facts asked inside do not become guards of the kernel."""
+        """In the ``with`` block, facts that are asked do not become guards of the kernel."""
         before = dict(self.asked)
         try:
             yield
@@ -72,7 +76,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class Warning_:
-    """Something that compiles but that its author should know, and where."""
+    """A warning for the kernel's author, with its location."""
 
     message: str
     loc: Loc | None = None
@@ -83,7 +87,7 @@ class Warning_:
 
 @dataclass
 class Builder:
-    """Appends calls to the innermost open block. One per compilation."""
+    """Appends nodes to the innermost open block. One per compilation."""
 
     target: str
     launch: Launch
@@ -93,17 +97,17 @@ class Builder:
     warnings: list = field(default_factory=list)
     blocks: list[list[Node]] = field(default_factory=lambda: [[]])
     definitions: dict[Value, Call] = field(default_factory=dict)
-    arguments: dict[Value, int] = field(default_factory=dict)  # the scalar parameters, by their number
-    # What constructs of several calls remember (hoisted barriers, …): plain containers, since a loop's body may be built
-    # more than once and all but the last are undone.
+    arguments: dict[Value, int] = field(default_factory=dict)  # scalar parameters -> their numbers
+    # State of constructs that span several calls (hoisted barriers, ...): plain containers, so that it can be restored when a loop's body is
+    # built again.
     state: dict[str, Any] = field(default_factory=dict)
-    # Hidden variables of constructs, such as a ring's cursor: control flow carries them as it does a kernel's names.
-    # Read with ``cells.setdefault(key, initial)``, write with ``cells[key] = value``.
+    # Hidden variables of constructs, such as a ring's cursor. Control flow carries them like the kernel's own names. Read by
+    # ``cells.setdefault(key, initial)``, written by ``cells[key] = value``.
     cells: Any = field(default_factory=dict)
     entered: list = field(default_factory=list)  # the constructs whose `with` blocks are open, the innermost last
-    # Calls anything that a kernel may call, helpers under @tile.jit among it: ``invoke(function, args, kwargs)``.
+    # ``invoke(function, args, kwargs)`` calls anything that a kernel may call, including helpers under @tile.jit.
     invoke: Any = None
-    discarded: bool = True  # whether nobody takes what the call at hand returns
+    discarded: bool = True  # whether the result of the current call is unused
 
     def __post_init__(self):
         if self.scope is None:
@@ -112,7 +116,7 @@ class Builder:
     # -- calls ----------------------------------------------------------------------------------------------------
 
     def call(self, op: Op, *args: Operand, name: str | None = None, **attrs):
-        """Type a call of `op`, append it, and return its result (None, a Value, or a tuple of Values)."""
+        """Infer the types of a call of `op`, append it, and return its result (None, a Value, or a tuple of Values)."""
         with at(self.loc):
             types = op.rules["infer"](self, *args, **attrs)
         several = isinstance(types, tuple)
@@ -125,12 +129,12 @@ class Builder:
         return results if several else results[0] if results else None
 
     def need(self, instruction: str, sm: int) -> None:
-        """Raise unless the target has an instruction that PTX has from `sm` (80, 90, 100, ...) on."""
+        """CompilationError unless the target has an instruction that PTX supports from `sm` (80, 90, 100, ...) on."""
         if architecture(self.target) < sm:
             raise self.error(f"{instruction} needs sm_{sm} or later, and the target is {self.target}")
 
     def shared(self, what: str, *operands: Operand) -> None:
-        """CompilationError for a scalar operand of `what`, of which all threads of the scope have a part, that differs between them."""
+        """CompilationError if a scalar operand of `what`, which all threads of the scope execute together, differs between them."""
         scope, least = self.scope, self.scope.uniformity
         if scope.threads <= 32 and scope.kind == "cta":
             least = Uniformity.WARP
@@ -151,7 +155,7 @@ class Builder:
 
     @contextmanager
     def block(self):
-        """Collect the calls made inside: yields a list that is filled as they are made."""
+        """Open a block: yields the list of nodes that are appended in the ``with`` block."""
         nodes: list[Node] = []
         self.blocks.append(nodes)
         try:
@@ -161,7 +165,7 @@ class Builder:
 
     @contextmanager
     def reopened(self, nodes: list[Node]):
-        """Append to a block that has been closed."""
+        """Append to a block that had been closed."""
         self.blocks.append(nodes)
         try:
             yield
@@ -185,7 +189,7 @@ class Builder:
             self.loc = outer
 
     def hoist(self, node: Node) -> None:
-        """Put a node at the kernel's start (shared allocations and barriers are made once, wherever they are written)."""
+        """Insert a node at the kernel's start, after what was hoisted before. Shared allocations and barriers are made there once."""
         position = self.state.setdefault("hoisted", 0)
         self.blocks[0].insert(position, node)
         self.state["hoisted"] = position + 1
@@ -199,18 +203,17 @@ class Builder:
     def warn(self, message: str) -> None:
         self.warnings.append(Warning_(message, self.loc))
 
-    # -- what is known of operands -----------------------------------------------------------------------------------
+    # -- linear arithmetic -------------------------------------------------------------------------------------------
 
     def linear(self, operand: Operand | int) -> dict[Any, int]:
-        """`operand` as a sum: {value: coefficient}, with the constant under None. Casts that keep an integer are
-        looked through."""
+        """`operand` as a linear combination {value: coefficient}, with the constant under None. Looks through casts that keep the integer."""
         if isinstance(operand, Const):
             return {None: int(operand.value)} if operand.value else {}
         if isinstance(operand, int):
             return {None: operand} if operand else {}
         sums = self.state.setdefault("sums", {})
         waiting = [] if operand in sums else [operand]
-        while waiting:  # each value once, its parts first: long sums nest deeper than calls may, and what stands twice in one would double
+        while waiting:  # post-order, each value once: long sums nest deeper than Python's stack, and shared terms would make recursion exponential
             call = self.definitions.get(waiting[-1])
             parts = call.args if call is not None and call.op.name in ("cast", "add", "sub", "neg", "mul") else ()
             missing = [a for a in parts if isinstance(a, Value) and a not in sums]
@@ -242,8 +245,8 @@ class Builder:
         return {self._first_of_its_kind(value): 1}
 
     def _first_of_its_kind(self, value: Value) -> Value:
-        """The first value that was computed as this one is: what is written twice, as in ``x[p // 2 * 64:p // 2 * 64 + 64]``, is one
-        number."""
+        """The first value that was computed from the same operands in the same way: expressions that are written twice, as in
+        ``x[p // 2 * 64:p // 2 * 64 + 64]``, are one term."""
         first = self.state.setdefault("first_of_its_kind", {})
         call = self.definitions.get(value)
         if value not in first and call is not None and call.op.effect == "pure" and not call.op.collective and len(call.results) == 1:
@@ -252,7 +255,7 @@ class Builder:
         return first.get(value, value)
 
     def difference(self, stop: Operand | int, start: Operand | int) -> int | None:
-        """``stop - start`` if it is the same number whatever the operands are, else None."""
+        """``stop - start`` if it does not depend on the operands' values, else None."""
         total = self.linear(stop)
         for key, coefficient in self.linear(start).items():
             total[key] = total.get(key, 0) - coefficient
@@ -260,7 +263,7 @@ class Builder:
         return None if rest else total.get(None, 0)
 
     def declared_constant(self, *operands) -> str:
-        """``; n is a number of the launch: ...`` where run-time numbers that should be constants are arguments of the kernel."""
+        """``; n is a number of the launch: ...`` where operands that should be constant are scalar arguments of the kernel; else empty."""
         terms = {key for x in operands if isinstance(x, (Value, Const, int)) for key in self.linear(x)} - {None}
         names = sorted(key.name for key in terms if key in self.arguments)
         if not names or len(names) < len(terms):
@@ -268,7 +271,7 @@ class Builder:
         what = "are numbers" if len(names) > 1 else "is a number"
         return f"; {' and '.join(names)} {what} of the launch: declare the parameter as {names[0]}: tile.constexpr"
 
-    # -- operands from what a kernel's code holds -----------------------------------------------------------------------
+    # -- operands from Python values ------------------------------------------------------------------------------------
 
     def operand(self, x, dtype=None) -> Operand:
         """`x` (a Value or a Python number) as an operand; a number takes `dtype`, or its own weak one."""
@@ -281,7 +284,7 @@ class Builder:
 
 
 def weak_dtype(x) -> Any:
-    """The dtype of a Python number that meets nothing stronger: bool, int32 or int64, float32."""
+    """The dtype of a Python number where nothing else decides it: bool, int32 or int64, float32."""
     if isinstance(x, bool):
         return bool_
     if isinstance(x, int):
@@ -292,7 +295,7 @@ def weak_dtype(x) -> Any:
 
 
 def type_of(x) -> Type | None:
-    """The type of an operand: a Value's type, a constant's weak scalar, None for what is no operand."""
+    """The type of an operand: a Value's type, a constant's scalar type; None for anything else."""
     if isinstance(x, Value):
         return x.type
     if isinstance(x, Const):
@@ -308,7 +311,7 @@ def _of_a_number(dtype: DType, weak: bool) -> Scalar:
 
 
 def describe(x) -> str:
-    """A short name for what `x` is, for messages."""
+    """A short description of `x`, for messages."""
     t = type_of(x)
     if isinstance(x, tuple) and any(isinstance(item, (Value, Const)) for item in x):
         return f"a tuple ({', '.join(map(describe, x))})"
@@ -327,14 +330,14 @@ def describe(x) -> str:
 
 
 def flag(g: Builder, name: str, x) -> bool:
-    """What a keyword says that is true or false. CompilationError where that is no constant."""
+    """A keyword argument that must be True or False. CompilationError where it is not constant."""
     if not isinstance(x, int):
         raise g.error(f"{name} is True or False, known at compile time, not {describe(x)}")
     return bool(x)
 
 
 def written(value: Value) -> str:
-    """A value as the kernel's source writes it, for messages; its name where the source does not show it."""
+    """A value as it appears in the kernel's source, for messages; its name where the source does not show it."""
     loc = value.loc
     if loc is None or loc.end_line not in (0, loc.line) or loc.end_column <= loc.column:
         return value.name

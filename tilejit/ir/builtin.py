@@ -1,4 +1,4 @@
-"""Names of the language that are no single op: functions over the builder, methods and attributes of values."""
+"""Names of the language that are not single ops: functions over the builder, and methods and attributes of values."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from .op import Op
 
 
 class Builtin:
-    """A function of the language that expands to calls of ops: ``expand(g, *args, **kwargs)`` with the builder first.
+    """A function of the language that expands to calls of ops: ``expand(g, *args, **kwargs)``, with the builder first.
 
-    `plain`, where it has one, is what it does when called outside kernels.
+    `plain`, if set, is what it does when called outside of kernels.
     """
 
     plain: Callable | None = None
@@ -46,7 +46,7 @@ MEMBERS: dict[tuple[type, str], tuple[Callable, bool]] = {}
 
 
 def method(*types: type, name: str | None = None) -> Callable:
-    """Make a function over ``(g, value, ...)`` a method of the values of these types."""
+    """Register a function over ``(g, value, ...)`` as a method of values of these types."""
     def register(function: Callable) -> Callable:
         for t in types:
             MEMBERS[t, name or function.__name__] = (function, True)
@@ -55,7 +55,7 @@ def method(*types: type, name: str | None = None) -> Callable:
 
 
 def attribute(*types: type, name: str | None = None) -> Callable:
-    """Make a function over ``(g, value)`` an attribute of the values of these types."""
+    """Register a function over ``(g, value)`` as an attribute of values of these types."""
     def register(function: Callable) -> Callable:
         for t in types:
             MEMBERS[t, name or function.__name__] = (function, False)
@@ -71,7 +71,7 @@ class BoundMethod:
 
 
 def member(g: Builder, value: Any, name: str) -> Any:
-    """``value.name``: an attribute's value, or a BoundMethod. CompilationError that lists the names if there is none."""
+    """``value.name``: an attribute's value, or a BoundMethod. CompilationError with a list of the names if there is none."""
     t = type_of(value)
     kind = type(value if t is None else t)
     found = MEMBERS.get((kind, name))
@@ -84,7 +84,7 @@ def member(g: Builder, value: Any, name: str) -> Any:
 
 
 def _elsewhere(t, name: str) -> str:
-    """What to write where another kind of value has the attribute: a whole buffer, a tile loaded from memory, one barrier of several."""
+    """What to write instead, if a related value has the attribute: the whole buffer, a loaded tile, one barrier of several."""
     if isinstance(t, Region) and t.scope != "global" and (Buffer, name) in MEMBERS:
         return f"; the whole buffer has it: write {name} before the slice"
     if isinstance(t, (Region, Points, Buffer)) and (Tile, name) in MEMBERS:
@@ -95,7 +95,7 @@ def _elsewhere(t, name: str) -> str:
 
 
 def apply(g: Builder, function: Any, args: tuple, kwargs: dict) -> Any:
-    """Call an op, a builtin or a bound method at the builder's current place."""
+    """Call an op, a builtin or a bound method at the builder's current location."""
     with at(g.loc):
         if isinstance(function, Op):
             operands, attrs = function.bind(args, kwargs)
@@ -105,7 +105,7 @@ def apply(g: Builder, function: Any, args: tuple, kwargs: dict) -> Any:
         return _checked("tile." + function.name, function.function, (g, *args), kwargs)
 
 
-signature_of = lru_cache(maxsize=None)(inspect.signature)  # of this package's functions, which stay
+signature_of = lru_cache(maxsize=None)(inspect.signature)  # unbounded: only this package's functions are asked for
 
 
 def _checked(name: str, function: Callable, args: tuple, kwargs: dict) -> Any:
@@ -119,7 +119,7 @@ def _checked(name: str, function: Callable, args: tuple, kwargs: dict) -> Any:
 
 @lru_cache(maxsize=None)
 def _misfit(function: Callable, positional: int, keywords: tuple[str, ...]) -> str | None:
-    """Why a function cannot be called with so many arguments and these keywords; None where it can."""
+    """Why a function cannot be called with so many positional arguments and these keywords; None if it can."""
     try:
         signature_of(function).bind(*[None] * positional, **dict.fromkeys(keywords))
     except TypeError as error:

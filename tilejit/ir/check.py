@@ -1,4 +1,4 @@
-"""The structural checker: what every graph must be, whatever pass made it. Raises GraphError, a mistake of the compiler."""
+"""The structural checker: the invariants that every graph keeps, whatever pass made it. A GraphError is a mistake of the compiler."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ KINDS = ("thread", "warp", "warpgroup", "elect")
 
 
 class GraphError(AssertionError):
-    """A graph that breaks the rules of graphs."""
+    """A graph that breaks an invariant."""
 
 
 def check(graph: Graph) -> None:
-    """Every value is defined once and before its use, yields fit what they become, scopes nest and hold their own tiles."""
+    """GraphError unless every value is defined once and before its use, yields fit what they become, and scopes nest and use their own tiles."""
     checker = _Checker(graph.launch.threads)
     for param in graph.params:
         checker.define(param, None)
@@ -26,7 +26,7 @@ def check(graph: Graph) -> None:
 
 
 class _Checker:
-    """Walks a graph with the values that are visible, each with the scope that it was made in."""
+    """Walks a graph with the values that are visible, each with the scope that defined it."""
 
     def __init__(self, threads: int):
         self.threads = threads
@@ -56,14 +56,14 @@ class _Checker:
             raise GraphError(f"the tile {operand!r} is used in another scope than made it{_at(node)}")
 
     def leave(self, count: int) -> None:
-        """Let nothing be visible but the first `count` values: a block ends, and with it the values that it defines."""
+        """End a block: only the first `count` values stay visible."""
         while len(self.visible) > count:
             self.visible.popitem()
 
     # -- nodes -------------------------------------------------------------------------------------------------------
 
     def block(self, block: Block, threads: int, node: Node | None = None) -> None:
-        """The nodes of a block; what they define is visible to its yields and to nothing after it."""
+        """Check the nodes of a block. What they define is visible to its yields and to nothing after it."""
         before = len(self.visible)
         for inner in block.nodes:
             for operand in operands(inner):
@@ -158,7 +158,7 @@ def _carry(carry: Carry, node: Node) -> None:
 
 
 def _becomes(operand: Operand, t: Type, node: Node) -> None:
-    """An operand may become a value of its own type; a scalar also of one that is less uniform."""
+    """GraphError unless an operand may become a value of type `t`: the same type, or for scalars a less uniform one."""
     found = None if operand is None else type_of(operand)
     if isinstance(found, Scalar) and isinstance(t, Scalar):
         uniform = Uniformity.GRID if isinstance(operand, Const) else found.uniform
@@ -170,7 +170,7 @@ def _becomes(operand: Operand, t: Type, node: Node) -> None:
 
 
 def _at(node: Node | None) -> str:
-    """Where a node stands, for a message."""
+    """The location of a node, for a message."""
     return "" if node is None or node.loc is None else f" ({type(node).__name__} at {node.loc})"
 
 

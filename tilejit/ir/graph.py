@@ -1,7 +1,7 @@
 """The typed kernel graph: a closed set of frozen structural nodes, and calls of an open set of ops.
 
-Blocks are ordered, because order is the meaning of issue, commit and wait. Values are made once and typed once; a
-pass that changes a type makes a new value.
+Blocks are ordered, because the order of issue, commit and wait is their meaning. A value is defined once, with one type; a pass that changes a
+type defines a new value.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Operand = Value | Const | None
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Call:
-    """An application of `op`. `choice` is the lowering, once the variants have been chosen."""
+    """An application of `op`. `choice` is its lowering, once variants have been chosen."""
 
     op: Any
     args: tuple[Operand, ...]
@@ -58,6 +58,7 @@ class Call:
 
 
 def _stores_by_map(call: Call) -> bool:
+    """Whether a call stores to global memory through a tensor map."""
     if "stores_by_map" in call.op.rules:
         return call.op.rules["stores_by_map"](call)
     return (call.op.effect == "writes" and bool(call.args) and isinstance(call.args[0], Value) and isinstance(call.args[0].type, Region)
@@ -65,8 +66,11 @@ def _stores_by_map(call: Call) -> bool:
 
 
 def written(calls: Iterable[Call]) -> Iterator[Value]:
-    """The memory operands that calls may write: of one that does more than read all but its sources, or what the op's own
-    rule `written` says (given whether some call stores through a tensor map that the kernel names)."""
+    """The memory operands that calls may write.
+
+    For a call that does more than read these are all operands but its sources, or what the op's own rule `written` says. That rule is told whether
+    some call stores through a tensor map that the kernel names.
+    """
     calls = list(calls)
     mapped = any(map(_stores_by_map, calls))
     for call in calls:
@@ -86,7 +90,7 @@ def written_arguments(calls: Iterable[Call]) -> frozenset[int]:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Block:
-    """Nodes in order, and the values that the block hands to the node that holds it."""
+    """Nodes in order, and the values that the block yields to the node that contains it."""
 
     nodes: tuple["Node", ...] = ()
     yields: tuple[Operand, ...] = ()
@@ -94,7 +98,7 @@ class Block:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Carry:
-    """A value carried by a loop: what it starts with, its name inside the body, and its name after the loop."""
+    """A loop-carried value: its initial value, its name inside the body, and its name after the loop."""
 
     init: Operand
     inner: Value
@@ -103,8 +107,8 @@ class Carry:
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """How a loop's copies run ahead of it: into how many slots, and whether a warp of their own issues them; `regs` are the
-    registers of a producer's and of a consumer's thread then (None: what the launch gives)."""
+    """How a loop's copies run ahead: over how many stages, and whether warps of their own issue them. `regs` are then the registers of a
+    producer's and of a consumer's thread (None: what the launch gives)."""
 
     stages: int
     warp_specialize: bool = False
@@ -113,10 +117,10 @@ class Pipeline:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class For:
-    """``for index in range(start, stop, step)``; the body yields the next value of each carry. A step that is no constant is above 0.
+    """``for index in range(start, stop, step)``; the body yields the next value of each carry. A step that is not constant is positive.
 
-    `unroll` is how many copies of the body the emitter writes for one trip (0: the loop unrolled whole). `pipeline` stands
-    until passes/pipeline.py has written out what it says.
+    `unroll` is the number of copies of the body that the emitter writes for one trip (0: the loop is unrolled completely). `pipeline` is set until
+    passes/pipeline.py has written the pipeline out.
     """
 
     index: Value
@@ -143,7 +147,7 @@ class If:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class While:
-    """`test` yields the condition alone; `body` yields the next value of each carry."""
+    """`test` yields only the condition; `body` yields the next value of each carry."""
 
     test: Block
     carried: tuple[Carry, ...]
@@ -151,15 +155,15 @@ class While:
     loc: Loc
 
 
-UNIT = {"thread": 1, "warp": 32, "warpgroup": 128, "elect": 1}  # threads of one instance of a scope's kind
+UNIT = {"thread": 1, "warp": 32, "warpgroup": 128, "elect": 1}  # threads in one instance of a kind of scope
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Scope:
     """A narrower execution scope. Nothing synchronises at its ends.
 
-    `kind` is 'warpgroup', 'warp', 'thread' or 'elect'; the scope is the `count` instances of `kind` that start at
-    `first` in the CTA, acting as one.
+    `kind` is 'warpgroup', 'warp', 'thread' or 'elect'; the scope is the `count` instances of `kind` from number `first` on in the CTA, acting as
+    one.
     """
 
     kind: str
@@ -196,16 +200,20 @@ class Launch:
 
     @property
     def registers(self) -> int:
-        """The most registers of a thread that a CTA begins with, by eights, 256 where a thread can use 255, or `max_registers`: each of a
-        multiprocessor's four schedulers has 16384 (CUDA C++ Programming Guide, "Compute Capabilities") and every fourth warp."""
+        """The registers that each thread of a CTA begins with: an equal share, rounded down to a multiple of 8, at most 256 (of which a thread can
+        use 255) and at most `max_registers`. Each of a multiprocessor's four schedulers has 16384 registers (CUDA C++ Programming Guide, "Compute
+        Capabilities") and runs every fourth warp."""
         share = min(16384 // 32 // -(-self.num_warps * (self.min_ctas or 1) // 4) // 8 * 8, 256)
         return min(share, self.max_registers or share)
 
 
 @dataclass(frozen=True, slots=True)
 class TensorPlace:
-    """Where a buffer in tensor memory is: `column` columns into the allocation that `leader`'s slot in shared memory names,
-    of `columns` columns, which the simulator puts at column `first`. `freed` says that the kernel deallocates it itself."""
+    """Where a buffer is in tensor memory: from `column` on in an allocation of `columns` columns.
+
+    `leader` is the buffer whose slot in shared memory receives the allocation's address; the simulator puts the allocation at column `first`.
+    `freed`: the kernel deallocates it itself.
+    """
 
     leader: Value
     column: int
@@ -219,7 +227,7 @@ class TensorPlace:
 class Graph:
     """A kernel: parameters (global buffers and scalars, in the order of the launch's arguments), a body, options.
 
-    `shared` is filled when shared memory has been placed: (value, byte offset) of every allocation, and its size.
+    `shared` has the byte offset of every allocation, and `shared_bytes` their total size, once shared memory has been placed.
     """
 
     name: str
@@ -230,12 +238,12 @@ class Graph:
     loc: Loc
     shared: Mapping[Value, int] = field(default_factory=dict)
     shared_bytes: int = 0
-    # Scratch in scopes whose place is known at run time: (place, bytes) pairs, whose products are added to the offset.
+    # For scratch in scopes whose place is only known at run time: (place, bytes) pairs, whose products are added to the offset.
     scratch_strides: Mapping[Value, tuple[tuple[Value, int], ...]] = field(default_factory=dict)
-    scratch_unused: frozenset[Value] = frozenset()  # calls whose scratch nobody reads any more when they begin
+    scratch_unused: frozenset[Value] = frozenset()  # calls that need no barrier before they write their scratch
     tensor_memory: Mapping[Value, "TensorPlace"] = field(default_factory=dict)
     layouts: tuple = ()  # records of the layouts that the compiler has chosen for shared buffers
-    warnings: tuple = ()  # what passes have to say to the kernel's author
+    warnings: tuple = ()  # of passes, for the kernel's author
 
     def __str__(self) -> str:
         from .printer import text
@@ -243,12 +251,12 @@ class Graph:
 
 
 def rises(loop: For) -> bool:
-    """Whether a loop's index grows."""
+    """Whether a loop counts up."""
     return not isinstance(loop.step, Const) or loop.step.value > 0
 
 
 def leaves_its_range(stop: Operand, step: int, dtype: DType) -> bool:
-    """Whether an index that grows by `step` up to `stop` may wrap behind the last trip."""
+    """Whether a loop index that grows by `step` up to `stop` may overflow its dtype after the last trip."""
     least, most = integer_range(dtype)
     end = stop.value if isinstance(stop, Const) else most if step > 0 else least
     return not least <= end + step - (1 if step > 0 else -1) <= most
@@ -268,7 +276,7 @@ def blocks(node: Node) -> tuple[Block, ...]:
 
 
 def with_blocks(node: Node, change: Callable[[Block], Block]) -> Node:
-    """The node, with another one for each of the blocks inside it."""
+    """The node with each of its blocks replaced by ``change(block)``."""
     match node:
         case For(body=body) | Scope(body=body):
             return replace(node, body=change(body))
@@ -280,12 +288,12 @@ def with_blocks(node: Node, change: Callable[[Block], Block]) -> Node:
 
 
 def walk(block: Block) -> Iterator[Node]:
-    """Every node in and below `block`, outer before inner, in order."""
+    """Every node in `block`, nested ones included, in order; an outer node comes before those inside it."""
     begun = [iter(block.nodes)]
     while begun:
         for node in begun[-1]:
             yield node
-            if type(node) is not Call:  # most are, and have none
+            if type(node) is not Call:  # most nodes are calls, which have no blocks
                 begun.append(chain.from_iterable(inner.nodes for inner in blocks(node)))
                 break
         else:
@@ -304,7 +312,7 @@ def results(node: Node) -> tuple[Value, ...]:
 
 
 def operands(node: Node) -> tuple[Operand, ...]:
-    """The operands that a node itself reads (not those of the nodes inside it)."""
+    """The operands that a node itself reads, without those of the nodes inside it."""
     match node:
         case Call(args=args):
             return args
@@ -319,7 +327,7 @@ def operands(node: Node) -> tuple[Operand, ...]:
 
 
 class Rewriter:
-    """Substitutes values while a pass rebuilds a graph: a mapping from old operands to new ones."""
+    """Substitutes values while a pass rebuilds a graph: a mapping from old values to new operands."""
 
     def __init__(self):
         self.values: dict[Value, Operand] = {}
@@ -331,7 +339,7 @@ class Rewriter:
         return tuple(self(a) for a in args)
 
     def retype(self, value: Value, type_: Type) -> Value:
-        """A value of another type that stands for `value` from here on."""
+        """A value of another type that replaces `value` from here on."""
         new = value if type_ == value.type else replace(value, type=type_)
         self.values[value] = new
         return new

@@ -1,4 +1,4 @@
-"""What an op is: one declaration (signature and docstring are the manual page) with its rules beside it."""
+"""What an op is: one declaration, whose signature and docstring are its manual page, with its rules beside it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ OPS: dict[str, "Op"] = {}
 
 
 class Op:
-    """An operation of the language, or of the compiler.
+    """An operation of the language, or one that only the compiler uses.
 
     ``effect``: 'pure' (may be removed, repeated, moved), 'reads' memory, 'writes' memory, or 'syncs'.
-    ``infer(call: Inferring) -> Type | tuple[Type, ...] | None`` checks operands and types the results,
-    ``simulate(m: Machine, call: Call, *args)`` and ``emit(e: Emitter, call: Call, *args)`` give the results' values.
-    An op with ``variants`` is lowered by the first of them that accepts the call; ``site`` describes a call to them.
+    ``infer(call: Inferring) -> Type | tuple[Type, ...] | None`` checks the operands and returns the results' types;
+    ``simulate(m: Machine, call: Call, *args)`` and ``emit(e: Emitter, call: Call, *args)`` return the results' values.
+    An op with ``variants`` is lowered by the first one whose needs hold; the rule ``site`` describes a call to them.
     """
 
     def __init__(self, function: Callable, effect: str, attrs: tuple[str, ...], variants: tuple = (), collective: bool = False):
@@ -36,7 +36,7 @@ class Op:
         self.collective = collective
         self.rules: dict[str, Callable] = {}
         self.place = function.__module__, function.__code__.co_firstlineno
-        if self.name in OPS and OPS[self.name].place != self.place:  # at its own place it is of an import that was interrupted
+        if self.name in OPS and OPS[self.name].place != self.place:  # the same place: an import that was interrupted is repeated
             raise ValueError(f"an op {self.name!r} exists already")
         OPS[self.name] = self
 
@@ -69,7 +69,7 @@ class Op:
         return self._rule("site")
 
     def bind(self, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
-        """Split a call's arguments into operands (in the signature's order) and attributes; says what does not fit."""
+        """Split a call's arguments into operands, in the signature's order, and attributes. CompilationError if they do not fit."""
         try:
             bound = self.signature.bind(*args, **kwargs)
         except TypeError as error:
@@ -92,5 +92,5 @@ def op(effect: str, *, attrs: tuple[str, ...] = (), variants: tuple = (), collec
 
 
 def variant_names() -> list[str]:
-    """The names of every way to lower an operation."""
+    """The names of all variants of all ops."""
     return sorted({v.name for o in OPS.values() for v in o.variants})

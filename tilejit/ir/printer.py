@@ -1,4 +1,4 @@
-"""The graph as stable text, without locations: what goldens hold and what the cache key hashes."""
+"""The graph as stable text without locations: what golden files contain and what the cache key hashes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .graph import Block, Call, Const, For, Graph, If, Node, Operand, Scope, Val
 
 
 class _Names:
-    """Short, stable names: values are numbered in the order in which the text meets them."""
+    """Short, stable names: values are numbered in the order in which they appear in the text."""
 
     def __init__(self):
         self.names: dict[Value, str] = {}
@@ -35,7 +35,7 @@ def attribute(value) -> str:
 
 
 def text(graph: Graph) -> str:
-    """The whole graph. Equal text means equal code."""
+    """The text of a whole graph. Equal texts mean equal code."""
     name = _Names()
     launch = [f"num_warps={graph.launch.num_warps}"]
     for option in ("cluster", "min_ctas", "max_registers"):
@@ -57,7 +57,7 @@ def text(graph: Graph) -> str:
 
 
 def function_text(params: tuple[Value, ...], body: Block) -> str:
-    """A function of scalars that is an attribute of a call, such as what a reduction combines by: on one line."""
+    """The text, on one line, of a function of scalars that is an attribute of a call, such as a reduction's combine function."""
     name = _Names()
     head = ", ".join(f"{name(p)}: {p.type}" for p in params)
     lines: list[str] = []

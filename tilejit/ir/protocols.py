@@ -1,8 +1,8 @@
 """The two protocols that an op's rules are written against: the simulated `Machine` and the code `Emitter`.
 
-In the simulator a scalar is an array (B or 1, T or 1): B the batch of CTAs that run in lock step, T the threads of the
-scope instance; a register tile is an array (B or 1, *shape) of the dtype's NumPy type. A leading 1 means the same in
-every CTA. In the emitter a scalar is one emitted value of the thread, and a tile is a list of them, one per register.
+In the simulator a scalar is an array (B or 1, T or 1): B is the batch of CTAs that run in lock step, T the threads of the scope instance. A
+register tile is an array (B or 1, *shape) of the dtype's NumPy type. A leading 1 means that all CTAs have the same. In the emitter a scalar is
+one emitted value of the thread, and a tile is a list of them, one per register.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from ..types import Tile
 class Wait:
     """What a simulate rule returns to block: `ready()` gives a bool per CTA of the batch (or one for all).
 
-    The machine asks again whenever anything has changed, and goes on when all CTAs are ready; with the machine's own waits
-    (`sim.waits.RowWait`), which can be cut in two, some may go on without the others. `describe()` is the sentence for a
-    deadlock's report. `then()` runs for the CTAs that go on and gives the results.
+    The machine asks again whenever anything has changed, and goes on when all CTAs are ready. Its own waits (`sim.waits.RowWait`) can be split: then
+    some CTAs go on without the others. `describe()` is the sentence for the report of a deadlock. `then()` runs for the CTAs that go on and returns
+    the results.
     """
 
     def __init__(self, ready: Callable[[], Any], describe: Callable[[], str], then: Callable[[], Any] | None = None):
@@ -27,7 +27,7 @@ class Wait:
 
 
 class Machine(Protocol):
-    """One scope instance of a batch of CTAs, as `simulate` rules see it. `sim.machine.Machine` has all of it."""
+    """One scope instance of a batch of CTAs, as `simulate` rules see it. `sim.machine.Machine` implements it."""
 
     batch: int     # B
     threads: int   # T, threads of this scope instance
@@ -41,7 +41,7 @@ class Machine(Protocol):
     def thread_ids(self) -> Any:
         """Absolute thread ids of the scope instance, (1, T)."""
     def resolve(self, n: Any) -> int:
-        """A number known at launch."""
+        """The value of a number that is only known at launch."""
     def owners(self, tile: Tile) -> Any:
         """For each element the thread of the scope that holds it."""
     def read(self, buffer: Any, coords: Any, *, mask: Any = None, other: Any = 0, owner: Any = None, region: Any = None) -> Any:

@@ -45,8 +45,8 @@ class Release:
 
 def _plan(g, call) -> Release:
     buffers = set(call.args[2:])
-    buffers |= {c.results[0] for c in g.made.values() if c.op.name == "buffer_view" and c.args[0] in buffers}
-    views = buffers | {c.results[0] for c in g.made.values() if c.op.name in ("region", "points") and c.args[0] in buffers}
+    buffers |= {c.results[0] for c in g.definitions.values() if c.op.name == "buffer_view" and c.args[0] in buffers}
+    views = buffers | {c.results[0] for c in g.definitions.values() if c.op.name in ("region", "points") and c.args[0] in buffers}
     return Release(not call.attrs["met"] or any(c.op.name not in ASYNCHRONOUS and any(a in views for a in c.args) for c in g.calls))
 
 

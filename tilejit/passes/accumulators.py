@@ -1,8 +1,8 @@
-"""Which register tiles live in pinned registers, and which of them share a set: the accumulators of asynchronous products.
+"""Pinned registers: which register tiles are accumulators of asynchronous products, and which of them share a set of registers.
 
-The results of asynchronous products exist before their data does, so they are kept in registers known by name. Tiles that
-are one accumulator at different times (operand and result of a product; start, inside and result of what a loop carries)
-share a set wherever their lives do not overlap; where they do, the emitter copies.
+The result of an asynchronous product exists before its data does, so it is kept in registers that are known by name. Tiles that are one
+accumulator at different times (operand and result of a product; initial value, inside and result of what a loop carries) are coalesced into one
+set wherever their live ranges do not overlap; where they do, the emitter copies.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ def is_product(node) -> bool:
 
 
 @dataclass
-class _Lives:
-    """Positions of the tiles' definitions and uses, in the order of the code; and the joints of control flow."""
+class _LiveRanges:
+    """Positions of the tiles' definitions and uses in program order, and what control flow merges."""
 
     start: dict[Value, int] = field(default_factory=dict)
     ends: dict[Value, set[int]] = field(default_factory=dict)
     loops: list[Interval] = field(default_factory=list)
-    forks: list[tuple[Interval, Interval]] = field(default_factory=list)  # the two ways of a branch
-    products: list[tuple[Value, Operand]] = field(default_factory=list)   # result, accumulator; of what is written anew too
-    carries: list[tuple] = field(default_factory=list)                    # (inner, result, init, following)
+    branches: list[tuple[Interval, Interval]] = field(default_factory=list)  # the two sides of a branch
+    products: list[tuple[Value, Operand]] = field(default_factory=list)      # (result, accumulator); also of `renewed`
+    carries: list[tuple] = field(default_factory=list)                       # (inner, result, init, following)
     joins: list[tuple[Value, tuple[Operand, ...]]] = field(default_factory=list)
     uses: list[tuple[Value, int]] = field(default_factory=list)
     at: int = 0
@@ -60,13 +60,14 @@ class _Lives:
                 case For() | While():
                     self.loop(node)
                 case If(then=then, orelse=orelse, results=results):
-                    self.forks.append(tuple(map(self.way, (then, orelse))))
+                    self.branches.append(tuple(map(self.arm, (then, orelse))))
                     self.define(results)
                     self.joins += [(r, (a, b)) for r, a, b in zip(results, then.yields, orelse.yields)]
                 case Scope(body=body):
                     self.block(body)
 
-    def way(self, block: Block) -> Interval:
+    def arm(self, block: Block) -> Interval:
+        """One side of a branch. Returns its interval of positions."""
         first = self.step()
         self.block(block)
         self.step()
@@ -75,12 +76,12 @@ class _Lives:
 
     def loop(self, node: For | While) -> None:
         self.use(c.init for c in node.carried)
-        first = self.step()  # what a loop starts with is used before it, and not in each trip
+        first = self.step()  # a carried value's init is used before the loop, not in each trip
         self.define(c.inner for c in node.carried)
         if isinstance(node, While):
             self.block(node.test)
             self.step()
-            self.use(c.inner for c in node.carried)  # where the loop ends, they are its results
+            self.use(c.inner for c in node.carried)  # where the test ends the loop, they become its results
         self.block(node.body)
         self.step()
         self.use(node.body.yields)
@@ -88,8 +89,8 @@ class _Lives:
         self.define(c.result for c in node.carried)
         self.carries += [(c.inner, c.result, c.init, y) for c, y in zip(node.carried, node.body.yields)]
 
-    def settle(self) -> None:
-        """A use in a loop that the value enters from outside lasts until the loop's end."""
+    def extend_over_loops(self) -> None:
+        """A use inside a loop that the value enters from outside keeps it live until the loop's end."""
         for value, at in self.uses:
             born = self.start.get(value, 0)
             for first, last in self.loops:
@@ -97,44 +98,44 @@ class _Lives:
                     at = max(at, last)
             self.ends.setdefault(value, set()).add(at)
 
-    def needed(self, value: Value, at: int) -> bool:
-        """Whether a value is used after a position, on a way that leads there."""
-        parted = lambda end: any(a <= at <= b and c <= end <= d for (a, b), (c, d) in self.forks)
+    def live_after(self, value: Value, at: int) -> bool:
+        """Whether a value is used after a position, on a path that leads there."""
+        parted = lambda end: any(a <= at <= b and c <= end <= d for (a, b), (c, d) in self.branches)
         return self.start[value] > at or any(end > at and not parted(end) for end in self.ends.get(value, ()))
 
 
-class Pinned:
-    """The pinned tiles of a graph: `sets` gives for each of them the number of its set of registers."""
+class PinnedRegisters:
+    """The pinned tiles of a graph: `sets` gives each of them the number of its set of registers."""
 
     def __init__(self, graph: Graph):
-        lives = _Lives()
+        lives = _LiveRanges()
         lives.block(graph.body)
-        lives.settle()
+        lives.extend_over_loops()
         self.lives = lives
         self.parent: dict[Value, Value] = {v: v for v in self._tiles(lives)}
         self.members: dict[Value, list[Value]] = {v: [v] for v in self.parent}
         for inner, result, _, _ in lives.carries:
             if inner in self.parent:
-                self._join(inner, result)
+                self._merge(inner, result)
         for inner, _, init, following in lives.carries:
-            self._try(inner, following)
-            self._try(inner, init)
+            self._coalesce(inner, following)
+            self._coalesce(inner, init)
         for result, accumulator in lives.products:
-            self._try(result, accumulator)
+            self._coalesce(result, accumulator)
         for result, yields in lives.joins:
             for y in yields:
-                self._try(result, y)
-        # Products one after the other, in one set: the assembler then starts no product while registers of the last are still read,
-        # for which it would take a part of a second set beside them.
+                self._coalesce(result, y)
+        # Let consecutive products share a set where they can. Otherwise the assembler starts one while registers of the last are still read,
+        # and takes part of a second set beside them.
         for i, (result, _) in enumerate(lives.products):
             for before, _ in lives.products[:i]:
-                self._try(result, before)
+                self._coalesce(result, before)
         numbers: dict[Value, int] = {}
         self.sets: Mapping[Value, int] = {v: numbers.setdefault(self._root(v), len(numbers)) for v in self.parent}
 
     @staticmethod
-    def _tiles(lives: _Lives) -> dict[Value, None]:
-        """Results of products, and what control flow makes of them or hands to them."""
+    def _tiles(lives: _LiveRanges) -> dict[Value, None]:
+        """The pinned tiles: results of products, and what control flow passes them on as or turns into their accumulators."""
         found = dict.fromkeys(r for r, _ in lives.products)
         taken = {a for _, a in lives.products}
         size = -1
@@ -153,23 +154,23 @@ class Pinned:
             v = self.parent[v]
         return v
 
-    def _join(self, a: Value, b: Value) -> None:
+    def _merge(self, a: Value, b: Value) -> None:
         a, b = self._root(a), self._root(b)
         if a is not b:
             self.parent[b] = a
             self.members[a] += self.members.pop(b)
 
-    def _try(self, a: Value, b: Operand) -> None:
-        """Let both share registers, if their lives allow it."""
+    def _coalesce(self, a: Value, b: Operand) -> None:
+        """Let both values share registers, if their live ranges allow it."""
         if b not in self.parent or a not in self.parent or a.type != b.type or self._root(a) is self._root(b):
             return
         if not any(self._overlap(x, y) for x in self.members[self._root(a)] for y in self.members[self._root(b)]):
-            self._join(a, b)
+            self._merge(a, b)
 
     def _overlap(self, x: Value, y: Value) -> bool:
-        """Whether both are there at once; what control flow hands on together is, if only to be handed on again."""
-        start, needed = self.lives.start, self.lives.needed
-        return start[x] == start[y] or needed(x, start[y]) and needed(y, start[x])
+        """Whether two values are live at once. Values that control flow passes on together are, even if only to be passed on again."""
+        start, live_after = self.lives.start, self.lives.live_after
+        return start[x] == start[y] or live_after(x, start[y]) and live_after(y, start[x])
 
 
-__all__ = ["Pinned", "is_product"]
+__all__ = ["PinnedRegisters", "is_product"]

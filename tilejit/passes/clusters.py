@@ -1,4 +1,4 @@
-"""What the CTAs of a cluster do alike: the blocks that all of them run equally often, and what of each depends on its rank."""
+"""What the CTAs of a cluster execute uniformly: blocks that all of them run equally often, and values that depend on the rank alone."""
 
 from __future__ import annotations
 
@@ -8,40 +8,40 @@ from ..ir.graph import Block, Const, For, If, Scope
 from ..types import Uniformity
 
 
-def blocks_alike(body: Block) -> set[Block]:
+def cluster_uniform_blocks(body: Block) -> set[Block]:
     """The blocks of a kernel that every CTA of a cluster runs equally often."""
-    alike: set[Block] = set()
-    _find_alike(body, alike)
-    return alike
+    uniform: set[Block] = set()
+    _collect_uniform(body, uniform)
+    return uniform
 
 
-def _find_alike(block: Block, alike: set[Block]) -> None:
-    alike.add(block)
+def _collect_uniform(block: Block, uniform: set[Block]) -> None:
+    uniform.add(block)
     for node in block.nodes:
         match node:
             case Scope(body=body):
-                _find_alike(body, alike)
-            case For(start=start, stop=stop, step=step, body=body) if all(map(of_cluster, (start, stop, step))):
-                _find_alike(body, alike)
-            case If(test=test, then=then, orelse=orelse) if of_cluster(test):
-                _find_alike(then, alike)
-                _find_alike(orelse, alike)
+                _collect_uniform(body, uniform)
+            case For(start=start, stop=stop, step=step, body=body) if all(map(is_cluster_uniform, (start, stop, step))):
+                _collect_uniform(body, uniform)
+            case If(test=test, then=then, orelse=orelse) if is_cluster_uniform(test):
+                _collect_uniform(then, uniform)
+                _collect_uniform(orelse, uniform)
 
 
-def of_cluster(x) -> bool:
-    """Whether a value is surely the same in all CTAs of a cluster."""
+def is_cluster_uniform(x) -> bool:
+    """Whether a value is known to be the same in all CTAs of a cluster."""
     return isinstance(x, Const) or x.type.uniform >= Uniformity.CLUSTER
 
 
-def at_rank(x, made: dict, own: int, ranks: int) -> int | None:
-    """The value of an integer in the CTA of rank `own`, where the rank and constants are all it is made of."""
+def value_at_rank(x, made: dict, own: int, ranks: int) -> int | None:
+    """The value of an integer in the CTA of rank `own`; None unless it is computed from the rank and constants alone."""
     if isinstance(x, Const):
         return int(x.value)
     call = made.get(x)
     name = call.op.name if call is not None else None
     if name == "cta_rank":
         return own
-    parts = [at_rank(a, made, own, ranks) for a in call.args] if name in _OPERATIONS else [None]
+    parts = [value_at_rank(a, made, own, ranks) for a in call.args] if name in _OPERATIONS else [None]
     return None if None in parts or (name in ("mod", "floordiv") and not parts[1]) else _OPERATIONS[name](*parts)
 
 

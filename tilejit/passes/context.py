@@ -1,4 +1,4 @@
-"""What passes and planners may ask: facts of the launch, where values come from, what is known of integers."""
+"""What passes and planners ask about a graph: launch facts, definitions, buffers, integer analysis, the execution scope at hand."""
 
 from __future__ import annotations
 
@@ -11,42 +11,42 @@ from ..ir.builder import ExecScope, Facts, type_of
 from ..ir.graph import Call, Const, For, Graph, Node, Operand, Scope, Value, walk, written
 from ..ops.memory import load_
 from ..types import Points, Region, Selected, Tile
-from .arguments import Arguments
+from .argument_analysis import ArgumentAnalysis
 
 PLACES = (Region, Points, Selected)
 
 
-class Context(Arguments):
-    """The questions of one graph. Made anew by each pass that needs it; promises count for bounds of what wraps if it asks for `wrapping` ones."""
+class Context(ArgumentAnalysis):
+    """The queries about one graph. Each pass that needs them makes its own; `wrapping` as in ``IntegerAnalysis``."""
 
     def __init__(self, graph: Graph, facts: Facts, wrapping: bool = False):
         super().__init__(graph, facts, wrapping)
         self.target = graph.target
         self.scope = ExecScope("cta", graph.launch.threads)
         self.calls: list[Call] = [node for node in walk(graph.body) if isinstance(node, Call)]
-        self.tensor_room: Callable = lambda site: True  # whether tensor memory is left for a product: passes/tensor_dots.py counts it
+        self.tensor_room: Callable = lambda site: True  # whether tensor memory has room for a product; passes/tensor_dots.py sets it
 
     def definition(self, value: Value) -> Call:
-        """The call that made a value."""
-        return self.made[value]
+        """The call that defines a value."""
+        return self.definitions[value]
 
     def buffer_of(self, operand: Operand) -> Operand:
-        """The buffer behind a place in memory; any other operand is itself."""
-        while isinstance(type_of(operand), PLACES) and operand in self.made:
-            operand = self.made[operand].args[0]
+        """The buffer that a region, points or selected rows are part of; any other operand is itself."""
+        while isinstance(type_of(operand), PLACES) and operand in self.definitions:
+            operand = self.definitions[operand].args[0]
         return operand
 
     def bytes_of(self, operand: Operand) -> tuple[Operand, range]:
-        """The allocation behind a place in memory, and the bytes of it that the place's buffer, which may be a view, can have."""
+        """The allocation behind a place in memory, and the range of its bytes that the place's buffer, possibly a view, covers."""
         buffer = self.buffer_of(operand)
-        made = self.made.get(buffer)
+        made = self.definitions.get(buffer)
         if made is None or made.op.name != "buffer_view":
             return buffer, range(1 << 62)
         first = made.attrs["offset"]
         return made.args[0], range(first, first + buffer.type.nbytes)
 
     def register_run(self, tile: Tile, axis: int) -> int:
-        """How many consecutive elements along `axis` a thread holds."""
+        """How many consecutive elements along `axis` a thread holds side by side: a power of two."""
         shards = [s for s in tile.layout.dims(tile.domain)[axis] if s[0] > 1]
         run = prod(s[0] for s in takewhile(lambda s: str(s[2]) == "reg", reversed(shards)))
         while run > 1 and tile.shape[axis] % run:
@@ -60,8 +60,8 @@ class Context(Arguments):
         return ExecScope(kind, node.threads, first, elected=node.kind == "elect", parent=self.scope)
 
     @contextmanager
-    def within(self, node: Node):
-        """In the blocks of a Scope node, `scope` is its own; those of other nodes run where they stand."""
+    def in_scope_of(self, node: Node):
+        """In the ``with`` block, `scope` is the one inside `node`: that of a Scope node, for other nodes the current one."""
         outer = self.scope
         self.scope = self.narrowed(node) if isinstance(node, Scope) else outer
         try:
@@ -71,8 +71,11 @@ class Context(Arguments):
 
 
 def written_by_threads(context: Context) -> Callable[[Operand], bool]:
-    """Whether threads may themselves write what a place in shared memory is part of, or copies that do not complete on a barrier, through
-    whichever view. What a pipelined loop's copies bring is ordered by the loop, what has a token by its wait."""
+    """A predicate of operands: whether threads may have written a place in shared memory, through whichever view.
+
+    Copies that complete on no barrier count as well. Those of a pipelined loop do not, which the loop orders, nor those with a token, which its
+    wait orders.
+    """
     ahead = {n for loop in walk(context.graph.body) if isinstance(loop, For) and loop.pipeline for n in loop.body.nodes}
     found: dict[Operand, list[range]] = {}
     for call in context.calls:
@@ -92,25 +95,25 @@ def written_by_threads(context: Context) -> Callable[[Operand], bool]:
     return touches
 
 
-def lies_by_columns(t: Region | Selected) -> bool:
-    """Whether the columns of a region's last two dimensions lie side by side in its array, as those of ``w.T``."""
+def is_column_major(t: Region | Selected) -> bool:
+    """Whether the first of a region's last two dimensions is the contiguous one in its array, as in ``w.T``."""
     strides = [t.buffer.strides[d] for d in t.kept[-2:]] if isinstance(t, Region) and t.scope == "global" else []
     return len(strides) == 2 and strides[0] == 1 != strides[1]
 
 
 def loads_behind(context: Context, x: Value) -> list[Call] | None:
-    """The loads of what a tile is computed of; None where that is also a product."""
+    """The loads that a tile is computed from; None where it is also computed from a product."""
     found, seen, left = [], set(), [x]
     while left:
         x = left.pop()
         if not isinstance(type_of(x), Tile) or x in seen:
             continue
         seen.add(x)
-        call, carried = context.made.get(x), context.carried.get(x)
+        call, carried = context.definitions.get(x), context.carried.get(x)
         if call is not None and (call.op.name == "dot" or "mma" in call.op.name):
             return None
         if call is not None and call.op is load_:
             found.append(call)
         else:
-            left += (carried.init, carried.following) if carried else context.ways.get(x, ()) if call is None else filter(None, call.args)
+            left += (carried.init, carried.following) if carried else context.branch_values.get(x, ()) if call is None else filter(None, call.args)
     return found

@@ -1,8 +1,8 @@
-"""Choose the path of every ``dot`` and write it out in the operations of that path.
+"""Choose the lowering of every ``dot`` and write it out in the operations of that lowering.
 
-By wgmma it is a product started, its group closed and awaited; through tensor memory (passes/tensor_dots.py) one that one
-thread starts and commits; by mma.sync, products of register tiles, of which those in
-shared memory are loaded a few instructions' worth of k at a time; by the threads themselves, sums over k.
+By wgmma it is an asynchronous product that is started, committed and awaited; through tensor memory (passes/tensor_dots.py) one that a single
+thread starts and commits. By mma.sync it is products of register tiles, which are loaded from shared memory a few instructions' worth of k at
+a time; by threads (fma), sums over k.
 """
 
 from __future__ import annotations
@@ -28,26 +28,30 @@ from ..ops.regions import whole
 from ..ops.shared import alloc, sync, widest_swizzle
 from ..types import Tile
 from .context import Context, written_by_threads
-from .flights import leave_in_flight
 from .layout_choice import reduced_axes
+from .products_in_flight import defer_waits
 from .staged_operands import StagedOperands
 from .tensor_dots import TensorDots
 from .writing import Writer
 
-WORDS = 64  # registers that a thread may take for the operands of the products between two loads
-BESIDE = 24  # registers that ptxas 13.0 wants beside a wgmma's sums and an A in registers: with no more it serialises the products (C7511, C7512)
+OPERAND_REGISTERS = 64  # the most registers of a thread for operands that are loaded at a time
+# Registers that ptxas 13.0 needs beside a wgmma's accumulators and an A operand in registers; with no more than that left, it serialises the
+# products (notes C7511, C7512).
+OTHER_REGISTERS = 24
 
 
 def write_dots(graph: Graph, facts: Facts) -> Graph:
-    """The graph without `dot` calls. The reasons of each choice stand with the product that came of it."""
+    """The graph without `dot` calls. Each product that comes of one carries the record of its choice."""
     if not any(isinstance(n, Call) and n.op is dot_ for n in walk(graph.body)):
         return graph
     pass_ = _Dots(Context(graph, facts))
-    body = leave_in_flight(pass_.block(graph.body))
+    body = defer_waits(pass_.block(graph.body))
     return replace(graph, body=pass_.g.with_hoisted(body))
 
 
 class _Dots(TensorDots):
+    """The walk that replaces every `dot`. `new` maps the values of the old graph to the operands that replace them."""
+
     def __init__(self, context: Context):
         self.context = context
         self.g = Writer.of(context)
@@ -60,11 +64,11 @@ class _Dots(TensorDots):
         self.prepare()
 
     def block(self, block: Block) -> Block:
-        there = self.operands.there
+        there = self.operands.present
         with self.g.block() as nodes:
             for node in block.nodes:
                 self.node(node)
-        self.operands.there = there
+        self.operands.present = there
         return Block(tuple(nodes), self.all(block.yields))
 
     def all(self, operands) -> tuple:
@@ -82,7 +86,7 @@ class _Dots(TensorDots):
             case For() | While():
                 self.g.loc = node.loc
                 if not self.unknown_place() and self.context.scope.threads % 32 == 0:
-                    self.operands.bring(self.operands.from_around(node))
+                    self.operands.store(self.operands.from_outside(node))
                 self.loop(node)
             case If():
                 self.g.append(replace(node, then=self.block(node.then), orelse=self.block(node.orelse)))
@@ -100,12 +104,12 @@ class _Dots(TensorDots):
         made, stored = self.staged(call)
         call = replace(call, args=(call.args[0], *self.all(made.args[1:])), attrs=made.attrs)
         choice = self.chosen_for(call)
-        self.operands.bring(stored)
-        ways = {"wgmma": self.by_warpgroups, "tcgen05": self.by_tensor_memory, "mma_sync": self.by_warps, "fma": self.by_threads}
-        return ways[choice.variant](call, choice)
+        self.operands.store(stored)
+        lowerings = {"wgmma": self.by_warpgroups, "tcgen05": self.by_tensor_memory, "mma_sync": self.by_warps, "fma": self.by_threads}
+        return lowerings[choice.variant](call, choice)
 
     def staged(self, call: Call) -> tuple[Call, tuple]:
-        """A product as it is made, and what is stored in shared memory for it before."""
+        """A product with its operands staged in shared memory, and what must be stored before it."""
         return (call, ()) if self.unknown_place() or self.context.scope.threads % 32 else self.operands.of(call)
 
     def by_warpgroups(self, call: Call, choice: Choice) -> Value:
@@ -125,18 +129,19 @@ class _Dots(TensorDots):
         return result
 
     def crowded(self, sums: Tile, a: Value) -> bool:
-        """Whether a thread has no room for the sums of a warpgroup's product and an `a` in registers at once."""
+        """Whether a thread's registers cannot hold the accumulators of a wgmma and an `a` operand at once."""
         if not isinstance(a.type, Tile) or self.unknown_place():
             return False
         words = (sums.size * sums.dtype.bits + a.type.size * a.type.dtype.bits) // (32 * self.context.scope.threads)
-        return words + BESIDE >= self.registers
+        return words + OTHER_REGISTERS >= self.registers
 
     def chosen(self, choice: Choice) -> None:
-        """Note at the product just written what was chosen, and why."""
+        """Attach the choice to the product written last."""
         nodes = self.g.blocks[-1]
         nodes[-1] = replace(nodes[-1], choice=choice)
 
     def by_warps(self, call: Call, choice: Choice) -> Value:
+        """By mma.sync: both operands in registers at once, or a step of k at a time from shared memory."""
         acc, a, b = call.args
         t, result = call.attrs, call.result.type
         k = a.type.shape[0 if t["trans_a"] else 1]
@@ -156,39 +161,43 @@ class _Dots(TensorDots):
         return acc
 
     def warps(self, call: Call) -> tuple[int, int]:
-        """Which warp makes which part: whole rows, where a comes row by row from registers, or the result is reduced along them or looks like
-        such an a."""
+        """How many warps divide the rows and the columns of the result.
+
+        Warps make whole rows where `a` comes row by row from registers, or where the result is reduced along rows or is itself shaped like such an
+        `a`.
+        """
         result = call.result.type
         rows = isinstance(call.args[1].type, Tile) or result.shape in self.by_rows
         return arrangement(result.shape, self.context.scope.threads // 32, self.multiplied_as(call)[0].bits, rows)
 
     def multiplied_as(self, call: Call) -> tuple[DType, DType]:
-        """The dtypes in which the target multiplies a and b."""
+        """The dtypes in which the target's instructions multiply a and b."""
         a, b = (x.type.dtype for x in call.args[1:])
         return warp.multiplied_as(a, b, self.context.target), warp.multiplied_as(b, a, self.context.target)
 
     def unless_large(self, operand: str, x: Value, transposed: bool, warps: tuple[int, int]) -> Value:
-        """An operand as it is, or in shared memory where a thread would hold too much of it at once."""
+        """An operand as it is, or in shared memory if a thread would have to hold too much of it at once."""
         if not isinstance(x.type, Tile) or self.unknown_place():
             return x
         held = fragment(x.type, operand, x.type.dtype.bits, warps, transposed)
-        return self.in_memory(x) if reg_count(held.layout) * x.type.dtype.bits // 32 > 2 * WORDS else x
+        return self.in_memory(x) if reg_count(held.layout) * x.type.dtype.bits // 32 > 2 * OPERAND_REGISTERS else x
 
     def k_of_a_step(self, call: Call, warps: tuple[int, int]) -> int:
-        """How much of k is loaded at a time: of two instructions, where that leaves registers for the rest."""
+        """How much of k is loaded at a time: for two instructions, if that leaves registers for the rest."""
         bits, shape = self.multiplied_as(call)[0].bits, call.result.type.shape
         _, m, n, k = SHAPES[bits]
         elements = (-(-shape[0] // (m * warps[0])) * m + -(-shape[1] // (n * warps[1])) * n) * k // 32
-        return 2 * k if 2 * elements * bits // 32 <= WORDS else k
+        return 2 * k if 2 * elements * bits // 32 <= OPERAND_REGISTERS else k
 
     def loaded(self, operand: str, matrix: Value, transposed: bool, first: int, width: int, kind: DType) -> Value:
-        """Part of a matrix in shared memory, `width` of its k from `first` on, as products take operand "a" or "b"."""
+        """Part of a matrix in shared memory, `width` of its k from `first` on, loaded as an instruction's operand "a" or "b"."""
         region = self.part(matrix, (operand == "a") != transposed, first, width)
         return converted(self.g, self.g.call(load_, region, Const(0, matrix.type.dtype), None, cache=None), kind)
 
     # -- by threads ------------------------------------------------------------------------------------------------------
 
     def by_threads(self, call: Call, choice: Choice) -> Value:
+        """By multiplications and additions of the threads, a step of k at a time from shared memory."""
         acc, a, b = call.args
         g, t, result = self.g, call.attrs, call.result.type
         a, b = self.in_memory(a), self.in_memory(b)
@@ -211,13 +220,13 @@ class _Dots(TensorDots):
         return product(acc, whole_steps, k - whole_steps) if k > whole_steps else acc
 
     def part(self, matrix: Value, k_last: bool, first, width: int) -> Value:
-        """`width` of a matrix's k, its last dimension or its first, from `first` on."""
+        """`width` of a matrix's k from `first` on; k is its last dimension (`k_last`) or its first."""
         stop = first + width if isinstance(first, int) else binary(self.g, "+", first, width)
         part = slice(first, stop)
         return getitem(self.g, matrix, (slice(None), part) if k_last else (part, slice(None)))
 
     def in_memory(self, x: Value) -> Value:
-        """A register tile in shared memory, where all threads of the scope see it."""
+        """A register tile in a shared buffer, where all threads of the scope can read it."""
         if not isinstance(x.type, Tile):
             return x
         if self.unknown_place():
@@ -231,7 +240,7 @@ class _Dots(TensorDots):
 
 
     def unknown_place(self) -> bool:
-        """Whether it is known at run time only which threads the scope has."""
+        """Whether it is only known at run time which threads run this scope."""
         scope = self.context.scope
         while scope is not None and not isinstance(scope.first, Value):
             scope = scope.parent

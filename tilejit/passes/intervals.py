@@ -1,4 +1,4 @@
-"""Bounds and divisors of integers that are computed of others."""
+"""Interval arithmetic: bounds and divisors of integers computed from other integers. A bound of None means unbounded."""
 
 from __future__ import annotations
 
@@ -6,27 +6,30 @@ from ..dtypes import integer_range
 
 
 def wraps(dtype, low: int | None, high: int | None) -> bool:
-    """Whether bounds show that an integer is computed which its dtype does not hold."""
+    """Whether the bounds show that the exact result does not fit its dtype, so that the computed one wraps."""
     least, most = integer_range(dtype) if dtype.is_int else (0, 1)
     return low is not None and low < least or high is not None and high > most
 
 
-def held_by(dtype, divisor: int) -> int:
-    """What is left of a divisor that is larger than any number of a dtype: a multiple of it has wrapped, and kept the powers of two."""
+def divisor_in(dtype, divisor: int) -> int:
+    """The divisor of an integer once it is stored in `dtype`.
+
+    Where it exceeds every number of the dtype, the integer may have wrapped, which preserves only the power of two in the divisor.
+    """
     most = 1 << min(dtype.bits - 2, 62)
     return divisor if divisor <= most else min(divisor & -divisor, most)
 
 
-def joint(one: tuple, other: tuple) -> tuple[int | None, int | None]:
+def hull(one: tuple, other: tuple) -> tuple[int | None, int | None]:
     """Bounds of a number that lies in one interval or in the other."""
     (a, b), (c, d) = one, other
     return (None if None in (a, c) else min(a, c)), (None if None in (b, d) else max(b, d))
 
 
 def interval(name: str, one: tuple, other: tuple) -> tuple[int | None, int | None]:
-    """Bounds of an operation on integers that lie in two intervals; None where an end is not known.
+    """Bounds of the operation `name` on two integers with these bounds.
 
-    Index arithmetic that wraps is an error of the kernel, so it is taken not to.
+    Index arithmetic is assumed not to wrap, because an index that wraps is an error of the kernel.
     """
     (a, b), (c, d) = one, other
     both = lambda f, x, y: None if None in (x, y) else f(x, y)
@@ -49,7 +52,7 @@ def interval(name: str, one: tuple, other: tuple) -> tuple[int | None, int | Non
     if c is None or c != d:
         if name == "mod" and c is not None and c >= 0:
             rest = 0, None if d is None else max(d - 1, 0)
-            return rest if c else joint(rest, one)  # x % 0 is x
+            return rest if c else hull(rest, one)  # x % 0 is x
         return (0, b) if name in ("floordiv", "shr") and None not in (a, c) and min(a, c) >= 0 else (None, None)  # x // 0 is 0
     if name == "mod" and c > 0:
         return 0, c - 1 if b is None or a is None or a < 0 else min(b, c - 1)

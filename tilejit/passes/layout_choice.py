@@ -1,4 +1,4 @@
-"""The register layouts that there are to choose from: blocked ones, whose vectors suit the memory that a tile meets."""
+"""The candidate register layouts: blocked ones, with vectors that suit the memory accesses of a tile."""
 
 from __future__ import annotations
 
@@ -13,40 +13,41 @@ from ..ir.graph import Call, Graph, Operand
 from ..layout import blocked, exchanged
 from ..types import Region, Tile
 from .context import Context
-from .shared import SHARED_LIMIT
-from .widths import axis_of, cost_of_change, cost_of_load, vector_widths, wasteful, way_of
+from .shared_memory import SHARED_LIMIT
+from .vector_widths import cost_of_change, cost_of_load, vector_and_order, vector_axis, vector_widths, worth_changing_layout
 
 
-def like(t: Tile, dtype: DType) -> Tile:
-    """A tile of another dtype in the same layout."""
+def in_layout_of(t: Tile, dtype: DType) -> Tile:
+    """A tile of `dtype` in the shape and layout of `t`."""
     return replace(t, dtype=dtype)
 
 
-def alike(a: Tile, b: Tile) -> bool:
-    """Whether two tiles have one layout."""
+def same_layout(a: Tile, b: Tile) -> bool:
+    """Whether two tiles have the same layout."""
     return (a.layout, a.domain) == (b.layout, b.domain)
 
 
 class LayoutChoice:
-    """What the `layout` rules of ops may ask: the `context` of their graph, the `scope` at hand, and `default` layouts."""
+    """What the `layout` rules of ops may use: the graph's `context`, the current `scope`, and `default` layouts."""
 
     def __init__(self, graph: Graph, facts: Facts):
         self.context = Context(graph, facts)
-        self.vectors = vector_widths(graph, self.context, behind_products(self.context, stored=True))
+        self.vectors = vector_widths(graph, self.context, derived_from_products(self.context, stored=True))
         self.reduced = reduced_axes(self.context)
-        self.behind = behind_products(self.context)
-        self.room = _spare_memory(graph, self.context)
+        self.from_products = derived_from_products(self.context)
+        self.room = _spare_shared_memory(graph, self.context)
 
     @property
     def scope(self) -> ExecScope:
         return self.context.scope
 
     def default(self, shape: tuple[int, ...], dtype: DType) -> Tile:
-        """The blocked layout of a shape: vectors as wide as its memory accesses allow, every thread busy."""
+        """The blocked layout of a shape: vectors as wide as suits its memory accesses, spread over all threads."""
         vector, order = self.vectors.get(shape, (max(1, 16 // dtype.nbytes), None))
         return self.blocked(shape, dtype, vector, order, self.reduced.get(shape, ()))
 
     def blocked(self, shape: tuple[int, ...], dtype: DType, vector: int, order: tuple | None, reduced: tuple = ()) -> Tile:
+        """A blocked layout over the threads of the scope, with shorter vectors where the tile is too small to occupy them all."""
         threads, first = self.scope.threads, self.scope.first
         while vector > 1 and vector * threads > prod(shape):
             vector //= 2
@@ -56,21 +57,23 @@ class LayoutChoice:
         return Tile(dtype, shape, *blocked(shape, threads, vector, order, reduced))
 
     def better_stored(self, store: Call, have: Tile) -> Tile | None:
-        """A layout of vectors along the array that a tile is stored to, where a change to it and its stores cost less; else None."""
+        """A layout to which to change a tile before it is stored to an array, if the change costs less than it saves; else None."""
         place, threads = store.args[0], self.scope.threads
         if not isinstance(place.type, Region) or place.type.scope != "global" or not place.type.shape:
             return None
-        axis = axis_of(self.context, store)
+        axis = vector_axis(self.context, store)
         layout = exchanged(have.layout, have.domain, axis) if axis is not None and threads % 32 == 0 else None
-        if layout is not None and wasteful(self.context, store, have, longer := replace(have, layout=layout), threads):
+        if layout is not None and worth_changing_layout(self.context, store, have, longer := replace(have, layout=layout), threads):
             return longer
-        want = self.blocked(have.shape, have.dtype, *way_of(self.context, store))
+        want = self.blocked(have.shape, have.dtype, *vector_and_order(self.context, store))
         spare = self.scope.kind == "cta" and have.size * have.dtype.nbytes <= self.room
-        return want if spare and wasteful(self.context, store, have, want, threads) else None
+        return want if spare and worth_changing_layout(self.context, store, have, want, threads) else None
 
     def better_loaded(self, load: Call, types: tuple[Tile, Tile], change: tuple[Tile, Tile]) -> bool:
-        """Whether a load of a region in the second layout costs at most what it does in the first with a change of layout at the end of
-        what is made of it. From shared memory it always does."""
+        """Whether to load a region in the second of two layouts, instead of in the first with the layout change `change` later on.
+
+        From shared memory always; from global memory if the loads then cost no more.
+        """
         if load.args[0].type.scope != "global":
             return True
         before, after = (cost_of_load(self.context, load, t, self.scope.threads) for t in types)
@@ -78,21 +81,24 @@ class LayoutChoice:
 
 
 def reduced_axes(context: Context) -> dict[tuple, tuple[int, ...]]:
-    """For each shape the axes along which a tile of it is reduced or scanned."""
+    """For each shape the axes along which tiles of it are reduced or scanned."""
     found: dict[tuple, set[int]] = {}
-    for call in context.made.values():
+    for call in context.definitions.values():
         axes = call.attrs.get("axes", call.attrs.get("axis"))
         if call.op.name in ("reduce", "scan") and isinstance(type_of(call.args[0]), Tile):
             found.setdefault(call.args[0].type.shape, set()).update(axes if isinstance(axes, tuple) else (axes,))
     return {shape: tuple(sorted(axes)) for shape, axes in found.items()}
 
 
-def behind_products(context: Context, stored: bool = False) -> set[Operand]:
-    """The tiles that are computed from what a tensor core makes, each element from those of its place or its row. What is `stored` as the
-    tensor cores have it may come out of a loop; what threads multiply has no layout of its own."""
+def derived_from_products(context: Context, stored: bool = False) -> set[Operand]:
+    """The tiles computed from results of tensor cores, each element from those of its own place or row.
+
+    With `stored`, for tiles that are stored in the layout of the tensor cores: they may come out of a loop too, and products made by threads, which
+    have no layout of their own, do not count.
+    """
     found: set[Operand] = set()
     left = lambda a: stored and a in context.carried and context.carried[a].following in found
-    reached = lambda a: a in found or left(a) or any(map(reached, context.ways.get(a, ())))
+    reached = lambda a: a in found or left(a) or any(map(reached, context.branch_values.get(a, ())))
     for call in context.calls:
         goes_on = is_elementwise(call) or "layout_backward" in call.op.rules or call.op.name == "reduce"
         made = "anchor" in call.op.rules and not (stored and call.op.name == "thread_product")
@@ -105,8 +111,8 @@ def is_elementwise(call: Call) -> bool:
     return "element" in call.op.rules or call.op.name in ("cast", "select")
 
 
-def _spare_memory(graph: Graph, context: Context) -> int:
-    """How many bytes of shared memory the kernel's buffers surely leave for changes of layout that it could do without."""
+def _spare_shared_memory(graph: Graph, context: Context) -> int:
+    """The bytes of shared memory that the kernel's buffers leave for optional changes of layout (a cautious estimate)."""
     most = SHARED_LIMIT[architecture(graph.target)]
     used = sum(r.type.nbytes for call in context.calls if call.op.name == "alloc_shared" for r in call.results)
     return max(0, min(most, graph.launch.max_shared or most) - used - 8192) * 7 // 8

@@ -1,9 +1,9 @@
-"""Give every register tile a layout: anchored at memory, carried through elementwise work, changed where it must.
+"""Assign a register layout to every tile: anchored at memory accesses, propagated through elementwise work, converted where uses differ.
 
-A value that costs nothing to make anywhere (a splat, arange, and elementwise work on such) is made anew in each layout
-that a use asks for, and so is a broadcast. Every other tile has one layout; a use that needs another gets a
-`convert_layout`, before the loops that it enters from outside. A load takes the layout of its first use, in a loop or a branch behind
-it too, where that costs less than a change: casts and reshapes on the way there go with it.
+A value that costs nothing to compute anywhere (a splat, arange, elementwise work on these, a broadcast) is rematerialised in each layout that a
+use asks for. Every other tile has one layout; a use that needs another gets a `convert_layout`, hoisted out of the loops that the value enters
+from outside. A load takes the layout of its first use, also across casts and reshapes and into a loop or a branch, if that costs less than
+converting.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from ..ir.builder import Facts, type_of
 from ..ir.graph import Block, Call, Carry, For, Graph, If, Node, Operand, Rewriter, Scope, Value, While
 from ..ops.layout_change import convert_layout
 from ..types import Points, Region, Tile
-from .layout_choice import LayoutChoice, alike, is_elementwise, like
+from .layout_choice import LayoutChoice, in_layout_of, is_elementwise, same_layout
 
-Types = tuple[Tile | None, ...]  # of operands or results: tiles with their layouts, None for what is no tile
+Types = tuple[Tile | None, ...]  # types of operands or results with their layouts; None for what is no tile
 
 
 def assign_layouts(graph: Graph, facts: Facts) -> Graph:
@@ -33,13 +33,15 @@ def assign_layouts(graph: Graph, facts: Facts) -> Graph:
 
 @dataclass(eq=False)
 class Rebuilt:
-    """A block as far as it has been rebuilt. `copies` are the values made in it for a use that needs (value, layout, domain), `made`
-    those that it defines, and `trip` says whether it is a loop's body."""
+    """A block as far as it has been rebuilt.
+
+    `copies` caches values made in it for uses by (value, layout, domain); `arguments` are the values that it starts with; `trip` marks a loop's body.
+    """
 
     nodes: list[Node] = field(default_factory=list)
     yields: tuple[Operand, ...] = ()
     copies: dict[tuple, Value] = field(default_factory=dict)
-    made: tuple[Value, ...] = ()
+    arguments: tuple[Value, ...] = ()
     trip: bool = False
 
     @property
@@ -49,11 +51,11 @@ class Rebuilt:
 
 @dataclass(frozen=True, eq=False)
 class Chain:
-    """A load and the calls made of it, each used by the next alone and beside free values only: their layouts are still open.
-    A loop that starts with the end of such a chain lets its body see what it carries as a chain without a load.
+    """A load and the calls computed from it whose layouts are still open: each is used by the next alone, beside free values only.
 
-    `start` is the load's result, or what the loop carries, as the graph has it; `values`, from that to the last call's result,
-    are in their present layouts. The load and `calls` are (call, the call as rebuilt) pairs; the latter stand in `block`.
+    `start` is the load's result in the original graph; `values`, from there to the last call's result, have their present layouts. The load and
+    `calls` are (original call, rebuilt call) pairs; the latter stand in `block`. Where a loop starts with the end of a chain, its body sees the
+    carried value as the `start` of a chain without a load.
     """
 
     start: Value
@@ -70,21 +72,21 @@ class Chain:
 class Assigner(LayoutChoice):
     """The walk that rebuilds a graph. Ops have two rules for it.
 
-    ``layout(assigner, call, types)`` is given the operands' types, None for a tile that is free, and gives the types that the
-    call needs its operands to have and those of its results. ``layout_backward(assigner, call, want)`` gives the types that the
-    operands need for a result in the layout of `want`; None where there are none.
+    ``layout(assigner, call, types)`` is given the types of the operands (None for a tile that is free) and returns the types that the call needs of
+    its operands, and those of its results. ``layout_backward(assigner, call, want)`` returns the operand types that give a result in the layout of
+    `want`, or None if there are none.
     """
 
     def __init__(self, graph: Graph, facts: Facts):
         super().__init__(graph, facts)
         self.new = Rewriter()
-        self.blocks: list[Rebuilt] = []       # from the outermost to the one at hand
-        self.free: dict[Value, Call] = {}     # what makes the values that are made where they are used
-        self.chains: dict[Value, Chain] = {}  # by each of their values
-        self.points: dict[Value, Tile] = {}   # the layout of the index tiles behind points
-        self.guessed: set[Value] = set()      # carried values whose layout is a guess: what meets them decides
+        self.blocks: list[Rebuilt] = []       # the open blocks, outermost first
+        self.free: dict[Value, Call] = {}     # values that are rematerialised at each use, with their calls
+        self.chains: dict[Value, Chain] = {}  # by each value of the chain
+        self.points: dict[Value, Tile] = {}   # points -> a tile in the layout of their indices
+        self.guessed: set[Value] = set()      # carried values whose layout is a guess that any use may override
         self.anchored: dict[Operand, bool] = {}
-        self.asked: dict[Value, Tile] = {}    # what the first use of a chain without a load asks of the carried value
+        self.asked: dict[Value, Tile] = {}    # carried value that starts a chain -> the type that its first use wants
 
     @property
     def block(self) -> Rebuilt:
@@ -93,24 +95,24 @@ class Assigner(LayoutChoice):
     # -- nodes ---------------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def rebuilding(self, block: Block, made: tuple[Value, ...] = (), trip: bool = False) -> Iterator[Rebuilt]:
-        """The block, its nodes rebuilt; inside, what it yields is made at its end. `made` are values that it begins with."""
-        self.blocks.append(Rebuilt(made=made, trip=trip))
-        with self.context.inside(block):
+    def rebuilding(self, block: Block, arguments: tuple[Value, ...] = (), trip: bool = False) -> Iterator[Rebuilt]:
+        """Open a block: its nodes are rebuilt, then the context's body may add what it yields. `arguments` are values that it starts with."""
+        self.blocks.append(Rebuilt(arguments=arguments, trip=trip))
+        with self.context.in_block(block):
             for node in block.nodes:
                 self.node(node)
         yield self.block
         self.blocks.pop()
 
     def rebuilt(self, block: Block) -> Rebuilt:
-        """The block without what it yields."""
+        """The block rebuilt, without its yields."""
         with self.rebuilding(block) as rebuilt:
             return rebuilt
 
     def yielding(self, rebuilt: Rebuilt, block: Block, types: Types) -> Block:
-        """A block that has been rebuilt, with what it yields in these types."""
+        """A rebuilt block completed by its yields, in these types."""
         self.blocks.append(rebuilt)
-        with self.context.inside(block):
+        with self.context.in_block(block):
             rebuilt.yields = self.used(block.yields, types)
         return self.blocks.pop().built
 
@@ -124,14 +126,14 @@ class Assigner(LayoutChoice):
                 case If():
                     self.branch(node)
                 case Scope():
-                    with self.context.within(node), self.rebuilding(node.body) as body:
+                    with self.context.in_scope_of(node), self.rebuilding(node.body) as body:
                         pass
                     self.block.nodes.append(replace(node, first=self.new(node.first), body=body.built))
 
     def call(self, call: Call) -> None:
         tiles = [a for a in call.args if isinstance(type_of(a), Tile)]
         if not tiles and "layout" not in call.op.rules and not any(isinstance(r.type, Tile) for r in call.results):
-            self.block.nodes.append(call)  # nothing of it has a layout
+            self.block.nodes.append(call)  # no tiles: no layouts
             return
         if self.is_free(call, tiles):
             self.free[call.result] = call
@@ -139,9 +141,9 @@ class Assigner(LayoutChoice):
         types = tuple(map(self.settled, call.args))
         needs, results = call.op.rules.get("layout", _same)(self, call, types)
         if call.op.name == "store" and types[1] is not None:
-            needs = self.stored(call, types[1], needs)
-        with self.at_home(call, tiles):
-            chain = self.going_on(call, tiles)
+            needs = self.needs_of_store(call, types[1], needs)
+        with self.hoisted_to_home(call, tiles):
+            chain = self.extensible_chain(call, tiles)
             new = self.append(call, needs, self.retyped(call.results, results))
         if call.op.name == "load" and not tiles and isinstance(call.args[0].type, Region) and isinstance(call.result.type, Tile):
             self.open(Chain(call.result, new.results, load=(call, new), block=self.block))
@@ -149,29 +151,29 @@ class Assigner(LayoutChoice):
             self.open(replace(chain, values=(*chain.values, new.result), calls=(*chain.calls, (call, new))))
 
     @contextmanager
-    def at_home(self, call: Call, tiles: list[Value]) -> Iterator[None]:
-        """A reshape of what is loaded or computed stands before the loops that this enters from outside, and so does a change of its layout."""
-        blocks, made = self.blocks, self.context.made.get(tiles[0]) if call.op.name == "reshape" else None
+    def hoisted_to_home(self, call: Call, tiles: list[Value]) -> Iterator[None]:
+        """A reshape of loaded or computed values is hoisted out of the loops that these enter from outside, with any change of its layout."""
+        blocks, made = self.blocks, self.context.definitions.get(tiles[0]) if call.op.name == "reshape" else None
         if made is not None and (made.op.name == "load" or is_elementwise(made)):
             self.blocks = blocks[:blocks.index(self.home(self.new(tiles[0]))) + 1]
         yield
         self.blocks = blocks
 
     def is_free(self, call: Call, tiles: list[Value]) -> bool:
-        """Whether a call's result is made anew wherever it is used."""
+        """Whether a call's result is rematerialised wherever it is used."""
         if len(call.results) != 1 or not isinstance(call.result.type, Tile):
             return False
         if "lazy" in call.op.rules:
             return True
         return call.op.effect == "pure" and all(a in self.free for a in tiles) and call.op.rules.get("free", is_elementwise(call))
 
-    def stored(self, call: Call, have: Tile, needs: Types) -> Types:
-        """What a store needs, where another layout than the rule's makes it cheaper."""
+    def needs_of_store(self, call: Call, have: Tile, needs: Types) -> Types:
+        """The types that a store needs, where another layout than that of its rule makes it cheaper."""
         better = self.better_stored(call, have)
         if better is None:
             return needs
-        self.close(self.new(call.args[1]))  # a load in that layout would touch the sectors that the store does not
-        return tuple(like(better, a.type.dtype) if n is not None else None for n, a in zip(needs, call.args))
+        self.close(self.new(call.args[1]))  # a load in that layout would waste the sectors that the store saves
+        return tuple(in_layout_of(better, a.type.dtype) if n is not None else None for n, a in zip(needs, call.args))
 
     def append(self, call: Call, needs: Types, results: tuple[Value, ...]) -> Call:
         new = replace(call, args=self.used(call.args, needs), results=results)
@@ -179,46 +181,46 @@ class Assigner(LayoutChoice):
         return new
 
     def branch(self, node: If) -> None:
-        """A branch's results have the layouts that its first block gives them, or its second one where that alone has a tensor core make
-        them, or does not guess."""
+        """A branch's results get the layouts of its first block, or of the second where only that one's is anchored or not a guess."""
         test = self.new(node.test)
         then, orelse = map(self.rebuilt, (node.then, node.orelse))
         doubt = lambda x: 2 if self.is_guess(x) else 0 if self.is_anchored(x) else 1
-        types = tuple(self.settled_or_default(min(ways, key=doubt)) for ways in zip(node.then.yields, node.orelse.yields))
+        types = tuple(self.settled_or_default(min(sides, key=doubt)) for sides in zip(node.then.yields, node.orelse.yields))
         then, orelse = self.yielding(then, node.then, types), self.yielding(orelse, node.orelse, types)
         self.block.nodes.append(replace(node, test=test, then=then, orelse=orelse, results=self.retyped(node.results, types)))
 
     def is_guess(self, operand: Operand) -> bool:
-        """Whether the layout of a tile is open to whatever meets it."""
+        """Whether a tile has no layout of its own yet, and takes that of whatever it meets."""
         return operand in self.free or operand in self.guessed
 
     def loop(self, node: For | While) -> None:
-        """What a loop carries keeps the layout that it starts in, or where the start is free, open or changed only once to that of a
-        tensor core's result or of what is computed from it, takes the one that the body makes. The body is then walked again."""
+        """A carried value keeps its initial layout, unless that is free, open or a guess, or the body computes it from a tensor core's result:
+        then it takes the layout that the body gives it, converted once before the loop, and the body is walked again."""
         starts = tuple(self.settled_or_default(c.init) for c in node.carried)
-        free = {c.inner for c, y in zip(node.carried, node.body.yields) if self.is_guess(c.init) or y in self.behind and c.init not in self.behind}
-        open_ = {c.inner for c in node.carried if self.chain_to(c.init) is not None}
+        free = {c.inner for c, y in zip(node.carried, node.body.yields)
+                if self.is_guess(c.init) or y in self.from_products and c.init not in self.from_products}
+        open_ = {c.inner for c in node.carried if self.chain_ending_at(c.init) is not None}
         before = self.snapshot()
         self.guessed |= free
-        made = self.trip(node, starts, open_)
+        made = self.rebuild_loop(node, starts, open_)
         self.guessed -= free
         made = [self.asked.pop(c.inner, t) for c, t in zip(node.carried, made)]
         follows = [c.inner in free or c.inner in open_ or self.is_anchored(y) for c, y in zip(node.carried, node.body.yields)]
         types = tuple(m if f and m is not None else s for m, f, s in zip(made, follows, starts))
         if types != starts:
             self.restore(before)
-            self.trip(node, types)
+            self.rebuild_loop(node, types)
 
     def is_anchored(self, operand: Operand) -> bool:
-        """Whether a value is what a tensor core makes, whose instruction has a layout of its own, or of a branch that may give such a one."""
+        """Whether the layout of a value is fixed by the instruction that makes it (a tensor core's), perhaps in one side of a branch."""
         if operand not in self.anchored:
-            call = self.context.made.get(operand)
-            ways = self.context.ways.get(operand, ())
-            self.anchored[operand] = any(map(self.is_anchored, ways)) if ways else call is not None and "anchor" in call.op.rules
+            call = self.context.definitions.get(operand)
+            sides = self.context.branch_values.get(operand, ())
+            self.anchored[operand] = any(map(self.is_anchored, sides)) if sides else call is not None and "anchor" in call.op.rules
         return self.anchored[operand]
 
     def snapshot(self) -> tuple:
-        """What a loop's first walk changes."""
+        """The state that the first walk of a loop changes."""
         return tuple(map(copy, (self.new.values, self.free, self.chains))), [(copy(b.copies), copy(b.nodes)) for b in self.blocks]
 
     def restore(self, before: tuple) -> None:
@@ -226,8 +228,8 @@ class Assigner(LayoutChoice):
         for block, (copies, nodes) in zip(self.blocks, blocks):
             block.copies, block.nodes = copies, nodes
 
-    def trip(self, node: For | While, types: Types, open_: Iterable[Value] = ()) -> Types:
-        """Rebuild a loop that carries these types, and give those that its body makes. The body sees `open_` as chains."""
+    def rebuild_loop(self, node: For | While, types: Types, open_: Iterable[Value] = ()) -> Types:
+        """Rebuild a loop that carries these types. Returns the types that its body yields. `open_` are carried values that start a chain."""
         inits = self.used((c.init for c in node.carried), types)
         inner = self.retyped((c.inner for c in node.carried), types)
         for value in open_:
@@ -248,7 +250,7 @@ class Assigner(LayoutChoice):
     # -- values --------------------------------------------------------------------------------------------------------
 
     def settled(self, operand: Operand) -> Tile | None:
-        """The type of a tile with its layout; None while it is free, and of what is no tile."""
+        """The type of a tile with its layout; None for a free tile and for what is no tile."""
         return self.new(operand).type if isinstance(type_of(operand), Tile) and operand not in self.free else None
 
     def settled_or_default(self, operand: Operand) -> Tile | None:
@@ -262,7 +264,7 @@ class Assigner(LayoutChoice):
         return tuple(map(self.use, operands, wants))
 
     def use(self, operand: Operand, want: Tile | None) -> Operand:
-        """The operand in the layout of `want`."""
+        """The operand in the layout of `want`, converted or rematerialised if need be."""
         if want is None:
             return self.new(operand)
         key = operand, want.layout, want.domain
@@ -270,13 +272,13 @@ class Assigner(LayoutChoice):
             if key in block.copies:
                 return block.copies[key]
         if operand in self.free:
-            copied = self.remade(self.free[operand], want)
+            copied = self.rematerialised(self.free[operand], want)
         else:
             value = self.new(operand)
             chain = self.close(value)
-            if alike(value.type, want):
+            if same_layout(value.type, want):
                 return value
-            if chain is not None and chain.end is value and self.move(chain, want):
+            if chain is not None and chain.end is value and self.try_relayout(chain, want):
                 return self.new(operand)
             home = self.home(value)
             home.copies[key] = copied = self.converted(value, want, operand.loc, home)
@@ -285,26 +287,25 @@ class Assigner(LayoutChoice):
         return copied
 
     def made_in(self, operand: Operand, want: Tile) -> None:
-        """Have a tile in a layout from where it is made on: what copies in loops need of it stands before those, whatever branches
-        they are in."""
+        """Convert a tile to a layout right where it is defined, so that loops below it find the converted copy."""
         if operand in self.free:
             return
         value = self.new(operand)
         home = next((b for b in reversed(self.blocks) if self.defines(b, value)), None)
         if home is not None:
-            with self.back_in(home):
+            with self.appending_to(home):
                 self.used((operand,), (want,))
 
     @contextmanager
-    def back_in(self, block: Rebuilt) -> Iterator[None]:
-        """At the end, so far, of one of the blocks at hand."""
+    def appending_to(self, block: Rebuilt) -> Iterator[None]:
+        """In the ``with`` block, append to the end of `block`, one of the open blocks."""
         blocks = self.blocks
         self.blocks = blocks[:blocks.index(block) + 1]
         yield
         self.blocks = blocks
 
     def home(self, value: Value) -> Rebuilt:
-        """Where a value's layout is changed: here, or before the loops at hand that it enters from outside."""
+        """The block in which to convert a value: the current one, or outside of the loops that the value enters from outside."""
         for n in range(len(self.blocks) - 1, 0, -1):
             if not self.blocks[n].trip or self.defines(self.blocks[n], value):
                 return self.blocks[n]
@@ -312,20 +313,20 @@ class Assigner(LayoutChoice):
 
     @staticmethod
     def defines(block: Rebuilt, value: Value) -> bool:
-        return value in block.made or any(value in node.results if isinstance(node, (Call, If)) else value in (c.result for c in node.carried)
+        return value in block.arguments or any(value in node.results if isinstance(node, (Call, If)) else value in (c.result for c in node.carried)
                                           for node in block.nodes if not isinstance(node, Scope))
 
-    def remade(self, call: Call, want: Tile) -> Value:
-        """A free value made in the layout that a use asks for."""
-        needs, made = self.backward(call, want), like(want, call.result.type.dtype)
-        if needs is None:  # not to be had in that layout
+    def rematerialised(self, call: Call, want: Tile) -> Value:
+        """A free value rematerialised in the layout that a use asks for."""
+        needs, made = self.backward(call, want), in_layout_of(want, call.result.type.dtype)
+        if needs is None:  # it cannot be computed in that layout
             needs, (made,) = call.op.rules["layout"](self, call, tuple(map(self.settled, call.args)))
         value = replace(call.result, type=made)
         self.append(call, needs, (value,))
-        return value if alike(made, want) else self.converted(value, want, call.loc)
+        return value if same_layout(made, want) else self.converted(value, want, call.loc)
 
     def converted(self, value: Value, want: Tile, loc, block: Rebuilt | None = None) -> Value:
-        result = replace(value, type=like(want, value.type.dtype))
+        result = replace(value, type=in_layout_of(want, value.type.dtype))
         (block or self.block).nodes.append(Call(convert_layout, (value,), {}, (result,), loc))
         return result
 
@@ -338,48 +339,48 @@ class Assigner(LayoutChoice):
         self.chains.update(dict.fromkeys(chain.values, chain))
 
     def close(self, value: Value) -> Chain | None:
-        """The chain that a value is in, which its use ends."""
+        """Remove and return the chain that a value is part of: its layouts are no longer open."""
         chain = self.chains.get(value)
         for v in chain.values if chain is not None else ():
             del self.chains[v]
         return chain
 
-    def chain_to(self, operand: Operand) -> Chain | None:
+    def chain_ending_at(self, operand: Operand) -> Chain | None:
         """The chain that ends at an operand."""
         value = self.new(operand)
         chain = self.chains.get(value)
         return chain if chain is not None and chain.end is value else None
 
-    def going_on(self, call: Call, tiles: list[Value]) -> Chain | None:
-        """The chain that a call can go on."""
+    def extensible_chain(self, call: Call, tiles: list[Value]) -> Chain | None:
+        """The chain that a call can extend."""
         held = [a for a in tiles if a not in self.free]
         if len(held) != 1 or not (is_elementwise(call) or "layout_backward" in call.op.rules):
             return None
-        chain = self.chain_to(held[0])
+        chain = self.chain_ending_at(held[0])
         return chain if chain is not None and chain.block in (None, self.block) else None
 
-    def move(self, chain: Chain, want: Tile) -> bool:
-        """Have a chain in the layouts that end in `want`, if that costs less than a change. Its calls are made anew at the end of their
-        block, where the free values beside them are."""
+    def try_relayout(self, chain: Chain, want: Tile) -> bool:
+        """Give a chain the layouts that end in `want`, if that costs less than a conversion. Its calls are appended anew to the end of their
+        block, where the free values beside them are made."""
         types = self.types_along(chain, want)
         if types is None:
             return False
-        if chain.load is None:  # known to the loop's second walk
+        if chain.load is None:  # applied in the loop's second walk
             self.asked[chain.start] = types[0]
             return False
         (load, loaded), nodes = chain.load, chain.block.nodes
         if not self.better_loaded(load, (chain.values[0].type, types[0]), (chain.end.type, types[-1])):
             return False
         nodes[nodes.index(loaded)] = replace(loaded, results=self.retyped(load.results, [types[0]]))
-        with self.back_in(chain.block):
+        with self.appending_to(chain.block):
             for (call, made), t in zip(chain.calls, types[1:]):
                 nodes.remove(made)
                 self.append(call, self.backward(call, t), self.retyped(call.results, [t]))
         return True
 
     def types_along(self, chain: Chain, want: Tile) -> list[Tile] | None:
-        """The types of a chain's values in the layouts that end in `want`; None where a call on the way cannot have them."""
-        types = [like(want, chain.end.type.dtype)]
+        """The types of a chain's values in the layouts that end in `want`; None if a call of the chain cannot have them."""
+        types = [in_layout_of(want, chain.end.type.dtype)]
         for call, _ in reversed(chain.calls):
             needs = self.backward(call, types[-1])
             if needs is None:
@@ -389,20 +390,20 @@ class Assigner(LayoutChoice):
 
 
 def _same(assigner: Assigner, call: Call, types: Types) -> tuple[Types, Types]:
-    """Elementwise: all tiles share one layout, that of the first operand that has one; one that is open counts less, and a guess
-    least. Points are where their indices are."""
+    """The rule of elementwise ops: all tiles share one layout, that of the first operand which has one; open ones are preferred less, guesses
+    least. Points have the layout of their index tiles."""
     first = next((a.type for a in (*call.args, *call.results) if isinstance(type_of(a), Tile)), None)
     if first is None:
         return (None,) * len(call.args), (None,) * len(call.results)
     base = next((assigner.points[a] for a in call.args if a in assigner.points), None)
     if base is None:
-        doubt = lambda a: 2 if a in assigner.guessed else 1 if assigner.chain_to(a) is not None else 0
+        doubt = lambda a: 2 if a in assigner.guessed else 1 if assigner.chain_ending_at(a) is not None else 0
         held = [(doubt(a), n) for n, a in enumerate(call.args) if types[n] is not None]
         base = types[min(held)[1]] if held else assigner.default(first.shape, first.dtype)
     assigner.points.update((r, base) for r in call.results if isinstance(r.type, Points))
-    in_base = lambda x: like(base, x.type.dtype) if isinstance(type_of(x), Tile) else None
+    in_base = lambda x: in_layout_of(base, x.type.dtype) if isinstance(type_of(x), Tile) else None
     return tuple(map(in_base, call.args)), tuple(map(in_base, call.results))
 
 
 def _same_backward(assigner: Assigner, call: Call, want: Tile) -> Types:
-    return tuple(like(want, a.type.dtype) if isinstance(type_of(a), Tile) else None for a in call.args)
+    return tuple(in_layout_of(want, a.type.dtype) if isinstance(type_of(a), Tile) else None for a in call.args)

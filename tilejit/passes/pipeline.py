@@ -1,9 +1,9 @@
-"""Write out pipelined loops: their buffers become rings of slots, and their copies run ahead by as many trips as there are.
+"""Write out pipelined loops: their buffers become rings of slots, and their copies run ahead by as many trips as there are slots, less one.
 
-Without roles every thread does both: before trip i a wait for the slot of i, a barrier that also says that all have read the
-slot of trip i - 1, then the copies of trip i + stages - 1 into that one. Copies complete by bytes on the slots' barriers
-where they can (TMA and bulk copies), else by groups of cp.async. With roles (passes/roles.py) the waiting is on barriers
-alone. PTX ISA, "Asynchronous copy completion mechanisms".
+Without warp specialization every thread copies and computes. Trip i waits until its slot is full, then meets at a barrier, which also says that
+all threads have read the slot of trip i - 1, then issues the copies of trip i + stages - 1 into that slot. Copies complete by bytes on the
+slots' mbarriers where they can (TMA and bulk copies), else by groups of cp.async. With warp specialization (passes/warp_specialization.py)
+only mbarriers are waited for. PTX ISA, "Asynchronous copy completion mechanisms".
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from ..ops.shared import alloc_shared, sync
 from ..ops.tmem.slots import commit, products_of
 from ..types import Barrier, Buffer
 from .context import Context
-from .flights import in_flight, left_in_flight
-from .slices import Copier
-from .staging import VIEWS, Finder, Staged
+from .products_in_flight import deferrable_wait, with_deferred_wait
+from .program_slices import Copier
+from .staging import VIEWS, StagedLoop, StagedLoopFinder
 from .writing import Writer
 
 
@@ -38,35 +38,35 @@ def write_pipelines(graph: Graph, facts: Facts) -> Graph:
     """The graph without pipelined loops. CompilationError says what a loop does that cannot run ahead."""
     if not any(isinstance(n, For) and n.pipeline for n in walk(graph.body)):
         return graph
-    from .roles import split_roles
+    from .warp_specialization import specialize_warps
     context = Context(graph, facts)
-    found = Finder(context)
+    found = StagedLoopFinder(context)
     found.block(graph.body)
     found.check_uses()
-    if found.roles:
-        made = split_roles(context, found)
+    if found.warp_specialized:
+        made = specialize_warps(context, found)
     else:
-        writer = Loops(context, found.loops)
+        writer = PipelineWriter(context, found.loops)
         body = writer.block(graph.body)
         made = replace(graph, body=writer.g.with_hoisted(body))
-    return replace(made, warnings=(*made.warnings, *found.left_behind()))
+    return replace(made, warnings=(*made.warnings, *found.missed_copy_warnings()))
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------------
 
-class Loops:
-    """Rewrites a graph with its pipelined loops written out, without roles."""
+class PipelineWriter:
+    """Rewrites a graph with its pipelined loops written out, without warp specialization."""
 
-    def __init__(self, context: Context, loops: dict[For, Staged], make: bool = True):
+    def __init__(self, context: Context, loops: dict[For, StagedLoop], make: bool = True):
         self.context, self.loops = context, loops
         self.g = Writer.of(context)
         self.new: dict[Value, Operand] = {}
-        self.slot: dict[Value, tuple[Value, Operand]] = {}  # in the loop at hand: a staged buffer -> its ring, and the trip's slot
+        self.slot: dict[Value, tuple[Value, Operand]] = {}  # in the loop at hand: staged buffer -> (ring, slot of the trip)
         for staged in loops.values() if make else ():
-            self.make(staged)
+            self.allocate(staged)
 
-    def make(self, staged: Staged) -> None:
-        """The rings and barriers of a loop, at the kernel's start."""
+    def allocate(self, staged: StagedLoop) -> None:
+        """Make the rings and barriers of a loop, at the kernel's start."""
         g, g.loc = self.g, staged.loop.loc
         for copy in staged.copies:
             buffer = self.context.definition(copy.args[0]).args[0]
@@ -77,12 +77,12 @@ class Loops:
         if self.arrivals(staged):
             staged.empty = self.barriers(staged, self.arrivals(staged))
 
-    def arrivals(self, staged: Staged) -> int:
-        """How many arrivals make a slot empty; 0 where the scope's barrier says so."""
+    def arrivals(self, staged: StagedLoop) -> int:
+        """How many arrivals on its empty barrier release a slot; 0 where the scope's barrier does."""
         return int(staged.by_commit)
 
     def ring(self, alloc: Call, stages: int) -> Value:
-        """As many buffers as there are slots, each aligned as the one was."""
+        """A buffer of `stages` slots, each aligned as the single buffer was."""
         t, attrs = alloc.result.type, alloc.attrs
         layout, nbytes = t.layout, t.dtype.nbytes
         align = max(attrs["align"], 128)
@@ -93,7 +93,7 @@ class Loops:
         self.g.hoist(Call(alloc_shared, (), attrs, (ring,), alloc.loc))
         return ring
 
-    def barriers(self, staged: Staged, count: int) -> Value:
+    def barriers(self, staged: StagedLoop, count: int) -> Value:
         made = Value("mbarrier", Barrier(staged.stages, count), staged.loop.loc)
         self.g.hoist(Call(bars.mbarrier_init, (), {"count": count, "n": staged.stages}, (made,), staged.loop.loc))
         return made
@@ -130,7 +130,7 @@ class Loops:
                 self.g.scope = self.context.scope = outer
 
     def call(self, call: Call) -> None:
-        """A call; one that names a part of a staged buffer names it in the trip's slot."""
+        """A call. Regions and points of a staged buffer become those of the trip's slot."""
         self.g.loc = call.loc
         if call.op.name == "alloc_shared" and any(call.result in s.rings for s in self.loops.values()):
             return
@@ -141,93 +141,95 @@ class Loops:
 
     # -- a loop ------------------------------------------------------------------------------------------------------------
 
-    def loop(self, staged: Staged, carried: tuple) -> None:
-        """The copies of the first trips, then the loop, in which each trip issues those of a later one."""
+    def loop(self, staged: StagedLoop, carried: tuple) -> None:
+        """The prologue, which issues the copies of the first trips, then the loop, in which each trip issues those of a later one."""
         g, loop, ahead = self.g, staged.loop, staged.stages - 1
         g.loc = loop.loc
         if staged.groups:
             refuse_other_groups(loop, self.context.target)
-        g.call(sync)  # the slots may still be read since the loop's last time
+        g.call(sync)  # if the loop runs again, its slots may still be read
         cursor = self.first_slot(staged, carried)
         for s in range(ahead):
             at_ = self.index_after(loop, loop.start, s)
-            g.when(self.is_a_trip(loop, loop.start, s), lambda: self.refill(staged, at_, *cursor, s))
-            self.close(staged)
-        late = in_flight_of(staged)
+            g.when(self.trip_exists(loop, loop.start, s), lambda: self.refill(staged, at_, *cursor, s))
+            self.close_group(staged)
+        deferred = deferrable_wait_of(staged)
         with g.block() as nodes:
             stage, phase = self.all(staged.slot.args)
-            if late is not None:
-                self.arrived(staged, stage, phase, staged.stages - 2, together=staged.groups)
+            if deferred is not None:
+                self.await_copies(staged, stage, phase, staged.stages - 2, together=staged.groups)
                 with g.block() as rest:
-                    self.rest_of(staged, stage)
-                nodes += left_in_flight(rest, late)
-                g.call(sync)  # everybody's product of the trip before is over, and what threads load of a slot
-                self.next(staged, stage, phase)
+                    self.body_without_copies(staged, stage)
+                nodes += with_deferred_wait(rest, deferred)
+                g.call(sync)  # all threads are done with the previous trip: its product, and their loads from its slot
+                self.issue_ahead(staged, stage, phase)
             else:
-                self.one_after_the_other(staged, stage, phase)
+                self.trip_without_overlap(staged, stage, phase)
         g.append(replace(loop, carried=carried, body=Block(tuple(nodes), self.all(loop.body.yields)), pipeline=None))
-        if late is not None:
-            self.last(staged, late)
+        if deferred is not None:
+            self.after_loop(staged, deferred)
 
-    def one_after_the_other(self, staged: Staged, stage: Operand, phase: Operand) -> None:
-        """A trip's copies, of a later trip if there are several slots, and its own part of the body, which is over when the next one begins."""
+    def trip_without_overlap(self, staged: StagedLoop, stage: Operand, phase: Operand) -> None:
+        """A trip that is over when the next one begins: it waits for its slot, issues a later trip's copies (its own if there is a single
+        slot), and runs the body."""
         if staged.stages > 1:
-            self.arrived(staged, stage, phase, staged.stages - 2)
-            self.next(staged, stage, phase)
+            self.await_copies(staged, stage, phase, staged.stages - 2)
+            self.issue_ahead(staged, stage, phase)
         else:
             self.g.call(sync)
             self.refill(staged, staged.loop.index, stage, phase, 0)
-            self.close(staged)
-            self.arrived(staged, stage, phase, 0)
-        self.rest_of(staged, stage)
+            self.close_group(staged)
+            self.await_copies(staged, stage, phase, 0)
+        self.body_without_copies(staged, stage)
         if staged.by_commit:
-            self.committed(staged, stage)
+            self.commit_slot(staged, stage)
 
-    def next(self, staged: Staged, stage: Operand, phase: Operand) -> None:
-        """The copies of the trip that comes as much later as there are slots, but for one: into the slot of the trip before."""
+    def issue_ahead(self, staged: StagedLoop, stage: Operand, phase: Operand) -> None:
+        """Issue the copies of the trip ``stages - 1`` later, into the slot of the trip before this one."""
         loop, ahead = staged.loop, staged.stages - 1
         at_ = self.index_after(loop, loop.index, ahead)
-        self.g.when(self.is_a_trip(loop, loop.index, ahead), lambda: self.refill(staged, at_, stage, phase, ahead))
-        self.close(staged)
+        self.g.when(self.trip_exists(loop, loop.index, ahead), lambda: self.refill(staged, at_, stage, phase, ahead))
+        self.close_group(staged)
 
-    def last(self, staged: Staged, wait: Call) -> None:
+    def after_loop(self, staged: StagedLoop, wait: Call) -> None:
         """After a loop that leaves a product in flight: the wait for it."""
         self.g.append(replace(wait, results=()))
 
-    def first_slot(self, staged: Staged, carried: tuple) -> tuple[Operand, ...]:
+    def first_slot(self, staged: StagedLoop, carried: tuple) -> tuple[Operand, ...]:
         """The slot of the loop's first trip, and its phase."""
         return tuple(next((c.init for c in carried if c.inner is x), self.all([x])[0]) for x in staged.slot.args)
 
-    def refill(self, staged: Staged, index: Operand, stage: Operand, phase: Operand, later: int) -> None:
-        """The copies of the trip of `index`, whose slot comes `later` after the one at hand; the products that read that before are over."""
-        following = turned(self.g, stage, later, staged.stages)
+    def refill(self, staged: StagedLoop, index: Operand, stage: Operand, phase: Operand, later: int) -> None:
+        """Issue the copies of the trip of `index` into the slot `later` places after `stage`, once the products that read it are over."""
+        following = slot_after(self.g, stage, later, staged.stages)
         if staged.by_commit:
-            self.await_empty(staged, following, turned_phase(self.g, stage, phase, later, staged.stages))
+            self.await_empty(staged, following, phase_after(self.g, stage, phase, later, staged.stages))
         self.issue(staged, index, following)
 
-    def await_empty(self, staged: Staged, stage: Operand, phase: Operand) -> None:
-        slot = one_of(self.g, stage, staged.stages)
+    def await_empty(self, staged: StagedLoop, stage: Operand, phase: Operand) -> None:
+        """Wait until slot `stage` is released. A fresh barrier is taken for released."""
+        slot = bounded_slot(self.g, stage, staged.stages)
         before = flipped(self.g, phase.value if isinstance(phase, Const) else phase)
         self.g.call(bars.wait_op, self.barrier(staged.empty, slot), self.g.operand(before, int32))
 
-    def committed(self, staged: Staged, stage: Operand) -> None:
-        """The slot is empty when the products that the elected thread has started are over."""
-        g, slot = self.g, one_of(self.g, stage, staged.stages)
+    def commit_slot(self, staged: StagedLoop, stage: Operand) -> None:
+        """Commit the products that the elected thread has started: their completion releases the slot."""
+        g, slot = self.g, bounded_slot(self.g, stage, staged.stages)
         scopes = {scopes for _, scopes in products_of(g, staged.loop.body.nodes, staged.rings)}
         if scopes != {("elect",)}:
             raise CompilationError("the products of a pipelined loop give its slots back by a commit: one thread starts them (with "
                                    "tile.elect(), directly in the loop), or the loop commits and waits itself", staged.loop.loc)
         self.elected(staged, lambda: commit(g, self.barrier(staged.empty, slot), None))
 
-    def elected(self, staged: Staged, body: Callable[[], None]) -> None:
-        """By the scope's elected thread."""
+    def elected(self, staged: StagedLoop, body: Callable[[], None]) -> None:
+        """Run `body` by the scope's elected thread."""
         with self.g.block() as nodes:
             body()
         self.g.append(Scope("elect", None, 1, Block(tuple(nodes)), staged.loop.loc))
 
-    def rest_of(self, staged: Staged, stage: Operand) -> None:
-        """The body without its copies."""
-        outer, slot = self.slot, one_of(self.g, stage, staged.stages)
+    def body_without_copies(self, staged: StagedLoop, stage: Operand) -> None:
+        """The loop's body, without the copies that run ahead."""
+        outer, slot = self.slot, bounded_slot(self.g, stage, staged.stages)
         self.slot = outer | {buffer: (ring, slot) for buffer, ring in staged.rings.items()}
         for node in staged.loop.body.nodes:
             if node is not staged.slot and node not in staged.copies:
@@ -235,6 +237,7 @@ class Loops:
         self.slot = outer
 
     def index_after(self, loop: For, index: Operand, trips: int) -> Operand:
+        """The loop's index `trips` trips after `index`."""
         if not trips:
             return index
         by = trips * loop.step.value
@@ -242,25 +245,25 @@ class Loops:
             return Const(index.value + by, index.dtype)
         return converted(self.g, binary(self.g, "+", index, by), loop.index.type.dtype)
 
-    def is_a_trip(self, loop: For, index: Operand, later: int) -> Operand | bool:
-        """Whether there is a trip so many after that of `index`; asked of where the index stands, since a later one may wrap."""
+    def trip_exists(self, loop: For, index: Operand, later: int) -> Operand | bool:
+        """Whether there is a trip `later` trips after that of `index`. Compares `index`, since a later index may wrap."""
         by = later * loop.step.value
         if isinstance(index, Const) and isinstance(loop.stop, Const):
             return index.value + by < loop.stop.value if loop.step.value > 0 else index.value + by > loop.stop.value
         return compare(self.g, "<" if loop.step.value > 0 else ">", index, short_of(self.g, loop.stop, by) if by else loop.stop)
 
-    def issue(self, staged: Staged, index: Operand, stage: Operand) -> None:
-        """The copies of the trip of `index`, into slot `stage`."""
-        slot = one_of(self.g, stage, staged.stages)
+    def issue(self, staged: StagedLoop, index: Operand, stage: Operand) -> None:
+        """Issue the copies of the trip of `index` into slot `stage`."""
+        slot = bounded_slot(self.g, stage, staged.stages)
         full = None if staged.full is None else self.barrier(staged.full, slot)
         if full is not None:
             self.g.call(bars.arrive_expect_tx_op, full, Const(staged.nbytes, int32))
         self.copies(staged, index, slot, full)
 
-    def copies(self, staged: Staged, index: Operand, slot: Operand, full: Operand) -> None:
+    def copies(self, staged: StagedLoop, index: Operand, slot: Operand, full: Operand) -> None:
         copier = Copier()
         copier.values.update({**self.new, staged.loop.index: index})
-        for node in staged.places:
+        for node in staged.address_nodes:
             if isinstance(node, Call) and node.op.name in VIEWS and node.args[0] in staged.rings:
                 copier.values[node.result] = view(self.g, node, staged.rings[node.args[0]], slot, copier.all(node.args[1:]))
             else:
@@ -272,44 +275,44 @@ class Loops:
     def barrier(self, barriers: Value, slot: Operand) -> Value:
         return self.g.call(bars.mbarrier_at, barriers, slot, peer=False)
 
-    def close(self, staged: Staged) -> None:
-        """A group for every trip, empty beyond the last, so that counting groups is counting trips."""
+    def close_group(self, staged: StagedLoop) -> None:
+        """Close a group in every trip, also in the last ones, whose groups are empty: so counting groups counts trips."""
         if staged.groups:
-            self.grouped(bars.cp_async_commit)
+            self.append_uncounted(bars.cp_async_commit)
 
-    def arrived(self, staged: Staged, stage: Operand, phase: Operand, later: int, together: bool = True) -> None:
-        """Wait for the copies into slot `stage`, after which `later` trips' may be on their way; all threads see them, and have come so far if
-        they go on `together`."""
+    def await_copies(self, staged: StagedLoop, stage: Operand, phase: Operand, later: int, together: bool = True) -> None:
+        """Wait for the copies into slot `stage`, while those of `later` trips may be in flight. With `together` the threads then meet at a
+        barrier, which also makes copies that complete by groups visible to all of them."""
         if staged.full is not None:
-            self.awaited(staged, stage, phase)
+            self.await_full(staged, stage, phase)
         if staged.groups:
-            self.grouped(bars.cp_async_wait, n=later)
+            self.append_uncounted(bars.cp_async_wait, n=later)
             if self.read_by_tensor_cores(staged):
                 self.g.call(bars.fence_proxy_async)
         if together:
             self.g.call(sync)
 
-    def awaited(self, staged: Staged, stage: Operand, phase: Operand) -> None:
-        self.g.call(bars.wait_op, self.barrier(staged.full, one_of(self.g, stage, staged.stages)), phase)
+    def await_full(self, staged: StagedLoop, stage: Operand, phase: Operand) -> None:
+        self.g.call(bars.wait_op, self.barrier(staged.full, bounded_slot(self.g, stage, staged.stages)), phase)
 
-    def grouped(self, op, **attrs) -> None:
-        """A commit or wait that is not counted with those written by hand."""
+    def append_uncounted(self, op, **attrs) -> None:
+        """A commit or wait of groups that is not taken for one that the kernel's author wrote."""
         self.g.append(Call(op, (), attrs, (), self.g.loc, Choice("pipeline", None)))
 
     @staticmethod
-    def read_by_tensor_cores(staged: Staged) -> bool:
+    def read_by_tensor_cores(staged: StagedLoop) -> bool:
         return any(isinstance(n, Call) and n.op.name in ("mma_async", "tensor_mma") for n in walk(staged.loop.body))
 
 
-def in_flight_of(staged: Staged) -> Call | None:
-    """The wait for the loop's product, if that may stay on its way while the next trip begins, and the slots are enough."""
+def deferrable_wait_of(staged: StagedLoop) -> Call | None:
+    """The wait for the loop's product if it can be deferred to the next trip, and the loop has slots enough for that."""
     if staged.stages < 2 or not any(c.inner is staged.slot.args[0] for c in staged.loop.carried):
         return None
-    return in_flight(staged.loop, {staged.slot, *staged.copies})
+    return deferrable_wait(staged.loop, {staged.slot, *staged.copies})
 
 
 def refuse_other_groups(loop: For, target: str) -> None:
-    """CompilationError for groups of cp.async that are made in the loop beside its own, which are counted."""
+    """CompilationError for cp.async groups of the author's in the loop, which would upset the counting of the loop's own."""
     for node in walk(loop.body):
         if isinstance(node, Call) and (node.op.name in ("cp_async_commit", "cp_async_wait")
                                        or node.op is copy_async_ and node.attrs["options"].get("token")):
@@ -319,7 +322,7 @@ def refuse_other_groups(loop: For, target: str) -> None:
 
 
 def view(g: Writer, call: Call, ring: Value, slot: Operand, starts: tuple) -> Value:
-    """The part of a buffer that a region or points name, in a slot of the buffer's ring."""
+    """The region or points of a buffer that `call` makes, in one slot of the buffer's ring."""
     g.loc = call.loc
     if call.op.name == "points":
         return g.call(points, ring, slot, *starts, shape=call.attrs["shape"])
@@ -327,13 +330,13 @@ def view(g: Writer, call: Call, ring: Value, slot: Operand, starts: tuple) -> Va
     return g.call(region, ring, slot, *starts, extents=(1, *extents), kept=tuple(d + 1 for d in kept))
 
 
-def one_of(g: Writer, stage: Operand, stages: int) -> Operand:
-    """A slot's number, with its bounds known."""
+def bounded_slot(g: Writer, stage: Operand, stages: int) -> Operand:
+    """A slot's number, with its bounds made known to integer analysis."""
     return stage if isinstance(stage, Const) else g.call(ring_slot, stage, stages=stages)
 
 
-def turned(g: Writer, stage: Operand, by: int, stages: int) -> Operand:
-    """The slot `by` places (fewer than all) further on."""
+def slot_after(g: Writer, stage: Operand, by: int, stages: int) -> Operand:
+    """The slot `by` places further on in the ring (`by` is less than the number of slots)."""
     if isinstance(stage, Const):
         return Const((stage.value + by) % stages, int32)
     if by % stages == 0:
@@ -341,8 +344,8 @@ def turned(g: Writer, stage: Operand, by: int, stages: int) -> Operand:
     return where.function(g, compare(g, "<", stage, stages - by), binary(g, "+", stage, by), binary(g, "-", stage, stages - by))
 
 
-def turned_phase(g: Writer, stage: Operand, phase: Operand, by: int, stages: int) -> Operand:
-    """The parity of the slot `by` places further on: another one from the first slot on."""
+def phase_after(g: Writer, stage: Operand, phase: Operand, by: int, stages: int) -> Operand:
+    """The parity of the slot `by` places further on: it flips where the ring wraps around."""
     if by % stages == 0:
         return phase
     if isinstance(stage, Const) and isinstance(phase, Const):
@@ -351,4 +354,4 @@ def turned_phase(g: Writer, stage: Operand, phase: Operand, by: int, stages: int
     return where.function(g, compare(g, "<", stage, stages - by), phase, g.operand(other, int32))
 
 
-__all__ = ["Loops", "in_flight_of", "one_of", "turned", "write_pipelines"]
+__all__ = ["PipelineWriter", "bounded_slot", "deferrable_wait_of", "slot_after", "write_pipelines"]

@@ -1,5 +1,5 @@
-"""Refuse tiles that no thread can hold, before the simulator or the assembler tries to, and warpgroups that would keep more
-registers than the CTA has."""
+"""Refuse tiles that no thread can hold, before the simulator or the assembler tries to, and warpgroups that together ask for more registers
+than the CTA has."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from ..ir.graph import Block, Call, Const, For, Graph, If, Node, Scope, Value, W
 from ..types import Tile
 
 REGISTERS = 255  # 32-bit registers a thread may have (CUDA C++ Programming Guide, "Compute Capabilities")
-WRITTEN_OUT = 8192  # elements a thread may have of any tile: the code of each is written out
+WRITTEN_OUT = 8192  # the most elements of a tile in one thread: code is emitted for each
 
 
 def check_registers(graph: Graph) -> Graph:
-    """The graph as it is. CompilationError names the first tile that is too large for the threads that hold it.
+    """The graph unchanged. CompilationError names the first tile that is too large for the threads that hold it.
 
-    A tile that is loaded, or carried by a loop or a branch, is in registers as a whole. One that is only computed need not
-    be: each element may go on to its use alone.
+    A tile that is loaded, or carried by a loop or a branch, is in registers as a whole. One that is only computed need not be: each of its
+    elements may be used as soon as it is computed.
     """
     for node, threads in _with_threads(graph.body, graph.launch.threads):
         whole = not isinstance(node, Call) or node.op.effect == "reads" or node.op.name in ("convert_layout", "slice")
@@ -41,9 +41,11 @@ def check_registers(graph: Graph) -> Graph:
     return graph
 
 
-def check_shares(graph: Graph) -> Graph:
-    """The graph as it is. CompilationError where the warpgroups of a CTA would keep more registers together than it begins with:
-    ``setmaxnreg.inc`` waits until others have released enough (PTX ISA). Of a warpgroup with several numbers the least counts."""
+def check_warpgroup_registers(graph: Graph) -> Graph:
+    """The graph unchanged. CompilationError where the warpgroups of a CTA ask for more registers together than it begins with.
+
+    ``setmaxnreg.inc`` would wait forever for others to release enough (PTX ISA). Of a warpgroup with several scopes the smallest request counts.
+    """
     asked = _asked(graph)
     if not asked:
         return graph
@@ -59,7 +61,7 @@ def check_shares(graph: Graph) -> Graph:
 
 
 def _asked(graph: Graph) -> dict[int, list[Scope]]:
-    """The scopes with `regs` of each warpgroup, where constants tell which."""
+    """The scopes with `regs` of each warpgroup, where the warpgroup is known at compile time."""
     asked: dict[int, list[Scope]] = {}
     loops = {node.index: node for node in walk(graph.body) if isinstance(node, For)}
     for node in walk(graph.body):
@@ -76,7 +78,7 @@ def _asked(graph: Graph) -> dict[int, list[Scope]]:
 
 
 def _with_threads(block: Block, threads: int) -> Iterator[tuple[Node, int]]:
-    """Every node in and below `block`, with the number of threads of its scope."""
+    """Every node in `block`, nested ones included, with the number of threads of its scope."""
     for node in block.nodes:
         yield node, threads
         size = node.threads if isinstance(node, Scope) else threads
@@ -85,6 +87,7 @@ def _with_threads(block: Block, threads: int) -> Iterator[tuple[Node, int]]:
 
 
 def _made(node: Node) -> tuple[Value, ...]:
+    """The values for which a node occupies registers: results, and what a loop carries."""
     match node:
         case Call(results=values) | If(results=values):
             return values

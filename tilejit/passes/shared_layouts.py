@@ -1,14 +1,15 @@
 """Choose the layouts of shared buffers that were left to the compiler (``tile.auto``), each by its uses.
 
-The candidates are the standard swizzles that the rows allow, the widest first, or columns of 16 bytes where they allow none, and
-row-major. A copy or product that asks for a choice of its own is asked what it would be by each. The best candidate is one that
-no use declines; then one that leaves no use a slower path (a copy by ordinary loads and stores, a product by other instructions);
-then, where products or register tiles take the buffer, which read down its rows, the widest swizzle; and where copies alone do,
-what they need the fewest instructions for. Columns of 16 bytes are for uses that decline the others: TMA fills them 16 bytes at a
-time, so that a pipelined product of 24 to 72 columns by wgmma takes 1.02 to 1.5 times as long as by mma.sync from plain rows (on
-an H100). The slots of a ring may also lie apart, where that saves copies instructions: TMA reaches no slot that lies close behind
-another, and bulk copies move a row each. Where a use has none but a slower path by all of them, and the array that is copied has no
-contiguous rows, the same layouts by columns are asked of, with the other buffers as chosen.
+The candidates are the standard swizzles that the rows allow, the widest first, or columns of 16 bytes where they allow none, and row-major.
+Every copy or product that has variants is evaluated with each candidate. The best candidate is one that no use declines; then one that
+leaves no use a slower variant (a copy by ordinary loads and stores, a product by other instructions); then, if products or register tiles
+use the buffer, which read down its rows, the widest swizzle; if only copies do, the one for which they take the fewest instructions.
+
+Columns of 16 bytes are for uses that decline all others: TMA fills them 16 bytes at a time, so that a pipelined product of 24 to 72 columns
+by wgmma takes 1.02 to 1.5 times as long as one by mma.sync from plain rows (on an H100). The slots of a ring may also lie apart, where that
+saves copies instructions: TMA cannot reach a slot close behind another, and bulk copies then move a row each. Where some use has no variant or
+a slower one with every candidate, and an array that is copied has no contiguous rows, column-major candidates are evaluated as well, with the
+other buffers as chosen.
 """
 
 from __future__ import annotations
@@ -28,17 +29,17 @@ from ..ops.shared import alloc_shared, default_align
 from ..records import LayoutRecord
 from ..types import Barrier, BarrierRef, Buffer, Points, Region
 from .context import Context
-from .slices import Copier
+from .program_slices import Copier
 
 COLUMNS, ROW_MAJOR, APART = "columns of 16 bytes", "row-major", "row-major, each slot at a multiple of 128 bytes"
 COLUMN_MAJOR = "column-major"
-SLOWER = {copy_: ("scalar",), copy_async_: ("vector",), dot_: ("mma_sync", "fma")}
+SLOWER_VARIANTS = {copy_: ("scalar",), copy_async_: ("vector",), dot_: ("mma_sync", "fma")}
 PLACES = Buffer, Region, Points
-ASIDE = ("region", "points", "peer_buffer", "ring_release")  # calls that touch no element
+NO_ACCESS = ("region", "points", "peer_buffer", "ring_release")  # calls that touch no element
 
 
 def candidates(dtype, shape: tuple[int, ...], slots: bool = False) -> dict[str, TileLayout]:
-    """The layouts that a buffer may have, or a ring's `slots`, by name."""
+    """The layouts that a buffer, or the `slots` of a ring, may have, by name; preferred ones first."""
     found = {}
     if len(shape) > 1 and shape[-2] % 8 == 0:
         found = {f"a swizzle of {n} bytes": standard(dtype.bits, shape, n) for n in (128, 64, 32) if shape[-1] * dtype.bits % (8 * n) == 0}
@@ -51,8 +52,8 @@ def candidates(dtype, shape: tuple[int, ...], slots: bool = False) -> dict[str, 
     return found
 
 
-def by_columns(dtype, shape: tuple[int, ...]) -> dict[str, TileLayout]:
-    """Those of a buffer whose columns are contiguous, by name."""
+def column_major_candidates(dtype, shape: tuple[int, ...]) -> dict[str, TileLayout]:
+    """The layouts with contiguous columns that a buffer may have, by name."""
     if len(shape) < 2:
         return {}
     order, turned = (*range(len(shape) - 2), len(shape) - 1, len(shape) - 2), (*shape[:-2], shape[-1], shape[-2])
@@ -61,17 +62,17 @@ def by_columns(dtype, shape: tuple[int, ...]) -> dict[str, TileLayout]:
 
 
 @dataclass
-class Uses:
-    """What the uses of a buffer say to one candidate: the path that each takes, who has none or a slower one, and what copies
-    issue."""
+class CandidateUses:
+    """How the uses of a buffer fare with one candidate: the variant of each, which ones have none or a slower one, and the instructions of
+    its copies."""
 
     taken: dict[Call, str] = field(default_factory=dict)
     declined: dict[Call, DispatchError] = field(default_factory=dict)
     slower: list[Call] = field(default_factory=list)
     instructions: int = 0
 
-    def objections(self, best: "Uses") -> str:
-        """Why it is not this candidate, in terms of the paths that the best one has."""
+    def objections(self, best: "CandidateUses") -> str:
+        """Why not this candidate, in terms of the variants that the best candidate gets."""
         words = []
         for call, error in self.declined.items():
             reasons = dict(error.declined)
@@ -82,15 +83,16 @@ class Uses:
 
 
 @dataclass
-class Open:
+class OpenLayout:
     """A buffer whose layout is to be chosen."""
 
     call: Call
     layouts: dict[str, TileLayout]
-    by_rows: bool = False  # whether products or register tiles take it
-    uses: dict[str, Uses] = field(default_factory=dict)
+    by_rows: bool = False  # whether products or register tiles use it
+    uses: dict[str, CandidateUses] = field(default_factory=dict)
 
     def cost(self, name: str) -> tuple:
+        """What a candidate is ranked by; the least is chosen."""
         uses, at, turned = self.uses[name], list(self.layouts).index(name), name == COLUMN_MAJOR or name.endswith("by columns")
         swizzle = at if name not in (ROW_MAJOR, APART) else len(self.layouts)
         rank = (swizzle, uses.instructions, name == APART) if self.by_rows else (uses.instructions, name == APART, -at)
@@ -98,7 +100,7 @@ class Open:
 
     @property
     def settled(self) -> bool:
-        """Whether nothing can be better than the first candidate."""
+        """Whether the first candidate cannot be bettered."""
         first = self.uses[next(iter(self.layouts))]
         return len(self.layouts) == 1 or self.by_rows and not {APART, COLUMNS} & set(self.layouts) and not first.declined and not first.slower
 
@@ -107,14 +109,16 @@ class Open:
         return min(self.uses, key=self.cost)
 
     @property
-    def turned(self) -> bool:
-        """Whether a use has no path, or a slower one, by all candidates, and a copy is of an array whose rows are not contiguous."""
+    def wants_columns(self) -> bool:
+        """Whether column-major candidates should be evaluated as well: a use has no variant, or a slower one, and a copy's array has
+        non-contiguous rows."""
         uses = self.uses[self.chosen]
         places = (a.type for call in (*uses.declined, *uses.taken) if call.op in (copy_, copy_async_) for a in call.args[:2])
         apart = any(isinstance(t, Region) and t.scope == "global" and t.buffer.strides[-1:] != (1,) for t in places)
         return apart and bool(uses.declined or uses.slower)
 
     def record(self) -> LayoutRecord:
+        """The choice, with the reason against each other candidate, for `.explain()`."""
         name = self.chosen
         best, reasons = self.uses[name], []
         for other in self.layouts:
@@ -132,94 +136,96 @@ class Open:
 
 
 def choose_shared_layouts(graph: Graph, facts: Facts) -> Graph:
-    """The graph with a layout by its uses for every buffer that was left to the compiler."""
-    opened = {n.result: Open(n, candidates(n.attrs["dtype"], n.attrs["shape"], bool(n.attrs.get("slots")))) for n in graph.body.nodes
+    """The graph with a layout for every buffer that was left to the compiler."""
+    opened = {n.result: OpenLayout(n, candidates(n.attrs["dtype"], n.attrs["shape"], bool(n.attrs.get("slots")))) for n in graph.body.nodes
               if isinstance(n, Call) and n.op is alloc_shared and n.attrs.get("auto") is not None}
     if not opened:
         return graph
     asking, turn = dict(opened), 0
     while asking:
         tried = {buffer: list(o.layouts)[turn] for buffer, o in asking.items()}
-        _Asker(graph, facts, asking, tried).block(graph.body)
+        _UseEvaluator(graph, facts, asking, tried).block(graph.body)
         turn += 1
         asking = {b: o for b, o in asking.items() if not (o.settled and turn == 1) and turn < len(o.layouts)}
     layouts = {buffer: o.layouts[o.chosen] for buffer, o in opened.items()}
     for buffer, o in opened.items():
-        if o.turned:
-            turned = by_columns(buffer.type.dtype, buffer.type.shape)
+        if o.wants_columns:
+            turned = column_major_candidates(buffer.type.dtype, buffer.type.shape)
             names, o.layouts = (o.chosen, *turned), o.layouts | turned
             for name in names:
-                _Asker(graph, facts, {buffer: o}, {buffer: name}, layouts).block(graph.body)
+                _UseEvaluator(graph, facts, {buffer: o}, {buffer: name}, layouts).block(graph.body)
             layouts[buffer] = o.layouts[o.chosen]
     body = _Retyper(layouts).block(graph.body)
     return replace(graph, body=body, layouts=tuple(o.record() for o in opened.values()))
 
 
 def with_layout(t, layout: TileLayout):
-    """A buffer's type, or that of a place in it, with another layout."""
+    """The type of a buffer, or of a place in it, with another layout."""
     return replace(t, layout=layout) if isinstance(t, Buffer) else replace(t, buffer=replace(t.buffer, layout=layout))
 
 
-# -- asking ----------------------------------------------------------------------------------------------------------------
+# -- evaluation ------------------------------------------------------------------------------------------------------------
 
-class _Asker:
-    """Asks every use of the buffers what it would be with the layouts `tried`; other buffers have those that are `given`."""
+class _UseEvaluator:
+    """Evaluates every use of the `opened` buffers with the layouts `tried`; other buffers have those in `given`."""
 
-    def __init__(self, graph: Graph, facts: Facts, opened: dict[Value, Open], tried: dict[Value, str], given: dict[Value, TileLayout] | None = None):
+    def __init__(self, graph: Graph, facts: Facts, opened: dict[Value, OpenLayout], tried: dict[Value, str],
+                 given: dict[Value, TileLayout] | None = None):
         self.context, self.facts, self.opened, self.tried = Context(graph, facts), facts, opened, tried
         self.given = (given or {}) | {buffer: opened[buffer].layouts[name] for buffer, name in tried.items()}
         for buffer, name in tried.items():
-            opened[buffer].uses[name] = Uses()
+            opened[buffer].uses[name] = CandidateUses()
 
     def block(self, block: Block, pipelined: bool = False) -> None:
-        with self.context.inside(block):
+        with self.context.in_block(block):
             for node in block.nodes:
                 if isinstance(node, Call):
                     self.call(node, pipelined)
-                with self.context.within(node):
+                with self.context.in_scope_of(node):
                     for inner in blocks(node):
                         self.block(inner, isinstance(node, For) and node.pipeline is not None)
 
     def call(self, call: Call, pipelined: bool) -> None:
         roots = {a: self.root(a) for a in call.args if isinstance(a, Value) and isinstance(a.type, PLACES)}
         buffers = {r for r in roots.values() if r in self.opened}
-        if not buffers or call.op.name in ASIDE:
+        if not buffers or call.op.name in NO_ACCESS:
             return
         if call.op not in (copy_, copy_async_):
             for buffer in buffers:
                 self.opened[buffer].by_rows = True
         if not call.op.variants:
             return
-        args = tuple(self.tried_on(a, roots.get(a)) for a in call.args)
-        found = self.asked(replace(call, args=args), pipelined)
+        args = tuple(self.with_tried_layout(a, roots.get(a)) for a in call.args)
+        found = self.evaluate(replace(call, args=args), pipelined)
         for buffer in buffers:
             uses = self.opened[buffer].uses[self.tried[buffer]]
             if isinstance(found, DispatchError):
                 uses.declined[call] = found
                 continue
             uses.taken[call] = found.variant
-            uses.slower += [call] if found.variant in SLOWER.get(call.op, ()) else []
+            uses.slower += [call] if found.variant in SLOWER_VARIANTS.get(call.op, ()) else []
             uses.instructions += found.plan.instructions if call.op in (copy_, copy_async_) else 0
 
     def root(self, value: Value) -> Value:
-        """The allocation behind a place in shared memory."""
-        made = self.context.made
+        """The allocation that a place in shared memory is part of."""
+        made = self.context.definitions
         while isinstance(value.type, PLACES) and value not in self.given and value in made and made[value].args:
             value = made[value].args[0]
         return value
 
-    def tried_on(self, arg, root):
+    def with_tried_layout(self, arg, root):
+        """The operand as it would be with the layout that is tried."""
         if root not in self.given:
             return arg
         made = replace(arg, type=with_layout(arg.type, self.given[root]))
-        self.context.made[made] = self.context.made[arg]
+        self.context.definitions[made] = self.context.definitions[arg]
         return made
 
-    def asked(self, call: Call, pipelined: bool) -> Choice | DispatchError:
-        """What the call would be."""
+    def evaluate(self, call: Call, pipelined: bool) -> Choice | DispatchError:
+        """The variant that the call would be lowered to, or why there is none."""
         if pipelined and call.op is copy_async_ and call.args[2] is None and not call.attrs["options"].get("token"):
             ahead = replace(call, args=(*call.args[:2], Value("mbarrier", BarrierRef(Barrier(1, 1)))))
-            found = self.asked(ahead, False)  # as the loop issues it, where it completes by bytes
+            found = self.evaluate(ahead, False)  # as the pipelined loop issues it if it completes by bytes
             if not isinstance(found, DispatchError):
                 return found
         site = call.op.rules["site"](self.context, call)
@@ -231,17 +237,17 @@ class _Asker:
         except DispatchError as error:
             return error
         finally:
-            self.facts.asked = before  # what only ranks layouts guards nothing
+            self.facts.asked = before  # facts asked only to rank candidates do not become guards
 
 
 # -- writing the choice ----------------------------------------------------------------------------------------------------
 
 class _Retyper(Copier):
-    """A graph with other layouts of its buffers, and of all places in them; what has to do with none stays as it is."""
+    """Rewrites a graph with the chosen layouts of its buffers, and of all places in them; other values keep their types."""
 
     def __init__(self, layouts: dict[Value, TileLayout]):
         super().__init__()
-        self.layouts, self.places = layouts, {}  # by new value the layout
+        self.layouts, self.places = layouts, {}  # new value -> its layout
 
     def _new(self, value: Value) -> Value:
         return value
@@ -264,4 +270,4 @@ class _Retyper(Copier):
         return new
 
 
-__all__ = ["by_columns", "candidates", "choose_shared_layouts", "with_layout"]
+__all__ = ["candidates", "choose_shared_layouts", "column_major_candidates", "with_layout"]

@@ -1,7 +1,8 @@
-"""Operands of products that come to registers from global memory: to the products they come through shared memory.
+"""Stage the operands of products in shared memory, where they come to registers from global memory.
 
-There the tensor cores of a warpgroup, or ``ldmatrix``, read them, and the loads go by whole rows. An `a` that a product made, or
-that is loaded from shared memory, stays in registers. What several products take, or a loop takes again and again, is stored once.
+The tensor cores of a warpgroup, or ``ldmatrix``, read them there, and the loads from global memory go by whole rows. An `a` that a product has
+computed, or that is loaded from shared memory, stays in registers. An operand of several products, or one that a loop uses in every trip, is
+stored once.
 """
 
 from __future__ import annotations
@@ -20,115 +21,123 @@ from ..ops.regions import whole
 from ..ops.shape import transpose_
 from ..ops.shared import alloc, sync, widest_swizzle
 from ..types import Region, Tile
-from .context import Context, lies_by_columns, loads_behind
-from .staging import shared_left
+from .context import Context, is_column_major, loads_behind
+from .staging import shared_memory_left
 
-LEAST = 2048              # bytes of an operand below which registers and shuffles do
-PROXIES = 90, 100, 103    # architectures whose tensor cores read shared memory themselves
+LEAST_BYTES = 2048                        # smaller operands are exchanged by shuffles between registers
+ASYNC_PROXY_ARCHITECTURES = 90, 100, 103  # whose tensor cores read shared memory themselves
 
 
 @dataclass(frozen=True)
-class Stored:
-    """What is stored for a product: a tile, or its transpose, to a room, which it may have as its `own`. The nodes name the room's region."""
+class StagedOperand:
+    """What is stored to shared memory for a product: `tile`, or its transpose, to `buffer`.
+
+    `persistent` if the buffer holds nothing else, so that its contents stay valid. `nodes` make `region`, by which the product reads it.
+    """
 
     tile: Value
     transposed: bool
-    room: Value
-    own: bool
+    buffer: Value
+    persistent: bool
     region: Value
     nodes: tuple[Node, ...]
 
 
 class StagedOperands:
-    """The operands of one graph's products in shared memory: what is taken once has room together with what is like it."""
+    """The staged operands of one graph. Operands that are used once share the buffer of their shape and dtype."""
 
     def __init__(self, context: Context, g: Builder):
         self.context, self.g = context, g
-        self.left = shared_left(context)
-        self.rooms: dict[tuple, Value] = {}
-        self.made: dict[Value, tuple[Call, tuple[Stored, ...]]] = {}   # by the result of a product
-        self.there: frozenset[Value] = frozenset()                     # rooms that hold, where the pass is, what they are for
-        self.named: set[Value] = set()                                 # regions whose nodes are written
-        self.home: dict[object, Block] = {}                            # the block of each value, and of each product by its result
+        self.left = shared_memory_left(context)
+        self.buffers: dict[tuple, Value] = {}
+        self.staged_products: dict[Value, tuple[Call, tuple[StagedOperand, ...]]] = {}  # by the result of a product
+        self.present: frozenset[Value] = frozenset()      # persistent buffers whose contents are valid at this point
+        self.regions_written: set[Value] = set()          # regions whose nodes have been emitted
+        self.home_block: dict[object, Block] = {}         # the block that defines each value
         self._note(context.graph.body)
-        self.taken = Counter(self._untransposed(x)[0] for c in context.calls if c.op is dot_ for x in c.args[1:])
+        self.use_counts = Counter(self._untransposed(x)[0] for c in context.calls if c.op is dot_ for x in c.args[1:])
 
     def _note(self, block: Block) -> None:
         for node in block.nodes:
-            self.home.update(dict.fromkeys(getattr(node, "results", ()), block))
+            self.home_block.update(dict.fromkeys(getattr(node, "results", ()), block))
             for inner in blocks(node):
                 self._note(inner)
 
-    def of(self, call: Call) -> tuple[Call, tuple[Stored, ...]]:
-        """A product as it is made, and what is stored for it before."""
-        if call.result not in self.made:
-            self.made[call.result] = self._staged(call)
-        return self.made[call.result]
+    def of(self, call: Call) -> tuple[Call, tuple[StagedOperand, ...]]:
+        """A product with its staged operands in place, and what must be stored before it."""
+        if call.result not in self.staged_products:
+            self.staged_products[call.result] = self._staged(call)
+        return self.staged_products[call.result]
 
-    def _staged(self, call: Call) -> tuple[Call, tuple[Stored, ...]]:
+    def _staged(self, call: Call) -> tuple[Call, tuple[StagedOperand, ...]]:
         args, attrs, stored = list(call.args), dict(call.attrs), []
         for n, flag in ((2, "trans_b"), (1, "trans_a")):
             if not isinstance(args[n].type, Tile) or attrs["options"]["variant"] == "fma":
                 continue
             x, transposed = self._untransposed(args[n])
             transposed ^= attrs[flag]
-            if not self._through_memory(args[n], n, transposed):
+            if not self._belongs_in_memory(args[n], n, transposed):
                 continue
-            columns = self._by_columns(x)
+            columns = self._is_column_major(x)
             transposed ^= columns
             if transposed == (n == 1) and (x.type.dtype.bits == 8 or attrs["precision"] == "tf32"):
-                continue  # of which instructions take rows along k only: to turn it took longer than mma.sync with it in registers (H200)
-            own = self.taken[x] > 1 or self.home.get(x) is not self.home[call.result]
-            room = self._room(replace(x.type, shape=x.type.shape[::-1]) if columns else x.type, (self.context.scope, x if own else n))
-            if room is not None:
+                continue  # wgmma takes only k-major operands of these types; transposing one took longer than mma.sync from registers (H200)
+            persistent = self.use_counts[x] > 1 or self.home_block.get(x) is not self.home_block[call.result]
+            buffer = self._buffer(replace(x.type, shape=x.type.shape[::-1]) if columns else x.type, (self.context.scope, x if persistent else n))
+            if buffer is not None:
                 with self.g.block() as nodes:
-                    args[n] = whole(self.g, room)
+                    args[n] = whole(self.g, buffer)
                 attrs[flag] = transposed
-                self.context.made |= {v: self.g.definitions[v] for v in (room, args[n])}
-                stored.append(Stored(x, columns, room, own, args[n], tuple(nodes)))
+                self.context.definitions |= {v: self.g.definitions[v] for v in (buffer, args[n])}
+                stored.append(StagedOperand(x, columns, buffer, persistent, args[n], tuple(nodes)))
         return replace(call, args=tuple(args), attrs=attrs), tuple(stored)
 
-    def _room(self, t: Tile, what: tuple) -> Value | None:
-        """Shared memory for what is stored, the same each time; None where there is no room, or where registers do."""
+    def _buffer(self, t: Tile, what: tuple) -> Value | None:
+        """The buffer for an operand, the same for equal `what`. None if there is no room, or if the operand is too small to be worth one."""
         what = t.dtype, t.shape, *what
         nbytes, layout = t.size * t.dtype.bits // 8, widest_swizzle(t.dtype, t.shape)
-        if what not in self.rooms and nbytes >= LEAST and layout is not None and nbytes <= self.left:
+        if what not in self.buffers and nbytes >= LEAST_BYTES and layout is not None and nbytes <= self.left:
             self.left -= nbytes
-            self.rooms[what] = alloc.function(self.g, t.shape, t.dtype, layout=layout)
-        return self.rooms.get(what)
+            self.buffers[what] = alloc.function(self.g, t.shape, t.dtype, layout=layout)
+        return self.buffers.get(what)
 
-    def bring(self, stored: tuple[Stored, ...]) -> None:
-        """Store operands where products read them, unless they are there, once all threads have come and before any goes on."""
-        new = [s for s in stored if s.room not in self.there]
+    def store(self, stored: tuple[StagedOperand, ...]) -> None:
+        """Store operands for a product, unless they are in memory already, between two barriers: one after earlier reads of the buffers, one
+        before the product's."""
+        new = [s for s in stored if s.buffer not in self.present]
         if new:
             self.g.call(sync)
         for s in stored:
-            if s.region not in self.named:
-                self.named.add(s.region)
+            if s.region not in self.regions_written:
+                self.regions_written.add(s.region)
                 self.g.blocks[-1].extend(s.nodes)
         for s in new:
             tile = self.g.call(transpose_, s.tile, axes=(1, 0)) if s.transposed else s.tile
             self.g.call(store_, s.region, tile, None, cache=None, each_thread=False)
-        self.there |= {s.room for s in new if s.own}
+        self.present |= {s.buffer for s in new if s.persistent}
         if new:
-            if architecture(self.context.target) in PROXIES:
+            if architecture(self.context.target) in ASYNC_PROXY_ARCHITECTURES:
                 self.g.call(fence_proxy_async)
             self.g.call(sync)
 
-    def from_around(self, node: For | While) -> tuple[Stored, ...]:
-        """What the products in a loop, those of its scope, take of what is there before it."""
+    def from_outside(self, node: For | While) -> tuple[StagedOperand, ...]:
+        """What the products in a loop, of its own scope, use of tiles defined outside of it."""
         inside = {id(b) for b in _inside(node)}
         found = [s for b in _inside(node) for n in b.nodes if isinstance(n, Call) and n.op is dot_ for s in self.of(n)[1]]
-        return tuple(s for s in found if s.tile in self.home and id(self.home[s.tile]) not in inside)
+        return tuple(s for s in found if s.tile in self.home_block and id(self.home_block[s.tile]) not in inside)
 
     def _untransposed(self, x: Value) -> tuple[Value, bool]:
-        made = self.context.made.get(x)
+        """(operand, whether `x` is its transpose)."""
+        made = self.context.definitions.get(x)
         return (made.args[0], True) if made is not None and made.op is transpose_ and made.attrs["axes"] == (1, 0) else (x, False)
 
-    def _through_memory(self, x: Value, operand: int, turned: bool) -> bool:
-        """Whether a tile is better read from shared memory: one that is computed of what is in global memory. Of what is in shared memory, or what
-        a product has made, if it is a `b`, which warps take in turn and the tensor cores of a warpgroup only there, or made by a product and turned,
-        which threads would do element by element. Else such a one is loaded, or stays, as the product takes it."""
+    def _belongs_in_memory(self, x: Value, operand: int, turned: bool) -> bool:
+        """Whether a tile is better read from shared memory.
+
+        One that is computed from global memory is. One that is computed from shared memory, or by a product, is if it is a `b`, which warps share and
+        the tensor cores of a warpgroup read only there. A product's result is also if it is transposed, which threads would do element by element. A
+        tile that is merely loaded from shared memory is loaded as the product takes it.
+        """
         loads = loads_behind(self.context, x)
         if loads is None:
             return operand == 2 or turned
@@ -139,14 +148,14 @@ class StagedOperands:
         return bool(whole_ones) and computed and operand == 2
 
 
-    def _by_columns(self, x: Value) -> bool:
-        """Whether a tile is computed of one whose columns lie side by side in its array: its vectors lie along them."""
+    def _is_column_major(self, x: Value) -> bool:
+        """Whether a tile is computed from one whose array is column-major, so that its vectors lie along columns."""
         like_it = [c.args[0].type for c in loads_behind(self.context, x) or () if c.result.type.shape == x.type.shape]
-        return any(isinstance(t, Region) and lies_by_columns(t) for t in like_it[:1])
+        return any(isinstance(t, Region) and is_column_major(t) for t in like_it[:1])
 
 
 def _inside(node: Node) -> Iterator[Block]:
-    """The blocks of a node that run in its scope."""
+    """The blocks in a node that run in its own scope."""
     for block in blocks(node):
         yield block
         for n in block.nodes:

@@ -1,4 +1,4 @@
-"""Pipelined loops and what they stage: which copies run ahead, into which buffers, and how they complete."""
+"""Pipelined loops and what they stage in shared memory: which copies run ahead, into which buffers, and how they complete."""
 
 from __future__ import annotations
 
@@ -20,27 +20,31 @@ from ..ops.shared import alloc_shared
 from ..types import Barrier, BarrierRef
 from ..ops.tmem.slots import reads_late
 from .context import Context
-from .shared import SHARED_LIMIT
-from .slices import needed
+from .program_slices import backward_slice
+from .shared_memory import SHARED_LIMIT
 
 VIEWS = ("region", "points")
-BESIDE = 16384  # bytes of shared memory that are left to what the compiler needs beside buffers
+RESERVED = 16384  # bytes of shared memory set aside for barriers and the compiler's scratch
 
 
 @dataclass(eq=False)
-class Staged:
-    """A pipelined loop, and what is made for it: its copies with the nodes that say where they go, a ring for each buffer
-    that they fill, barriers of the slots (None where no copy completes by bytes)."""
+class StagedLoop:
+    """A pipelined loop, and what the compiler makes for it.
+
+    `slot` is the call that marks a trip's slot, `copies` run ahead, `address_nodes` compute where they go, `by_bytes` says for each copy whether it
+    completes by bytes on an mbarrier. `rings` has a ring of slots for each buffer that they fill; `full` and `empty` are the slots' barriers, None
+    where none are needed.
+    """
 
     loop: For
     slot: Call
     copies: list[Call]
-    places: tuple[Node, ...]
+    address_nodes: tuple[Node, ...]
     by_bytes: list[bool]
     rings: dict[Value, Value] = field(default_factory=dict)
     full: Value | None = None
     empty: Value | None = None
-    by_commit: bool = False  # the commits of products into tensor memory give slots back: nothing in the loop waits for them
+    by_commit: bool = False  # slots are released by the commits of products into tensor memory, since nothing in the loop waits for these
 
     @property
     def stages(self) -> int:
@@ -48,42 +52,44 @@ class Staged:
 
     @property
     def nbytes(self) -> int:
-        """What completes a slot's barrier."""
+        """The bytes that complete the phase of a slot's full barrier."""
         return sum(c.args[1].type.nbytes for c, by_bytes in zip(self.copies, self.by_bytes) if by_bytes)
 
     @property
     def groups(self) -> bool:
+        """Whether copies complete by groups of cp.async."""
         return not all(self.by_bytes)
 
 
-class Finder:
-    """The pipelined loops of a graph."""
+class StagedLoopFinder:
+    """Finds the pipelined loops of a graph, and refuses what cannot run ahead."""
 
     def __init__(self, context: Context):
         self.context = context
-        self.loops: dict[For, Staged] = {}
+        self.loops: dict[For, StagedLoop] = {}
         self.owner: dict[Value, For] = {}   # a staged buffer -> its loop
-        self.wide = True                    # whether every loop stands at CTA scope
+        self.at_cta_scope = True            # whether every loop stands at CTA scope
 
     def block(self, block: Block) -> None:
         for node in block.nodes:
             if isinstance(node, For) and node.pipeline:
                 with at(node.loc):
                     self.loops[node] = self.staged(node)
-            with self.context.within(node):
+            with self.context.in_scope_of(node):
                 for inner in blocks(node):
                     self.block(inner)
 
-    def staged(self, loop: For) -> Staged:
+    def staged(self, loop: For) -> StagedLoop:
+        """What a pipelined loop stages. CompilationError where its copies cannot run ahead."""
         scope = self.context.scope
-        self.wide = self.wide and scope.kind == "cta"
+        self.at_cta_scope = self.at_cta_scope and scope.kind == "cta"
         while scope is not None:
             if isinstance(scope.first, Value):
                 raise CompilationError("a pipelined loop has its own buffers and barriers, and a scope whose place is known at run time only "
                                        "would share them with others: write the ring by hand (tile.ring)", loop.loc)
             scope = scope.parent
         slot = next(n for n in loop.body.nodes if isinstance(n, Call) and n.op is pipeline_slot)
-        copies = [n for n in loop.body.nodes if is_copy(n)]
+        copies = [n for n in loop.body.nodes if is_staged_copy(n)]
         if not copies:
             raise CompilationError("nothing in this loop can run ahead: its body copies nothing from global to shared memory by tile.copy_async "
                                    "(directly in the loop, without mbar=), and loads no tile of an array", loop.loc)
@@ -91,40 +97,40 @@ class Finder:
             if c.attrs["options"].get("multicast"):
                 raise CompilationError("a pipelined loop fills the slots of its own CTA, and a multicast also those of others, which may "
                                        "still be read: write the ring by hand (tile.ring(..., multicast=True))", c.loc)
-        places, outside = needed(loop.body, copies)
-        for c in walk(Block(places)):
-            if isinstance(c, Call) and c.op.effect != "pure" and (why := not_ahead(self.context, c)):
+        address_nodes, outside = backward_slice(loop.body, copies)
+        for c in walk(Block(address_nodes)):
+            if isinstance(c, Call) and c.op.effect != "pure" and (why := why_not_ahead(self.context, c)):
                 raise CompilationError(f"this {c.op.name} decides where the loop's copies go, and they are issued trips ahead of it, but {why}; "
                                        "or write the ring by hand (tile.ring)", c.loc)
         carried = {c.inner: c for c in loop.carried}
         for value in outside & set(carried):
             raise CompilationError(f"where this loop's copies go depends on {value.name}, which the loop changes: they are issued trips ahead, so it "
                                    "may depend on the index and on what stands before the loop", copies[0].loc)
-        staged = Staged(loop, slot, copies, places, [])
+        staged = StagedLoop(loop, slot, copies, address_nodes, [])
         for copy in copies:
             buffer = self.context.definition(copy.args[0]).args[0]
             if self.context.definition(buffer).op is not alloc_shared:
                 raise CompilationError("this copy fills a view of a buffer, and a pipelined loop makes rings of slots of the buffers that its copies "
                                        "fill: let them fill what tile.alloc made, by its regions", copy.loc)
             if self.owner.setdefault(buffer, loop) is not loop:
-                raise CompilationError(f"{called(buffer)} is filled by two pipelined loops; give each a buffer of its own", copy.loc)
+                raise CompilationError(f"{buffer_name(buffer)} is filled by two pipelined loops; give each a buffer of its own", copy.loc)
         staged.by_commit = self.by_commit(loop)
         return staged
 
     def by_commit(self, loop: For) -> bool:
-        """Whether products into tensor memory (or copies there) read the loop's slots, and nothing in it commits them."""
+        """Whether tensor memory operations (products, copies) read the loop's slots and nothing in the loop commits them."""
         calls = [n for n in walk(loop.body) if isinstance(n, Call)]
         reads = lambda c: any(self.owner.get(self.context.buffer_of(a)) is loop for a in c.args if isinstance(a, Value))
         return any(reads_late(c) and reads(c) for c in calls) and not any(c.op.name == "tcgen05_commit" for c in calls)
 
     @property
-    def roles(self) -> bool:
-        """Whether warps of their own issue the copies: asked for, and all of them complete by bytes."""
+    def warp_specialized(self) -> bool:
+        """Whether warps of their own issue the copies: it is asked for, and all copies complete by bytes."""
         asked = [s for s in self.loops.values() if s.loop.pipeline.warp_specialize]
-        if asked and not self.wide:
+        if asked and not self.at_cta_scope:
             raise CompilationError("warp_specialize gives roles to the warps of the whole CTA, and a pipelined loop of this kernel "
                                    "stands in a narrower scope", asked[0].loop.loc)
-        nested = any(n in self.loops for loop in self.loops for n in walk(loop.body))  # of a trip the producer issues the copies alone
+        nested = any(n in self.loops for loop in self.loops for n in walk(loop.body))  # a producer runs nothing of a trip but its copies
         if len(asked) != len(self.loops) or nested or self.context.target == "sm_80":
             self.choose_completion("cta")
             return False
@@ -135,7 +141,7 @@ class Finder:
         return False
 
     def choose_completion(self, kind: str) -> None:
-        """By bytes, where a copy given a barrier has a path that completes so."""
+        """Decide which copies complete by bytes: those that have such a path when they are given a barrier."""
         for staged in self.loops.values():
             staged.by_bytes = [completes_by_bytes(self.context, c, kind) for c in staged.copies]
 
@@ -153,20 +159,22 @@ class Finder:
                 if not isinstance(o, Value):
                     continue
                 if o in self.owner and call.op.name not in VIEWS:
-                    raise CompilationError(f"{called(o)} is staged by the pipelined loop at line {self.owner[o].loc.line}, and is only "
+                    raise CompilationError(f"{buffer_name(o)} is staged by the pipelined loop at line {self.owner[o].loc.line}, and is only "
                                            "indexed there", call.loc)
                 if o in self.owner and inside.get(call.results[0]) is not self.owner[o]:
-                    raise CompilationError(f"{called(o)} is staged by the pipelined loop at line {self.owner[o].loc.line}: outside of it, "
+                    raise CompilationError(f"{buffer_name(o)} is staged by the pipelined loop at line {self.owner[o].loc.line}: outside of it, "
                                            "it holds nothing", call.loc)
             if (call.op.effect != "writes" and "written" not in call.op.rules) or call in copies:
                 continue
             for buffer in {self.context.buffer_of(place) for place in written([call])} & set(self.owner):
-                raise CompilationError(f"{called(buffer)} is staged by a pipelined loop: only the copies directly in the loop's body write it",
+                raise CompilationError(f"{buffer_name(buffer)} is staged by a pipelined loop: only the copies directly in the loop's body write it",
                                        call.loc)
 
-    def left_behind(self) -> Iterator[Warning_]:
-        """Warnings of the copies below the bodies of pipelined loops that look as if they ran ahead too: the loop reads what they
-        bring, and its author does not wait for them."""
+    def missed_copy_warnings(self) -> Iterator[Warning_]:
+        """Warnings of copies nested inside pipelined loops that look as if they ran ahead but do not.
+
+        These are copies whose buffer the loop reads, without a wait of the author's for them.
+        """
         for loop, staged in self.loops.items():
             calls = [n for n in walk(loop.body) if isinstance(n, Call)]
             if any(map(awaits_copies, calls)):
@@ -174,21 +182,21 @@ class Finder:
             uses = (a for c in calls if c.op.name not in VIEWS for a in c.args if isinstance(a, Value) and a not in written([c]))
             read = {self.context.buffer_of(a) for a in uses}
             wait = "" if staged.groups else "; or wait for it here, by tile.copy_async(...).wait()"
-            for copy, (where, cure) in self.below(loop.body):
+            for copy, (where, cure) in self.copies_below(loop.body):
                 if self.context.buffer_of(copy.args[0]) in read:
                     yield Warning_(f"this copy_async stands in {where} inside the pipelined loop at line {loop.loc.line}, and only copies "
                                    f"directly in that loop's body run ahead: {cure}{wait}", copy.loc)
 
-    def below(self, block: Block) -> Iterator[tuple[Call, tuple[str, str]]]:
-        """The copies in blocks inside `block`, but for those of other pipelined loops, with what they stand in and what to do."""
+    def copies_below(self, block: Block) -> Iterator[tuple[Call, tuple[str, str]]]:
+        """The copies in blocks inside `block`, other pipelined loops left out, each with (what it stands in, what to do instead)."""
         for node in block.nodes:
             for inner in () if node in self.loops else blocks(node):
-                yield from ((n, BELOW.get(type(node), BELOW[For])) for n in inner.nodes if is_copy(n))
-                yield from self.below(inner)
+                yield from ((n, BELOW.get(type(node), BELOW[For])) for n in inner.nodes if is_staged_copy(n))
+                yield from self.copies_below(inner)
 
 
-def is_copy(node: Node) -> bool:
-    """Whether a node in the body of a pipelined loop is a copy that runs ahead of it."""
+def is_staged_copy(node: Node) -> bool:
+    """Whether a node directly in the body of a pipelined loop is a copy that runs ahead."""
     if not isinstance(node, Call) or node.op is not copy_async_:
         return False
     dst, src, mbar = node.args[:3]
@@ -197,25 +205,28 @@ def is_copy(node: Node) -> bool:
 
 
 def completes_by_bytes(context: Context, copy: Call, kind: str) -> bool:
-    """Whether a copy has a path that completes so, given a barrier: made by the scope at hand or, of the kind "thread", by a thread of its own."""
+    """Whether a copy that is given a barrier has a path that completes by bytes.
+
+    It is made by the scope at hand or, where `kind` is "thread", by a single thread.
+    """
     if context.target == "sm_80":
         return False
     only = copy.attrs["options"].get("variant")
     try:
-        choice = choose("copy_async", copy.op.rules["variants"](copy), site_ahead(context, copy, kind), only=only, loc=copy.loc)
+        choice = choose("copy_async", copy.op.rules["variants"](copy), site_with_barrier(context, copy, kind), only=only, loc=copy.loc)
     except DispatchError:
         return False
     return choice.plan.completion == "bytes"
 
 
-def site_ahead(context: Context, copy: Call, kind: str) -> CopySite:
-    """A copy's site, given a barrier."""
+def site_with_barrier(context: Context, copy: Call, kind: str) -> CopySite:
+    """The site of a copy that is given a barrier."""
     site = CopySite.of_call(context, replace(copy, args=(*copy.args[:2], Value("mbarrier", BarrierRef(Barrier(1, 1))))))
     return replace(site, scope="thread", threads=1) if kind == "thread" else site
 
 
-def not_ahead(context: Context, call: Call) -> str:
-    """Why a call that is no arithmetic may give something else trips ahead of its place; empty if it may not."""
+def why_not_ahead(context: Context, call: Call) -> str:
+    """Why a call that is not pure arithmetic could give another result if it ran trips early; empty if it could not."""
     arg = call.args[0].type.buffer.arg if call.op is load_ else None
     if arg is None:
         return "only a plain load of an array argument that the kernel does not write may run ahead"
@@ -225,16 +236,17 @@ def not_ahead(context: Context, call: Call) -> str:
     return ""
 
 
-def shared_left(context: Context) -> int:
-    """Bytes of shared memory beside a graph's buffers, of which pipelined loops have as many as slots, and what the compiler may need."""
+def shared_memory_left(context: Context) -> int:
+    """The bytes of shared memory that a graph's buffers leave, pipelined ones counted once per slot, with `RESERVED` set aside."""
     launch, most = context.graph.launch, SHARED_LIMIT[architecture(context.target)]
     loops = [n for n in walk(context.graph.body) if isinstance(n, For) and n.pipeline]
-    slots = {context.buffer_of(n.args[0]): loop.pipeline.stages for loop in loops for n in loop.body.nodes if is_copy(n)}
+    slots = {context.buffer_of(n.args[0]): loop.pipeline.stages for loop in loops for n in loop.body.nodes if is_staged_copy(n)}
     buffers = sum(c.result.type.nbytes * slots.get(c.result, 1) for c in context.calls if c.op is alloc_shared)
-    return min(most if launch.max_shared is None else launch.max_shared, (most + 1024) // (launch.min_ctas or 1) - 1024) - BESIDE - buffers
+    return min(most if launch.max_shared is None else launch.max_shared, (most + 1024) // (launch.min_ctas or 1) - 1024) - RESERVED - buffers
 
 
-def called(buffer: Value) -> str:
+def buffer_name(buffer: Value) -> str:
+    """The kernel's name for a buffer, for messages."""
     return allocation_name(buffer.name, buffer.loc) or "this buffer"
 
 
@@ -243,4 +255,5 @@ BELOW = {If: ("a branch", "copy in every trip, from a place that the condition c
          Scope: ("a narrower scope", "copy outside of the scope")}
 
 
-__all__ = ["Finder", "Staged", "VIEWS", "completes_by_bytes", "is_copy", "not_ahead", "shared_left", "site_ahead"]
+__all__ = ["VIEWS", "StagedLoop", "StagedLoopFinder", "completes_by_bytes", "is_staged_copy", "shared_memory_left", "site_with_barrier",
+           "why_not_ahead"]

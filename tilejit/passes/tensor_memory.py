@@ -1,6 +1,6 @@
-"""Place tensor memory: buffers side by side in one allocation; those that the kernel deallocates itself have their own.
+"""Place buffers in tensor memory: side by side in one allocation, except those that the kernel deallocates itself, which have their own.
 
-An allocation is a power of two of at least 32 columns, and the larger come first: the number may not grow from one
+An allocation has a power of two of columns, at least 32. Larger ones are allocated first, since the number of columns may not grow from one
 ``tcgen05.alloc`` of a kernel to the next. PTX ISA, "tcgen05.alloc".
 """
 
@@ -14,7 +14,7 @@ from ..ops.tmem.alloc import COLUMNS, alloc_tmem, columns_of, dealloc_tmem
 
 
 def place_tensor_memory(graph: Graph) -> Graph:
-    """The graph with a place for every buffer in tensor memory. CompilationError with their table when they do not fit."""
+    """The graph with a place for every buffer in tensor memory. CompilationError with a table of them if they do not fit."""
     calls = [n for n in walk(graph.body) if isinstance(n, Call)]
     made = [c for c in calls if c.op is alloc_tmem]
     if not made:
@@ -43,7 +43,7 @@ def _columns(call: Call) -> int:
 
 
 def _whole(layout, dtype) -> int:
-    """Whole 32-byte units: what follows begins where every operation may."""
+    """The columns of a buffer, rounded up to 32 bytes so that the next buffer starts where every operation may."""
     return -(-columns_of(layout, dtype) // 8) * 8
 
 
@@ -56,13 +56,13 @@ def _power(columns: int) -> int:
 
 
 def columns_needed(buffers: list[tuple]) -> int:
-    """The columns that buffers take, each (dtype, layout, whether the kernel deallocates it)."""
+    """The columns that buffers occupy; each is given as (dtype, layout, whether the kernel deallocates it)."""
     together = sum(_whole(layout, dtype) for dtype, layout, freed in buffers if not freed)
     return sum(_power(_whole(layout, dtype)) for dtype, layout, freed in buffers if freed) + (_power(together) if together else 0)
 
 
 def leaders(graph: Graph) -> list[tuple[Value, TensorPlace]]:
-    """The first buffer of each allocation, in the order in which they are made."""
+    """The first buffer of each allocation, in the order in which they are allocated."""
     return [(v, p) for v, p in graph.tensor_memory.items() if p.leader is v]
 
 

@@ -1,15 +1,16 @@
-"""Settle what completion tokens mean: each copy gets the commit or the barrier that its path completes by, each wait what
-waits for it.
+"""Write out completion tokens: each copy gets the commit or the barrier that its path completes by, each wait what waits for that.
 
-``cp.async`` copies are committed as a group each, and waited for by how many groups came later; bulk stores likewise.
-Copies that complete by bytes get a slot of a block of mbarriers, by the copy's number: its thread waits until the slot's
-last phase is over, announces the bytes and issues; waiting is for the parity of the number. Copies to tensor memory get such a
-slot as well, on which a commit arrives, and the fence after the wait. Where every other path waits in
-the issuing threads alone, a barrier of the scope that waits makes the bytes visible to it, and before it the proxy fence where
-products or engines read the buffer by themselves. Where more warps wait than issue, and a slot is used again, they meet behind the wait, by
-the kernel's own barrier if there is one: a warp that lagged would find the phase of a later copy. A multicast is made by all CTAs of
-the cluster together: they meet at its barrier before it, and each announces what all of them bring it. PTX ISA, "Asynchronous
-copy completion mechanisms".
+``cp.async`` copies are committed as a group each, and a wait counts how many groups came later; bulk stores likewise. Copies that complete by
+bytes get a slot in a block of mbarriers, selected by the copy's number: the issuing thread waits until the slot's last phase is over, announces
+the bytes and issues; the wait is for the parity that follows from the number. Copies to tensor memory get such a slot as well, on which a commit
+arrives, and a fence after the wait.
+
+Where a path waits in the issuing threads only, a barrier of the waiting scope makes the bytes visible to all of it, with a proxy fence before
+it if products or copy engines read the buffer. Where more warps wait than issue, and slots are reused, the warps meet after the wait (at the
+kernel's own barrier, if one follows): a warp that lags behind would otherwise see the phase of a later copy.
+
+A multicast is issued by all CTAs of the cluster together: they meet at the cluster's barrier before it, and each announces the bytes that all of
+them bring it. PTX ISA, "Asynchronous copy completion mechanisms".
 """
 
 from __future__ import annotations
@@ -29,85 +30,92 @@ from ..ops.ids import cta_rank
 from ..ops.shared import sync
 from ..ops.tmem.order import tcgen05_commit_, tcgen05_fence
 from ..types import Barrier, BarrierRef, Scalar, Uniformity
-from .announced import check_announced
-from .clusters import at_rank, blocks_alike, of_cluster
+from .clusters import cluster_uniform_blocks, is_cluster_uniform, value_at_rank
 from .context import Context
-from .distance import Distance
+from .difference_bounds import DifferenceBounds
+from .transaction_counts import check_transaction_counts
 
 MANUAL = {"cp_async_commit": "group", "cp_async_wait": "group", "bulk_commit": "bulk", "bulk_wait": "bulk"}
 MAX_SLOTS = 32
-ON_BARRIERS = {"bytes", "commit"}  # what completes on mbarriers
-ON_ENGINES = {"bulk", *ON_BARRIERS}
-BY_THREADS = {"group", "issue"}    # what threads write
-MAX_PENDING = (1 << 20) - 1        # bytes of an mbarrier's phase (PTX ISA, tx-count)
+ON_BARRIERS = {"bytes", "commit"}    # completion mechanisms that arrive on mbarriers
+ON_ENGINES = {"bulk", *ON_BARRIERS}  # those of copies that go through the async proxy
+BY_THREADS = {"group", "issue"}      # those of copies by which the threads themselves write shared memory
+MAX_PENDING = (1 << 20) - 1          # the most bytes that a phase of an mbarrier counts (PTX ISA, tx-count)
 
 
 @dataclass
-class Pool:
-    """The copies of one scope that give tokens, and the waits for them. Where several warpgroups run one text, `each` is the loop over
-    them; each has slots of its own."""
+class TokenPool:
+    """The copies of one scope that give tokens, and the waits for them.
+
+    `block` is their block of barriers, with `slots` slots. Where several warpgroups run one text, `warpgroup_loop` is the loop over them, and each
+    has slots of its own.
+    """
 
     copies: list[Call] = field(default_factory=list)
     waits: list[Call] = field(default_factory=list)
     block: Value | None = None
     slots: int = 1
-    each: For | None = None
-    fenced: bool = False  # whether the async proxy reads what threads wrote
-    wide: set[Call] = field(default_factory=set)  # waits of more warps than issue, where a warp that lags may miss a phase
+    warpgroup_loop: For | None = None
+    fenced: bool = False  # whether the async proxy reads what threads have written
+    lagging_waits: set[Call] = field(default_factory=set)  # waits of more warps than issue: a warp that lags may miss a phase
 
     @property
     def kinds(self) -> set[str]:
+        """The ways in which the copies complete."""
         return {c.choice.plan.completion for c in self.copies}
 
 
 def complete_tokens(graph: Graph, facts: Facts) -> Graph:
-    """The graph with the waits of its tokens written out, and the bytes announced by hand compared with the copies'."""
-    graph = check_announced(graph)
-    pools: dict[str, Pool] = {}
+    """The graph with the waits of its tokens written out. Also checks the transaction counts of barriers armed by hand."""
+    graph = check_transaction_counts(graph)
+    pools: dict[str, TokenPool] = {}
     for node in walk(graph.body):
         if isinstance(node, Call) and _token(node):
-            pools.setdefault(node.attrs["options"]["token"], Pool()).copies.append(node)
+            pools.setdefault(node.attrs["options"]["token"], TokenPool()).copies.append(node)
         elif isinstance(node, Call) and node.op is token_wait:
-            pools.setdefault(node.attrs["pool"], Pool()).waits.append(node)
+            pools.setdefault(node.attrs["pool"], TokenPool()).waits.append(node)
     if not pools:
         return graph
-    _refuse_mixtures(graph.body)
+    _refuse_manual_groups(graph.body)
     context = Context(graph, facts)
     read = _read_by_engines(context)
-    distance, made, multicasts = Distance(graph), [], Multicasts.of(graph)
+    differences, made, multicasts = DifferenceBounds(graph), [], Multicasts.of(graph)
     for name, pool in pools.items():
         pool.fenced = any(c.choice.plan.completion in BY_THREADS and context.bytes_of(c.args[0])[0] in read for c in pool.copies)
         if not pool.kinds & ON_BARRIERS:
             continue
         if CHOSEN in name:
-            pool.each = _loop_over_warpgroups(graph, pool) if name.count(CHOSEN) == 1 else None
-        if CHOSEN in name and pool.each is None:
+            pool.warpgroup_loop = _warpgroup_loop(graph, pool) if name.count(CHOSEN) == 1 else None
+        if CHOSEN in name and pool.warpgroup_loop is None:
             raise CompilationError("which threads issue this copy is known at run time only, and its token needs a barrier of its own for each of "
                                    "them: make these before, one for each warpgroup w as in bars = tile.mbarrier(n=2), arm it by "
                                    "bars[w].arrive_expect_tx(..), give mbar=bars[w], and wait for its phase", pool.copies[0].loc)
-        pool.slots = _slots(pool, distance)
-        n = pool.slots * (1 if pool.each is None else int(pool.each.stop.value) - int(pool.each.start.value))
+        pool.slots = _slots(pool, differences)
+        n = pool.slots * (1 if pool.warpgroup_loop is None else int(pool.warpgroup_loop.stop.value) - int(pool.warpgroup_loop.start.value))
         pool.block = Value("tokens", Barrier(n, 1), pool.copies[0].loc)
         made.append(Call(bars.mbarrier_init, (), {"count": 1, "n": n}, (pool.block,), pool.copies[0].loc))
-        pool.wide = _wide(graph, pool)
-    body = _rewritten(graph.body, pools, distance, multicasts)
+        pool.lagging_waits = _lagging_waits(graph, pool)
+    body = _rewritten(graph.body, pools, differences, multicasts)
     return replace(graph, body=replace(body, nodes=(*made, *body.nodes)))
 
 
 def _token(call: Call) -> bool:
+    """Whether a call is a copy that gives a token."""
     return call.op.name == "copy_async" and bool(call.attrs["options"].get("token"))
 
 
 def _read_by_engines(context: Context) -> set[Operand]:
-    """The shared buffers that products and copies read by the async proxy. Copies that give tokens have a fence of their own."""
+    """The shared buffers that products and copies read through the async proxy. Copies with tokens have a fence of their own."""
     readers = (c for c in context.calls if c.op.name in ("mma_async", "tensor_mma")
                or c.op.name == "copy_async" and not _token(c) and c.choice.plan.completion in ON_ENGINES)
     return {context.bytes_of(a)[0] for c in readers for a in c.args[1:] if getattr(type_of(a), "scope", None) == "shared"}
 
 
-def _loop_over_warpgroups(graph: Graph, pool: Pool) -> For | None:
-    """The loop over scopes, one for each warpgroup, in which all of a pool's copies and waits are. It carries no number of copies: each trip
-    counts from where all begin."""
+def _warpgroup_loop(graph: Graph, pool: TokenPool) -> For | None:
+    """The loop over scopes, one for each warpgroup, that contains all of a pool's copies and waits, if there is one.
+
+    It carries nothing, so the warpgroup of each trip counts its copies from the same number.
+    """
     for node in walk(graph.body):
         if isinstance(node, For) and not node.carried and any(isinstance(n, Scope) and n.first is node.index for n in node.body.nodes):
             inside = set(walk(node.body))
@@ -116,9 +124,9 @@ def _loop_over_warpgroups(graph: Graph, pool: Pool) -> For | None:
     return None
 
 
-def _refuse_mixtures(body: Block) -> None:
-    """CompilationError for a commit or wait by hand in a scope whose copies of that kind give tokens."""
-    calls = list(_placed(body, ()))
+def _refuse_manual_groups(body: Block) -> None:
+    """CompilationError for a commit or wait by hand in a scope whose copies of the same kind give tokens."""
+    calls = list(_with_scopes(body, ()))
     scopes = {(where, call.choice.plan.completion): call for call, where in calls if _token(call)}
     for call, where in calls:
         copy = scopes.get((where, MANUAL.get(call.op.name)))
@@ -127,21 +135,21 @@ def _refuse_mixtures(body: Block) -> None:
                                    "wait for the tokens, or leave the results of copy_async unused", call.loc)
 
 
-def _placed(block: Block, where: tuple) -> Iterator[tuple[Call, tuple]]:
+def _with_scopes(block: Block, where: tuple) -> Iterator[tuple[Call, tuple]]:
     """The calls in a block, each with the scopes around it."""
     for node in block.nodes:
         if isinstance(node, Call):
             yield node, where
         inside = (*where, (node.kind, node.first, node.count)) if isinstance(node, Scope) else where
         for inner in blocks(node):
-            yield from _placed(inner, inside)
+            yield from _with_scopes(inner, inside)
 
 
-def _slots(pool: Pool, distance: Distance) -> int:
-    """As many slots as copies may be issued from one on until its wait: a power of two."""
+def _slots(pool: TokenPool, differences: DifferenceBounds) -> int:
+    """How many slots a pool needs: the most copies that may be issued from one until its wait, rounded up to a power of two."""
     wanted = 1
     for wait in pool.waits:
-        apart = distance(wait.args[1], wait.args[0])
+        apart = differences(wait.args[1], wait.args[0])
         if apart is None or apart[1] > MAX_SLOTS:
             raise CompilationError("how many copies are issued between this token's and its wait is not known to be at most "
                                    f"{MAX_SLOTS}: wait for it in the loop that issues them, or give mbar=", wait.loc)
@@ -149,11 +157,11 @@ def _slots(pool: Pool, distance: Distance) -> int:
     return 1 << (wanted - 1).bit_length()
 
 
-def _wide(graph: Graph, pool: Pool) -> set[Call]:
-    """The waits of several warps on slots that a narrower scope uses again."""
+def _lagging_waits(graph: Graph, pool: TokenPool) -> set[Call]:
+    """The waits by several warps, on slots that are reused by copies of a narrower scope."""
     repeated = {n for loop in walk(graph.body) if isinstance(loop, (For, While)) for block in blocks(loop) for n in walk(block)}
     again = len(pool.copies) > pool.slots or not repeated.isdisjoint(pool.copies)
-    where = dict(_placed(graph.body, ()))
+    where = dict(_with_scopes(graph.body, ()))
     narrowest = max(len(where[c]) for c in pool.copies)
     return {w for w in pool.waits if again and len(where[w]) < narrowest and _threads(graph, where[w]) > 32}
 
@@ -167,16 +175,16 @@ def _threads(graph: Graph, where: tuple) -> int:
 
 @dataclass
 class Multicasts:
-    """What copies that every CTA of a cluster makes bring to each of them."""
+    """What is known of multicasts: the cluster's size (`ranks`), the cluster-uniform blocks (`alike`), and the definitions of values."""
 
     ranks: int
     alike: set[Block]
-    made: dict[Value, Call]
+    definitions: dict[Value, Call]
 
     @staticmethod
     def of(graph: Graph) -> "Multicasts":
         calls = {r: node for node in walk(graph.body) if isinstance(node, Call) for r in node.results}
-        return Multicasts(prod(graph.launch.cluster or (1,)), blocks_alike(graph.body), calls)
+        return Multicasts(prod(graph.launch.cluster or (1,)), cluster_uniform_blocks(graph.body), calls)
 
     def received(self, copy: Call, block: Block, nodes: list[Call]) -> Operand:
         """The bytes that the copies of all CTAs bring to the one at hand."""
@@ -188,21 +196,21 @@ class Multicasts:
         if self.ranks * nbytes > MAX_PENDING:
             raise CompilationError(f"{self.ranks} CTAs that each bring {nbytes} bytes are more than the {MAX_PENDING} that a barrier "
                                    "counts: give mbar=", loc)
-        masks = [at_rank(mask, self.made, own, self.ranks) for own in range(self.ranks)]
+        masks = [value_at_rank(mask, self.definitions, own, self.ranks) for own in range(self.ranks)]
         if None not in masks:
             senders = {sum(m >> r & 1 for m in masks) for r in range(self.ranks)}
             if len(senders) == 1:
                 return Const(senders.pop() * nbytes, int32)
-        if not of_cluster(mask):
+        if not is_cluster_uniform(mask):
             raise CompilationError("how many CTAs bring bytes to each one is not known, since this mask differs between them: make it of "
                                    "the rank and constants, so that all receive equally often, or give mbar=, which each CTA that "
                                    "receives arms for itself", loc)
         rank = Value("cta_rank", Scalar(int32, Uniformity.CTA), loc)
         nodes.append(Call(cta_rank, (), {}, (rank,), loc))
-        return _math(ew.mul, _math(ew.bit_and, _math(ew.shr, mask, rank, nodes, loc), 1, nodes, loc), self.ranks * nbytes, nodes, loc)
+        return _int32(ew.mul, _int32(ew.bit_and, _int32(ew.shr, mask, rank, nodes, loc), 1, nodes, loc), self.ranks * nbytes, nodes, loc)
 
 
-def _rewritten(block: Block, pools: dict[str, Pool], distance: Distance, multicasts: Multicasts) -> Block:
+def _rewritten(block: Block, pools: dict[str, TokenPool], differences: DifferenceBounds, multicasts: Multicasts) -> Block:
     nodes = []
     for n, node in enumerate(block.nodes):
         match node:
@@ -210,47 +218,47 @@ def _rewritten(block: Block, pools: dict[str, Pool], distance: Distance, multica
                 nodes += _issued(node, pools[node.attrs["options"]["token"]], multicasts, block, nodes)
             case Call() if node.op is token_wait:
                 pool = pools[node.attrs["pool"]]
-                nodes += _awaited(node, pool, distance, node in pool.wide and not _meet(block.nodes[n + 1:], pool))
+                nodes += _awaited(node, pool, differences, node in pool.lagging_waits and not _sync_follows(block.nodes[n + 1:], pool))
             case _:
-                nodes.append(with_blocks(node, lambda inner: _rewritten(inner, pools, distance, multicasts)))
+                nodes.append(with_blocks(node, lambda inner: _rewritten(inner, pools, differences, multicasts)))
     return replace(block, nodes=tuple(nodes))
 
 
-def _issued(copy: Call, pool: Pool, multicasts: Multicasts, block: Block, before: list) -> list[Call]:
-    """A copy with what arms it and what closes its group; `before` is what comes first in its block."""
+def _issued(copy: Call, pool: TokenPool, multicasts: Multicasts, block: Block, before: list) -> list[Call]:
+    """A copy with what arms its barrier or closes its group. `before` are the nodes that precede it in its block."""
     dst, src, _, *mask, count = copy.args
     kind, loc = copy.choice.plan.completion, copy.loc
     plain = replace(copy, args=(dst, src, None))
     nodes: list[Call] = []
-    if kind in ON_ENGINES and not mask:  # the engine comes after the scope's own accesses
+    if kind in ON_ENGINES and not mask:  # order the copy after the scope's own accesses
         last = next((n for n in reversed(range(len(before))) if not (isinstance(before[n], Call) and before[n].op.effect == "pure")), None)
         if last is not None and isinstance(before[last], Call) and before[last].op is sync:
-            before.insert(last, _do(bars.fence_proxy_async, loc))
+            before.insert(last, _effect(bars.fence_proxy_async, loc))
         else:
-            nodes += [_do(bars.fence_proxy_async, loc), _do(sync, loc)]
+            nodes += [_effect(bars.fence_proxy_async, loc), _effect(sync, loc)]
     if pool.block is not None:
         ref, round_ = _slot(pool, count, nodes, loc)
-        if not isinstance(round_, Const) or round_.value:  # a slot's first phase comes after none
-            before = _math(ew.bit_and, _math(ew.add, round_, 1, nodes, loc), 1, nodes, loc)
-            nodes.append(_do(bars.wait_op, loc, ref, before))
-    if mask:  # it comes after those of all CTAs, and after their slots' last phases
-        nodes += [_do(bars.fence_proxy_async, loc), _do(bars.cluster_arrive, loc), _do(bars.cluster_wait, loc)]
+        if not isinstance(round_, Const) or round_.value:  # the first use of a slot waits for none
+            before = _int32(ew.bit_and, _int32(ew.add, round_, 1, nodes, loc), 1, nodes, loc)
+            nodes.append(_effect(bars.wait_op, loc, ref, before))
+    if mask:  # order the copy after all CTAs' accesses and waits for their slots
+        nodes += [_effect(bars.fence_proxy_async, loc), _effect(bars.cluster_arrive, loc), _effect(bars.cluster_wait, loc)]
     if kind == "bytes":
         nbytes = multicasts.received(copy, block, nodes) if mask else Const(src.type.nbytes, int32)
-        nodes += [_do(bars.arrive_expect_tx_op, loc, ref, nbytes), replace(copy, args=(dst, src, ref, *mask))]
+        nodes += [_effect(bars.arrive_expect_tx_op, loc, ref, nbytes), replace(copy, args=(dst, src, ref, *mask))]
         return nodes
     nodes.append(plain)
     if kind in ("group", "bulk"):
-        nodes.append(_do(bars.cp_async_commit if kind == "group" else bars.bulk_commit, loc))
+        nodes.append(_effect(bars.cp_async_commit if kind == "group" else bars.bulk_commit, loc))
     if kind == "commit":
         nodes.append(Call(tcgen05_commit_, (ref,), {"cta_group": copy.choice.plan.cta_group}, (), loc))
     elif pool.block is not None:
-        nodes.append(_do(bars.arrive_op, loc, ref, Const(1, int32)))
+        nodes.append(_effect(bars.arrive_op, loc, ref, Const(1, int32)))
     return nodes
 
 
-def _meet(following: tuple, pool: Pool) -> bool:
-    """Whether all threads meet in these nodes, before the next copy."""
+def _sync_follows(following: tuple, pool: TokenPool) -> bool:
+    """Whether all threads meet at a barrier among these nodes, before the pool's next copy."""
     for node in following:
         if isinstance(node, Call) and node.op is sync:
             return True
@@ -259,15 +267,16 @@ def _meet(following: tuple, pool: Pool) -> bool:
     return False
 
 
-def _awaited(wait: Call, pool: Pool, distance: Distance, meet: bool) -> list[Call]:
-    """A wait for whatever path the copies of the pool take; then the waiting threads `meet`, so that none is left behind by a slot's next phase."""
+def _awaited(wait: Call, pool: TokenPool, differences: DifferenceBounds, meet: bool) -> list[Call]:
+    """What waits for a copy, whichever path the pool's copies take. With `meet` the waiting threads then meet, so that none is left behind
+    by the slot's next phase."""
     count, now = wait.args
     loc, kinds, nodes = wait.loc, pool.kinds, []
-    apart = distance(now, count)
+    apart = differences(now, count)
     later = max(apart[0] - 1, 0) if apart is not None and len(kinds) == 1 else 0
     if pool.block is not None:
         ref, round_ = _slot(pool, count, nodes, loc)
-        nodes.append(_do(bars.wait_op, loc, ref, _math(ew.bit_and, round_, 1, nodes, loc)))
+        nodes.append(_effect(bars.wait_op, loc, ref, _int32(ew.bit_and, round_, 1, nodes, loc)))
     if "group" in kinds:
         nodes.append(Call(bars.cp_async_wait, (), {"n": later}, (), loc))
     if "bulk" in kinds:
@@ -275,28 +284,28 @@ def _awaited(wait: Call, pool: Pool, distance: Distance, meet: bool) -> list[Cal
     if "commit" in kinds:
         nodes.append(Call(tcgen05_fence, (), {"side": "after_thread_sync"}, (), loc))
     if pool.fenced:
-        nodes.append(_do(bars.fence_proxy_async, loc))
+        nodes.append(_effect(bars.fence_proxy_async, loc))
     if meet or kinds - ON_BARRIERS:
-        nodes.append(_do(sync, loc))
+        nodes.append(_effect(sync, loc))
     return nodes
 
 
-def _slot(pool: Pool, count: Operand, nodes: list[Call], loc) -> tuple[Value, Operand]:
-    """The barrier of a copy's number, and how often that had been used before."""
-    slot = _math(ew.bit_and, count, pool.slots - 1, nodes, loc)
-    if pool.each is not None:
-        first = _math(ew.mul, _math(ew.sub, pool.each.index, int(pool.each.start.value), nodes, loc), pool.slots, nodes, loc)
-        slot = _math(ew.add, first, int(slot.value) if isinstance(slot, Const) else slot, nodes, loc)
+def _slot(pool: TokenPool, count: Operand, nodes: list[Call], loc) -> tuple[Value, Operand]:
+    """The barrier of the copy with number `count`, and how many times its slot was used before."""
+    slot = _int32(ew.bit_and, count, pool.slots - 1, nodes, loc)
+    if pool.warpgroup_loop is not None:
+        first = _int32(ew.mul, _int32(ew.sub, pool.warpgroup_loop.index, int(pool.warpgroup_loop.start.value), nodes, loc), pool.slots, nodes, loc)
+        slot = _int32(ew.add, first, int(slot.value) if isinstance(slot, Const) else slot, nodes, loc)
     ref = Value("mbarrier", BarrierRef(pool.block.type), loc)
     nodes.append(Call(bars.mbarrier_at, (pool.block, slot), {"peer": False}, (ref,), loc))
-    return ref, _math(ew.shr, count, pool.slots.bit_length() - 1, nodes, loc)
+    return ref, _int32(ew.shr, count, pool.slots.bit_length() - 1, nodes, loc)
 
 
 _FOLD = {ew.add: int.__add__, ew.bit_and: int.__and__, ew.shr: int.__rshift__}
 
 
-def _math(op, x: Operand, n: int | Value, nodes: list[Call], loc) -> Operand:
-    """``op(x, n)`` of int32, folded where both are constants."""
+def _int32(op, x: Operand, n: int | Value, nodes: list[Call], loc) -> Operand:
+    """``op(x, n)`` as int32, folded where both are constants."""
     if isinstance(x, Const) and isinstance(n, int):
         return Const(_FOLD[op](int(x.value), n), int32)
     parts = x, Const(n, int32) if isinstance(n, int) else n
@@ -306,5 +315,5 @@ def _math(op, x: Operand, n: int | Value, nodes: list[Call], loc) -> Operand:
     return result
 
 
-def _do(op, loc, *args) -> Call:
+def _effect(op, loc, *args) -> Call:
     return Call(op, args, {}, (), loc)

@@ -1,4 +1,4 @@
-"""Choose the lowering of every call that has a choice: variants by their needs, memory accesses by their plan."""
+"""Choose the lowering of every call that has several: a variant, by the variants' needs, or the plan of a memory access."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from .context import Context
 
 
 def choose_variants(graph: Graph, facts: Facts) -> Graph:
-    """The graph with a `choice` on every call whose op has variants or a plan. CompilationError for a call that does not fit where it stands."""
+    """The graph with a `choice` on every call whose op has variants or a plan. CompilationError for a call that is not allowed where it stands."""
     context = Context(graph, facts, wrapping=True)
     return replace(graph, body=_block(context, graph.body))
 
 
 def _block(context: Context, block: Block) -> Block:
-    with context.inside(block):
+    with context.in_block(block):
         return replace(block, nodes=tuple(_node(context, n) for n in block.nodes))
 
 
 def _node(context: Context, node):
     if isinstance(node, Call):
         return _call(context, node)
-    with context.within(node):
+    with context.in_scope_of(node):
         return with_blocks(node, lambda block: _block(context, block))
 
 
 def _call(context: Context, call: Call) -> Call:
-    """The call with its choice; what an earlier pass has chosen keeps its name, its reasons and their cures."""
+    """The call with its choice. One that an earlier pass has chosen keeps that variant's name, with the reasons and cures of the others."""
     made = _chosen(context, call)
     if call.choice is None:
         return made

@@ -1,4 +1,4 @@
-"""What passes write new nodes with: a builder over a finished graph, with loops and branches."""
+"""The builder by which passes add nodes to a finished graph, with loops and branches."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from .context import Context
 
 
 class Writer(Builder):
-    """A builder whose outermost block takes what is hoisted to the kernel's start."""
+    """A builder whose outermost block collects the nodes hoisted to the kernel's start."""
 
     @staticmethod
     def of(context: Context) -> "Writer":
         g = Writer(context.graph.target, context.graph.launch, context.facts, loc=context.graph.loc)
-        g.definitions = dict(context.made)
+        g.definitions = dict(context.definitions)
         return g
 
     def with_hoisted(self, body: Block) -> Block:
-        """`body` after what was hoisted."""
+        """`body` with the hoisted nodes before it."""
         return Block((*self.blocks[0], *body.nodes), body.yields)
 
     def loop(self, start: Operand, stop: Operand, step: int, inits: Sequence[Operand], body: Callable, name: str = "i") -> list[Value]:
-        """``for i in range(start, stop, step)``; ``body(i, carried)`` gives what is carried on. Returns the final values."""
+        """Append ``for i in range(start, stop, step)``; ``body(i, carried)`` returns what a trip yields. Returns the values after the loop."""
         uniform = min([type_of(x).uniform for x in (start, stop)])
         index = Value(name, Scalar(int32, uniform), self.loc)
         inner = [Value(getattr(x, "name", "carried"), type_of(x), self.loc) for x in inits]
@@ -37,7 +37,7 @@ class Writer(Builder):
         return results
 
     def when(self, test: Operand | bool, then: Callable[[], None]) -> None:
-        """``if test: then()``."""
+        """Append ``if test: then()``; a test known at compile time leaves no branch."""
         if isinstance(test, bool):
             if test:
                 then()

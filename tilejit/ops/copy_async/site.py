@@ -132,5 +132,5 @@ def alignment(g, region) -> int:
     call = region
     while call is not None and "align" not in call.attrs:
         buffer = call.args[0] if call.args else None
-        call = g.made.get(buffer) if buffer is not None else None
+        call = g.definitions.get(buffer) if buffer is not None else None
     return (call.attrs["align"] if call is not None else None) or 128

@@ -20,7 +20,7 @@ def found(s: CopySite) -> Plan | str:
 
 def group(s: CopySite) -> int:
     """The cta_group of the tensor memory's allocation; in a question without a kernel, that of the option."""
-    return s.options.get("cta_group") or 1 if s.dst_buffer is None else allocation(s.g.made, s.dst_buffer).attrs["cta_group"]
+    return s.options.get("cta_group") or 1 if s.dst_buffer is None else allocation(s.g.definitions, s.dst_buffer).attrs["cta_group"]
 
 
 def _group(s: CopySite) -> bool | str:

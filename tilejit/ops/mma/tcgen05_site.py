@@ -41,7 +41,7 @@ class TensorSite:
         t = call.attrs
         regions = {"acc": acc, "a": a, "b": b} | {f"scale{i}": s for i, s in enumerate(scales) if s is not None}
         made = {name: g.definition(x) for name, x in regions.items()}
-        group = allocation(g.made, made["acc"].args[0]).attrs["cta_group"]
+        group = allocation(g.definitions, made["acc"].args[0]).attrs["cta_group"]
         kinds = tuple(type_of(s) if s is not None else None for s in (*scales, None, None)[:2])
         return TensorSite(acc.type, a.type, b.type, kinds, {n: c.args[1:] for n, c in made.items()}, t["trans_a"], t["trans_b"],
                           t["kind"], t["types"],

@@ -1,4 +1,4 @@
-"""The order of asynchronous products: nobody reads a result, or writes registers that a product reads, before the wait."""
+"""Hazards of asynchronous products: nothing reads a result, or writes registers that a product still reads, before the wait."""
 
 from __future__ import annotations
 
@@ -8,26 +8,28 @@ from ..errors import CompilationError
 from ..ir.builder import Facts, type_of
 from ..ir.graph import Block, Call, For, Graph, If, Operand, Scope, Value, While, walk
 from ..types import Tile
-from .accumulators import Pinned, is_product
+from .accumulators import PinnedRegisters, is_product
 
-ROUNDS = 12  # a loop's body is followed until what is pending at its start no longer changes
+ROUNDS = 12  # the most iterations of a loop's analysis towards its fixed point
 
 
 @dataclass
-class _State:
-    """How many groups have been closed since a pending tile's product was started (0: its own is still open), with the
-    call that did: `results` are tiles being made, `operands` tiles in registers being read. `moves` are tiles on their way
-    from tensor memory."""
+class _PendingState:
+    """What is pending at one place in the program.
+
+    `results` are tiles that products are writing, `operands` are tiles in registers that products are reading; both with (the number of groups closed
+    since the product was issued, the product): 0 if its own group is still open. `moves` are tiles on their way from tensor memory.
+    """
 
     results: dict[Value, tuple[int, Call]] = field(default_factory=dict)
     operands: dict[Value, tuple[int, Call]] = field(default_factory=dict)
     moves: dict[Value, Call] = field(default_factory=dict)
 
-    def copy(self) -> "_State":
-        return _State(dict(self.results), dict(self.operands), dict(self.moves))
+    def copy(self) -> "_PendingState":
+        return _PendingState(dict(self.results), dict(self.operands), dict(self.moves))
 
-    def join(self, other: "_State") -> "_State":
-        """What may be pending where two ways meet."""
+    def join(self, other: "_PendingState") -> "_PendingState":
+        """What may be pending where two paths of control flow merge."""
         new = self.copy()
         new.moves.update(other.moves)
         for mine, theirs in ((new.results, other.results), (new.operands, other.operands)):
@@ -36,13 +38,14 @@ class _State:
         return new
 
     def ages(self) -> dict:
+        """What the analysis of loops compares: the pending tiles and their ages."""
         return {v: age for table in (self.results, self.operands) for v, (age, _) in table.items()} | dict.fromkeys(self.moves, 0)
 
 
-def check_products(graph: Graph, facts: Facts) -> Graph:
-    """The graph as it is. CompilationError where a product's registers are touched before they may be, or the kernel ends before."""
+def check_mma_hazards(graph: Graph, facts: Facts) -> Graph:
+    """The graph unchanged. CompilationError where a product's registers are accessed too early, or where the kernel may end before its wait."""
     if any(is_product(node) or _moves(node) for node in walk(graph.body)):
-        left = _Checker(Pinned(graph)).block(graph.body, _State())
+        left = _HazardChecker(PinnedRegisters(graph)).block(graph.body, _PendingState())
         for _, product in left.results.values():
             raise CompilationError("this product may still be on its way where the kernel ends: let tile.mma_wait(0) stand behind it on every "
                                    "way through the kernel", product.loc)
@@ -50,15 +53,17 @@ def check_products(graph: Graph, facts: Facts) -> Graph:
 
 
 def _moves(node) -> bool:
-    """Whether a node starts a move from tensor memory that a later wait completes."""
+    """Whether a node starts a load from tensor memory that a later wait completes."""
     return isinstance(node, Call) and node.op.name == "tmem_load" and not node.attrs["wait"]
 
 
-class _Checker:
-    def __init__(self, pinned: Pinned):
+class _HazardChecker:
+    """Abstract interpretation of a graph: follows what is pending through blocks, branches and loops."""
+
+    def __init__(self, pinned: PinnedRegisters):
         self.sets = pinned.sets
 
-    def block(self, block: Block, state: _State) -> _State:
+    def block(self, block: Block, state: _PendingState) -> _PendingState:
         for node in block.nodes:
             match node:
                 case Call():
@@ -66,17 +71,17 @@ class _Checker:
                 case For() | While():
                     state = self.loop(node, state)
                 case If(then=then, orelse=orelse, results=results):
-                    ways = []
+                    paths = []
                     for inner in (then, orelse):
-                        way = self.block(inner, state.copy())
-                        self.hand(inner.yields, results, way, f"the branch at line {node.loc.line} hands it on")
-                        ways.append(way)
-                    state = ways[0].join(ways[1])
+                        path = self.block(inner, state.copy())
+                        self.hand_over(inner.yields, results, path, f"the branch at line {node.loc.line} hands it on")
+                        paths.append(path)
+                    state = paths[0].join(paths[1])
                 case Scope(body=body):
                     state = state.join(self.block(body, state.copy()))
         return state
 
-    def call(self, call: Call, state: _State) -> None:
+    def call(self, call: Call, state: _PendingState) -> None:
         name = call.op.name
         for result in call.results:
             if result in state.operands:
@@ -88,7 +93,7 @@ class _Checker:
             self.read((a, b), state, call)
             if acc in state.results:
                 if self.sets.get(acc) != self.sets[call.result]:
-                    self.copied(acc, state, "this product adds to it", call.loc)
+                    self.refuse_copy(acc, state, "this product adds to it", call.loc)
                 del state.results[acc]
             state.results[call.result] = 0, call
             if isinstance(type_of(a), Tile):
@@ -107,52 +112,54 @@ class _Checker:
             if _moves(call):
                 state.moves[call.result] = call
 
-    def read(self, operands: tuple[Operand, ...], state: _State, node) -> None:
+    def read(self, operands: tuple[Operand, ...], state: _PendingState, node) -> None:
         for o in operands:
             if o in state.moves:
                 raise CompilationError(f"the tile that line {state.moves[o].loc.line} loads from tensor memory is used before "
                                        'tcgen05_wait("ld")', node.loc)
             if o in state.results:
                 age, call = state.results[o]
-                raise CompilationError(f"the result of the mma_async at line {call.loc.line} is read before it is there; {_missing(age)}", node.loc)
+                raise CompilationError(f"the result of the mma_async at line {call.loc.line} is read before it is there; {_missing_wait(age)}",
+                                       node.loc)
 
-    def copied(self, result: Operand, state: _State, where: str, loc=None) -> None:
-        """CompilationError for a pending result that moves to other registers."""
+    def refuse_copy(self, result: Operand, state: _PendingState, where: str, loc=None) -> None:
+        """CompilationError for a pending result that would be copied to other registers."""
         age, call = state.results[result]
         raise CompilationError(f"the result of the mma_async at line {call.loc.line} is copied before it is there: {where}, in other registers, "
-                               f"since its own are still needed; {_missing(age)}. A name that goes on with its own product, and whose value of "
+                               f"since its own are still needed; {_missing_wait(age)}. A name that goes on with its own product, and whose value of "
                                "before is not read again, needs no copy", loc or call.loc)
 
-    def hand(self, operands, targets, state: _State, where: str) -> None:
-        """Control flow hands operands on under other names."""
+    def hand_over(self, operands, targets, state: _PendingState, where: str) -> None:
+        """Control flow passes `operands` on as `targets`."""
         for o, target in zip(operands, targets):
             if o in state.moves:
                 state.moves[target] = state.moves[o]
             if o in state.results:
                 if self.sets.get(o) != self.sets.get(target):
-                    self.copied(o, state, f"{where} as {target.name}")
+                    self.refuse_copy(o, state, f"{where} as {target.name}")
                 state.results[target] = state.results[o]
 
-    def loop(self, node: For | While, state: _State) -> _State:
+    def loop(self, node: For | While, state: _PendingState) -> _PendingState:
+        """A loop: its body is followed until what is pending at its start no longer changes."""
         inner, results = [c.inner for c in node.carried], [c.result for c in node.carried]
         loop = f"the loop at line {node.loc.line}"
-        self.hand([c.init for c in node.carried], inner, state, f"{loop} begins with it")
+        self.hand_over([c.init for c in node.carried], inner, state, f"{loop} begins with it")
         head = state
         for _ in range(ROUNDS):
-            way = head.copy()
+            path = head.copy()
             if isinstance(node, While):
-                way = self.block(node.test, way)
-            left = way.copy()
-            way = self.block(node.body, way)
-            self.hand(node.body.yields, inner, way, f"{loop} hands it to its next trip")
-            following = head.join(way)
+                path = self.block(node.test, path)
+            left = path.copy()
+            path = self.block(node.body, path)
+            self.hand_over(node.body.yields, inner, path, f"{loop} hands it to its next trip")
+            following = head.join(path)
             if following.ages() == head.ages():
                 break
             head = following
-        self.hand(inner, results, left, f"{loop} ends with it")
+        self.hand_over(inner, results, left, f"{loop} ends with it")
         return left
 
 
-def _missing(age: int) -> str:
-    """What would await a group that was closed so many groups ago."""
+def _missing_wait(age: int) -> str:
+    """What would wait for a group that was closed `age` groups ago."""
     return "its group is not closed: mma_commit(), then mma_wait(0)" if age == 0 else f"mma_wait({age - 1}) or less would await its group"

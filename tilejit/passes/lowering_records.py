@@ -1,4 +1,4 @@
-"""What is told of a lowered graph: a record for each copy call, access of memory and matrix product."""
+"""What `.explain()` tells about a lowered graph: a record for each copy, memory access and matrix product."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ COPIES = ("copy", "copy_async", "prefetch", "tmem_load", "tmem_store")
 
 
 def copy_records(graph: Graph) -> tuple[CopyRecord, ...]:
-    """A record for each copy call of the graph, in order; those that a `dot` makes are no calls of the kernel."""
+    """A record for each copy call of the kernel, in order, without the copies that a `dot` has introduced."""
     made = {value: n for n in walk(graph.body) if isinstance(n, Call) for value in n.results}
     return tuple(_copy_record(call, scope, made) for call, scope in _chosen_calls(graph.body, "cta")
                  if call.op.name in COPIES and call.choice.variant != "dot")
 
 
 def _chosen_calls(block, scope: str):
-    """The calls that have a choice, each with the kind of scope that it stands in."""
+    """The calls with a chosen lowering, each with the kind of scope around it."""
     for node in block.nodes:
         if isinstance(node, Call) and node.choice is not None:
             yield node, scope
@@ -47,7 +47,7 @@ def _copy_record(call: Call, scope: str, made: dict[Value, Call]) -> CopyRecord:
 
 
 def _buffer_name(side: Value, made: dict[Value, Call]) -> str:
-    """What the kernel calls the array or the allocation that a side of a copy is part of; '' where its source does not tell, and for a tile."""
+    """The kernel's name for the array or allocation of a copy's side; '' for a tile, and where the source has no name for it."""
     if isinstance(side.type, Tile):
         return ""
     while side in made and made[side].args:
@@ -59,7 +59,10 @@ ACCESSES = ("load", "store", "atomic", "ordered_load", "ordered_store")
 
 
 def access_records(graph: Graph) -> tuple[AccessRecord, ...]:
-    """A record for each load, store and atomic operation of the kernel, in order; those that products make of their operands are no calls of it."""
+    """A record for each load, store and atomic operation of the kernel, in order, without those that load a product's operands.
+
+    Calls that are compiled several times alike (by unrolling or inlining) share a record.
+    """
     calls = list(_chosen_calls(graph.body, "cta"))
     made = {value: n for n in walk(graph.body) if isinstance(n, Call) for value in n.results}
     products = {c.loc for c, _ in calls if c.op.name in PRODUCTS}
@@ -90,9 +93,9 @@ PRODUCTS = ("mma", "mma_async", "tensor_mma", "thread_product")
 
 
 def product_records(graph: Graph) -> tuple[ProductRecord, ...]:
-    """A record for each matrix product, in order; the calls that one `dot` became share the reasons of its choice."""
+    """A record for each matrix product, in order; the instructions that one `dot` became share its record."""
     found: dict[tuple, ProductRecord] = {}
-    # What the product's own line loads is in shared memory, and loaded a step of k at a time.
+    # An operand that is loaded at the product's own line is one in shared memory that `dot` loads a step of k at a time.
     loaded = {(n.result, n.loc) for n in walk(graph.body) if isinstance(n, Call) and n.op.name == "load"}
     for call, scope in _chosen_calls(graph.body, "cta"):
         if call.op.name not in PRODUCTS:

@@ -1,4 +1,4 @@
-"""What is known of the elements of index tiles that stand beside each other: by how much they grow, and from multiples of what on."""
+"""Stride and divisibility analysis of index tiles (Triton's "axis info"): how neighbouring elements along an axis differ."""
 
 from __future__ import annotations
 
@@ -9,24 +9,27 @@ from ..dtypes import DType
 from ..ir.builder import type_of
 from ..ir.graph import Call, Operand, Value
 from ..types import Scalar, Tile
-from .integers import INDICES, Integers
-from .intervals import held_by
+from .integer_analysis import INDICES, IntegerAnalysis
+from .intervals import divisor_in
 
-Ramp = tuple[int, int]  # a step, and what divides the first element
+Ramp = tuple[int, int]  # (step, divisor of the first element)
 
-FOLLOWED = 64  # how many operations in a row are looked through
+FOLLOWED = 64  # the longest chain of operations that is followed
 
-FALLS = {"lt": 1, "ge": 1, "gt": -1, "le": -1}  # whether a difference is below 0: of the operands, or of the second and the first
+FALLS = {"lt": 1, "ge": 1, "gt": -1, "le": -1}  # comparisons as the sign of a difference: of the operands (1) or of the operands swapped (-1)
 
 
-class Ramps(Integers):
-    """The index tiles of one graph, and the masks that are made of them."""
+class IndexTileAnalysis(IntegerAnalysis):
+    """The analysis of one graph's index tiles, and of the masks computed from them."""
 
     _followed = 0
 
     def ramp(self, operand: Operand, axis: int, count: int) -> Ramp | None:
-        """(step, divisor): along `axis`, counted from the end, every run of `count` elements from a multiple of that on goes up by `step`
-        an element, from a multiple of `divisor` on. None where that is not known. Of floats and bools it is known only that a run is all alike."""
+        """The (step, divisor) of a tile along `axis`, which is counted from the end.
+
+        Every run of `count` elements that starts at a multiple of `count` is a ramp: it grows by `step` from one element to the next, and its first
+        element is a multiple of `divisor`. None where that is not known. For floats and bools the only ramps are constant runs, with step 0.
+        """
         t = type_of(operand)
         if not isinstance(t, Tile):
             return 0, self.divisor(operand)
@@ -44,12 +47,12 @@ class Ramps(Integers):
         return ramps[key]
 
     def _ramp(self, value: Value, axis: int, count: int) -> Ramp | None:
-        if value in self.ways:
-            one, other = (self.ramp(way, axis, count) for way in self.ways[value])
+        if value in self.branch_values:
+            one, other = (self.ramp(side, axis, count) for side in self.branch_values[value])
             return (one[0], gcd(one[1], other[1])) if one and other and one[0] == other[0] else None
         if value in self.carried:
             return self._carried_ramp(value, axis, count)
-        call = self.made.get(value)
+        call = self.definitions.get(value)
         match call.op.name if call is not None else "":
             case "splat":
                 return 0, self.divisor(call.args[0])
@@ -66,7 +69,7 @@ class Ramps(Integers):
         return self._computed(call, axis, count) if call is not None and ("element" in call.op.rules or call.op.name == "select") else None
 
     def _reshaped(self, call: Call, axis: int, count: int) -> Ramp | None:
-        """Along an axis of the operand between whose places as many elements lie; runs are whole in both."""
+        """The ramp of a reshape: that of the operand's axis with the same stride in row-major order, if runs are whole along both."""
         source, shape = type_of(call.args[0]).shape, call.attrs["shape"]
         inner = lambda shape, d: prod(shape[len(shape) + d + 1:])
         for d in range(-len(source), 0):
@@ -75,7 +78,7 @@ class Ramps(Integers):
         return None
 
     def _computed(self, call: Call, axis: int, count: int) -> Ramp | None:
-        """Elementwise work: where operands are all alike the result is, other steps are followed through a few operations."""
+        """The ramp of an elementwise operation: constant runs give constant runs, other steps are followed through some operations."""
         found = [self.ramp(a, axis, count) for a in call.args if a is not None]
         if None in found:
             return None
@@ -102,26 +105,26 @@ class Ramps(Integers):
         return None
 
     def is_one(self, operand: Operand) -> bool:
-        """Whether an integer, or every element of a tile, is a number of the launch that is known to be 1."""
+        """Whether an integer, or every element of a tile, is a launch argument that is known to be 1."""
         return False
 
     def spread(self, operand: Operand) -> Operand:
-        """The scalar that all elements of a tile are; else the operand."""
-        call = self.made.get(operand)
+        """The scalar that a tile was broadcast from; any other operand itself."""
+        call = self.definitions.get(operand)
         return self.spread(call.args[0]) if call is not None and call.op.name in ("splat", "broadcast", "reshape", "convert_layout") else operand
 
     def _not_negative(self, operand: Operand) -> bool:
-        """Whether a scalar, or the one that all elements of a tile are, is at least 0."""
+        """Whether a scalar, or the one that a tile was broadcast from, is at least 0."""
         scalar = self.spread(operand)
         low, _ = self.bounds(scalar) if isinstance(type_of(scalar), Scalar) else (None, None)
         return low is not None and low >= 0
 
     def _carried_ramp(self, value: Value, axis: int, count: int) -> Ramp | None:
-        """The ramp that a loop begins with, as far as every trip keeps it."""
+        """The ramp of a carried tile, by induction: that of its initial value, as far as every trip preserves it."""
         carried = self.carried[value]
-        kept, alike, around = self.ramp(carried.init, axis, count), self._known.alike, self._around(value)
+        kept, alike, around = self.ramp(carried.init, axis, count), self._known.alike, self._knowledge_around(value)
         while kept is not None:
-            with self._knowing(replace(around, alike=alike | {(carried.inner, axis, count): kept}, ramps={})):
+            with self._with_knowledge(replace(around, alike=alike | {(carried.inner, axis, count): kept}, ramps={})):
                 made = self.ramp(carried.following, axis, count)
             found = (kept[0], gcd(kept[1], made[1])) if made is not None and made[0] == kept[0] else None
             if found == kept:
@@ -131,16 +134,16 @@ class Ramps(Integers):
 
 
 def _whole(step: int, count: int, divisor: int, by: int | None = 0) -> bool:
-    """Whether `count` elements, from a multiple of `divisor` on, all lie between neighbouring multiples of it, and so of `by`."""
+    """Whether a run of `count` elements that starts at a multiple of `divisor` stays between neighbouring multiples of `by` (0: of `divisor`)."""
     return by is not None and by >= 0 and 0 <= step * (count - 1) < gcd(divisor, by)
 
 
 def _held(dtype: DType, step: int, divisor: int, count: int) -> Ramp | None:
-    """What is left of a ramp in a dtype: index arithmetic does not wrap, other integers must not within a run."""
+    """A ramp once it is stored in `dtype`: index arithmetic is assumed not to wrap, other integers must not wrap within a run."""
     step = 0 if count == 1 else step
     if not dtype.is_int:
         return (0, 1) if step == 0 else None
     if dtype in INDICES:
-        return step, held_by(dtype, divisor)
+        return step, divisor_in(dtype, divisor)
     divisor = gcd(divisor, 1 << dtype.bits - 1)
     return (step, divisor) if _whole(step, count, divisor) else None

@@ -1,4 +1,4 @@
-"""What index tiles and a mask name: a box of an array, or rows of a matrix."""
+"""The access pattern of a load or store by index tiles and a mask: a box of an array, or rows of a matrix."""
 
 from __future__ import annotations
 
@@ -20,47 +20,49 @@ from ..ops.slicing import slice_
 from ..ops.window import narrower
 from ..types import Points, Region, Sym, Tile
 from .context import Context
-from .integers import INDICES
-from .ramps import FOLLOWED
+from .index_tile_analysis import FOLLOWED
+from .integer_analysis import INDICES
 from .writing import Writer
 
-SAME = ("splat", "broadcast", "reshape", "transpose", "convert_layout")  # whose first element is that of what they are made of
+FIRST_ELEMENT_KEPT = ("splat", "broadcast", "reshape", "transpose", "convert_layout")  # the result's first element is the operand's
 
-BELOW = {"lt": (0, 1, 0), "le": (0, 1, 1), "gt": (1, 0, 0), "ge": (1, 0, 1)}  # which operand is below which, or below that and one more
+# (smaller operand, larger operand, 1 if they may be equal)
+COMPARISONS = {"lt": (0, 1, 0), "le": (0, 1, 1), "gt": (1, 0, 0), "ge": (1, 0, 1)}
 
-Sum = dict[object, int]  # an integer: what it is a sum of, and how many times; 1 stands for itself
+LinearSum = dict[object, int]  # {value: coefficient}; the key 1 has the constant
 
 
 @dataclass(frozen=True)
 class Index:
-    """What names a dimension's elements: `values`, along `axis` of the tile (None: one element); `straight` if they lie side by side."""
+    """The indices of one array dimension: `values`, which vary along `axis` of the tile (None: a single index). `consecutive` if each is one more
+    than the last."""
 
     values: Operand
     axis: int | None
-    straight: bool
+    consecutive: bool
 
 
 @dataclass(frozen=True)
-class Term:
-    """Part of a mask: a tile of the mask's rank, or one of a single dimension, along `placed`."""
+class MaskTerm:
+    """One operand of a mask's conjunction: a tile of the mask's rank, or (`placed`) a one-dimensional tile along that axis of it."""
 
     value: Value
     placed: int | None
 
 
-class Unlike(Exception):
-    """Why a place is no box and no rows."""
+class PatternMismatch(Exception):
+    """Why an access is neither a box nor rows; the message is shown to the kernel's author."""
 
 
-def once(find: Callable) -> Callable:
-    """What is found of a number is kept. Unlike if that looks through too many operations in a row."""
+def memoized(find: Callable) -> Callable:
+    """Cache a method by its last argument. PatternMismatch where it recurses through too many operations."""
     @wraps(find)
-    def found(self: "Named", *args):
+    def found(self: "AccessPattern", *args):
         key = find, args[-1]
         if key not in self.found:
             self.followed += 1
             if self.followed > FOLLOWED:
-                raise Unlike(f"its index tiles or its mask are made by more than {FOLLOWED} operations in a row")
+                raise PatternMismatch(f"its index tiles or its mask are made by more than {FOLLOWED} operations in a row")
             self.found[key] = find(self, *args)
             self.followed -= 1
         return self.found[key]
@@ -68,16 +70,19 @@ def once(find: Callable) -> Callable:
     return found
 
 
-class Named:
-    """The place of a load or a store: what of an array its tile is. In the bodies of `loops` it is named by their indices, and by what stands
-    before them, as far as it is a sum of these."""
+class AccessPattern:
+    """Which elements of an array a load or store accesses.
+
+    Inside the bodies of `loops` they are expressed by the loops' indices and by values from before the loops: a carried value that grows by the
+    same amount in every trip is an induction variable.
+    """
 
     def __init__(self, context: Context, access: Call, loops: Sequence[For]):
         source, self.mask = access.args[0], access.args[2]
         self.context, self.shape = context, source.type.shape
         self.carried = {c.inner: loop for loop in loops for c in loop.carried}
-        self.found, self.followed = {}, 0  # what is kept of numbers; how many are being looked through
-        self.ways = {}                     # how a number is computed -> the first of those that are
+        self.found, self.followed = {}, 0  # the cache of `memoized`, and its recursion depth
+        self.representatives = {}                     # (op, operands, attributes) -> representative
         self.call = context.definition(source)
         self.buffer, *values = self.call.args
         if isinstance(source.type, Points):
@@ -88,52 +93,54 @@ class Named:
 
     @cached_property
     def axes(self) -> tuple[int, ...]:
-        """The axes of the tile that the dimensions of the place are."""
+        """The axis of the tile that each dimension of the box or of the rows varies along."""
         if isinstance(self.call.result.type, Region):
             return tuple(range(len(self.shape)))
         axes = tuple(i.axis for i in self.indices if i.axis is not None)
         if sorted(axes) != [a for a, n in enumerate(self.shape) if n > 1]:
-            raise Unlike("its index tiles name elements that are neither a box of the array nor parts of rows")
+            raise PatternMismatch("its index tiles name elements that are neither a box of the array nor parts of rows")
         return axes
 
     @cached_property
-    def kept(self) -> list[Term]:
-        """What the mask asks beyond the array's bounds."""
-        return [term for term in self.terms(self.mask) if not self.within(term)]
+    def kept(self) -> list[MaskTerm]:
+        """The terms of the mask that the array's bounds do not imply."""
+        return [term for term in self.terms(self.mask) if not self.is_implied(term)]
 
     @property
     def is_box(self) -> bool:
-        """Of more than one element."""
-        return self.axes != () and all(i.straight for i in self.indices) and not self.kept
+        """Whether this is a box of more than one element, all of it within the mask."""
+        return self.axes != () and all(i.consecutive for i in self.indices) and not self.kept
 
     def source(self, g: Writer) -> Value:
-        """The place as a copy brings it. Unlike if none does."""
-        if self.axes != () and all(i.straight for i in self.indices) and all(map(self.limits, self.kept)):
+        """The operand of a copy that brings these elements. PatternMismatch if there is none."""
+        if self.axes != () and all(i.consecutive for i in self.indices) and all(map(self.mask_limits, self.kept)):
             return self.box(g, self.narrowed(g))
-        return self.rows(g)
+        return self.gathered_rows(g)
 
-    def in_order(self, g: Writer, x: Value) -> Value:
-        """The tile, from one whose axes are the place's dimensions."""
+    def in_tile_order(self, g: Writer, x: Value) -> Value:
+        """The tile, from one whose axes are in the order of the array's dimensions."""
         if list(self.axes) != sorted(self.axes):
             x = g.call(transpose_, x, axes=tuple(map(self.axes.index, sorted(self.axes))))
         return x if x.type.shape == self.shape else g.call(reshape_, x, shape=self.shape)
 
-    def as_it_lies(self, g: Writer, x: Value) -> Value:
-        """The other way round: from the tile."""
+    def in_array_order(self, g: Writer, x: Value) -> Value:
+        """The inverse of `in_tile_order`."""
         order = sorted(self.axes)
         if len(order) < len(self.shape):
             x = g.call(reshape_, x, shape=tuple(self.shape[a] for a in order))
         return x if list(self.axes) == order else g.call(transpose_, x, axes=tuple(map(order.index, self.axes)))
 
     def index(self, values: Operand) -> Index:
-        """Of a scalar, or of a tile whose elements differ along one axis only."""
+        """The Index of a scalar, or of a tile whose elements differ along at most one axis."""
         walked = [a for a, n in enumerate(self.shape) if n > 1 and not self.alike(values, a)]
         if len(walked) > 1:
-            raise Unlike("an index tile names elements along several axes; give one for each dimension, as in A[rows[:, None], columns[None, :]]")
+            raise PatternMismatch("an index tile names elements along several axes; give one for each dimension, as in "
+                                  "A[rows[:, None], columns[None, :]]")
         return Index(values, walked[0], self.step(values, walked[0]) == 1) if walked else Index(values, None, True)
 
     def step(self, values: Operand, axis: int, placed: int | None = None) -> int | None:
-        """By how much the elements of a tile grow along an axis. The launch is asked whether the arguments they are made of make it 1."""
+        """The constant by which the elements of a tile grow along an axis; None if there is none. The launch is asked whether the
+        arguments that the tile is computed from make it 1."""
         if not isinstance(type_of(values), Tile) or placed is not None and placed != axis:
             return 0
         count, own = self.shape[axis], axis - len(self.shape) if placed is None else -1
@@ -144,11 +151,13 @@ class Named:
         return 1 if self.context.asked_divisor(values, count, by_one) == count else None
 
     def alike(self, values: Operand, axis: int, placed: int | None = None) -> bool:
+        """Whether the elements of a tile do not vary along an axis."""
         return self.step(values, axis, placed) == 0
 
-    # -- written out ---------------------------------------------------------------------------------------------------------
+    # -- writing the access --------------------------------------------------------------------------------------------------
 
     def box(self, g: Writer, buffer: Value) -> Value:
+        """The region of `buffer` that is this box."""
         starts = [self.start(g, i) for i in self.indices]
         if (buffer, *starts) == self.call.args:
             return self.call.result
@@ -157,12 +166,12 @@ class Named:
         return g.call(region, buffer, *starts, extents=extents, kept=kept)
 
     def narrowed(self, g: Writer) -> Value:
-        """The array as far as a mask keeps it."""
+        """A window of the array that ends where the mask does."""
         buffer, rank = self.buffer, len(self.indices)
         strides, vector = buffer.type.strides, 16 // max(buffer.type.dtype.nbytes, 1)
 
         def divisor(d: int, x: Operand | int) -> int:
-            self.context.made.update(g.definitions)
+            self.context.definitions.update(g.definitions)
             if isinstance(x, int):
                 return abs(x)
             wanted = vector if strides[d] == 1 else 1
@@ -170,40 +179,40 @@ class Named:
                 wanted //= 2
             return self.context.asked_divisor(x, wanted)
 
-        for d, stop in (limit for term in self.kept for limit in self.limits(term)):
+        for d, stop in (limit for term in self.kept for limit in self.mask_limits(term)):
             extent = self.written(g, stop)
             extent = max(extent, 0) if isinstance(extent, int) else extent
             buffer = narrower(g, buffer, (0,) * rank, tuple(extent if k == d else None for k in range(rank)), divisor)
         return buffer
 
-    def written(self, g: Writer, x: Sum) -> int | Operand:
-        """A sum as a scalar."""
+    def written(self, g: Writer, x: LinearSum) -> int | Operand:
+        """A sum as a scalar operand."""
         total: int | Operand = x.get(1, 0)
         for key, n in x.items():
             if key != 1:
-                value = g.call(size_of, self.context.graph.params[key.arg], sym=key) if isinstance(key, Sym) else self.first(g, key)
+                value = g.call(size_of, self.context.graph.params[key.arg], sym=key) if isinstance(key, Sym) else self.first_element(g, key)
                 total = _sum(g, value if n == 1 else binary(g, "*", value, n), total)
         return total
 
-    def rows(self, g: Writer) -> Value:
-        """Rows of a matrix by a tile of their numbers, -1 where a mask leaves none."""
+    def gathered_rows(self, g: Writer) -> Value:
+        """Rows of a matrix, selected by a tile of their numbers; -1 stands for a row that the mask excludes."""
         plain = len(self.indices) == 2 and self.buffer.type.narrowed is None
-        if not plain or not self.indices[1].straight or None in [i.axis for i in self.indices]:
-            raise Unlike("elements that index tiles or a mask choose come as rows of a matrix only, in which they lie side by side")
+        if not plain or not self.indices[1].consecutive or None in [i.axis for i in self.indices]:
+            raise PatternMismatch("elements that index tiles or a mask choose come as rows of a matrix only, in which they lie side by side")
         row, column = (i.axis for i in self.indices)
         if not all(self.alike(term.value, column, term.placed) for term in self.kept):
-            raise Unlike("its mask keeps parts of rows; what lies beyond the array needs no mask")
-        numbers = self.along(g, self.indices[0].values, row)
+            raise PatternMismatch("its mask keeps parts of rows; what lies beyond the array needs no mask")
+        numbers = self.vector_along(g, self.indices[0].values, row)
         for term in self.kept:
-            numbers = where.function(g, self.along(g, term.value, row), numbers, -1)
+            numbers = where.function(g, self.vector_along(g, term.value, row), numbers, -1)
         return take(g, self.buffer, numbers).part(g, self.start(g, self.indices[1]), self.shape[column])
 
-    def along(self, g: Writer, values: Operand, axis: int) -> Value:
-        """The elements of a tile along an axis, on which alone they depend; or numbers in a row, from a scalar on."""
+    def vector_along(self, g: Writer, values: Operand, axis: int) -> Value:
+        """The elements along `axis` of a tile that varies along no other, as a one-dimensional tile; consecutive numbers from a scalar on."""
         count = self.shape[axis]
         if not isinstance(type_of(values), Tile):
             return binary(g, "+", g.call(iota, start=0, stop=count, axis=0), values)
-        made = self.context.made
+        made = self.context.definitions
         if values.type.shape == (count,):
             return values
         while values.type.size != count and values in made and made[values].op.name == "broadcast" and made[values].args[0].type.shape[axis] == count:
@@ -216,135 +225,138 @@ class Named:
         return g.call(reshape_, values, shape=(count,))
 
     def start(self, g: Writer, index: Index) -> Operand:
-        first = self.first(g, index.values)
+        """The first index of a dimension, as an operand."""
+        first = self.first_element(g, index.values)
         if isinstance(first, Value) and first.type.uniform < self.context.scope.uniformity:
-            raise Unlike("its first element is not the same for all threads")
+            raise PatternMismatch("its first element is not the same for all threads")
         return g.operand(first) if isinstance(first, int) or type_of(first).dtype in INDICES else converted(g, first, int32)
 
-    @once
-    def first(self, g: Writer, x: Operand) -> int | Operand:
-        """A scalar, or the first element of a tile."""
+    @memoized
+    def first_element(self, g: Writer, x: Operand) -> int | Operand:
+        """The first element of a tile, computed from scalars; a scalar itself, in terms of the loops' indices."""
         if isinstance(x, Const):
             return int(x.value) if x.dtype in INDICES else x
         if x in self.carried:
-            return self.advanced(g, x)
-        call, is_tile = self.context.made.get(x), isinstance(x.type, Tile)
-        if not is_tile and (call is None or not self.carries(x)):
+            return self.induction_value(g, x)
+        call, is_tile = self.context.definitions.get(x), isinstance(x.type, Tile)
+        if not is_tile and (call is None or not self.depends_on_carried(x)):
             return x
         match call.op.name if call is not None else "":
             case "iota":
                 return call.attrs["start"]
             case "indices":
                 return 0
-            case name if name in SAME or name == "cast" and is_tile and keeps(type_of(call.args[0]).dtype, x.type.dtype):
-                return self.first(g, call.args[0])
+            case name if name in FIRST_ELEMENT_KEPT or name == "cast" and is_tile and keeps(type_of(call.args[0]).dtype, x.type.dtype):
+                return self.first_element(g, call.args[0])
             case "add" if x.type.dtype in INDICES:
-                return _sum(g, *(self.first(g, a) for a in call.args))
+                return _sum(g, *(self.first_element(g, a) for a in call.args))
             case _ if call is not None and ("element" in call.op.rules or call.op.name == "cast"):
-                return g.call(call.op, *(converted(g, self.first(g, a), type_of(a).dtype) for a in call.args), **call.attrs)
-        raise Unlike("its index tiles are not made of tile.arange and scalars")
+                return g.call(call.op, *(converted(g, self.first_element(g, a), type_of(a).dtype) for a in call.args), **call.attrs)
+        raise PatternMismatch("its index tiles are not made of tile.arange and scalars")
 
-    def carries(self, x: Operand) -> bool:
-        """Whether an integer is made of what the loop carries."""
+    def depends_on_carried(self, x: Operand) -> bool:
+        """Whether a scalar is computed from a value that one of the loops carries."""
         seen, left = set(), [x]
         while left:
             x = left.pop()
             if x in self.carried:
                 return True
-            if x not in seen and x in self.context.made:
+            if x not in seen and x in self.context.definitions:
                 seen.add(x)
-                left += self.context.made[x].args
+                left += self.context.definitions[x].args
         return False
 
-    def advanced(self, g: Writer, x: Value) -> int | Operand:
-        """What the loop carries, if each trip adds the same to it as to the index, or so many times that."""
+    def induction_value(self, g: Writer, x: Value) -> int | Operand:
+        """A carried value in terms of its loop's index, if each trip adds a constant multiple of the loop's step to it."""
         carried, loop = self.context.carried[x], self.carried[x]
         step = self.context.constant(loop.step)
         by = self.sum((carried.following, 1), (x, -1))
         if step is None or set(by) - {1} or by.get(1, 0) % step:
-            raise Unlike(f"its place depends on {x.name}, which the loop changes")
-        times, start = by.get(1, 0) // step, self.first(g, loop.start)
+            raise PatternMismatch(f"its place depends on {x.name}, which the loop changes")
+        times, start = by.get(1, 0) // step, self.first_element(g, loop.start)
         gone = loop.index if start == 0 else binary(g, "-", loop.index, start)
-        return _sum(g, self.first(g, carried.init), gone if times == 1 else binary(g, "*", gone, times))
+        return _sum(g, self.first_element(g, carried.init), gone if times == 1 else binary(g, "*", gone, times))
 
     # -- masks ---------------------------------------------------------------------------------------------------------------
 
-    def terms(self, mask: Value | None) -> Iterator[Term]:
-        """What must hold for an element to be kept, each once."""
-        rank, seen, left = len(self.shape), set(), [Term(mask, None)] if mask is not None else []
+    def terms(self, mask: Value | None) -> Iterator[MaskTerm]:
+        """The terms of the mask's conjunction, each once."""
+        rank, seen, left = len(self.shape), set(), [MaskTerm(mask, None)] if mask is not None else []
         while left:
             term = left.pop()
             if term in seen:
                 continue
             seen.add(term)
-            call, shape = self.context.made.get(term.value), type_of(term.value).shape
+            call, shape = self.context.definitions.get(term.value), type_of(term.value).shape
             inner = call.args[0].type.shape if call is not None and call.op.name in ("broadcast", "reshape") else None
             axes = [a for a, n in enumerate(shape) if n > 1] if inner is not None else []
             if call is not None and call.op.name == "bit_and":
-                left += (Term(a, term.placed) for a in reversed(call.args))
+                left += (MaskTerm(a, term.placed) for a in reversed(call.args))
             elif inner is not None and call.op.name == "broadcast" and len(inner) == rank:
-                left.append(Term(call.args[0], None))
+                left.append(MaskTerm(call.args[0], None))
             elif inner is not None and call.op.name == "reshape" and len(shape) == rank and len(inner) == len(axes) == 1:
-                left.append(Term(call.args[0], axes[0]))
+                left.append(MaskTerm(call.args[0], axes[0]))
             else:
                 yield term
 
-    def within(self, term: Term) -> bool:
-        """Whether a term holds for all elements in the array's bounds: the launch is asked whether a number or another extent is no less
-        than an extent."""
-        return any(self.at_least(self.sum((stop, 1), (self.bounds(d)[1], -1))) for d, stop in self.limits(term)) or any(
-            self.at_least(self.sum((self.bounds(d)[0], 1), (first, -1))) for d, first in self.limits(term, from_below=True))
+    def is_implied(self, term: MaskTerm) -> bool:
+        """Whether a term holds for every element within the array's bounds. Where it compares an index with a launch argument or with
+        another extent, the launch is asked whether that is at least the extent."""
+        return any(self.at_least(self.sum((stop, 1), (self.bounds(d)[1], -1))) for d, stop in self.mask_limits(term)) or any(
+            self.at_least(self.sum((self.bounds(d)[0], 1), (first, -1))) for d, first in self.mask_limits(term, from_below=True))
 
-    def limits(self, term: Term, from_below: bool = False) -> list[tuple[int, Sum]]:
-        """What a term is, if that is so: a dimension, of which it keeps what is below a number; or what is at least a number."""
-        call = self.context.made.get(term.value)
-        if call is None or call.op.name not in BELOW or type_of(call.args[0]).dtype not in INDICES:
+    def mask_limits(self, term: MaskTerm, from_below: bool = False) -> list[tuple[int, LinearSum]]:
+        """A term as (dimension, bound) pairs that all mean the same: it keeps the indices below the bound or, `from_below`, those from
+        the bound on. Empty if it is no such comparison."""
+        call = self.context.definitions.get(term.value)
+        if call is None or call.op.name not in COMPARISONS or type_of(call.args[0]).dtype not in INDICES:
             return []
-        below, above, more = BELOW[call.op.name]
+        below, above, more = COMPARISONS[call.op.name]
         low, high = call.args[below], call.args[above]
         walking, fixed, plus = (high, low, 1 - more) if from_below else (low, high, more)
         found = []
         for d, index in enumerate(self.indices):
-            if index.straight and index.axis is not None and all(self.alike(fixed, a, term.placed) and self.step(walking, a, term.placed) == by
+            if index.consecutive and index.axis is not None and all(self.alike(fixed, a, term.placed) and self.step(walking, a, term.placed) == by
                                                                  for a, by in self.steps(index.axis)):
                 found.append((d, self.sum((index.values, 1), (fixed, 1), (walking, -1), plus=plus)))
         return found
 
     def steps(self, axis: int) -> list[tuple[int, int]]:
-        """How much an index that goes along an axis grows along each."""
+        """For each axis of the tile the step of consecutive indices along `axis`: 1 along that axis, 0 along the others."""
         return [(a, int(a == axis)) for a, n in enumerate(self.shape) if n > 1]
 
-    def bounds(self, d: int) -> tuple[Sum, Sum]:
-        """The first element of a dimension that is in bounds, and the one after the last."""
+    def bounds(self, d: int) -> tuple[LinearSum, LinearSum]:
+        """The first index of a dimension that is in bounds, and the first one after them."""
         if self.buffer.type.narrowed is None:
             size = self.buffer.type.shape[d]
             return {}, {1: size} if isinstance(size, int) else {size: 1}
-        rank, given = len(self.indices), self.context.made[self.buffer].args[1:]
+        rank, given = len(self.indices), self.context.definitions[self.buffer].args[1:]
         low, count = given[2 * rank + d], given[3 * rank + d]
         return self.sum((low, 1)), self.sum((low, 1), (count, 1))
 
-    def sum(self, *parts: tuple[Operand | Sum, int], plus: int = 0) -> Sum:
-        """The sum of first elements, each times a number."""
-        total: Sum = {1: plus}
+    def sum(self, *parts: tuple[Operand | LinearSum, int], plus: int = 0) -> LinearSum:
+        """The linear combination of the parts' first elements."""
+        total: LinearSum = {1: plus}
         for part, times in parts:
             for key, n in (part if isinstance(part, dict) else self.parts(part)).items():
                 total[key] = total.get(key, 0) + n * times
         return {key: n for key, n in total.items() if n}
 
-    @once
-    def parts(self, x: Operand) -> Sum:
+    @memoized
+    def parts(self, x: Operand) -> LinearSum:
+        """The first element of an operand as a linear combination."""
         if isinstance(x, Const):
             return {1: int(x.value)}
         key = self.context.key(x)
         if isinstance(key, (Sym, Const)):
             return {key: 1} if isinstance(key, Sym) else {1: int(key.value)}
-        call = self.context.made.get(key)
+        call = self.context.definitions.get(key)
         match call.op.name if call is not None else "":
             case "iota":
                 return {1: call.attrs["start"]}
             case "indices":
                 return {}
-            case name if name in SAME:
+            case name if name in FIRST_ELEMENT_KEPT:
                 return self.parts(call.args[0])
             case "add" | "sub" if type_of(key).dtype in INDICES:
                 return self.sum((call.args[0], 1), (call.args[1], 1 if call.op.name == "add" else -1))
@@ -352,18 +364,18 @@ class Named:
                 for factor, by in zip(call.args, map(self.context.constant, call.args[::-1])):
                     if by is not None:
                         return self.sum((factor, by))
-        return {self.same(key): 1}
+        return {self.representative(key): 1}
 
-    @once
-    def same(self, x: Operand) -> Operand:
-        """What stands for a number: one of those that are computed the same way."""
-        call = self.context.made.get(x)
+    @memoized
+    def representative(self, x: Operand) -> Operand:
+        """The first value found that is computed by the same operations from the same operands (value numbering)."""
+        call = self.context.definitions.get(x)
         if call is None or call.op.effect != "pure" or call.args and call.op.name != "cast" and "element" not in call.op.rules:
             return x
-        return self.ways.setdefault((call.op, tuple(map(self.same, call.args)), tuple(sorted(call.attrs.items()))), x)
+        return self.representatives.setdefault((call.op, tuple(map(self.representative, call.args)), tuple(sorted(call.attrs.items()))), x)
 
-    def at_least(self, x: Sum) -> bool:
-        """Whether a sum is at least 0: of a number, and an extent that another extent or an argument is to be no less than."""
+    def at_least(self, x: LinearSum) -> bool:
+        """Whether a sum is known to be at least 0; the launch is asked where it is ``argument - extent`` or a difference of extents."""
         plus, others = x.get(1, 0), {key: n for key, n in x.items() if key != 1}
         sizes = [key for key, n in others.items() if isinstance(key, Sym) and key.kind == "size" and n == -1]
         numbers = [key for key, n in others.items() if n == 1]
@@ -386,4 +398,4 @@ def _sum(g: Writer, one: int | Operand, other: int | Operand) -> int | Operand:
     return other if isinstance(one, int) and one == 0 else one if isinstance(other, int) and other == 0 else binary(g, "+", one, other)
 
 
-__all__ = ["Named", "Unlike"]
+__all__ = ["AccessPattern", "PatternMismatch"]

@@ -1,4 +1,4 @@
-"""Refuse places that constants say to be outside of their buffer: shared and tensor memory clip nothing."""
+"""Refuse constant indices outside of their buffer in shared and tensor memory, where nothing clips them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from ..ops.packed import bytes_of
 from ..types import Points, Region
 
 
-def check_places(graph: Graph, facts: Facts) -> Graph:
-    """The graph as it is. CompilationError where a call moves elements that its buffer surely has not, and no mask leaves them out."""
+def check_constant_bounds(graph: Graph, facts: Facts) -> Graph:
+    """The graph unchanged. CompilationError where a call accesses elements that its buffer surely does not have, and no mask excludes them."""
     made: dict[Value, Call] = {}
     for node in walk(graph.body):
         if isinstance(node, Call):
@@ -23,7 +23,7 @@ def check_places(graph: Graph, facts: Facts) -> Graph:
 
 
 def _moved(call: Call) -> tuple[Operand, ...]:
-    """The operands of which a call moves every element. To an instruction by its name a place is an address."""
+    """The operands all of whose elements a call accesses. To an instruction called by its PTX name a place is only an address."""
     operands = dict(zip(call.op.signature.parameters, call.args))
     masked = call.op.name in ("load", "store", "atomic") and operands["mask"] is not None
     return () if masked or call.op.effect == "pure" or "form" in call.attrs else call.args
@@ -44,6 +44,6 @@ def _check(place: Call, made: dict[Value, Call]) -> None:
 
 
 def _dtype_in_the_kernel(buffer: Value, made: dict[Value, Call]):
-    """Loads and stores of packed elements are those of their bytes."""
+    """The dtype that the kernel's author wrote: accesses of packed elements have become accesses of bytes."""
     call = made.get(buffer)
     return (call.args[0] if call is not None and call.op is bytes_of else buffer).type.dtype

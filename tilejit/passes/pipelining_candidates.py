@@ -1,4 +1,4 @@
-"""Ordinary loops that could be pipelined ones: of which all that their products load would run ahead."""
+"""Loops that are not pipelined but could be: everything that their products load could be copied ahead. `.explain()` tells of them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from ..ops.pipeline import pipeline_slot
 from ..records import LoopRecord
 from .context import Context, loads_behind
 from .loads_ahead import is_load, send_loads_ahead
-from .staging import Finder
+from .staging import StagedLoopFinder
 
-STAGES = 3, 2  # that are tried, as shared memory has room
+STAGES = 3, 2  # numbers of stages to try, most first: shared memory may be too small for them
 
 
-def ordinary_loops(graph: Graph) -> list[For]:
-    """The loops that load and multiply, around no others that do, and inside of no pipelined ones."""
+def candidate_loops(graph: Graph) -> list[For]:
+    """The innermost loops that both load and multiply, and are not inside a pipelined loop."""
     loops = [n for n in walk(graph.body) if isinstance(n, For)]
     ahead = {n for loop in loops if loop.pipeline for n in (loop, *walk(loop.body))}
     found = [n for n in loops if n in ahead or n.unroll == 1 and any(map(is_load, n.body.nodes)) and any(map(_is_dot, walk(n.body)))]
@@ -32,11 +32,13 @@ def _is_dot(node: Node) -> bool:
 
 
 def loop_records(graph: Graph, facts: Facts) -> tuple[LoopRecord, ...]:
-    """A record for each ordinary loop of the graph that the frontend has made whose products' loads all would run ahead of a pipelined one. What
-    is asked for that is no guard of the kernel."""
+    """A record for each candidate loop whose products' loads would all be copied ahead if it were pipelined.
+
+    Found by pipelining the loops for trial. The facts that this asks do not become guards of the kernel.
+    """
     context, found = Context(graph, facts), {}
     behind = lambda loop: {c for p in walk(loop.body) if _is_dot(p) for x in p.args[1:3] for c in loads_behind(context, x) or ()}
-    loads = {loop: [n for n in walk(loop.body) if is_load(n) and n in made] for loop in ordinary_loops(graph) if (made := behind(loop))}
+    loads = {loop: [n for n in walk(loop.body) if is_load(n) and n in made] for loop in candidate_loops(graph) if (made := behind(loop))}
     for stages in STAGES:
         left = {loop: ahead for loop, ahead in loads.items() if ahead and loop not in found}
         with facts.unrecorded():
@@ -47,17 +49,17 @@ def loop_records(graph: Graph, facts: Facts) -> tuple[LoopRecord, ...]:
 
 
 def _copied(graph: Graph, facts: Facts, loops: dict[For, list[Call]], stages: int) -> set:
-    """The places of the loads that become copies where `loops` are pipelined ones; none where that is refused."""
+    """The locations of the loads that become copies if `loops` are pipelined; none where the compiler would refuse that."""
     try:
         made = send_loads_ahead(replace(graph, body=_pipelined(graph.body, loops, stages)), facts)
-        Finder(Context(made, facts)).block(made.body)
+        StagedLoopFinder(Context(made, facts)).block(made.body)
     except CompilationError:
         return set()
     return {n.loc for n in walk(made.body) if isinstance(n, Call) and n.op is copy_async_}
 
 
 def _pipelined(block: Block, loops: dict[For, list[Call]], stages: int) -> Block:
-    """A block in which `loops` are pipelined ones."""
+    """A block in which `loops` are pipelined."""
     return replace(block, nodes=tuple(_node(n, loops, stages) for n in block.nodes))
 
 
@@ -68,4 +70,4 @@ def _node(node: Node, loops: dict[For, list[Call]], stages: int) -> Node:
     return with_blocks(node, lambda block: _pipelined(block, loops, stages))
 
 
-__all__ = ["loop_records", "ordinary_loops"]
+__all__ = ["candidate_loops", "loop_records"]

@@ -1,9 +1,9 @@
-"""Waits for the reads of bulk stores, later: a loop that ends its trips with one goes on with the next trip's products meanwhile.
+"""Delay the wait for a bulk store's reads: where a loop ends its trips with one, the next trip's products come before it.
 
-A persistent kernel that stores each tile from a buffer waits until the engine has read that. What needs the wait is the next
-store to the buffer; what comes before, the next tile's loop of products, touches only memory that copies with barriers fill.
-So the wait, and the barrier of the scope after it, stand behind such a beginning of the trip, and once more after the loop.
-PTX ISA, "cp.async.bulk.wait_group" (`.read`); with no group before it, in the first trip, it returns at once.
+A persistent kernel that stores each tile from a staging buffer waits until the copy engine has read the buffer. Only the next store to the
+buffer needs that wait. What comes first in the next trip, its loop of products, touches only memory that copies with barriers fill. So the
+wait, and the scope's barrier after it, move behind the part of the next trip that does not depend on them, and a copy of both stands after
+the loop. In the first trip there is no group yet, and the wait returns at once. PTX ISA, "cp.async.bulk.wait_group" (`.read`).
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from ..ir.builder import Facts
 from ..ir.graph import Block, Call, For, Graph, If, Node, Operand, walk, with_blocks
 from .context import Context, written_by_threads
 
-WAITS = ("mma_commit", "mma_wait", "mbarrier_wait", "ring_release")  # they order nothing that the wait's barrier would
+WAITS = ("mma_commit", "mma_wait", "mbarrier_wait", "ring_release")  # synchronisation that may come before the wait and its barrier as well
 
 
-def wait_late(graph: Graph, facts: Facts) -> Graph:
-    """The graph with waits for reads at the place in the next trip that needs them."""
+def delay_bulk_store_waits(graph: Graph, facts: Facts) -> Graph:
+    """The graph with waits for a bulk store's reads moved to where the next trip needs them."""
     if not any(isinstance(n, Call) and n.op.name == "bulk_wait" and n.attrs["read"] for n in walk(graph.body)):
         return graph
-    return replace(graph, body=_Waits(graph, facts).block(graph.body))
+    return replace(graph, body=_WaitDelayer(graph, facts).block(graph.body))
 
 
-class _Waits:
+class _WaitDelayer:
     def __init__(self, graph: Graph, facts: Facts):
         self.graph, self.facts = graph, facts
 
@@ -42,7 +42,7 @@ class _Waits:
         return replace(block, nodes=tuple(nodes))
 
     def loop(self, loop: For) -> list[Node]:
-        """A loop, and what stands after it."""
+        """The loop with its wait moved, and what then stands after it."""
         nodes = list(loop.body.nodes)
         last = [n for n in nodes if not _computes(n)][-2:]
         if len(last) < 2 or not _is(last[0], "bulk_wait") or not last[0].attrs["read"] or not _is(last[1], "sync"):
@@ -54,7 +54,7 @@ class _Waits:
         return [replace(loop, body=replace(loop.body, nodes=(*nodes[:first], *last, *rest))), *last]
 
     def independent(self, node: Node) -> bool:
-        """Whether a node and those in it touch nothing that threads of the scope have written or will write."""
+        """Whether a node, with all in it, accesses nothing that threads of the scope have written or will write."""
         return all(isinstance(n, (For, If)) or isinstance(n, Call) and (n.op.effect == "pure" or n.op.name in WAITS or self.multiplies(n))
                    for n in walk(Block((node,))))
 
@@ -70,4 +70,4 @@ def _is(node: Node, name: str) -> bool:
     return isinstance(node, Call) and node.op.name == name
 
 
-__all__ = ["wait_late"]
+__all__ = ["delay_bulk_store_waits"]

@@ -1,4 +1,4 @@
-"""Place shared memory: user buffers side by side, compiler scratch overlapping where its uses cannot meet."""
+"""Place shared memory: user buffers side by side, the compiler's scratch overlapping where its uses cannot be live at once."""
 
 from __future__ import annotations
 
@@ -16,21 +16,23 @@ SHARED_LIMIT = {80: 166912, 86: 101376, 89: 101376, 90: 232448, 100: 232448, 103
 
 
 def place_shared(graph: Graph) -> Graph:
-    """The graph with a byte offset for every allocation, barrier and scratch. SharedMemoryError, at the line of the largest and with
-    the table of all, when they exceed the target's limit or the kernel's own `max_shared`."""
+    """The graph with a byte offset for every allocation, barrier and scratch.
+
+    SharedMemoryError, at the line of the largest and with a table of all, where they exceed the target's limit or the kernel's own `max_shared`.
+    """
     offsets: dict[Value, int] = {}
     rows: list[tuple[str, int, object]] = []
     top = 0
-    for align, nbytes, value, name, loc in sorted(_named(graph), key=_first):
+    for align, nbytes, value, name, loc in sorted(_allocations(graph), key=_placement_order):
         offsets[value] = top = -(-top // align) * align
         rows.append((name, nbytes, loc))
         top += nbytes
     base = -(-top // 128) * 128
     limit = SHARED_LIMIT[architecture(graph.target)]
     own = graph.launch.max_shared
-    for small in (SMALL, 0):
-        places = _Places({}, {}, set())
-        size = _scratch(graph.body, None, base, graph.launch.threads, small, places)
+    for small in (SMALL_SCRATCH, 0):
+        places = _ScratchPlaces({}, {}, set())
+        size = _place_scratch(graph.body, None, base, graph.launch.threads, small, places)
         total = max(top, size)
         if total <= min(limit, limit if own is None else own):
             break
@@ -45,8 +47,8 @@ def place_shared(graph: Graph) -> Graph:
                    scratch_unused=frozenset(places.unused))
 
 
-def _named(graph: Graph) -> Iterator[tuple[int, int, Value, str, object]]:
-    """The alignment and the bytes of each allocation, barrier and place where an address in tensor memory is published, its text and its line."""
+def _allocations(graph: Graph) -> Iterator[tuple[int, int, Value, str, object]]:
+    """(alignment, bytes, value, text, line) of each allocation, barrier, and slot for an address in tensor memory."""
     for node in walk(graph.body):
         for value in node.results if isinstance(node, Call) else ():
             if value in graph.tensor_memory and graph.tensor_memory[value].leader is value:
@@ -56,35 +58,37 @@ def _named(graph: Graph) -> Iterator[tuple[int, int, Value, str, object]]:
                 yield node.attrs.get("align") or 8, nbytes, value, f"{value.name}: {value.type}", node.loc
 
 
-def _first(named: tuple) -> tuple[int, int]:
-    """What is placed first, so that few holes are left: what begins at a multiple of most bytes, and of these what ends at one."""
+def _placement_order(named: tuple) -> tuple[int, int]:
+    """The sort key that leaves few holes: largest alignment first, and among equals first those that end at a multiple of it."""
     align, nbytes = named[:2]
     return -align, nbytes % align
 
 
-SMALL = 1024  # bytes of scratch that a call may have to itself
+SMALL_SCRATCH = 1024  # the most bytes of scratch that a call has to itself
 
 
 @dataclass
-class _Places:
-    """Byte offsets of scratch by the first result of the call, what to add to them for each place of a scope, and the
-    calls that find theirs unused without a barrier before it."""
+class _ScratchPlaces:
+    """Where scratch is, by the first result of the call that uses it.
+
+    `strides` are added to the offset for each place that a scope may have; `unused` are calls whose scratch nobody still reads when they begin, so
+    that they need no barrier first.
+    """
 
     offsets: dict[Value, int]
     strides: dict[Value, tuple[tuple[Value, int], ...]]
     unused: set[Value]
 
 
-def _scratch(body: Block, trip: list | None, base: int, threads: int, small: int, places: _Places) -> int:
-    """Give each call of a scope that needs scratch a place from `base` on, and return the end of the highest.
+def _place_scratch(body: Block, trip: list | None, base: int, threads: int, small: int, places: _ScratchPlaces) -> int:
+    """Place the scratch of the calls of one scope from `base` on. Returns the end of the highest.
 
-    Calls of one scope that need more than `small` bytes share their scratch: each begins with a barrier of the scope.
-    The others have their own, and need that barrier only where they may come again with no other one in between.
-    Scopes inside it have scratch of their own, since they may run beside each other, and beside what other threads
-    still read from before. Where a scope stands at a place known at run time, each place that it may take has its own.
+    Calls that need more than `small` bytes share their scratch: each begins with a barrier of the scope. The others have their own, and need that
+    barrier only where they may run again with no other barrier in between. Scopes inside have scratch of their own, since they may run beside each
+    other, and beside threads that still read from before. A scope whose place is known at run time only has scratch for each place it may take.
     """
     calls, scopes = [], []
-    _collect(body, trip, calls, scopes)
+    _collect_scratch_uses(body, trip, calls, scopes)
     for call, nbytes, again in calls:
         if nbytes <= small:
             places.offsets[call.results[0]] = base
@@ -97,8 +101,8 @@ def _scratch(body: Block, trip: list | None, base: int, threads: int, small: int
             places.offsets[call.results[0]] = base
             top = max(top, base + -(-nbytes // 128) * 128)
     for scope, trip in scopes:
-        inner = _Places({}, {}, places.unused)
-        span = _scratch(scope.body, trip, top, threads, small, inner) - top
+        inner = _ScratchPlaces({}, {}, places.unused)
+        span = _place_scratch(scope.body, trip, top, threads, small, inner) - top
         slots = 1
         if isinstance(scope.first, Value) and span:
             slots = threads // UNIT[scope.kind]
@@ -109,26 +113,28 @@ def _scratch(body: Block, trip: list | None, base: int, threads: int, small: int
     return top
 
 
-def _bytes(node) -> int:
-    """The scratch that a node needs, if it is a call that does; it then has a barrier in its middle."""
+def _scratch_bytes(node) -> int:
+    """The scratch that a node needs. A call with scratch has a barrier in its middle."""
     return node.op.rules["scratch"](node) if isinstance(node, Call) and "scratch" in node.op.rules else 0
 
 
-def _collect(block: Block, trip: list | None, calls: list[tuple[Call, int, bool]], scopes: list[tuple[Scope, list | None]]) -> None:
-    """The calls of one scope that need scratch, with its bytes and whether they may come again before any other barrier;
-    and the scopes opened in it. `trip` are the nodes that each trip of the innermost loop around passes, if there is one."""
+def _collect_scratch_uses(block: Block, trip: list | None, calls: list[tuple[Call, int, bool]], scopes: list[tuple[Scope, list | None]]) -> None:
+    """Collect (call, bytes, whether it may run again before any other barrier) for the scratch of one scope, and the scopes in it.
+
+    `trip` has the nodes that each trip of the innermost loop around passes, None outside of loops.
+    """
     for node in block.nodes:
         match node:
             case Scope(body=body):
                 scopes.append((node, None if trip is None else [*body.nodes, *trip]))
             case Call():
-                if nbytes := _bytes(node):
+                if nbytes := _scratch_bytes(node):
                     others = (n for n in trip or () if n is not node and isinstance(n, Call))
-                    calls.append((node, nbytes, trip is not None and not any(n.op is sync or _bytes(n) for n in others)))
+                    calls.append((node, nbytes, trip is not None and not any(n.op is sync or _scratch_bytes(n) for n in others)))
             case For() | While():
                 nodes = [n for inner in blocks(node) for n in inner.nodes]
                 for inner in blocks(node):
-                    _collect(inner, nodes, calls, scopes)
+                    _collect_scratch_uses(inner, nodes, calls, scopes)
             case If():
                 for inner in blocks(node):
-                    _collect(inner, trip, calls, scopes)
+                    _collect_scratch_uses(inner, trip, calls, scopes)

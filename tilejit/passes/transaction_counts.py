@@ -1,9 +1,9 @@
-"""Compare the bytes that a barrier is told to expect with those that its copies bring, where both are plain to see.
+"""Check transaction counts: does a barrier expect the bytes that its copies bring? Only where both are evident from the kernel.
 
-That is where one block of the kernel, and nothing else, arms a barrier once with a constant and issues the copies on it. Where
-control flow is the same for all CTAs of a cluster, a multicast to the whole of it brings its bytes once from every CTA, and
-what each CTA sends to another one than all others do brings each of them what it sends. The simulator finds the other
-mistakes of this kind. PTX ISA, "Tracking asynchronous operations by the mbarrier object".
+They are where one block of the kernel, and nothing else, arms a barrier once with a constant and issues the copies on it. Where control flow is
+uniform in a cluster, a multicast to all of it brings its bytes once from every CTA; and if the CTAs send to peers by a permutation of their
+ranks, each receives what it sends. The simulator finds the other mistakes of this kind. PTX ISA, "Tracking asynchronous operations by the
+mbarrier object".
 """
 
 from __future__ import annotations
@@ -14,31 +14,31 @@ from math import prod
 from ..errors import CompilationError
 from ..ir.graph import Block, Call, Const, Graph, Value, blocks, operands, walk
 from ..types import Barrier, BarrierRef
-from .clusters import at_rank, blocks_alike
+from .clusters import cluster_uniform_blocks, value_at_rank
 
-ARM, COPIES, HARMLESS = "mbarrier_arrive_expect_tx", {"copy_async": 2, "remote": 2}, ("mbarrier_wait", "mbarrier_test")  # the barrier's argument
+ARM, COPIES, HARMLESS = "mbarrier_arrive_expect_tx", {"copy_async": 2, "remote": 2}, ("mbarrier_wait", "mbarrier_test")  # {copy: its barrier operand}
 
 
 @dataclass
-class Uses:
-    """What a kernel does with one block of barriers: the calls by index, and whether all of them are understood."""
+class BarrierUses:
+    """The uses of one block of barriers, by the barrier's index, and whether all of them are understood here."""
 
     arms: dict[object, list[tuple[Block, Call]]] = field(default_factory=dict)
     copies: dict[object, list[tuple[Block, Call]]] = field(default_factory=dict)
     indices: set = field(default_factory=set)
-    plain: bool = True
+    understood: bool = True
 
 
-def check_announced(graph: Graph) -> Graph:
-    """The graph itself. CompilationError where a barrier expects other bytes than its copies bring."""
-    uses: dict[Value, Uses] = {}
+def check_transaction_counts(graph: Graph) -> Graph:
+    """The graph unchanged. CompilationError where a barrier expects other bytes than its copies bring."""
+    uses: dict[Value, BarrierUses] = {}
     refs: dict[Value, tuple[Value, object]] = {}
     _collect(graph.body, uses, refs)
-    ranks, alike = prod(graph.launch.cluster or (1,)), blocks_alike(graph.body)
+    ranks, alike = prod(graph.launch.cluster or (1,)), cluster_uniform_blocks(graph.body)
     made = {r: node for node in walk(graph.body) if isinstance(node, Call) for r in node.results}
     for barriers, found in uses.items():
         certain = all(isinstance(i, int) for i in found.indices) or len(found.indices) == 1
-        if not found.plain or not certain or barriers.type.count != 1:
+        if not found.understood or not certain or barriers.type.count != 1:
             continue
         for index, arms in found.arms.items():
             _compare(arms, found.copies.get(index, []), lambda block, copy: _count(copy, ranks, block in alike, made))
@@ -50,19 +50,19 @@ def _collect(block: Block, uses: dict, refs: dict) -> None:
         if isinstance(node, Call):
             _call(block, node, uses, refs)
         else:
-            _unclear(operands(node), uses, refs)
+            _give_up(operands(node), uses, refs)
         for inner in blocks(node):
             _collect(inner, uses, refs)
-    _unclear(block.yields, uses, refs)
+    _give_up(block.yields, uses, refs)
 
 
 def _call(block: Block, call: Call, uses: dict, refs: dict) -> None:
     name = call.op.name
     if name == "mbarrier_at" and isinstance(call.args[0].type, Barrier):
-        made = uses.setdefault(call.args[0], Uses())
+        made = uses.setdefault(call.args[0], BarrierUses())
         index = call.args[1].value if isinstance(call.args[1], Const) else call.args[1]
         made.indices.add(index)
-        made.plain = made.plain and not call.attrs["peer"]
+        made.understood = made.understood and not call.attrs["peer"]
         refs[call.result] = call.args[0], index
         return
     at = COPIES.get(name, len(call.args))
@@ -73,18 +73,19 @@ def _call(block: Block, call: Call, uses: dict, refs: dict) -> None:
         barriers, index = refs[call.args[0]]
         uses[barriers].arms.setdefault(index, []).append((block, call))
     elif name not in HARMLESS:
-        _unclear(call.args, uses, refs)
+        _give_up(call.args, uses, refs)
 
 
-def _unclear(values, uses: dict, refs: dict) -> None:
-    """These barriers are used in ways that are not followed here."""
+def _give_up(values, uses: dict, refs: dict) -> None:
+    """Note that the barriers among `values` have uses that are not analysed here."""
     for x in values:
         if isinstance(x, Value) and isinstance(x.type, (Barrier, BarrierRef)):
             barriers = refs[x][0] if x in refs else x
-            uses.setdefault(barriers, Uses()).plain = False
+            uses.setdefault(barriers, BarrierUses()).understood = False
 
 
 def _compare(arms: list, copies: list, count) -> None:
+    """CompilationError where the one arming of a barrier announces other bytes than its copies bring; ``count(block, copy)`` as `_count`."""
     if len(arms) != 1:
         return
     (block, arm), announced = arms[0], arms[0][1].args[1]
@@ -104,10 +105,10 @@ def _compare(arms: list, copies: list, count) -> None:
 
 
 def _count(copy: Call, ranks: int, alike: bool, made: dict) -> int | None:
-    """How often the copy brings the bytes of its region to the barrier of its own CTA; None where that is not followed."""
+    """How many times a copy's bytes arrive on the barrier of its own CTA; None where that is not known."""
     if getattr(copy.choice.plan, "completion", None) != "bytes":
         return None
-    if copy.args[0].type.buffer.peer and not (alike and _to_each_once(copy.args[0], made, ranks)):
+    if copy.args[0].type.buffer.peer and not (alike and _permutes_ranks(copy.args[0], made, ranks)):
         return None
     if copy.op.name == "remote":
         return None if copy.attrs["each_thread"] else 1
@@ -120,13 +121,13 @@ def _count(copy: Call, ranks: int, alike: bool, made: dict) -> int | None:
     return ranks if alike and mask is not True and mask == (1 << ranks) - 1 else None
 
 
-def _to_each_once(place: Value, made: dict, ranks: int) -> bool:
-    """Whether the CTAs of a cluster that write to this place of a peer each write to another one: the peer's rank is the own
-    one plus a constant modulo the cluster, or exclusive-or a constant."""
+def _permutes_ranks(place: Value, made: dict, ranks: int) -> bool:
+    """Whether the CTAs of a cluster address different peers by this place: the peer's rank is a permutation of the CTA's own, such as
+    a constant added modulo the cluster's size, or exclusive-or a constant."""
     while place in made and made[place].op.name != "peer_buffer":
         place = made[place].args[0]
     if place not in made or len(made[place].args) < 2:
         return False
     rank, cluster = made[place].args[1], range(ranks)
-    reached = [at_rank(rank, made, own, ranks) for own in cluster]
+    reached = [value_at_rank(rank, made, own, ranks) for own in cluster]
     return None not in reached and sorted(reached) == list(cluster)

@@ -1,7 +1,7 @@
-"""Scans of loads that may reach out of bounds at their end: whether what they make of it reaches a result that is kept.
+"""Scans over loads that may reach out of bounds at their end: does what the padding contributes reach a result that is kept?
 
-A scan towards the end meets what lies beyond an array after all else, and so do elementwise work on its elements and further such scans; a
-store to a region drops the elements that are beyond the array's end.
+A scan towards the end meets the elements beyond the array after all others, so they affect only results beyond the array's end. Elementwise
+work and further scans preserve that, and a store to a region drops those elements.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def tail_warnings(graph: Graph, facts: Facts, tails: tuple[Tail, ...]) -> list[W
         return []
     context, uses = Context(graph, facts), _uses(graph.body)
     inside = lambda tail: all(_begins_inside(context, start) for start, _ in tail.loads)
-    with context.inside(graph.body):
+    with context.in_block(graph.body):
         return [tail.warning for tail in tails if not (inside(tail) and _is_dropped(context, tail, uses))]
 
 
@@ -39,21 +39,21 @@ def _begins_inside(context: Context, start: Operand) -> bool:
 
 
 def _uses(body: Block) -> dict[Operand, list[tuple[Node, tuple[Value, ...]]]]:
-    """What reads each value, and the values that are the same there: those of a loop that carries it, or of a branch that chooses it."""
+    """For each value its uses: (node, aliases). Where a loop carries the value or a branch yields it, the aliases are its names there."""
     found: dict[Operand, list] = {}
     for node in walk(body):
         same: list[tuple[Operand, tuple[Value, ...]]] = []
         if isinstance(node, (For, While)):
             same = [(x, (c.inner, c.result)) for c, y in zip(node.carried, node.body.yields) for x in (c.init, y)]
         elif isinstance(node, If):
-            same = [(x, (result,)) for result, *ways in zip(node.results, node.then.yields, node.orelse.yields) for x in ways]
+            same = [(x, (result,)) for result, *sides in zip(node.results, node.then.yields, node.orelse.yields) for x in sides]
         for x, values in same or [(x, ()) for x in operands(node)]:
             found.setdefault(x, []).append((node, values))
     return found
 
 
 def _is_dropped(context: Context, tail: Tail, uses: dict) -> bool:
-    """Whether all that is made of a scan is stored, and its tail beyond the ends of arrays."""
+    """Whether every use of a scan ends in a store, and its tail lies beyond the end of the array stored to."""
     seen, queue, stored = set(), [(x, tail.axis) for x in tail.scanned], False
     while queue:
         found = queue.pop()
@@ -67,7 +67,7 @@ def _is_dropped(context: Context, tail: Tail, uses: dict) -> bool:
             elif same:
                 queue += [(x, axis) for x in same]
             else:
-                after = _after(node, value, axis)
+                after = _axis_after(node, value, axis)
                 if after is None:
                     return False
                 queue += [(x, after) for x in node.results if isinstance(x.type, Tile)]
@@ -75,24 +75,24 @@ def _is_dropped(context: Context, tail: Tail, uses: dict) -> bool:
 
 
 def _ends_as_loads(context: Context, place: Value, axis: int, tail: Tail) -> bool:
-    """Whether an array that a tile is stored to ends along an axis where what was loaded does, or before that, in the call at hand."""
+    """Whether the array that a tile is stored to ends, along an axis, where the loaded arrays do or before, for the arguments at hand."""
     t = place.type
     if not isinstance(t, Region) or t.scope != "global" or t.buffer.narrowed is not None:
         return False
     d = t.kept[axis]
     start, size = context.definition(place).args[1 + d], lambda n: n if isinstance(n, int) else context.facts.values[n.arg].shape[n.dim]
-    return all(_same(context, start, other) and size(t.buffer.shape[d]) <= size(n) for other, n in tail.loads)
+    return all(_computed_alike(context, start, other) and size(t.buffer.shape[d]) <= size(n) for other, n in tail.loads)
 
 
-def _same(context: Context, one: Operand, other: Operand) -> bool:
-    """Whether two integers are computed alike."""
+def _computed_alike(context: Context, one: Operand, other: Operand) -> bool:
+    """Whether two integers are computed by the same operations from the same operands."""
     seen, left = set(), [(one, other)]
     while left:
         pair = one, other = left.pop()
         if pair in seen or one is other or isinstance(one, Const) and isinstance(other, Const) and one.value == other.value:
             continue
         seen.add(pair)
-        a, b = context.made.get(one), context.made.get(other)
+        a, b = context.definitions.get(one), context.definitions.get(other)
         if a is None or b is None or a.op is not b.op or a.op.effect != "pure" or a.attrs != b.attrs or len(a.args) != len(b.args):
             return False
         if a.results.index(one) != b.results.index(other):
@@ -101,8 +101,8 @@ def _same(context: Context, one: Operand, other: Operand) -> bool:
     return True
 
 
-def _after(node: Node, value: Value, axis: int) -> int | None:
-    """The axis of a call's results at whose end the tail of an operand's axis is; None where it may be elsewhere."""
+def _axis_after(node: Node, value: Value, axis: int) -> int | None:
+    """The axis of a call's results that the tail is at the end of, given the operand's; None where it may be elsewhere."""
     if not isinstance(node, Call):
         return None
     op, attrs, shape = node.op, node.attrs, type_of(value).shape

@@ -1,8 +1,9 @@
-"""Pipelined loops by roles: one thread of a warpgroup of its own issues all copies, the warps of the kernel do the rest.
+"""Warp specialization of pipelined loops: one thread of added warps (the producer) issues all copies, the kernel's own warps (the consumers)
+do the rest.
 
-The consumers run the kernel's body with waits for full slots in place of the copies, and release each slot. The producer runs
-what decides where the copies go: the same loops and branches, with waits for empty slots. It comes after the consumers, so
-that their ids are what they would be without it.
+The consumers run the kernel's body, with waits for full slots in place of the copies, and release each slot. The producer runs what decides
+where the copies go: the same loops and branches, with waits for empty slots. Its warps come after the consumers', so that these keep their
+ids.
 """
 
 from __future__ import annotations
@@ -19,19 +20,19 @@ from ..ops.ring_release import arrivals, ring_release
 from ..ops.shared import sync
 from ..ops.tmem.slots import met_in, reads_late
 from .context import Context
-from .flights import left_in_flight
-from .pipeline import Loops, in_flight_of, one_of, turned
-from .slices import Copier, acts, defined, without_unused
-from .staging import VIEWS, Finder, Staged
+from .pipeline import PipelineWriter, bounded_slot, deferrable_wait_of, slot_after
+from .products_in_flight import with_deferred_wait
+from .program_slices import Copier, defined, has_effect, without_dead_code
+from .staging import VIEWS, StagedLoop, StagedLoopFinder
 
-FIXED = ("alloc_shared", "alloc_tmem", "mbarrier_init")
-# Registers of a producer's and of a consumer's thread on Hopper, where accumulators take most of them, by the warpgroups that
-# consume: what 64 K registers allow.
+HOISTED = ("alloc_shared", "alloc_tmem", "mbarrier_init")  # calls that stay outside of both scopes
+# {number of consumer warpgroups: registers of a thread of (the producer, a consumer)} on Hopper, where accumulators take most of the 64 K
+# registers of a multiprocessor.
 REGISTERS = {2: (40, 232), 3: (32, 160)}
 
 
-def split_roles(context: Context, found: Finder) -> Graph:
-    """The graph as two scopes side by side, and a launch with the producer's warps."""
+def specialize_warps(context: Context, found: StagedLoopFinder) -> Graph:
+    """The graph as two scopes side by side, and a launch with the producer's warps added."""
     graph, loops = context.graph, found.loops
     launch, first = graph.launch, next(iter(loops))
     warps, loc = launch.num_warps, first.loc
@@ -42,16 +43,16 @@ def split_roles(context: Context, found: Finder) -> Graph:
     added = 4 if groups else 1
     if warps + added > 32:
         raise CompilationError(f"warp_specialize adds {added} warps to the {warps} of num_warps, and a CTA has at most 32", loc)
-    meets = next((c for c in context.calls if launch.cluster and _meets_the_cluster(c)), None)
+    meets = next((c for c in context.calls if launch.cluster and _synchronises_cluster(c)), None)
     if meets is not None:
         raise CompilationError("all threads of the cluster meet here, and those of the producer run ahead: give the roles by hand (tile.warpgroup, "
                                "tile.ring)", meets.loc)
     regs = _registers(graph.target, launch, warps, [s.loop.pipeline.regs for s in loops.values()]) if groups else (None, None)
     consumer = Consumer(context, loops)
     body = consumer.block(graph.body)
-    producer = Producer(context, loops).made(graph.body)
-    fixed = tuple(n for n in body.nodes if isinstance(n, Call) and n.op.name in FIXED)
-    rest = without_unused(Block(tuple(n for n in body.nodes if n not in fixed)))
+    producer = Producer(context, loops).body_of(graph.body)
+    fixed = tuple(n for n in body.nodes if isinstance(n, Call) and n.op.name in HOISTED)
+    rest = without_dead_code(Block(tuple(n for n in body.nodes if n not in fixed)))
     kind, unit = ("warpgroup", 4) if groups else ("warp", 1)
     consumes = Scope(kind, Const(0, int32), warps // unit, rest, loc, regs[1])
     issues = Scope("elect", None, 1, producer, loc)
@@ -60,13 +61,14 @@ def split_roles(context: Context, found: Finder) -> Graph:
     return replace(graph, body=body, launch=replace(launch, num_warps=warps + added))
 
 
-def _meets_the_cluster(call: Call) -> bool:
-    """Whether all threads of the cluster come together: at its barrier, or around a multicast whose token is waited for."""
+def _synchronises_cluster(call: Call) -> bool:
+    """Whether all threads of the cluster meet at a call: its barrier, or a multicast whose token is waited for."""
     options = call.attrs.get("options") or {}
     return call.op.name in ("cluster_arrive", "cluster_wait") or bool(options.get("multicast") and options.get("token"))
 
 
 def _registers(target: str, launch, warps: int, asked: list) -> tuple[int | None, int | None]:
+    """The registers of a producer's and of a consumer's thread (None: what the launch gives)."""
     given = next((a for a in asked if a != (None, None)), None)
     if given is not None:
         return given
@@ -74,85 +76,88 @@ def _registers(target: str, launch, warps: int, asked: list) -> tuple[int | None
     return REGISTERS.get(warps // 4, (None, None)) if alone else (None, None)
 
 
-class Consumer(Loops):
-    """The kernel's own warps: each trip waits for its slot and releases it."""
+class Consumer(PipelineWriter):
+    """The kernel's own warps: each trip waits for its slot to be full and releases it."""
 
-    def arrivals(self, staged: Staged) -> int:
-        return staged.by_commit + (arrivals(self.context.graph.launch.threads) if self.by_threads(staged) else 0)
+    def arrivals(self, staged: StagedLoop) -> int:
+        return staged.by_commit + (arrivals(self.context.graph.launch.threads) if self.threads_release(staged) else 0)
 
-    def by_threads(self, staged: Staged) -> bool:
-        """Whether threads give the slots back, which commits do where products alone read them."""
+    def threads_release(self, staged: StagedLoop) -> bool:
+        """Whether threads arrive on the empty barriers. Where products into tensor memory alone read the slots, their commits do."""
         return not staged.by_commit or any(self.reads(n, staged) for n in walk(staged.loop.body))
 
-    def reads(self, node, staged: Staged) -> bool:
-        """Whether a node reads a slot in threads' own time."""
+    def reads(self, node, staged: StagedLoop) -> bool:
+        """Whether the threads themselves read a slot at a node, synchronously."""
         if not isinstance(node, Call) or node.op.name in VIEWS or node in staged.copies or reads_late(node):
             return False
         return any(self.context.buffer_of(a) in staged.rings for a in node.args if isinstance(a, Value))
 
-    def loop(self, staged: Staged, carried: tuple) -> None:
+    def loop(self, staged: StagedLoop, carried: tuple) -> None:
         g, loop = self.g, staged.loop
-        late = in_flight_of(staged)
+        deferred = deferrable_wait_of(staged)
         with g.block() as nodes:
             stage, phase = self.all(staged.slot.args)
-            slot = one_of(g, stage, staged.stages)
-            arrived = lambda: g.call(bars.wait_op, self.barrier(staged.full, slot), phase)
-            alone = staged.by_commit and by_one_thread(staged)
-            self.elected(staged, arrived) if alone else arrived()
-            self.rest_of(staged, stage)
+            slot = bounded_slot(g, stage, staged.stages)
+            await_full = lambda: g.call(bars.wait_op, self.barrier(staged.full, slot), phase)
+            alone = staged.by_commit and only_elected_thread(staged)
+            self.elected(staged, await_full) if alone else await_full()
+            self.body_without_copies(staged, stage)
             if staged.by_commit:
-                if not alone and not self.by_threads(staged):
-                    g.call(sync)  # a warp that has not seen the slot full yet would find the phase of a later turn
-                self.committed(staged, stage)
-            if late is None and self.by_threads(staged):
+                if not alone and not self.threads_release(staged):
+                    g.call(sync)  # else a slow warp could miss this phase of the full barrier and wait on a later one
+                self.commit_slot(staged, stage)
+            if deferred is None and self.threads_release(staged):
                 self.release(staged, slot)
-            elif late is not None:
-                nodes[:] = left_in_flight(nodes, late)
-                before = turned(g, stage, staged.stages - 1, staged.stages)
-                g.when(compare(g, "!=", loop.index, loop.start), lambda: self.release(staged, one_of(g, before, staged.stages)))
+            elif deferred is not None:
+                nodes[:] = with_deferred_wait(nodes, deferred)
+                before = slot_after(g, stage, staged.stages - 1, staged.stages)
+                g.when(compare(g, "!=", loop.index, loop.start), lambda: self.release(staged, bounded_slot(g, before, staged.stages)))
         g.append(replace(loop, carried=carried, body=Block(tuple(nodes), self.all(loop.body.yields)), pipeline=None))
-        if late is not None:
-            self.last(staged, late)
+        if deferred is not None:
+            self.after_loop(staged, deferred)
 
-    def last(self, staged: Staged, wait: Call) -> None:
-        """After the loop: await the last product, then release its slot."""
-        super().last(staged, wait)
+    def after_loop(self, staged: StagedLoop, wait: Call) -> None:
+        """After the loop: wait for the last product, then release its slot."""
+        super().after_loop(staged, wait)
         g, loop = self.g, staged.loop
         after = next(c.result for c in loop.carried if c.inner is staged.slot.args[0])
-        before = turned(g, after, staged.stages - 1, staged.stages)
-        g.when(compare(g, "<" if loop.step.value > 0 else ">", loop.start, loop.stop), lambda: self.release(staged, one_of(g, before, staged.stages)))
+        before = slot_after(g, after, staged.stages - 1, staged.stages)
+        any_trip = compare(g, "<" if loop.step.value > 0 else ">", loop.start, loop.stop)
+        g.when(any_trip, lambda: self.release(staged, bounded_slot(g, before, staged.stages)))
 
-    def release(self, staged: Staged, slot: Operand) -> None:
+    def release(self, staged: StagedLoop, slot: Operand) -> None:
+        """Arrive on a slot's empty barrier."""
         met = met_in(self.g, staged.loop.body.nodes, staged.rings)
         self.g.call(ring_release, self.barrier(staged.empty, slot), None, *staged.rings.values(), ranks=1, met=met)
 
 
-def by_one_thread(staged: Staged) -> bool:
-    """Whether all that a trip does but compute is done by the elected thread."""
+def only_elected_thread(staged: StagedLoop) -> bool:
+    """Whether the elected thread does all of a trip but its arithmetic."""
     rest = (n for n in staged.loop.body.nodes if n is not staged.slot and n not in staged.copies)
     return all(isinstance(n, Scope) and n.kind == "elect" or isinstance(n, Call) and n.op.effect == "pure" for n in rest)
 
 
 class Producer:
-    """What one thread does to issue the copies of all loops: the kernel's control flow, and nothing else of it."""
+    """The thread that issues the copies of all loops: it runs the kernel's control flow, and of the rest only what they need."""
 
-    def __init__(self, context: Context, loops: dict[For, Staged]):
+    def __init__(self, context: Context, loops: dict[For, StagedLoop]):
         self.context, self.loops = context, loops
-        self.writer = Loops(context, loops, make=False)
+        self.writer = PipelineWriter(context, loops, make=False)
 
-    def made(self, body: Block) -> Block:
-        for call in self.ahead_of_loops(body, False):
+    def body_of(self, body: Block) -> Block:
+        """The producer's part of a kernel. CompilationError where it would not be right ahead of the other warps."""
+        for call in self.calls_before_loops(body, False):
             if call.op.name == "ordered_load":
                 raise CompilationError(f"this load (sem={call.attrs['sem']!r}) orders what follows after what others write, and the "
                                        "producer, which runs ahead of the other warps, would not wait for it: give the roles by hand "
                                        "(tile.warpgroup, tile.ring)", call.loc)
         copier = Copier(self.kept)
-        sliced = without_unused(self.sliced(copier, body), acts)  # what comes after the last copy is none of its business
-        self.check(sliced)
+        sliced = without_dead_code(self.sliced(copier, body), has_effect)  # such as what comes after the last copy
+        self.check_dependencies(sliced)
         return sliced
 
-    def ahead_of_loops(self, block: Block, again: bool) -> Iterator[Call]:
-        """The calls at CTA scope that a pipelined loop comes after, if only in the next trip of a loop around (`again`)."""
+    def calls_before_loops(self, block: Block, again: bool) -> Iterator[Call]:
+        """The calls at CTA scope that run before a pipelined loop, perhaps in an earlier trip of a loop around both (`again`)."""
         holds = [any(n in self.loops for n in walk(Block((node,)))) for node in block.nodes]
         for n, node in enumerate(block.nodes):
             before = again or any(holds[n + 1:])
@@ -160,13 +165,14 @@ class Producer:
                 yield node
             elif isinstance(node, (For, While, If)):
                 for inner in blocks(node):
-                    yield from self.ahead_of_loops(inner, before or holds[n] and not isinstance(node, If))
+                    yield from self.calls_before_loops(inner, before or holds[n] and not isinstance(node, If))
 
     def kept(self, call: Call):
-        """What the producer does as well: it computes, and like the others begins after the grids that this one depends on."""
-        return (call,) if call.op.effect in ("pure", "reads") and call.op.name not in FIXED or bars.waits_for_grids(call) else ()
+        """The nodes for a call in the producer: it computes and loads, and waits for the preceding grids as the others do."""
+        return (call,) if call.op.effect in ("pure", "reads") and call.op.name not in HOISTED or bars.waits_for_grids(call) else ()
 
     def sliced(self, copier: Copier, block: Block) -> Block:
+        """The producer's part of a block, before dead code is removed."""
         nodes = []
         for node in block.nodes:
             match node:
@@ -180,15 +186,15 @@ class Producer:
                     nodes += copier.node(node)
         return Block(tuple(nodes), copier.all(block.yields))
 
-    def loop(self, copier: Copier, staged: Staged) -> For:
-        """The loop with a wait for the empty slot, and the copies into it."""
+    def loop(self, copier: Copier, staged: StagedLoop) -> For:
+        """The loop with, in each trip, a wait for the slot to be empty and the copies into it."""
         loop, g = staged.loop, self.writer.g
 
         def body(block: Block) -> Block:
             with g.block() as nodes:
                 g.loc = loop.loc
                 for node in block.nodes:
-                    if isinstance(node, Call) and node.op.effect == "pure" and node not in staged.places:
+                    if isinstance(node, Call) and node.op.effect == "pure" and node not in staged.address_nodes:
                         g.append(copier.call(node))
                 self.writer.new = copier.values
                 stage, phase = copier.all(staged.slot.args)
@@ -199,9 +205,9 @@ class Producer:
         made, = _with_blocks(copier, loop, body)
         return replace(made, pipeline=None)
 
-    def check(self, body: Block) -> None:
-        """CompilationError where the copies depend on what the producer does not do."""
-        known = {r for n in self.context.graph.body.nodes if isinstance(n, Call) and n.op.name in FIXED for r in n.results}
+    def check_dependencies(self, body: Block) -> None:
+        """CompilationError where the copies depend on something that the producer does not run."""
+        known = {r for n in self.context.graph.body.nodes if isinstance(n, Call) and n.op.name in HOISTED for r in n.results}
         known |= set(self.context.graph.params) | {v for s in self.loops.values() for v in (*s.rings.values(), s.full, s.empty)}
         there = known | {r for n in walk(body) for r in defined(n)}
         changed = {self.context.buffer_of(place) for place in written(self.context.calls)}
@@ -213,14 +219,14 @@ class Producer:
                                        "the kernel writes what it reads; give the roles by hand (tile.warpgroup, tile.ring)", node.loc)
             for o in operands(node):
                 if isinstance(o, Value) and o not in there:
-                    made = self.context.made.get(o)
+                    made = self.context.definitions.get(o)
                     what = f"{o.name}, which {made.op.name} makes at line {made.loc.line}" if made is not None else o.name
                     raise CompilationError(f"the loops around the copies depend on {what}: the producer runs ahead of the other warps "
                                            "and cannot wait for it; give the roles by hand (tile.warpgroup, tile.ring)", node.loc)
 
 
 def _with_blocks(copier: Copier, node, block) -> list:
-    """`node` copied, its blocks as `block` makes them."""
+    """A copy of `node` in which ``block(b)`` stands for each of its blocks."""
     outer, copier.block = copier.block, block
     try:
         return copier.node(node)

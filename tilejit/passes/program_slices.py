@@ -1,4 +1,4 @@
-"""Parts of a graph: what some calls need of a block, copies of it under new names, and taking out what nothing uses."""
+"""Slices of a graph: the part that some operands depend on, copies of nodes under new names, and dead code elimination."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from ..ir.graph import Block, Call, Carry, For, If, Node, Rewriter, Scope, Value
 REMOVABLE = ("pure", "reads")
 
 
-def needed(block: Block, calls: Iterable[Call]) -> tuple[tuple[Node, ...], set[Value]]:
-    """The nodes directly in `block` that the operands of `calls` depend on, each with only what they need of it, in order; and the
-    values that they take from elsewhere."""
+def backward_slice(block: Block, calls: Iterable[Call]) -> tuple[tuple[Node, ...], set[Value]]:
+    """The nodes directly in `block` that the operands of `calls` depend on, in order and each pruned to what they need of it; and the values
+    that these nodes take from outside of the block."""
     asked = replace(block, yields=tuple(o for c in calls for o in c.args))
-    live = _live(asked, _nothing_acts)
-    kept = _kept(asked, live, _nothing_acts).nodes
+    live = _live_values(asked, _nothing_acts)
+    kept = _pruned(asked, live, _nothing_acts).nodes
     return kept, live - {v for node in walk(Block(kept)) for v in defined(node)}
 
 
 def defined(node: Node) -> Iterator[Value]:
-    """What a node itself defines, after it and in its blocks."""
+    """What a node defines: its results, and what it defines for its own blocks."""
     yield from results(node)
     if isinstance(node, (For, While)):
         yield from (c.inner for c in node.carried)
@@ -28,27 +28,28 @@ def defined(node: Node) -> Iterator[Value]:
         yield node.index
 
 
-def acts(call: Call) -> bool:
-    """Whether a call does more than give its results."""
+def has_effect(call: Call) -> bool:
+    """Whether a call does more than compute its results."""
     return call.op.effect not in REMOVABLE
 
 
-def acts_or_waits(call: Call) -> bool:
-    """The same, or reads what others write meanwhile, which a loop may wait for that does nothing else."""
-    return acts(call) or call.op.name == "ordered_load" or call.op.name.startswith("ptx_") and call.op.effect == "reads"
+def has_effect_or_waits(call: Call) -> bool:
+    """Whether a call has an effect, or reads what others may write meanwhile: an otherwise empty loop may wait for that."""
+    return has_effect(call) or call.op.name == "ordered_load" or call.op.name.startswith("ptx_") and call.op.effect == "reads"
 
 
 def more_than_arithmetic(call: Call) -> bool:
-    """Whether a call is more than the arithmetic that its results are: it reads or does something."""
+    """Whether a call reads memory or has an effect."""
     return call.op.effect != "pure" or not call.results
 
 
 def _nothing_acts(call: Call) -> bool:
+    """The predicate of a slice that keeps calls for their results alone."""
     return False
 
 
 class Copier(Rewriter):
-    """Copies nodes with new values for all that they define; ``change(call)`` gives the nodes that a call becomes."""
+    """Copies nodes, with new values for all that they define. ``change(call)`` gives the nodes to copy in place of a call."""
 
     def __init__(self, change: Callable[[Call], Iterable[Node]] = lambda call: (call,)):
         super().__init__()
@@ -89,25 +90,28 @@ class Copier(Rewriter):
                 return [replace(node, first=self(node.first), body=self.block(node.body))]
 
 
-def without_unused(block: Block, acts: Callable[[Call], bool] = acts_or_waits) -> Block:
-    """`block` without the calls, carried values, branches and loops that have no effect and on which nothing depends that has."""
-    return _kept(block, _live(block, acts), acts)
+def without_dead_code(block: Block, has_effect: Callable[[Call], bool] = has_effect_or_waits) -> Block:
+    """`block` without the calls, carried values, branches and loops that neither have an effect nor contribute to one that has.
+
+    `has_effect` is the predicate of the calls that must stay.
+    """
+    return _pruned(block, _live_values(block, has_effect), has_effect)
 
 
-def _live(block: Block, acts: Callable[[Call], bool]) -> set[Value]:
-    """Every value on which depends what the block yields, or a call that acts."""
-    behind: dict[Value, tuple] = {}  # a value -> the operands it is made of
+def _live_values(block: Block, has_effect: Callable[[Call], bool]) -> set[Value]:
+    """Every value that the block's yields, or a call with an effect, depend on."""
+    behind: dict[Value, tuple] = {}  # a value -> the operands that it depends on
     waiting: list = []
 
     def visit(node: Node) -> bool:
-        """Note what the node's values are made of; whether something in it has an effect."""
+        """Note what the node's values depend on. Returns whether there is an effect in it."""
         inside = [visit(inner) for b in blocks(node) for inner in b.nodes]
         match node:
             case Call(args=args, results=made):
                 behind.update((r, args) for r in made)
-                if acts(node):
+                if has_effect(node):
                     waiting.extend(args)
-                return acts(node)
+                return has_effect(node)
             case For(start=start, stop=stop, step=step):
                 steers = (start, stop, step)
                 behind[node.index] = steers
@@ -137,34 +141,35 @@ def _live(block: Block, acts: Callable[[Call], bool]) -> set[Value]:
     return live
 
 
-def _kept(block: Block, live: set[Value], acts: Callable[[Call], bool]) -> Block:
+def _pruned(block: Block, live: set[Value], has_effect: Callable[[Call], bool]) -> Block:
+    """A block without what is neither live nor has an effect."""
     nodes = []
     for node in block.nodes:
         match node:
             case Call(results=made):
-                gone = not acts(node) and not any(r in live for r in made)
+                gone = not has_effect(node) and not any(r in live for r in made)
             case Scope():
-                node = replace(node, body=_kept(node.body, live, acts))
+                node = replace(node, body=_pruned(node.body, live, has_effect))
                 gone = not node.body.nodes
             case If(then=then, orelse=orelse, results=made):
                 at = [n for n, r in enumerate(made) if r in live]
-                node = replace(node, then=_yielding(then, at, live, acts), orelse=_yielding(orelse, at, live, acts),
+                node = replace(node, then=_pruned_yields(then, at, live, has_effect), orelse=_pruned_yields(orelse, at, live, has_effect),
                                results=tuple(made[n] for n in at))
                 gone = not at and not node.then.nodes and not node.orelse.nodes
             case For(carried=carried) | While(carried=carried):
                 at = [n for n, c in enumerate(carried) if c.inner in live or c.result in live]
-                node = replace(node, carried=tuple(carried[n] for n in at), body=_yielding(node.body, at, live, acts))
+                node = replace(node, carried=tuple(carried[n] for n in at), body=_pruned_yields(node.body, at, live, has_effect))
                 gone = not at and not node.body.nodes
                 if isinstance(node, While):
-                    node = replace(node, test=_kept(node.test, live, acts))
-                    gone = gone and not any(isinstance(c, Call) and acts(c) for c in walk(node.test))
+                    node = replace(node, test=_pruned(node.test, live, has_effect))
+                    gone = gone and not any(isinstance(c, Call) and has_effect(c) for c in walk(node.test))
         if not gone:
             nodes.append(node)
     return replace(block, nodes=tuple(nodes))
 
 
-def _yielding(block: Block, at: list[int], live: set[Value], acts: Callable[[Call], bool]) -> Block:
-    return replace(_kept(block, live, acts), yields=tuple(block.yields[n] for n in at))
+def _pruned_yields(block: Block, at: list[int], live: set[Value], has_effect: Callable[[Call], bool]) -> Block:
+    return replace(_pruned(block, live, has_effect), yields=tuple(block.yields[n] for n in at))
 
 
-__all__ = ["Copier", "acts", "defined", "more_than_arithmetic", "needed", "without_unused"]
+__all__ = ["Copier", "backward_slice", "defined", "has_effect", "more_than_arithmetic", "without_dead_code"]
