@@ -38,7 +38,7 @@ class Chunk(Flight, Verdicts):
         self.contended = checks and any(m is not None and m.shadow.threads is not None for m in arguments)
         self.grid, self.cluster, self.arguments = grid, cluster, arguments
         self.rng, self.patient = rng, patient
-        self.serial = next(self.SERIALS)   # of this process
+        self.serial = next(self.SERIALS)   # unique in this process
         self.clusters, self.ranks = len(which), int(np.prod(cluster))
         self.rows = self.clusters * self.ranks
         self._number(which)

@@ -198,7 +198,7 @@ class GlobalAccess:
         if not self.checks or owner is None:
             return
         memory, t = buffer.memory, region.type
-        one = lambda x: np.asarray(x, np.int64).reshape(-1)[:1]  # an array wraps, as addresses do
+        one = lambda x: np.asarray(x, np.int64).reshape(-1)[:1]  # arrays wrap on overflow, as addresses do
         first = one(buffer.base) + memory.itemsize * sum(one(s) * k for s, k in zip(region.starts, buffer.strides))
         n = int(np.prod(t.shape))
         if (id(self.fiber.node), "global", int(first[0]) % 128, n) in self.sim.traffic:

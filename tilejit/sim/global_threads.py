@@ -88,7 +88,7 @@ class Accessor:
         found = [of(world.clocks) for world, _ in worlds]
         if len(worlds) == 1:
             return found[0][None], 0
-        number = np.zeros(int(self.m.ctas.max()) + 3, np.int64)  # by CTA + 1; the last is that of MANY
+        number = np.zeros(int(self.m.ctas.max()) + 3, np.int64)  # indexed by CTA + 1; the last entry is for MANY
         for n, (_, positions) in enumerate(worlds):
             number[self.m.ctas[positions] + 1] = n + 1
         return np.stack([np.full_like(found[0], nobody), *found]), number[ids]

@@ -51,7 +51,7 @@ def simulate(graph: Graph, grid: tuple[int, ...], args: list, *, seed: int = 0, 
         chunk = Chunk(program, grid, cluster, range(first, min(first + size, clusters)), env, arguments, report, rng,
                       patient=seed == 0, checks=checks)
         chunk.global_clocks = clocks
-        with np.errstate(all="ignore"):  # a GPU's arithmetic raises nothing
+        with np.errstate(all="ignore"):  # as on a GPU, arithmetic raises no exceptions
             chunk.run()
         clocks = chunk.global_clocks
         if watch is not None:

@@ -67,7 +67,7 @@ class Report:
 
     def __init__(self, max_findings: int = 100):
         self.max_findings = max_findings
-        self.launch = next(self.LAUNCHES)   # of this process
+        self.launch = next(self.LAUNCHES)   # unique in this process
         self._findings: dict[tuple[str, int], Finding] = {}
         self.writer: Writer | None = None
         self.stats: dict[str, Counter | int] = {

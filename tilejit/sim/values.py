@@ -85,7 +85,7 @@ class SimBuffer(Batched):
     shape: tuple[int, ...]
     strides: tuple[int, ...] | None = None
     peer: np.ndarray | None = None
-    lows: tuple | None = None    # of a window: the first element of each dimension, and how many there are
+    lows: tuple | None = None    # for a window: the first element and the number of elements per dimension
     counts: tuple | None = None
 
 
@@ -116,7 +116,7 @@ class SimBarrier(Batched):
     first: int
     index: np.ndarray | None = None
     peer: np.ndarray | None = None
-    lows: tuple | None = None    # of a window: the first element of each dimension, and how many there are
+    lows: tuple | None = None    # for a window: the first element and the number of elements per dimension
     counts: tuple | None = None
 
     def at(self, index: np.ndarray) -> "SimBarrier":
