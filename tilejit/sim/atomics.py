@@ -8,7 +8,7 @@ _UFUNC = {"add": np.add, "sub": np.subtract, "min": np.minimum, "max": np.maximu
           "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
 EXTREMES = {"min": np.minimum, "max": np.maximum, "minimum": np.minimum, "maximum": np.maximum}
 
-#: A float32 sum that is NaN has these bits, whatever the operands (measured on an H200).
+#: A float32 sum that is NaN has these bits, whatever NaNs the operands are (measured on an H200).
 NAN_SUM = np.array(0x7fffffff, np.uint32).view(np.float32)
 
 

@@ -34,7 +34,7 @@ class MBarrier:
     then its completion is known only to those that waited for it).
 
     `expected` and `issued` are the bytes announced and sent in the current phase; `expect_line` is the line of the last
-    announcement. `arrived` maps the column of each thread that arrived in the current phase to its epoch, `ended` is the same for
+    announcement. `arrived` maps the column of each atom that arrived in the current phase to its epoch, `ended` is the same for
     the last phase. `engines` says whether asynchronous operations take part in the current phase. `unseen` says whether they did in
     the last one: its arrivals alone then do not prove that it is over. `early` is the (CTA rank, line) of an arrival that is not
     ordered after the end of the previous phase.

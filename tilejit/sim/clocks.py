@@ -17,7 +17,8 @@ import copy
 
 import numpy as np
 
-# The planes of a clock: up to which epoch accesses happen before; are also ordered for the async proxy; reads are done; waits are over.
+# The planes of a clock. Up to their epochs, a column's accesses happen before (ORDER), and are visible to the async proxy too (FENCED);
+# its reads are done (READ); its waits are over (PASSED).
 ORDER, FENCED, READ, PASSED = range(4)
 # For kernels with tensor memory: accesses followed by a tcgen05.fence::before_thread_sync before their release; and of these, those whose
 # acquire was followed by a tcgen05.fence::after_thread_sync.

@@ -115,7 +115,7 @@ class Machine(GlobalAccess, OrderedAccess, SharedAccess, Synchronisation, Engine
         return slice(first, last + 1) if last - first + 1 == self.batch else self.rows
 
     def rows_of(self, peer: np.ndarray | None) -> slice | np.ndarray:
-        """The rows of the CTAs of cluster rank `peer` (B or 1, 1) in the clusters of this batch; for None, of the batch itself."""
+        """The rows of the CTAs of cluster rank `peer` (B or 1, 1) in the clusters of this batch; for None, the rows of the batch itself."""
         if peer is None:
             return self.row_index
         clusters = self.rows % self.sim.clusters
@@ -249,7 +249,7 @@ class Machine(GlobalAccess, OrderedAccess, SharedAccess, Synchronisation, Engine
         return SimBuffer(type_, self.sim.shared, offset, tuple(type_.shape))
 
     def alloc_tmem(self, value: Any, type_: Buffer | None = None, column: int | None = None) -> SimBuffer:
-        """The buffer of an allocation in tensor memory: a power of two of whole columns, at least 32, after the earlier allocations."""
+        """The buffer of an allocation in tensor memory. It gets whole columns, a power of two of at least 32, after the earlier allocations."""
         type_ = type_ or value.type
         layout = type_.layout
         columns = -(-layout.span("TCol") * type_.dtype.nbytes // 4)

@@ -42,7 +42,7 @@ class GlobalMemory:
         self.origin = -low
         self.address = self.flat.__array_interface__["data"][0]
         self.maybe_written = False
-        self.touched = 0    # how many calls may access it; a call in a loop counts as 2
+        self.touched = 0    # how many accesses calls may make to it; a call that may repeat its access counts as 2
         self.shadow = None  # GlobalShadow, while checks are on
 
     @staticmethod

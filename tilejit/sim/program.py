@@ -143,7 +143,8 @@ def _maybe_written(nodes: tuple[Node, ...]) -> set[Value]:
 
 
 def _touched(body: Block, times: int = 1, root: dict[Value, Value] | None = None) -> Counter:
-    """How many calls of a kernel may access each buffer. A call in a loop counts as 2: more than once."""
+    """How often the calls of a kernel may access each buffer. A call counts once, or twice if it may access the buffer any number of times,
+    as in a loop."""
     root, found = {} if root is None else root, Counter()
     for node in body.nodes:
         for block in blocks(node):
