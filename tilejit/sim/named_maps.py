@@ -126,7 +126,7 @@ class NamedMaps:
                 leave_mark(slot, map_.slot.buffer.memory, at)
 
     def _blank(self, map_: SimMap, shared: bool, b: int, at: int) -> bool:
-        """Whether the 128 bytes are zeros. Such bytes become a map once every field has been edited."""
+        """Whether the 128 bytes are zeros, from which edits of single fields can build a map."""
         data = self.sim.shared.data[int(self.rows[b])] if shared else map_.slot.buffer.memory.bytes
         return not data[at:at + BYTES].any()
 

@@ -132,8 +132,8 @@ OPEN = 0xa5  # stands for bytes that the manual leaves open
 
 
 def steps_of(walk, offsets) -> tuple[np.ndarray, np.ndarray]:
-    """How many steps of the walk each pixel of a copy is from the first one; and for each pixel, the one whose halo it belongs to (for a
-    pixel outside of halos, itself)."""
+    """The pixels of a copy by their steps along the walk from its first one; and for each, the step of the last pixel up to it that is not in
+    a halo (its own if it is not in one)."""
     halo = int(np.asarray(offsets[0]).flat[0]) if walk.wide is not None and len(offsets) else 0
     size, count = (32, 4) if walk.wide == 1 else (walk.pixels, 1)
     steps = (np.arange(count)[:, None] * size + np.arange(size + halo)).reshape(-1)

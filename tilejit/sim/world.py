@@ -20,8 +20,8 @@ class AsyncOp:
 
     `reads` and `writes` are [(space, rank, cells)]. `collect(rows, params)` reads the sources for the CTAs `rows` and returns
     further params; `land(rows, params)` writes the destinations. `targets` are the mbarriers on which the operation completes,
-    [(rank, number, bytes)]. It lands when a thread waits for it, or by itself: the operation in flight with the smallest `due`
-    (a scheduler tick) lands first once everything else is waiting.
+    [(rank, number, bytes)]. It lands when a thread waits for it; otherwise at the scheduler's tick `due`, or earlier if
+    everything else is waiting (the operation with the smallest `due` first).
     """
 
     number: int
