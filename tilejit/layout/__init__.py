@@ -1,4 +1,4 @@
-"""Layouts: where each element of a tile lives, in memory, in tensor memory or in registers."""
+"""Layouts: where each element of a tile is, in memory, in tensor memory or in registers."""
 
 from .algebra import S, TileLayout, row_major, strided
 from .auto import Auto, auto

@@ -1,4 +1,4 @@
-"""The layout: a map from a logical index to coordinates on named axes, with its algebra and its short form."""
+"""`TileLayout`: a map from a logical index to coordinates on named axes, with its algebra and its short form."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from .swizzle import Swizzle
 
 @dataclass(frozen=True, init=False, repr=False)
 class TileLayout:
-    """Where each element of a tile lives: ``L(x) = swizzle({ D(x) + r + offset : r in replicas })``.
+    """Where each element of a tile is: ``L(x) = swizzle({ D(x) + r + offset : r in replicas })``.
 
-    The logical index x (row-major) is split over the `shards`, (extent, stride, axis) triples with the
-    outermost first; each digit times its stride adds to its axis. `replicas` are further places where
-    the same element lives, `offset` is {axis: value} and comes before the `swizzle`, which permutes
-    the coordinate on axis ``m``. Strides and offsets on ``m`` and ``reg`` count elements. Extents and
-    strides are ints; for global memory they may be symbols.
+    The logical index x (row-major) is split into digits by the `shards`, which are (extent, stride, axis)
+    triples, outermost first; D(x) adds each digit times its stride to the shard's axis. `replicas`, also
+    (extent, stride, axis), give further places of the same element. `offset` is {axis: value}. The `swizzle`
+    permutes the coordinate on axis ``m``, after the offset has been added. On the axes ``m`` and ``reg``,
+    strides and offsets count elements. Extents and strides are ints; for global memory they may be symbols.
 
     The short form is ``S[(8, 64):(64, 1)]`` (``S[8, 64]`` is row-major), ``S[(4, 8):(1 @ axis.warpid, 4 @
-    axis.laneid)]``, ``+ R[4 : 32 @ axis.TLane]``, ``+ 5 @ axis.warpid``, ``Swizzle(3, 3, 3) @ ...``;
-    a layout prints in it.
+    axis.laneid)]``, ``+ R[4 : 32 @ axis.TLane]``, ``+ 5 @ axis.warpid``, ``Swizzle(3, 3, 3) @ ...``; `repr`
+    returns it.
     """
 
     shards: tuple
@@ -36,7 +36,7 @@ class TileLayout:
     offsets: tuple  # the offset's items, in the order of AXES
     swizzle: Swizzle | None
 
-    __array_ufunc__ = None  # so that a NumPy integer leaves `n + layout` to this class
+    __array_ufunc__ = None  # so that `n + layout` with a NumPy integer calls __radd__
 
     def __init__(self, shards, replicas=(), offset=None, swizzle=None):
         if swizzle is not None and not isinstance(swizzle, Swizzle):
@@ -68,7 +68,7 @@ class TileLayout:
 
     @property
     def offset(self) -> dict[Axis, Any]:
-        """{axis: value}, without zeros."""
+        """The offset as {axis: value}, without zeros."""
         return dict(self.offsets)
 
     @property
@@ -78,19 +78,19 @@ class TileLayout:
 
     @cached_property
     def axes(self) -> tuple[Axis, ...]:
-        """The axes that it uses, from the widest owner inwards."""
+        """The axes that the layout uses, from the CTA inwards, memory last."""
         used = {s[2] for s in self.shards + self.replicas} | {name for name, _ in self.offsets}
         return tuple(name for name in AXES if name in used)
 
     def size(self, axis: str | None = None) -> Any:
-        """Number of logical elements, or of the shards' steps along one axis."""
+        """The number of logical elements, or, with an axis, the product of the extents of the shards on it."""
         wanted = None if axis is None else as_axis(axis)
         return prod(extent for extent, _, along in self.shards if wanted in (None, along))
 
     def span(self, axis: str = axis.m) -> Any:
-        """One more than the largest coordinate on an axis, replicas and offset included.
+        """The largest coordinate on an axis plus 1, including replicas and offset.
 
-        In swizzled memory it is rounded up to the elements among which the swizzle moves them.
+        In swizzled memory it is rounded up to whole blocks of the swizzle (see `Swizzle.block`).
         """
         wanted, last = as_axis(axis), self.offset.get(axis, 0)
         for extent, stride, along in self.shards + self.replicas:
@@ -102,12 +102,12 @@ class TileLayout:
 
     @property
     def is_trivial(self) -> bool:
-        """Whether the logical index is the memory offset."""
+        """Whether the memory offset of each element is its logical index."""
         return self.is_contiguous and not self.offsets
 
     @property
     def is_contiguous(self) -> bool:
-        """Whether consecutive elements lie at consecutive memory offsets, beginning anywhere."""
+        """Whether consecutive elements are at consecutive memory offsets, from any first offset on."""
         if self.replicas or self.swizzle or any(name != "m" for name in self.axes):
             return False
         fused = _shards.fuse(self.shards)
@@ -115,7 +115,7 @@ class TileLayout:
 
     @property
     def is_compact(self) -> bool:
-        """Whether it fills a gap-free run of memory, each place once, in whatever order; swizzles do."""
+        """Whether the elements fill a gap-free range of memory in any order, each offset once. They may be swizzled."""
         ordinary = [i for i, (extent, _, _) in enumerate(self.shards) if not _shards.same(extent, 1)]
         if self.replicas or sorted(self.longest_chain()) != ordinary or any(name != "m" for name in self.axes):
             return False
@@ -125,11 +125,11 @@ class TileLayout:
     # ---- the map ----
 
     def apply(self, *coord, shape=None) -> dict[Axis, Any]:
-        """The coordinates of an element on every axis, of its first replica, as {axis: value}.
+        """The coordinates of an element (its first replica) on every axis, as {axis: value}.
 
-        `coord` is a coordinate in `shape`; without `shape` it is one logical index, or an entry per shard.
-        Its entries are in range; they may be ints, NumPy arrays or anything with + * // % ^ & << >>. An
-        axis on which nothing moves stays an int.
+        `coord` is a coordinate in `shape`; without `shape`, it is one logical index, or one entry per shard.
+        Entries must be in range. They may be ints, NumPy arrays or anything with + * // % ^ & << >>. On an
+        axis with constant coordinates, the value is an int.
         """
         plan = self._plan(len(coord), shape)
         values = dict.fromkeys(self.axes, 0)
@@ -141,11 +141,11 @@ class TileLayout:
         return values
 
     def offset_of(self, *coord, shape=None) -> Any:
-        """The memory offset of an element, in elements, swizzled if the layout is."""
+        """The memory offset of an element, in elements, after the swizzle."""
         return self.apply(*coord, shape=shape).get(axis.m, 0)
 
     def is_linear(self, shape) -> bool:
-        """Whether the memory offset in this shape is a sum of the coordinates times a stride each."""
+        """Whether the memory offset is a sum of the coordinates in `shape`, each times a constant stride."""
         _, terms = self._plan(len(shape), shape)
         return self.swizzle is None and all(divisor == 1 and modulus is None for _, divisor, modulus, _, _ in terms)
 
@@ -167,16 +167,17 @@ class TileLayout:
     def inverse(self, axes=None) -> "TileLayout":
         """The layout that maps coordinates back to the logical index, on axis ``m``.
 
-        Its own index is row-major over `axes` (all of the layout's, from the widest owner inwards). It
-        exists for layouts that fill a box of coordinates without gaps, offset or swizzle; replicas all
-        lead to the same element.
+        Its own logical index is row-major over `axes` (by default, all that this layout uses, in the order of the
+        property `axes`). It exists if the layout fills a box of coordinates without gaps, offset or swizzle;
+        coordinates of replicas map to the same element.
         """
         return maps.inverse(self, self.axes if axes is None else tuple(as_axis(name) for name in axes))
 
     def compose(self, other: "TileLayout") -> "TileLayout":
-        """The layout x -> self(other(x)): `other` leads on axis ``m`` to logical indices of this one.
+        """The layout x -> self(other(x)), where `other` maps to logical indices of this layout on axis ``m``.
 
-        Exact or refused: the steps of `other` must fall into whole digits of this layout and never carry.
+        Raises CompilationError unless the result is exact: the steps of `other` must be whole digits of this
+        layout, without carries.
         """
         return maps.compose(self, other)
 
@@ -189,19 +190,19 @@ class TileLayout:
                           self.swizzle if swizzle is ... else swizzle)
 
     def with_swizzle(self, swizzle: Swizzle | None) -> "TileLayout":
-        """The same layout under another swizzle."""
+        """The same layout with another swizzle, or without one (None)."""
         return self._with(swizzle=swizzle)
 
     def without_swizzle(self) -> "TileLayout":
-        """The plain layout under the swizzle."""
+        """The same layout without its swizzle."""
         return self._with(swizzle=None)
 
     def without_offset(self) -> "TileLayout":
-        """The same layout beginning at 0 on every axis."""
+        """The same layout with offset 0 on every axis."""
         return self._with(offset={})
 
     def __add__(self, other: Any) -> "TileLayout":
-        """Add replicas, an offset ``n @ axis``, or an offset in memory. Offsets count before the swizzle."""
+        """Add replicas, an offset ``n @ axis``, or a number as an offset in memory. Offsets apply before the swizzle."""
         if isinstance(other, Replicas):
             return self._with(replicas=self.replicas + other.shards)
         if isinstance(other, (TileLayout, Swizzle)):
@@ -212,7 +213,7 @@ class TileLayout:
     __radd__ = __add__
 
     def canonicalize(self) -> "TileLayout":
-        """The same map in its shortest form: unit shards dropped, neighbours merged, replicas sorted."""
+        """The same map in its shortest form: without unit shards, adjacent shards merged, replicas sorted."""
         replicas = tuple(s for s in self.replicas if not _shards.same(s[0], 1))
         if all(isinstance(stride, int) for _, stride, _ in replicas):
             replicas = sorted(replicas, key=lambda s: (AXES.index(s[2]), -s[1], s[0]))
@@ -222,9 +223,9 @@ class TileLayout:
         return self._with(shards=shards, replicas=_shards.fuse(tuple(replicas)))
 
     def group(self, shape) -> tuple["TileLayout", tuple[int, ...]]:
-        """Split shards so that each entry of `shape` is a run of whole ones: (layout, separators).
+        """Split shards such that each dimension of `shape` is a run of whole shards: (layout, separators).
 
-        Dimension i holds the shards ``separators[i]`` to ``separators[i + 1]``.
+        Dimension i consists of the shards ``separators[i]`` to ``separators[i + 1] - 1``.
         """
         shape = tuple(whole(n) for n in shape)
         self._check_shape(shape)
@@ -234,7 +235,7 @@ class TileLayout:
         return self._with(shards=grouped[0]), grouped[1]
 
     def group_many(self, shapes) -> tuple["TileLayout", list[tuple[int, ...]]]:
-        """Group by the common refinement of several shapes: (layout, separators for each shape)."""
+        """Group by the coarsest common refinement of several shapes: (layout, separators for each shape)."""
         shapes = tuple(tuple(whole(n) for n in shape) for shape in shapes)
         for shape in shapes:
             self._check_shape(shape)
@@ -251,10 +252,10 @@ class TileLayout:
         return tuple(layout.shards[low:high] for low, high in zip(at, at[1:]))
 
     def slice(self, shape, region, divides: Callable[[Any, int], bool] | None = None) -> "TileLayout | None":
-        """The layout of a region, (start, extent) per dimension of `shape`; None if it is not a layout.
+        """The layout of a region, given as (start, extent) per dimension of `shape`; None if the region has no layout.
 
-        A start may be symbolic; `divides(start, n)` then says whether it is known to be a multiple of n.
-        Bounds are the caller's: a region may leave the outermost shard of a dimension.
+        A start may be symbolic; `divides(start, n)` then says whether it is known to be a multiple of n. Bounds
+        are not checked: a region may extend beyond the outermost shard of a dimension.
         """
         shape, region = tuple(shape), tuple(region)
         if len(region) != len(shape) or any(not isinstance(r, (tuple, list)) or len(r) != 2 for r in region):
@@ -273,26 +274,29 @@ class TileLayout:
         return self._with(shards=shards, offset=offset)
 
     def permute(self, dims, shape=None) -> "TileLayout":
-        """The dimensions of `shape` (by default one per shard) in another order: dimension i is `dims[i]`."""
+        """Reorder the dimensions of `shape` (by default, one per shard): dimension i of the result is `dims[i]`."""
         layout, separators = self.group(self.extents if shape is None else shape)
         return layout.permute_groups(separators, dims)
 
     def permute_groups(self, separators, order) -> "TileLayout":
-        """The groups of shards between `separators` in another order."""
+        """Reorder the groups of shards between `separators`: group i of the result is `order[i]`."""
         order = tuple(order)
         if sorted(order) != list(range(len(separators) - 1)):
             raise CompilationError(f"{order} is not an order of {len(separators) - 1} dimensions")
         return self._with(shards=[s for i in order for s in self.shards[separators[i]:separators[i + 1]]])
 
     def tile(self, outer: "TileLayout", outer_shape, inner_shape) -> "TileLayout":
-        """Repeat this tile as `outer` says, whose strides count whole tiles. Shape: `outer` times `inner`."""
+        """Repeat this tile according to `outer`, whose strides count whole tiles.
+
+        The result has shape `outer_shape` times `inner_shape`.
+        """
         scaled = [[(extent, stride * self.span(along), along) for extent, stride, along in part]
                   for part in (outer.shards, outer.replicas)]
         offset = {along: value * self.span(along) for along, value in outer.offset.items()}
         return self.direct_sum(TileLayout(*scaled, offset, outer.swizzle), outer_shape, inner_shape)
 
     def tile_to(self, to, current) -> "TileLayout":
-        """Repeat this tile of shape `current` row-major until it fills shape `to`."""
+        """Repeat this tile of shape `current` in row-major order until it fills shape `to`."""
         to, current = tuple(to), tuple(current)
         if len(to) != len(current) or any(c < 1 or n % c for n, c in zip(to, current)):
             raise CompilationError(f"tiles of shape {current} do not fill shape {to}")
@@ -300,7 +304,7 @@ class TileLayout:
         return self.tile(TileLayout.row_major(outer), outer, current)
 
     def direct_sum(self, outer: "TileLayout", outer_shape, inner_shape) -> "TileLayout":
-        """Dimension by dimension the shards of `outer`, then of this layout; strides as they are."""
+        """For each dimension, the shards of `outer` followed by those of this layout, with unchanged strides."""
         if outer.swizzle:
             raise CompilationError(f"the outer layout of a tiling is plain, found {outer}")
         outer_dims, inner_dims = outer.dims(outer_shape), self.dims(inner_shape)
@@ -313,24 +317,24 @@ class TileLayout:
         return self._with(shards, outer.replicas + self.replicas, offset).canonicalize()
 
     def broadcast(self, n: int, pos: int) -> "TileLayout":
-        """A new shard of extent `n` and stride 0 at position `pos`."""
+        """Insert a shard of extent `n` and stride 0 at position `pos`."""
         return self._with(shards=(*self.shards[:pos], (n, 0, axis.m), *self.shards[pos:]))
 
     def pack(self, n: int, along: str = axis.m) -> "TileLayout":
-        """The layout of groups of `n` elements that are neighbours on an axis; strides there count groups."""
+        """The layout of groups of `n` elements adjacent on an axis; strides on that axis then count groups."""
         return units.pack(self, n, as_axis(along))
 
     def unpack(self, n: int, along: str = axis.m) -> "TileLayout":
-        """The layout of the `n` parts of each element, neighbours on an axis; strides there count parts."""
+        """The layout of the `n` parts of each element, adjacent on an axis; strides on that axis then count parts."""
         return units.unpack(self, n, as_axis(along))
 
     # ---- runs ----
 
     def contiguous_run(self, divides: Callable[[Any, int], bool] | None = None) -> int:
-        """Length of the aligned runs of elements that lie at consecutive memory offsets.
+        """The length of aligned runs of elements that are at consecutive memory offsets.
 
-        Elements [k*n, (k+1)*n) do for every k; n is cut to what the swizzle keeps together. Where the
-        offset is symbolic, `divides(value, n)` says whether it is known to be a multiple of n.
+        With length n, these are the elements [k*n, (k+1)*n) for every k. A swizzle limits n to elements that it keeps
+        together. `divides(value, n)` says whether a symbolic stride or offset is known to be a multiple of n.
         """
         fused = _shards.fuse(self.shards)
         run, stride, along = fused[-1] if fused else (1, 1, axis.m)
@@ -343,10 +347,10 @@ class TileLayout:
         return run
 
     def longest_chain(self, other: "TileLayout | None" = None) -> tuple[int, ...]:
-        """Positions of the shards that together run through memory without gaps, innermost first.
+        """The positions of the shards that step through memory without gaps, innermost first.
 
-        The first has stride 1, each next one the product of the extents so far; unit extents do not
-        count, nor does the swizzle. With `other`, of equal extents, the longest chain that both share.
+        The first has stride 1, and each other one the product of the extents before it. Unit extents and the
+        swizzle are ignored. With `other`, a layout of equal extents, the longest chain common to both.
         """
         chain = _shards.chain(self.shards)
         if other is None:
@@ -363,7 +367,7 @@ class TileLayout:
     # ---- for people ----
 
     def draw(self, shape=None, bits: int | None = None) -> str:
-        """An SVG of the layout's cells; see `tilejit.layout.draw.draw`."""
+        """An SVG picture of the layout's cells; see `tilejit.layout.draw.draw`."""
         from .draw import draw
         return draw(self, shape, bits)
 

@@ -1,4 +1,4 @@
-"""The wish for a layout of the compiler's choice."""
+"""The placeholder for a layout that the compiler chooses."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Auto:
-    """Stands for the layout that the compiler chooses: see ``tile.alloc``."""
+    """Placeholder for a layout that the compiler chooses: see ``tile.alloc``."""
 
     def __repr__(self) -> str:
         return "tile.auto"

@@ -1,4 +1,4 @@
-"""Named axes, and the pieces of a layout's short form: ``4 @ axis.laneid``, ``R[4 : 32 @ axis.TLane]``."""
+"""Named axes, and the parts of a layout's short form: ``4 @ axis.laneid``, ``R[4 : 32 @ axis.TLane]``."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from ..errors import CompilationError
 
 
 class Axis(str):
-    """A named coordinate axis. It equals its name, so ``"laneid"`` and ``axis.laneid`` are one key."""
+    """A named coordinate axis. It is a string, so ``"laneid"`` and ``axis.laneid`` are equal and the same dict key."""
 
     __slots__ = ()
-    __array_ufunc__ = None  # so that a NumPy integer leaves `n @ axis` to this class
+    __array_ufunc__ = None  # so that `n @ axis` with a NumPy integer calls __rmatmul__
 
     def __rmatmul__(self, value: Any) -> "OnAxis":
         return OnAxis(whole(value), self)
@@ -27,7 +27,7 @@ class Axis(str):
 
 @dataclass(frozen=True)
 class OnAxis:
-    """A value along an axis, written ``4 @ axis.laneid``: a stride in `S` and `R`, an offset after ``+``."""
+    """A value along an axis, written ``4 @ axis.laneid``: a stride in `S` and `R`, or an offset after ``+``."""
 
     value: Any
     axis: Axis
@@ -37,7 +37,7 @@ class OnAxis:
 
 
 class AxisNames:
-    """The axes there are."""
+    """All axes, as attributes."""
 
     m = Axis("m")            # memory, in elements
     laneid = Axis("laneid")  # lane in the warp, 0..31
@@ -52,7 +52,7 @@ class AxisNames:
 
 axis = AxisNames()
 
-# From the widest owner inwards: the order in which an inverse lists the axes of a layout.
+# All axes, from the widest owner (the CTA) inwards, memory last: the default order in `TileLayout.inverse`.
 AXES = (axis.cta, axis.wgid, axis.warpid, axis.laneid, axis.tid, axis.reg, axis.TLane, axis.TCol, axis.m)
 _BY_NAME = {str(known): known for known in AXES}
 
@@ -68,7 +68,10 @@ def as_axis(name: str) -> Axis:
 
 
 def whole(value: Any) -> Any:
-    """`value` as a Python int if it is an integer; a symbolic value is left as it is, a float is refused."""
+    """`value` as a Python int if it is an integer. Symbolic values are returned unchanged.
+
+    Raises CompilationError for floats, strings, sequences and None.
+    """
     if hasattr(value, "__index__") and not getattr(value, "ndim", 0):
         return operator.index(value)
     if value is None or isinstance(value, (float, complex, str, tuple, list, dict)):
@@ -77,7 +80,7 @@ def whole(value: Any) -> Any:
 
 
 def as_shard(entry: Any) -> tuple:
-    """`entry` as (extent, stride, axis): a stride may be ``n @ axis``, the axis is ``m`` if not said."""
+    """`entry` as (extent, stride, axis). The stride may be ``n @ axis``; the default axis is ``m``."""
     if not isinstance(entry, (tuple, list)) or len(entry) not in (2, 3):
         raise CompilationError(f"a shard is (extent, stride, axis), found {entry!r}")
     extent, stride = whole(entry[0]), entry[1]
@@ -91,7 +94,7 @@ def as_shard(entry: Any) -> tuple:
 
 
 def as_shards(entries: Any) -> tuple:
-    """Entries of shards or replicas as (extent, stride, axis) each."""
+    """The shards or replicas in `entries`, each as (extent, stride, axis)."""
     if not isinstance(entries, Iterable):
         raise CompilationError(f"shards and replicas are lists of (extent, stride, axis), as in TileLayout([(8, 64, 'm'), (64, 1, 'm')]), found "
                                f"{entries!r}")
@@ -100,7 +103,7 @@ def as_shards(entries: Any) -> tuple:
 
 @dataclass(frozen=True)
 class Replicas:
-    """Further places where each element lives, added to a layout with ``+``."""
+    """Further places of each element, added to a layout with ``+``."""
 
     shards: tuple
 
@@ -119,7 +122,7 @@ R = ReplicaForm()
 
 
 def shards_of(key: Any) -> tuple:
-    """The shards that ``S[key]`` and ``R[key]`` mean: ``extents:strides``, or extents alone, row-major."""
+    """The shards that ``S[key]`` and ``R[key]`` denote: ``extents:strides``, or extents alone for row-major strides."""
     if isinstance(key, slice):
         extents, strides = _listed(key.start), _listed(key.stop)
         if key.step is not None or len(extents) != len(strides):
@@ -132,12 +135,12 @@ def shards_of(key: Any) -> tuple:
 
 
 def row_major_strides(extents: tuple) -> tuple:
-    """The strides that leave no gaps, innermost last."""
+    """The strides of a row-major layout without gaps."""
     return tuple(prod(extents[i + 1:]) for i in range(len(extents)))
 
 
 def spelled(shards: tuple) -> str:
-    """What stands in the brackets of ``S[...]`` and ``R[...]``."""
+    """The text in the brackets of ``S[...]`` and ``R[...]``."""
     if not shards:
         return "()"
     extents = [str(extent) for extent, _, _ in shards]

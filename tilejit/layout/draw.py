@@ -1,4 +1,4 @@
-"""A layout as a picture: a grid of the tile's cells, coloured by bank, by address or by thread."""
+"""Draws a layout: a grid of the tile's cells, coloured by bank, by address or by thread."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ BANKS, BANK_BITS = 32, 32
 
 
 def draw(layout, shape=None, bits: int | None = None) -> str:
-    """An SVG of `layout` over a tile of `shape`, by default one dimension per shard.
+    """An SVG picture of `layout` for a tile of `shape`, by default with one dimension per shard.
 
-    Each cell tells where the element lives: its memory offset, its thread and register, or its tensor
-    memory lane and column. With `bits`, the width of an element, memory is coloured by bank, otherwise
-    by address. More than two dimensions are flattened to rows of the last; at most 64 x 64 cells show.
+    Each cell shows where its element is: the memory offset, the thread and register, or the lane and column of
+    tensor memory. Memory is coloured by bank if `bits`, the width of an element, is given, otherwise by address.
+    All dimensions except the last are flattened into rows; at most 64 x 64 cells are drawn.
     """
     import numpy
 

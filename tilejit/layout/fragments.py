@@ -1,9 +1,9 @@
 """Register tiles: which thread holds which element in which register.
 
-A register layout maps a logical index, row-major over a *domain*, to axes ``reg``, ``laneid`` and
-``warpid`` (the warp within the scope that owns the tile). The domain is the tile's shape, padded up
-where threads do not divide it; what lies beyond the shape is held and never used. Registers count
-elements, whatever their width. Functions that make or change one return (layout, domain).
+A register layout maps a logical index, row-major over a *domain*, to the axes ``reg``, ``laneid`` and
+``warpid`` (the warp within the scope that owns the tile). The domain is the tile's shape, rounded up
+where the threads do not divide it; elements outside the shape are held but never used. Registers count
+elements of any width. The functions that make or change a register layout return (layout, domain).
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from .axes import axis, whole
 REG, LANE, WARP = axis.reg, axis.laneid, axis.warpid
 LANES = 32  # threads of a warp
 
-# Fewest lanes that stand side by side along the fastest dimension, if it is long enough: with 4-byte
-# pieces they fill a 32-byte sector, with 16-byte pieces a 128-byte line.
+# Minimum number of adjacent lanes along the fastest dimension, if it is long enough: with 4-byte
+# vectors they fill a 32-byte sector, with 16-byte vectors a 128-byte line.
 NEIGHBOURS = 8
 
 
@@ -48,14 +48,14 @@ def _blocked(shape: tuple, threads: int, vec: int, order: tuple, within_warp: tu
 
 
 def blocked(shape, threads: int, vec: int, order=None, within_warp=()) -> tuple[TileLayout, tuple[int, ...]]:
-    """A tile spread over `threads` threads: (layout, domain).
+    """A tile distributed over `threads` threads: (layout, domain).
 
-    Each thread holds runs of `vec` elements along the fastest dimension; lanes, then warps, stand side
-    by side along it and then along the others, and what remains is further registers, `vec` innermost.
-    `order` lists the dimensions, fastest first (default: the last is fastest). Threads are split so
-    that each holds as few registers as possible; ties go to the faster dimension. Threads for which
-    nothing is left hold copies (replicas). Along the dimensions of `within_warp` no element is in another
-    warp than its neighbours (where that costs no registers), so that a reduction along them needs no shared memory.
+    Each thread holds runs of `vec` elements along the fastest dimension. Lanes, then warps, are adjacent
+    along it and then along the other dimensions; the rest is further registers, with the runs innermost.
+    `order` lists the dimensions, fastest first (by default, the last is fastest). Threads are divided among
+    the dimensions such that each holds as few registers as possible; ties favour faster dimensions. Threads
+    that are left over hold copies (replicas). Along the dimensions in `within_warp`, all elements are held by
+    one warp (if that costs no registers), so that a reduction along them needs no shared memory.
     """
     shape = tuple(whole(extent) for extent in shape)
     order = tuple(reversed(range(len(shape)))) if order is None else tuple(order)
@@ -80,9 +80,9 @@ def _check_threads(threads: int) -> None:
 
 
 def _spread(pieces: list[int], limits: list[int], threads: int) -> tuple[int, ...]:
-    """How many threads stand along each dimension, given fastest first, at most `limits`.
+    """How many threads to place along each dimension, fastest first, at most `limits`.
 
-    Powers of two, except that an odd factor of the number of warps may go whole to one dimension.
+    They are powers of two, except that an odd factor of the number of warps may go to one dimension as a whole.
     """
     power = threads & -threads
     odd = threads // power
@@ -103,7 +103,7 @@ def _spread(pieces: list[int], limits: list[int], threads: int) -> tuple[int, ..
 
 
 def _splits(power: int, limits: list[int]):
-    """All tuples of powers of two within `limits` whose product is at most `power`."""
+    """All tuples of powers of two, each within its limit, whose product is at most `power`."""
     if not limits:
         yield ()
         return
@@ -119,21 +119,21 @@ def _power_above(n: int) -> int:
 
 
 def _layout(dims, replicas=()) -> TileLayout:
-    """The dims' shards as one layout in canonical form: equal maps are equal register layouts."""
+    """The shards of all dimensions as one layout, in canonical form: equal maps give equal register layouts."""
     return TileLayout([s for dim in dims for s in dim if s[0] != 1], replicas).canonicalize()
 
 
 def row_lanes(nbytes: int, threads: int) -> int:
-    """How many neighbouring threads share a row of `nbytes` where each moves 16 of them at a time: a power of two within a warp, the
-    largest of those that leave the fewest idle, and at least two, which fill a sector of 32 bytes."""
+    """How many adjacent threads share a row of `nbytes` bytes if each moves 16 bytes at a time: a power of two within a warp. It is the
+    largest one that leaves the fewest threads idle, and at least two, which fill a 32-byte sector."""
     vectors = max(nbytes // 16, 1)
     most = min(vectors, threads, LANES)
     return min((n for n in (1, 2, 4, 8, 16, 32) if min(2, most) <= n <= most), key=lambda n: (-(-vectors // n) * n, -n))
 
 
 def row_numbers(rows: int, threads: int, lanes: int) -> tuple[TileLayout, tuple[int, ...]]:
-    """A number for each row, in the threads that share the row, `lanes` of them: (layout, domain). Rows go to one group of
-    threads after the other; register f is the thread's row number f."""
+    """A register tile with one element per row, held by all threads that share the row, `lanes` of them: (layout, domain). Consecutive rows
+    go to consecutive groups of threads; register f is a thread's row number f."""
     groups, warps = min(threads, LANES) // lanes, max(threads // LANES, 1)
     dim = ((-(-rows // (warps * groups)), 1, REG), (warps, 1, WARP), (groups, lanes, LANE))
     return _layout([dim], ((lanes, 1, LANE),)), (prod(s[0] for s in dim),)
@@ -145,7 +145,7 @@ def row_numbers(rows: int, threads: int, lanes: int) -> tuple[TileLayout, tuple[
 def collapse(layout: TileLayout, domain, dim: int) -> tuple[TileLayout, tuple[int, ...]]:
     """The layout of a tile reduced to extent 1 along `dim`: (layout, domain).
 
-    What each thread held along `dim` becomes one register; the threads along it all hold the result.
+    What each thread held along `dim` becomes one register, and all threads along it hold the result.
     """
     dims, domain, dim = _dims(layout, domain, dim)
     replicas = layout.replicas + tuple(s for s in dims[dim] if s[2] != REG)
@@ -161,8 +161,8 @@ def collapse(layout: TileLayout, domain, dim: int) -> tuple[TileLayout, tuple[in
 
 @lru_cache(maxsize=1024)
 def register_slice(layout: TileLayout, domain: tuple, starts: tuple, shape: tuple) -> tuple[TileLayout, tuple, tuple[int, ...]] | None:
-    """The part of a tile from `starts` on, of extents `shape`, if every thread holds its elements already: (layout, domain,
-    the source's register for each of its registers). None where a slice cuts through threads."""
+    """The part of a tile from `starts` on, of extents `shape`: (layout, domain, the source register of each of its registers). None if a
+    slice is not made of whole registers, so that threads would have to exchange elements."""
     dims, offset = [], 0
     for part, extent, start, kept in zip(layout.dims(domain), domain, starts, shape):
         part = [s for s in part if s[0] != 1]
@@ -185,7 +185,7 @@ def register_slice(layout: TileLayout, domain: tuple, starts: tuple, shape: tupl
 
 
 def drop_dim(layout: TileLayout, domain, dim: int) -> tuple[TileLayout, tuple[int, ...]]:
-    """The same tile without a dimension of extent 1: (layout, domain)."""
+    """The same tile without dimension `dim`, which must have extent 1: (layout, domain)."""
     _, domain, dim = _dims(layout, domain, dim)
     if domain[dim] != 1:
         raise CompilationError(f"dimension {dim} of domain {domain} has extent {domain[dim]}: only 1 can be dropped")
@@ -202,8 +202,8 @@ def insert_dim(layout: TileLayout, domain, dim: int) -> tuple[TileLayout, tuple[
 
 
 def exchanged(layout: TileLayout, domain, dim: int) -> TileLayout | None:
-    """The layout after neighbouring lanes along `dim` and the registers above them have changed places, so that a thread has a longer run: of
-    fragments of 16 bits, in which a thread has two columns of eight, all eight of every fourth eight. None where they do not lie so."""
+    """The layout after adjacent lanes along `dim` exchange registers such that each thread holds a longer run; None if the layout does not allow
+    it. In 16-bit fragments, for example, a thread holds two of every eight columns; afterwards, all columns of every fourth group of eight."""
     dims, domain, dim = _dims(layout, domain, dim)
     part = [s for s in dims[dim] if s[0] != 1]
     at = next((n for n, s in enumerate(part) if str(s[2]) == LANE and n and all(str(t[2]) == REG for t in (part[n - 1], *part[n + 1:]))), None)
@@ -223,15 +223,15 @@ def _dims(layout: TileLayout, domain, dim: int) -> tuple[list, tuple, int]:
 
 
 def reg_count(layout: TileLayout) -> int:
-    """Registers per thread, in elements."""
+    """The number of registers per thread, in elements."""
     return prod(extent for extent, stride, along in layout.shards if along == REG and stride)
 
 
 # ---- tensor-core fragments ----------------------------------------------------------------------
 
-# (rows, columns) of the fragment of one warp instruction, shards outermost first; lane = 4 * group +
-# thread in group. PTX ISA, "Matrix Fragments for mma.<shape>" (9.7.14.5); registers as the manual
-# numbers them. m16n8k8 is the tf32 one, m8n8k4 the f64 one.
+# (shards of the rows, shards of the columns) of one warp instruction's fragment, outermost first; lane = 4 * group +
+# thread in group. PTX ISA, "Matrix Fragments for mma.<shape>" (9.7.14.5); registers are numbered as in
+# the manual. m16n8k8 is the tf32 shape, m8n8k4 the f64 shape.
 _C16 = (((2, 2, REG), (8, 4, LANE)),               ((4, 1, LANE), (2, 1, REG)))
 _MMA = {
     "m16n8k16": {"a": (((2, 2, REG), (8, 4, LANE)),              ((2, 4, REG), (4, 1, LANE), (2, 1, REG))),
@@ -248,7 +248,7 @@ _MMA = {
                  "c": (((8, 4, LANE),),                          ((4, 1, LANE), (2, 1, REG)))},
 }
 
-# (rows, columns) of one tcgen05.ld/st atom, columns of 32 bits. PTX ISA, "Data Movement Shape" (9.7.16.2.3).
+# The same for one tcgen05.ld/st atom, with columns of 32 bits. PTX ISA, "Data Movement Shape" (9.7.16.2.3).
 _TCGEN05 = {
     "32x32b":  (((32, 1, LANE),),              ()),
     "16x64b":  (((2, 1, LANE), (8, 4, LANE)),  ((2, 2, LANE),)),
@@ -260,11 +260,11 @@ _TCGEN05 = {
 def mma_fragment(kind: str, operand: str, shape, warps=(1, 1)) -> tuple[TileLayout, tuple[int, int]]:
     """An operand of warp-level ``mma.sync``: (layout, domain).
 
-    `kind` is m16n8k16 (16-bit), m16n8k8 (tf32), m16n8k32 (8-bit) or m8n8k4 (f64); `operand` is "a" of
-    `shape` (M, K), "b" of (K, N), "c" or "d" of (M, N), padded up to whole instructions. `warps` (m, n)
-    each own a contiguous block of C, warp m * warps[1] + n; A is replicated over n, B over m. Registers
-    go instruction by instruction, k fastest in A and B, n fastest in C: a 16-bit C of m16n8k16 *is* the
-    A of a following product.
+    `kind` is m16n8k16 (16-bit), m16n8k8 (tf32), m16n8k32 (8-bit) or m8n8k4 (f64). `operand` is "a" of `shape`
+    (M, K), "b" of (K, N), or "c" or "d" of (M, N), rounded up to whole instructions. Of the `warps` (m, n), each
+    owns a contiguous block of C, as warp m * warps[1] + n; A is replicated over n, B over m. Registers are ordered
+    by instruction, with k fastest in A and B, and n fastest in C. A 16-bit C of m16n8k16 thus has the layout of
+    the A operand of a following product.
     """
     operand = "c" if operand in ("d", "D") else operand.lower()
     if kind not in _MMA or operand not in _MMA[kind]:
@@ -285,16 +285,16 @@ def mma_fragment(kind: str, operand: str, shape, warps=(1, 1)) -> tuple[TileLayo
 
 
 def wgmma_accumulator(m: int, n: int, warpgroups: int = 1) -> tuple[TileLayout, tuple[int, int]]:
-    """The accumulator D of ``wgmma`` over an (m, n) tile: (layout, domain).
+    """The accumulator D of ``wgmma`` for an (m, n) tile: (layout, domain).
 
-    PTX ISA, "Register Fragments for wgmma.mma_async.m64nNk16" (9.7.15.5.1): each warp of a warpgroup
-    holds 16 of 64 rows as mma.m16n8k16 does. Each warpgroup owns a contiguous block of rows.
+    Each warp of a warpgroup holds 16 of 64 rows, as for mma.m16n8k16, and each warpgroup owns a contiguous block
+    of rows. PTX ISA, "Register Fragments for wgmma.mma_async.m64nNk16" (9.7.15.5.1).
     """
     return _wgmma(m, n, _C16, warpgroups)
 
 
 def wgmma_a_registers(m: int, k: int, bits: int, warpgroups: int = 1) -> tuple[TileLayout, tuple[int, int]]:
-    """The A operand of ``wgmma`` from registers, elements of `bits` (8, 16 or 32) bits: (layout, domain).
+    """The A operand of ``wgmma`` in registers, with elements of `bits` (8, 16 or 32) bits: (layout, domain).
 
     PTX ISA, "Register Fragments for wgmma.mma_async" (9.7.15.5.1): m64nNk32, k16 and k8.
     """
@@ -317,9 +317,9 @@ def _wgmma(rows: int, columns: int, tile, warpgroups: int) -> tuple[TileLayout, 
 
 
 def tcgen05_registers(atom: str, rows: int, columns: int, bits: int = 32) -> tuple[TileLayout, tuple[int, int]]:
-    """What ``tcgen05.ld`` of an (rows, columns) tile gives to the four warps of a warpgroup: (layout, domain).
+    """The registers of a warpgroup's four warps after ``tcgen05.ld`` of a (rows, columns) tile: (layout, domain).
 
-    `atom` is 32x32b (128 rows), 16x64b, 16x128b or 16x256b (128 rows in two issues, or 64). `columns`
+    `atom` is 32x32b (128 rows), or 16x64b, 16x128b or 16x256b (64 rows, or 128 in two instructions). `columns`
     counts elements of `bits` bits, packed in 32-bit registers. PTX ISA, "Data Movement Shape" (9.7.16.2.3).
     """
     if atom not in _TCGEN05:
@@ -337,12 +337,12 @@ def tcgen05_registers(atom: str, rows: int, columns: int, bits: int = 32) -> tup
 
 
 def tmem_datapath(datapath: str, columns: int, sub: int = 0) -> TileLayout:
-    """Where ``tcgen05.mma`` keeps an accumulator in tensor memory, by the datapath's letter.
+    """Where ``tcgen05.mma`` keeps an accumulator in tensor memory, by the letter of the data path.
 
-    PTX ISA, "Data Path Layout Organization" (9.7.16.10.5), as one CTA sees it: A (M=256 over two CTAs)
-    and D (M=128) hold 128 rows; F (M=64) and C (M=128 over two CTAs, sparse) 64 rows, 16 per warp, from
-    lane 16 * `sub`; E (M=64, .ws) and B (M=128 over two CTAs) 64 rows with the column halves one above
-    the other; G (M=32, .ws) 32 rows with the column quarters so.
+    As seen by one CTA: A (M=256 over two CTAs) and D (M=128) have 128 rows. F (M=64) and C (M=128 over two CTAs,
+    sparse) have 64 rows, 16 per warp, from lane 16 * `sub` on. E (M=64, .ws) and B (M=128 over two CTAs) have 64
+    rows, with the second half of the columns in the lanes after the first half. G (M=32, .ws) has 32 rows, with the
+    quarters of the columns placed likewise. PTX ISA, "Data Path Layout Organization" (9.7.16.10.5).
     """
     if datapath not in tuple("ABCDEFG"):
         raise CompilationError(f"the datapaths of tensor memory are 'A' to 'G', found {datapath!r}")
@@ -368,9 +368,9 @@ def _count(part, along=None) -> int:
 
 
 def thread_table(layout: TileLayout, domain, threads: int):
-    """Which element each thread holds: an int array [threads, registers] of flat indices into the domain.
+    """Which elements each thread holds: an int array [threads, registers] of flat indices into the domain.
 
-    Read-only. Replicas hold the same indices.
+    It is read-only. Threads that hold replicas have the same indices.
     """
     return _thread_table(layout, tuple(domain), threads)
 
@@ -395,7 +395,7 @@ def _thread_table(layout: TileLayout, domain: tuple, threads: int):
 
 
 def owner_table(layout: TileLayout, domain):
-    """Who holds each element of the flat domain: two read-only int arrays (thread, register), of the first replica."""
+    """Who holds each element of the flat domain (its first replica): two read-only int arrays (thread, register)."""
     return _owner_table(layout, tuple(domain))
 
 

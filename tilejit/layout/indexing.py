@@ -1,4 +1,4 @@
-"""Index arithmetic: a coordinate becomes axis values, on ints, NumPy arrays and emitted values alike."""
+"""Index arithmetic: from a coordinate to axis values, for ints, NumPy arrays and emitted values alike."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from .shards import Shards, fuse, group, same
 
 @lru_cache(maxsize=4096)
 def index_plan(shards: Shards, shape: tuple) -> tuple[tuple, tuple]:
-    """How a coordinate in `shape` becomes axis values: (sources, terms).
+    """The computation from a coordinate in `shape` to axis values: (sources, terms).
 
-    A source is a tuple of (dimension, weight): an index flattened from one or more coordinates. A term
-    (source, divisor, modulus or None, stride, axis) adds ``source // divisor % modulus * stride``.
+    A source is a tuple of (dimension, weight) pairs; their weighted sum is an index flattened from one or more
+    coordinates. A term (source, divisor, modulus or None, stride, axis) adds ``source // divisor % modulus *
+    stride`` to the axis.
     """
     sources, terms = [], []
     for dims, block in _blocks(shards, shape):
@@ -35,7 +36,7 @@ def index_plan(shards: Shards, shape: tuple) -> tuple[tuple, tuple]:
 
 
 def _blocks(shards: Shards, shape: tuple) -> list[tuple[tuple[int, ...], Shards]]:
-    """Pair dimensions with their shards: one by one where shards can be split so, else several together."""
+    """Pair dimensions with their shards: one by one if the shards can be split so, otherwise several dimensions together."""
     grouped = group(shards, shape)
     if grouped:
         return _one_by_one(range(len(shape)), *grouped)
@@ -59,7 +60,7 @@ def _one_by_one(dims, grouped: Shards, separators: tuple) -> list:
 
 
 def evaluate(plan: tuple[tuple, tuple], coordinate: tuple) -> dict:
-    """The axis values of a coordinate; only + * // % & >> touch its entries."""
+    """The axis values of a coordinate. Its entries are only used with + * // % & >>."""
     sources, terms = plan
     indices = [_flatten(source, coordinate) for source in sources]
     values: dict = {}
@@ -72,7 +73,7 @@ def evaluate(plan: tuple[tuple, tuple], coordinate: tuple) -> dict:
 
 
 def add(a: Any, b: Any) -> Any:
-    """a + b, without emitting an addition of a Python 0."""
+    """a + b, without emitting an addition if either is a Python 0."""
     if type(a) is int and a == 0:
         return b
     if type(b) is int and b == 0:
@@ -89,7 +90,7 @@ def _flatten(source: tuple, coordinate: tuple) -> Any:
 
 
 def _digit(index: Any, divisor: Any, modulus: Any) -> Any:
-    """index // divisor % modulus; powers of two by shift and mask, which cost less everywhere."""
+    """index // divisor % modulus. Powers of two become shifts and masks, which are cheaper everywhere."""
     if not same(divisor, 1):
         index = index >> divisor.bit_length() - 1 if _power_of_two(divisor) else index // divisor
     if modulus is not None:

@@ -1,4 +1,4 @@
-"""Layouts as maps: the inverse of one, and one after another."""
+"""Layouts as maps: inversion and composition."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def inverse(layout: TileLayout, axes: tuple) -> TileLayout:
                                "without_swizzle(); a swizzle is its own inverse")
     if missing := [str(name) for name in layout.axes if name not in axes]:
         raise CompilationError(f"the inverse of {layout} needs axis {', '.join(missing)} too")
-    # A place in the box of coordinates holds one element: replicas weigh nothing in the logical index.
+    # Steps along replicas stay at the same element: they have weight 0 in the logical index.
     entries = [(*s, weight) for s, weight in zip(layout.shards, row_major_strides(layout.extents))]
     entries += [(*s, 0) for s in layout.replicas]
     inverted = []
@@ -36,13 +36,13 @@ def inverse(layout: TileLayout, axes: tuple) -> TileLayout:
 
 
 def compose(outer: TileLayout, inner: TileLayout) -> TileLayout:
-    """See `TileLayout.compose`: x -> outer(inner(x))."""
+    """See `TileLayout.compose`: the layout x -> outer(inner(x))."""
     if inner.swizzle or any(name != "m" for name in inner.axes):
         raise CompilationError(f"a layout is composed with a plain one on axis m, found {inner}")
     _need_ints(outer)
     _need_ints(inner)
     walked = fuse(outer.shards)
-    # Digits add up without carry as long as the highest of each stays below its extent.
+    # Digits add without carries as long as the largest value of each is below its extent.
     lowest = _digits(walked, inner.offset.get(axis.m, 0))
     highest = list(lowest)
     shards = _walk(walked, inner.shards, highest, outer, inner)
@@ -62,7 +62,10 @@ def _need_ints(layout) -> None:
 
 
 def _walk(walked: Shards, by: Shards, highest: list, outer, inner) -> list:
-    """The shards `by` as steps through `walked`; adds to `highest` the digits they reach."""
+    """The shards `by` as steps through the shards `walked`.
+
+    Adds the largest digit that they reach in each of these to `highest`.
+    """
     result = []
     for extent, stride, _ in by:
         if stride == 0 or extent == 1:
@@ -86,10 +89,10 @@ def _digits(shards: Shards, index: int) -> list[int]:
 
 
 def _steps(shards: Shards, extent: int, stride: int) -> list[tuple[int, int, int]] | None:
-    """A walk of `extent` steps of `stride` through the index space of `shards`.
+    """`extent` steps of `stride` through the index space of `shards`.
 
-    Returns (position, extent, stride in digits of that shard) pieces, innermost first, or None where
-    the walk does not fall into whole digits.
+    Returns pieces (position of the shard, extent, stride in digits of that shard), innermost first; None if
+    the steps are not whole digits.
     """
     pieces = []
     for position in reversed(range(len(shards))):

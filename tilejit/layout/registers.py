@@ -1,4 +1,4 @@
-"""Where the registers of a thread stand in a tile."""
+"""Which elements of a tile the registers of a thread hold."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from functools import lru_cache
 
 @lru_cache(maxsize=4096)
 def dimension_shards(layout, domain: tuple[int, ...]) -> tuple[tuple[tuple[int, int, str, int], ...], ...]:
-    """For each dimension of `domain` its shards as (extent, stride, axis, weight): coordinate value / stride mod extent
-    on the axis counts `weight` elements along the dimension."""
+    """For each dimension of `domain`, its shards as (extent, stride, axis, weight).
+
+    The digit ``value // stride % extent`` of the value on the axis counts `weight` elements along the dimension.
+    """
     dims = []
     for group in layout.dims(domain):
         weight, shards = 1, []
@@ -21,7 +23,7 @@ def dimension_shards(layout, domain: tuple[int, ...]) -> tuple[tuple[tuple[int, 
 
 @lru_cache(maxsize=4096)
 def register_table(layout, domain: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-    """The coordinates of each register of the thread whose lane and warp are 0."""
+    """The coordinates in `domain` of each register of the thread with lane 0 and warp 0."""
     dims = dimension_shards(layout, domain)
     count = max((1 + sum((x - 1) * s for d in dims for x, s, axis, _ in d if axis == "reg")), 1)
     return tuple(tuple(sum((r // s) % x * w for x, s, axis, w in d if axis == "reg") for d in dims) for r in range(count))

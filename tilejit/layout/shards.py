@@ -1,7 +1,7 @@
-"""Functions over shards, the (extent, stride, axis) triples of a layout, outermost first.
+"""Functions on shards, the (extent, stride, axis) triples of a layout, outermost first.
 
-They raise nothing: where an operation has no answer they return None, and the layout that asked says why.
-Extents and strides are ints, or symbols where a comment says so.
+They do not raise. If an operation has no result they return None, and the calling layout reports why.
+Extents and strides are ints; where a docstring says so, they may be symbols.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Shards = tuple  # of Shard
 
 
 def same(a: Any, b: Any) -> bool:
-    """Whether two extents or strides are known to be equal; symbols must answer ``==`` with a bool."""
+    """Whether two extents or strides are known to be equal. Comparing symbols with ``==`` must give a bool."""
     if a is b:
         return True
     equal = a == b
@@ -22,7 +22,7 @@ def same(a: Any, b: Any) -> bool:
 
 
 def known_multiple(value: Any, n: int, divides: Callable[[Any, int], bool] | None = None) -> bool:
-    """Whether `value` is known to be a multiple of `n`; `divides(value, n)` speaks for symbolic values."""
+    """Whether `value` is known to be a multiple of `n`; `divides(value, n)` decides for symbolic values."""
     if n == 1:
         return True
     if isinstance(value, int):
@@ -31,7 +31,7 @@ def known_multiple(value: Any, n: int, divides: Callable[[Any, int], bool] | Non
 
 
 def fuse(shards: Shards) -> Shards:
-    """Without unit shards, and with neighbours merged where one continues the other; one is kept if all are units."""
+    """Drop unit shards, and merge adjacent shards where the outer continues the inner; if all are units, one is kept."""
     fused: list[Shard] = []
     for extent, stride, along in shards:
         if isinstance(extent, int) and extent == 1:
@@ -46,9 +46,9 @@ def fuse(shards: Shards) -> Shards:
 
 
 def group(shards: Shards, shape: tuple) -> tuple[Shards, tuple[int, ...]] | None:
-    """Split shards so that each entry of `shape` is a run of whole ones; (shards, separators), or None.
+    """Split shards such that each entry of `shape` is a run of whole shards: (shards, separators), or None.
 
-    Symbolic extents are taken whole, by equality. An entry of 1 takes a unit shard or nothing.
+    Symbolic extents are not split, and match only equal entries. An entry of 1 takes a unit shard, or none.
     """
     rest = list(reversed(shards))
     grouped: list[Shard] = []
@@ -88,7 +88,7 @@ def group(shards: Shards, shape: tuple) -> tuple[Shards, tuple[int, ...]] | None
 
 
 def refine(shapes: tuple[tuple[int, ...], ...]) -> tuple[int, ...] | None:
-    """The coarsest shape that every one of `shapes` can be grouped from, or None if their cuts cross."""
+    """The coarsest common refinement of `shapes`, or None if their boundaries do not divide one another."""
     cuts = {1}
     for shape in shapes:
         cuts.update(prod(shape[i:]) for i in range(len(shape)))
@@ -99,7 +99,7 @@ def refine(shapes: tuple[tuple[int, ...], ...]) -> tuple[int, ...] | None:
 
 
 def separators_of(extents: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Where the entries of `shape` begin and end among `extents`, which refine it."""
+    """The boundaries of the entries of `shape` among `extents`, which are a refinement of `shape`."""
     separators, position = [0], 0
     for entry in shape:
         covered = 1
@@ -112,11 +112,11 @@ def separators_of(extents: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int
 
 
 def slice_dim(shards: Shards, start: Any, extent: int, divides=None) -> tuple[Shards, dict] | None:
-    """Elements [start, start + extent) of one dimension: (shards, offset by axis), or None.
+    """The elements [start, start + extent) of one dimension: (shards, offset by axis), or None.
 
-    Inner shards that the range covers whole and aligned stay; the next one must hold the rest of the
-    range, or be straddled exactly in the middle. The outermost shard has no end, so a range may leave
-    the array there. `start` may be symbolic where `divides` knows enough about it.
+    Inner shards that the range covers whole and aligned are kept. The rest of the range must lie within one
+    block of the next shard, or cross a block boundary exactly in its middle. The outermost shard is unbounded,
+    so a range may extend beyond the array there. `start` may be symbolic if `divides` knows enough about it.
     """
     shards = fuse(shards)
     offset: dict = {}
@@ -143,14 +143,14 @@ def slice_dim(shards: Shards, start: Any, extent: int, divides=None) -> tuple[Sh
 
 
 def _within(start: Any, extent: int, size: int, divides) -> bool:
-    """Whether the range lies in one block of `size`."""
+    """Whether the range lies in one block of `size` elements."""
     if isinstance(start, int):
         return start // size == (start + extent - 1) // size
     return size % extent == 0 and known_multiple(start, extent, divides)
 
 
 def _straddle(shards: Shards, start: Any, extent: int) -> Shards | None:
-    """A range whose halves lie in two neighbouring blocks of the innermost shard."""
+    """The shards of a range whose halves lie in two adjacent blocks of the innermost shard, or None."""
     (outer_size, outer_stride, outer_along), (size, stride, along) = shards[-2:]
     half = extent // 2
     if not isinstance(start, int) or extent % 2 or half > size or (start + half) % size or outer_along != along:
@@ -161,7 +161,7 @@ def _straddle(shards: Shards, start: Any, extent: int) -> Shards | None:
 
 
 def _add_digits(offset: dict, shards: Shards, index: Any) -> None:
-    """Add to `offset` where `index` into `shards` lies."""
+    """Add the coordinates of index `index` of `shards` to `offset`."""
     for position in reversed(range(len(shards))):
         size, stride, along = shards[position]
         digit = index % size if position else index
@@ -171,7 +171,7 @@ def _add_digits(offset: dict, shards: Shards, index: Any) -> None:
 
 
 def chain(shards: Shards, along: str = "m") -> tuple[int, ...]:
-    """Positions of the shards that step through an axis without gaps, innermost first; units do not count."""
+    """The positions of the shards that step through an axis without gaps, innermost first. Unit extents are ignored."""
     found: list[int] = []
     candidates = [i for i, s in enumerate(shards) if s[2] == along and not same(s[0], 1)]
     reached: Any = 1

@@ -1,4 +1,4 @@
-"""The shared layouts that the tensor memory accelerator and the tensor cores know."""
+"""The layouts in shared memory that the tensor memory accelerator and the tensor cores read."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from .algebra import TileLayout
 from .axes import whole
 from .swizzle import Swizzle
 
-# Bytes of a swizzled row, and the address bits that its mode XORs (PTX ISA, "Swizzling modes").
+# Bytes of a swizzled row -> number of address bits that its mode XORs (PTX ISA, "Swizzling modes").
 SWIZZLE_BITS = {32: 1, 64: 2, 128: 3}
 ATOM_ROWS = 8
 
 
 def standard(bits: int, shape, mode_bytes: int) -> TileLayout:
-    """The shared layout that TMA and the tensor cores expect, for elements of `bits` bits.
+    """The layout in shared memory that TMA and the tensor cores expect, for elements of `bits` bits.
 
-    Of `shape` (..., rows, columns), atoms of 8 rows of `mode_bytes` (32, 64 or 128) bytes go down all
-    rows first, then across the columns, and the address bits are XORed. With mode 0 there is no
-    swizzle: columns of 16 bytes go down all rows, then across; row-major where 16 bytes do not divide
-    a row. The buffer must be aligned to ATOM_ROWS * mode_bytes bytes.
+    `shape` is (..., rows, columns). It is covered by atoms of 8 rows of `mode_bytes` (32, 64 or 128) bytes, which
+    run down all rows first and then across the columns; the address bits are XORed. With mode 0, there is no
+    swizzle: columns of 16 bytes run down all rows, then across; if a row is not a multiple of 16 bytes, the
+    layout is row-major. The buffer must be aligned to ATOM_ROWS * mode_bytes bytes.
     """
     shape = tuple(whole(n) for n in shape)
     if mode_bytes not in (0, *SWIZZLE_BITS):

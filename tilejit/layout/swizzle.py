@@ -1,4 +1,4 @@
-"""The XOR of address bits that spreads the rows of a shared tile over the memory banks."""
+"""Swizzles: an XOR of address bits that spreads the rows of a shared tile over the memory banks."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ from .axes import whole
 
 @dataclass(frozen=True)
 class Swizzle:
-    """An address permutation: `swizzle_len` bits of the address are XORed into lower ones.
+    """A permutation of addresses: `swizzle_len` bits of the address are XORed into lower ones.
 
-    With M = `per_element`, B = `swizzle_len`, S = `atom_len`, an address a (in elements) becomes
-    ``a ^ ((a >> S) & ((2**B - 1) << M))``: chunks of 2**M elements stay together and trade places
-    within rows of 2**(M + S). With ``inner=False`` the low bits go into the high ones instead, which
-    no copy or tensor-core hardware does. 2**M elements are 16 bytes and S is 3 in the modes that TMA
-    and the tensor cores know: B is 1, 2, 3 for 32, 64, 128 bytes. Applying it twice gives the address
-    back.
+    With M = `per_element`, B = `swizzle_len` and S = `atom_len`, an address a (in elements) becomes
+    ``a ^ ((a >> S) & ((2**B - 1) << M))``: chunks of 2**M elements stay together and are permuted within
+    blocks of 2**(M + B). With ``inner=False``, the low bits are XORed into the high ones instead, which no
+    copy or tensor core hardware does. In the modes that TMA and the tensor cores support, 2**M elements are
+    16 bytes, S is 3, and B is 1, 2 or 3 for 32, 64 or 128 bytes. A swizzle is its own inverse.
     """
 
     per_element: int
@@ -39,7 +38,7 @@ class Swizzle:
                 f"found atom_len={self.atom_len}")
 
     def apply(self, address: Any) -> Any:
-        """Where element `address` of the plain layout lies. Runs on ints, NumPy arrays and emitted values."""
+        """The swizzled address of element `address`, an int, a NumPy array or an emitted value."""
         if not self.swizzle_len:
             return address
         chunk_bits = ((1 << self.swizzle_len) - 1) << self.per_element
@@ -49,21 +48,21 @@ class Swizzle:
 
     @property
     def chunk(self) -> int:
-        """Elements that stay together."""
+        """The number of elements that stay together."""
         return 1 << self.per_element
 
     @property
     def block(self) -> int:
-        """Elements of the smallest aligned run that the permutation maps to itself."""
+        """The number of elements in the smallest aligned block that the permutation maps to itself."""
         return 1 << (self.per_element + self.swizzle_len) if self.inner else self.period
 
     @property
     def period(self) -> int:
-        """Elements after which the pattern repeats."""
+        """The number of elements after which the pattern repeats."""
         return 1 << (self.per_element + self.swizzle_len + self.atom_len)
 
     def __matmul__(self, layout):
-        """``Swizzle(3, 3, 3) @ S[...]``: the layout's memory offsets, then the swizzle."""
+        """``Swizzle(3, 3, 3) @ S[...]``: the layout with this swizzle on its memory offsets."""
         if not hasattr(layout, "with_swizzle"):
             return NotImplemented
         return layout.with_swizzle(self)

@@ -1,4 +1,4 @@
-"""Layouts in other units: groups of neighbouring elements as one, and elements as their parts."""
+"""Layouts in other units: groups of adjacent elements as one element, and elements as their parts."""
 
 from __future__ import annotations
 
@@ -39,7 +39,10 @@ def unpack(layout: TileLayout, n: int, along: Axis) -> TileLayout:
 
 
 def _scaled(layout: TileLayout, along: Axis, scale: Callable, shards: Shards, bits: int) -> TileLayout:
-    """Strides and offset along an axis scaled, and the swizzle shifted by as many bits."""
+    """The layout with `shards` instead of its own, its strides and offset along an axis scaled.
+
+    The swizzle is shifted by `bits` address bits.
+    """
     def of(s):
         return (s[0], scale(s[1]), s[2]) if s[2] == along else s
     swizzle = layout.swizzle

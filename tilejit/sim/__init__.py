@@ -1,6 +1,6 @@
-"""The simulated machine: runs a lowered graph on real bytes and names the line of each fault.
+"""The simulator: runs a lowered graph on NumPy arrays and reports each fault with its source line.
 
-`simulate` is the entry; `Report` is what it returns. The other names are what `simulate` rules handle.
+`simulate` is the entry point and returns a `Report`. The other names are values that `simulate` rules handle.
 """
 
 from .launch import simulate

@@ -1,4 +1,4 @@
-"""Barriers of one cluster: mbarriers with their phases and bytes, named barriers, the cluster's own."""
+"""The barriers of one cluster: mbarriers with phases and transaction counts, named barriers, the cluster barrier."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import numpy as np
 
 from .clocks import ORDER, PASSED, READ
 
-# Bytes that a phase may have pending, either way (PTX ISA, "Tracking asynchronous operations by the mbarrier object").
+# The range of a phase's tx-count is -TX_LIMIT to TX_LIMIT (PTX ISA, "Tracking asynchronous operations by the mbarrier object").
 TX_LIMIT = (1 << 20) - 1
 
 
 @dataclass
 class LastWait:
-    """How an atom last got past a wait on a barrier: the line, whether it learnt nothing new there, the phase, and the atom's epoch (0 where it
-    only asked)."""
+    """An atom's last completed wait on a barrier: its line; whether it was stale, that is, for a phase that the atom had already
+    waited for; the number of completed phases then; and the atom's epoch (0 if it only tested the barrier)."""
 
     line: int
     stale: bool
@@ -26,15 +26,18 @@ class LastWait:
 
 @dataclass(eq=False)
 class MBarrier:
-    """An mbarrier. `phase` counts the phases that are over; `tx` the bytes still to come (negative: come too early).
+    """An mbarrier. `phase` counts the completed phases; `tx` is the number of bytes still pending (negative: bytes came before they
+    were announced).
 
-    `done` is what the end of the last phase teaches, `clock` what the arrivals of the current one add; `before` is what the
-    end of the phase ahead of the last one taught, if arrivals alone ended it (None: only a wait tells of it). `expected` and
-    `issued` are the bytes announced and sent on their way in the current phase; `expect_line` is where they were
-    announced last. `arrived` has the column and the epoch of each thread that has arrived in the current phase, `ended` of those
-    that ended the last one; `engines` says whether anything asynchronous counts in the current phase, `unseen` whether it did in
-    the last one, so that nobody knows its end who has not waited for it, or been told. `early` is (CTA, line) of an arrival that
-    nothing orders behind the phase before.
+    Clocks: `clock` collects what the arrivals of the current phase release, and `done` is what a wait for the last completed phase
+    acquires. `before` is `done` as of the phase before that, provided that no bytes were announced for that phase (None otherwise:
+    then its completion is known only to those that waited for it).
+
+    `expected` and `issued` are the bytes announced and sent in the current phase; `expect_line` is the line of the last
+    announcement. `arrived` maps the column of each atom that arrived in the current phase to its epoch, `ended` is the same for
+    the last phase. `engines` says whether asynchronous operations take part in the current phase. `unseen` says whether they did in
+    the last one: its arrivals alone then do not prove that it is over. `early` is the (CTA rank, line) of an arrival that is not
+    ordered after the end of the previous phase.
     """
 
     count: int
@@ -48,7 +51,7 @@ class MBarrier:
     expected: int = 0
     issued: int = 0
     expect_line: int = -1
-    brought: bool = False  # whether the last phase waited for bytes
+    brought: bool = False  # whether bytes were announced for the last phase
     valid: bool = True
     waits: dict[tuple[int, int], LastWait] = field(default_factory=dict)
     arrived: dict[int, int] = field(default_factory=dict)
@@ -64,8 +67,11 @@ class MBarrier:
         return new
 
     def follows(self, clock: np.ndarray, column: int, own: list[int], epoch: int) -> bool:
-        """Whether who knows `clock` comes after the end of the phase before, of a barrier with this column, or those who ended it knew of it, in
-        its `own` columns, what they may be told up to this `epoch`."""
+        """Whether an arrival by a thread with the clock `clock` is known not to fall into the previous phase. `column` is the barrier's.
+
+        This holds if the thread knows that the previous phase is over, or knows of all arrivals that ended it. It also holds if the
+        threads that ended it knew of the arriving thread, in its `own` columns, up to `epoch`: see `Synchronisation._follow`.
+        """
         if not self.phase:
             return True
         past, told = (c[[ORDER, READ, PASSED]].max(axis=0) for c in (clock, self.done))
@@ -75,11 +81,11 @@ class MBarrier:
 
     @property
     def over(self) -> bool:
-        """Whether the current phase has everything it waits for."""
+        """Whether the current phase is complete: no pending arrivals and no pending bytes."""
         return self.pending == 0 and self.tx == 0
 
     def flip(self) -> None:
-        """End the phase."""
+        """Complete the current phase and begin the next."""
         self.before = None if self.brought else self.done.copy()
         self.brought = self.expected > 0
         np.maximum(self.done, self.clock, out=self.done)
@@ -91,11 +97,11 @@ class MBarrier:
         self.expected = self.issued = 0
 
     def passed(self, parity: int) -> bool:
-        """What ``mbarrier.test_wait.parity`` says."""
+        """The result of ``mbarrier.test_wait.parity``."""
         return (self.phase & 1) != parity & 1
 
     def missing(self) -> str:
-        """What the current phase still waits for."""
+        """What the current phase still waits for, in words."""
         parts = []
         if self.pending:
             parts.append(f"{self.pending} of {self.count} arrival{'s' if self.count > 1 else ''}")
@@ -106,7 +112,8 @@ class MBarrier:
 
 @dataclass
 class NamedBarrier:
-    """A hardware barrier for `threads` threads, or the cluster's: arrivals of the current generation, and what they teach."""
+    """A hardware barrier for `threads` threads, or the cluster's barrier. `clock` collects what the arrivals of the current
+    generation release, `done` is what those that wait for the last generation acquire."""
 
     threads: int
     clock: np.ndarray
@@ -120,7 +127,7 @@ class NamedBarrier:
         return new
 
     def arrive(self, threads: int, clock: np.ndarray) -> None:
-        """Some threads arrive; the last ones end the generation."""
+        """Count `threads` arrivals; the last ones complete the generation."""
         np.maximum(self.clock, clock, out=self.clock)
         self.arrived += threads
         if self.arrived >= self.threads:

@@ -1,4 +1,4 @@
-"""Bulk copies without a descriptor: runs of bytes between global and shared memory and between the CTAs of a cluster."""
+"""Bulk copies without a tensor map: contiguous bytes between global and shared memory, and between the CTAs of a cluster."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class BulkCopies:
     """The part of the machine that issues ``cp.async.bulk`` and ``cp.reduce.async.bulk``."""
 
     def peer_buffer(self, type_: Buffer, buffer: SimBuffer, rank: np.ndarray) -> SimBuffer:
-        """The same buffer of CTA `rank` of the cluster."""
+        """The same buffer in CTA `rank` of the cluster."""
         rank = np.asarray(rank)[:, :1].astype(np.int64)
         if ((rank < 0) | (rank >= self.cluster_size)).any():
             self.finding("out-of-bounds", f"rank {int(rank.flat[0])} of a cluster of {self.cluster_size} is named")
@@ -28,13 +28,12 @@ class BulkCopies:
     def bulk_copy(self, dst: SimBuffer, dst_byte_offset: Any, src: SimBuffer, src_byte_offset: Any, nbytes: Any,
                   barrier: SimBarrier | None = None, *, multicast: Any = None, kind: str | None = None,
                   dtype: np.dtype | None = None, byte_mask: Any = None, positions: np.ndarray | None = None) -> None:
-        """Copy `nbytes` contiguous bytes between global and shared memory, or to another CTA's shared memory.
+        """Copy `nbytes` contiguous bytes between global and shared memory, or to the shared memory of another CTA.
 
-        To shared memory the bytes are reported to `barrier` (the one of the CTA that receives them); to global memory it
-        completes in the thread's bulk group. With `multicast`, a mask of cluster ranks, they go to each of those CTAs.
-        A `kind` (add, min, max, inc, dec, and, or, xor) combines them with what is there, element by element of `dtype`
-        (the destination's, if not said). With a `byte_mask` only its bytes of each 16 are written. With `positions`,
-        only the CTAs there in the batch issue it.
+        A copy to shared memory completes on `barrier`, in the CTA that receives the bytes; a copy to global memory completes in the thread's
+        bulk group. `multicast`, a mask of cluster ranks, sends the bytes to each of those CTAs. A `kind` (add, min, max, inc, dec, and, or,
+        xor) combines them with the destination, as elements of `dtype` (by default the destination's). `byte_mask` selects which bytes of
+        each 16 are written. With `positions`, only the CTAs at these positions in the batch issue it.
         """
         keys = [np.asarray(nbytes).reshape(-1, 1), None if byte_mask is None else np.asarray(byte_mask).reshape(-1, 1)]
         for where, (count, bits) in self._cases_at(positions, keys):
@@ -90,7 +89,7 @@ class BulkCopies:
             peer = dst.peer if rank is None else np.full((1, 1), rank)
             span = Span.of(dst, to - np.asarray(dst.base).reshape(-1, 1), count)
             writes.append(Span(span.space, span.start, span.pattern, span.nbytes, peer))
-            # The bytes are reported in the destination's CTA, whatever CTA the barrier was named in.
+            # The bytes complete on the barrier of the destination's CTA, whatever CTA `barrier` names.
             barriers.append((barrier if peer is None else barrier.of_peer(peer), count))
         if self.checks:
             self._check_run(src.memory, source, count, False)
@@ -102,7 +101,7 @@ class BulkCopies:
                    reducing=kind is not None)
 
     def _check_run(self, memory, at: np.ndarray, count: int, writing: bool, chosen: np.ndarray | None = None) -> None:
-        """The elements of a run of global memory, or of `chosen` bytes of it, against the shadow of their array."""
+        """Check the accessed elements of global memory against the shadow of their array: `count` bytes, or of these the `chosen` ones."""
         if memory.scope != "global" or not (writing or memory.maybe_written):
             return
         elements = np.arange(count // memory.itemsize) if chosen is None else np.unique(chosen // memory.itemsize)
@@ -112,7 +111,7 @@ class BulkCopies:
 
 
 def combine_run(memory, rows: np.ndarray, start: np.ndarray, data: np.ndarray, kind: str, dtype: np.dtype) -> None:
-    """Combine runs of bytes (B or 1, count) with the elements at byte `start` (B or 1, 1) of each row's memory."""
+    """Combine runs of bytes (B or 1, count) with the elements from byte `start` (B or 1, 1) of each row's memory on."""
     values = np.ascontiguousarray(data).view(dtype)
     steps = np.arange(values.shape[1])
     if memory.scope == "global":

@@ -1,4 +1,4 @@
-"""A chunk of the grid: its memories, worlds and fibers, and the scheduler that runs them to the end."""
+"""A chunk of the grid: its memories, worlds and fibers, and the scheduler that runs the fibers to completion."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from .report import Report
 from .verdicts import Verdicts
 from .world import World
 
-BUDGET = 20000      # nodes that a fiber runs before the next one has its turn
-PATIENCE = 4_000_000  # nodes that may run without an effect on anything
-LULL = 100_000      # after so many of them copies land if a thread has asked meanwhile: a loop that counts its trips may wait for one
+BUDGET = 20000      # nodes that a fiber executes before the next one has its turn
+PATIENCE = 4_000_000  # nodes that may execute without any effect before the kernel counts as hanging
+LULL = 100_000      # after this many, a copy lands if a thread has polled meanwhile: a loop with an iteration limit may wait for it
 
 
 class Chunk(Flight, Verdicts):
-    """The CTAs of some clusters. Row ``rank * clusters + i`` of each memory is CTA `rank` of cluster i of the chunk."""
+    """The CTAs of some clusters. Row ``rank * clusters + i`` of each memory is the CTA of cluster rank `rank` in cluster i of the chunk."""
 
     SERIALS = count(1)
 
@@ -38,7 +38,7 @@ class Chunk(Flight, Verdicts):
         self.contended = checks and any(m is not None and m.shadow.threads is not None for m in arguments)
         self.grid, self.cluster, self.arguments = grid, cluster, arguments
         self.rng, self.patient = rng, patient
-        self.serial = next(self.SERIALS)   # of this process
+        self.serial = next(self.SERIALS)   # unique in this process
         self.clusters, self.ranks = len(which), int(np.prod(cluster))
         self.rows = self.clusters * self.ranks
         self._number(which)
@@ -51,35 +51,35 @@ class Chunk(Flight, Verdicts):
         world = World(np.arange(self.clusters), Clocks(self.ranks, len(self.atom_start), program.barriers, bool(self.graph.tensor_memory)))
         self.worlds = [world]
         self.world_of = np.zeros(self.clusters, np.int64)
-        self.cuts = 0
+        self.cuts = 0               # how many times a world was split
         self.global_clocks = None
-        self.version = 0            # counts changes that a wait may have waited for
+        self.version = 0            # counts the changes that may end a wait
         self.tick = 0
         self.flying = 0
         self.operations = 0
         self.barrier_numbers: dict[Any, int] = {}
         self.next_barrier = 0
-        self.barrier_values: dict[int, Any] = {}  # number of the first -> the value whose barriers they are
+        self.barrier_values: dict[int, Any] = {}  # number of an allocation's first barrier -> the allocation
         self.places: dict = {}
         self.locs: list[Loc | None] = []
         self._lines: dict[int, int] = {}
         self._constants: dict[tuple, np.ndarray] = {}
         self._scratch = np.empty(0, np.int64)
         self._map_faults: dict = {}
-        self.traffic: dict = {}     # what accesses cost, by call and alignment
+        self.traffic: dict = {}     # cost of accesses, by call and alignment
         self.maps: dict = {}        # tensor maps that rules have made
         self.shared_maps: dict = {}  # (row, offset) -> the tensor map that the kernel edits there
         self.fibers: list[Fiber] = []
         self.turn = 0
         self.stuck = False
         self.idle = 0
-        self.asked = False          # whether a thread has asked, without waiting, for what others bring: a barrier, or by an atomic
+        self.asked = False          # whether a thread has polled since the last change: tested a barrier, or read by an atomic or acquiring load
         for rank in range(self.ranks):
             rows = np.arange(rank * self.clusters, (rank + 1) * self.clusters)
             self.add(Fiber(self, rank, rows, 0, program.threads, dict(env), [Frame(program.code(self.graph.body))]))
 
     def _number(self, which: range) -> None:
-        """Linear and per-axis ids of each row's CTA."""
+        """Compute the linear and per-axis ids of each row's CTA."""
         many = [n // c for n, c in zip(self.grid, self.cluster)]
         ids = np.arange(which.start, which.stop)
         corner = (ids % many[0], ids // many[0] % many[1], ids // (many[0] * many[1]))
@@ -91,7 +91,7 @@ class Chunk(Flight, Verdicts):
 
     @cached_property
     def cluster_of(self) -> np.ndarray:
-        """For each CTA of the grid + 1 its cluster + 1."""
+        """A table from CTA id + 1 to cluster id + 1, both in the grid; 0 maps to 0."""
         (nx, ny, nz), (cx, cy, cz) = self.grid, self.cluster
         z, y, x = np.indices((nz, ny, nx))
         clusters = x // cx + nx // cx * (y // cy + ny // cy * (z // cz))
@@ -100,7 +100,7 @@ class Chunk(Flight, Verdicts):
     # -- things that rules ask for -----------------------------------------------------------------------------------------
 
     def clocks_of_grid(self) -> GlobalClocks:
-        """The clocks of CTAs that meet at atomics."""
+        """The clocks of CTAs that synchronise through global memory."""
         if self.global_clocks is None:
             self.global_clocks = GlobalClocks(int(np.prod(self.grid)))
         return self.global_clocks
@@ -112,7 +112,7 @@ class Chunk(Flight, Verdicts):
         return self._constants[key]
 
     def line_of(self, loc: Loc | None) -> int:
-        """The number of a place in the table `locs`."""
+        """The index of a location in the table `locs`."""
         key = id(loc)
         if key not in self._lines:
             self._lines[key] = len(self.locs)
@@ -120,7 +120,7 @@ class Chunk(Flight, Verdicts):
         return self._lines[key]
 
     def scratch(self, n: int) -> np.ndarray:
-        """An array of at least `n` ints whose contents nobody minds."""
+        """An array of at least `n` ints with undefined contents."""
         if len(self._scratch) < n:
             self._scratch = np.zeros(n, np.int64)
         return self._scratch
@@ -130,7 +130,7 @@ class Chunk(Flight, Verdicts):
         return self.program.granule if space == "shared" else 4
 
     def cells(self, space: str) -> int:
-        """Cells of a memory's shadow."""
+        """Number of cells of a memory's shadow."""
         nbytes = self.shared.nbytes if space == "shared" else TensorMemory.LANES * TensorMemory.COLUMNS * 4
         return -(-nbytes // self.granule(space)) + 64
 
@@ -140,7 +140,7 @@ class Chunk(Flight, Verdicts):
         return self._tensor_memory
 
     def atom_threads(self, atom: int) -> tuple[int, int]:
-        """First and one past the last thread of an atom."""
+        """The first thread of an atom, and one past its last."""
         return self.program.bounds[atom], self.program.bounds[atom + 1]
 
     def owners(self, tile: Tile) -> np.ndarray | None:
@@ -165,7 +165,7 @@ class Chunk(Flight, Verdicts):
     # -- worlds ------------------------------------------------------------------------------------------------------------
 
     def split(self, world: World, clusters: np.ndarray) -> World:
-        """Cut some clusters off a world."""
+        """Move some clusters of a world to a new world."""
         new = world.split(np.isin(world.clusters, clusters))
         self.worlds.append(new)
         self.world_of[new.clusters] = len(self.worlds) - 1
@@ -182,7 +182,7 @@ class Chunk(Flight, Verdicts):
         self.fibers.remove(fiber)
 
     def run(self) -> None:
-        """Run every fiber to its end, or until nothing can go on."""
+        """Run every fiber until it ends, or until none can make progress."""
         while self.fibers:
             self.tick += 1
             self._land_due()
@@ -196,7 +196,7 @@ class Chunk(Flight, Verdicts):
         self._close()
 
     def _turn(self, fiber: Fiber) -> bool:
-        """Run a fiber for a while. False when it goes round for ever and changes nothing."""
+        """Run a fiber for a while. Returns False if it loops for ever without any effect."""
         budget, version = BUDGET if self.patient else int(self.rng.integers(1, 64)), self.version
         try:
             left = fiber.run(budget)
@@ -211,7 +211,7 @@ class Chunk(Flight, Verdicts):
             asked, self.asked = self.asked, False
             if asked and self._land_first():
                 self.idle = 0
-        if self.idle > PATIENCE:  # a loop may also wait by an ordinary load, or for CTAs that wait with others of a fiber
+        if self.idle > PATIENCE:  # a loop may also poll by an ordinary load, or wait for CTAs held up by others of their fiber
             if self._unstick():
                 self.idle = 0
             else:
@@ -219,7 +219,7 @@ class Chunk(Flight, Verdicts):
         return not self.stuck
 
     def _next(self) -> Fiber | None:
-        """The fiber whose turn it is, among those that can go on."""
+        """The next fiber to run, among those that are ready: round robin with seed 0, otherwise at random."""
         n = len(self.fibers)
         if self.patient:
             for k in range(n):
@@ -232,7 +232,8 @@ class Chunk(Flight, Verdicts):
         return ready[int(self.rng.integers(len(ready)))] if ready else None
 
     def _unstick(self) -> bool:
-        """Nothing is ready: let time pass, let some CTAs go on without others, or let parts of a fiber part."""
+        """Called when no fiber is ready: land an operation in flight, let some CTAs of a fiber go on without the others, or let fibers go
+        on without the parts or children that they wait for. False if nothing helps."""
         if self._land_first():
             return True
         for fiber in list(self.fibers):
@@ -244,7 +245,7 @@ class Chunk(Flight, Verdicts):
         return any(f.release_parked() for f in fibers) or any(f.overtake_children() for f in fibers)
 
     def _close(self) -> None:
-        """The kernel has ended: what is in flight lands, and nothing of it may touch shared memory any more."""
+        """The kernel has ended: land what is in flight, and report operations that nothing has waited for."""
         for op in self._flight():
             if self.checks and not op.over and (op.reads or op.writes and not op.queued):
                 self._unawaited(op)
@@ -260,7 +261,7 @@ class Chunk(Flight, Verdicts):
                             self._unawaited(op)
 
     def _close_tensor_memory(self) -> None:
-        """What the kernel deallocates itself, it has deallocated on every way to its end."""
+        """Report tensor memory that the kernel deallocates on some paths but did not on this one."""
         for value, place in self.graph.tensor_memory.items():
             for world in self.worlds if place.freed else ():
                 for rank in range(self.ranks):

@@ -1,13 +1,14 @@
-"""Vector clocks: what each group of threads knows of every other, for a set of clusters whose state is the same.
+"""Vector clocks: what each group of threads knows about the accesses of every other group.
 
-The state of synchronisation (clocks, shadows, barriers, copies under way) is kept once for all clusters that behave
-alike, a `World`, and cut in two where they cease to: the rules below are written for one cluster, and the usual
-lock-step launch pays for one, however many CTAs it has.
+Clocks, shadow memory, barriers and operations in flight are stored once for all clusters whose synchronisation state is
+the same. Such a set of clusters is a `World`; it is split when clusters diverge. Everything below is therefore written
+for a single cluster, and a launch whose clusters all behave alike costs no more than one, however many CTAs it has.
 
-An access is tagged (column, epoch, thread). A column is an atom of threads of one CTA of the cluster, or one of its
-mbarriers, which stands for the asynchronous copies that complete on it; the epoch of these is the phase. What an atom
-knows of a column is an epoch: accesses up to it come before whatever the atom does next. Of its own column it keeps
-what *all* its threads know of each other (up to their last barrier); a thread's own accesses come first anyway.
+An access is tagged (column, epoch, thread). A column of the clocks is either an atom, a group of threads of one CTA of
+the cluster (see `program.Program`), or an mbarrier of one of its CTAs, which stands for the asynchronous copies that
+complete on it; the epoch of an mbarrier is its phase. For each column, an atom knows an epoch: accesses up to that epoch
+happen before anything that the atom does next. For its own column it keeps the epoch up to which *all* its threads know
+of each other's accesses, that is, up to their last barrier. The earlier accesses of a thread itself always come first.
 """
 
 from __future__ import annotations
@@ -16,12 +17,17 @@ import copy
 
 import numpy as np
 
-ORDER, FENCED, READ, PASSED = range(4)  # planes: known to come before; to be visible to the async proxy as well; to have been read; waits to be over
-BEFORE, AFTER = 4, 5  # where there is tensor memory: fenced before it was told of; and after it was learnt
+# The planes of a clock. Up to their epochs, a column's accesses happen before (ORDER), and are visible to the async proxy too (FENCED);
+# its reads are done (READ); its waits are over (PASSED).
+ORDER, FENCED, READ, PASSED = range(4)
+# For kernels with tensor memory: accesses followed by a tcgen05.fence::before_thread_sync before their release; and of these, those whose
+# acquire was followed by a tcgen05.fence::after_thread_sync.
+BEFORE, AFTER = 4, 5
 
 
 class Clocks:
-    """The clocks of one cluster: `known[rank, atom, plane, column]`, `now[rank, atom]`, `fenced[rank, atom]`."""
+    """The clocks of one cluster: `known[rank, atom, plane, column]`, `now[rank, atom]` (the current epoch of an atom) and
+    `fenced[rank, atom]` (its epoch at its last proxy fence)."""
 
     def __init__(self, ranks: int, atoms: int, barriers: int, tensor: bool = False):
         self.ranks, self.atoms, self.width = ranks, atoms, atoms + barriers
@@ -41,12 +47,15 @@ class Clocks:
         return rank * self.width + atom
 
     def barrier_column(self, rank: int, barrier: int) -> int:
-        """The column of the copies that complete on an mbarrier."""
+        """The column of the asynchronous copies that complete on an mbarrier."""
         return rank * self.width + self.atoms + barrier
 
     def release(self, rank: int, atoms: np.ndarray, alone: bool = False) -> np.ndarray:
-        """What these atoms know and have done, as a clock (plane, column); what they do next is later. `alone` says that one thread releases
-        what all of them have done, and that not all need be past the waits that it is past."""
+        """The clock (plane, column) that these atoms publish, all that they know and have done; their next epoch begins.
+
+        With `alone`, one thread releases on behalf of all of them, and the others need not have passed the waits that it has
+        passed: plane PASSED is then not raised.
+        """
         clock = self.known[rank, atoms].max(axis=0)
         columns = rank * self.width + atoms
         clock[ORDER, columns] = clock[READ, columns] = self.now[rank, atoms]
@@ -59,26 +68,26 @@ class Clocks:
         return clock
 
     def acquire(self, rank: int, atoms: np.ndarray, clock: np.ndarray) -> None:
-        """These atoms learn what a release knew."""
-        if self.tensor:  # what follows a wait is ordered on tensor memory by its own fence alone
+        """Add a released clock to what these atoms know."""
+        if self.tensor:  # each acquiring thread needs its own after_thread_sync fence: AFTER is not passed on
             clock = clock.copy()
             clock[AFTER] = 0
         self.known[rank, atoms] = np.maximum(self.known[rank, atoms], clock)
 
     def sync(self, rank: int, atoms: np.ndarray) -> None:
-        """A barrier of these atoms."""
+        """A barrier among these atoms."""
         self.acquire(rank, atoms, self.release(rank, atoms))
 
     def exchange(self, rank: int, atoms: np.ndarray) -> None:
-        """Values made of what these atoms have read pass between them: those reads are over before what any of them does next,
-        and the waits before them, but nothing that they have written is visible for it."""
+        """These atoms exchange values computed from what they have read, as in a reduction. Their reads, and the waits before
+        them, thus precede whatever any of them does next. Their writes do not become visible to each other."""
         for plane in (READ, PASSED):
             self.known[rank, atoms[:, None], plane, rank * self.width + atoms] = self.now[rank, atoms]
         self.now[rank, atoms] += 1
 
     def fence(self, rank: int, atoms: np.ndarray) -> None:
-        """A proxy fence in every thread of these atoms: their accesses so far, and the copies that they know to have completed on
-        barriers, reach the async proxy in order."""
+        """A proxy fence in every thread of these atoms: it orders their own accesses so far, and the copies that they know to have
+        completed on barriers, before later accesses through the async proxy."""
         copies = np.arange(self.known.shape[-1]) % self.width >= self.atoms
         known = self.known[rank, atoms]
         known[:, FENCED, copies] = known[:, ORDER, copies]
@@ -100,5 +109,5 @@ class Clocks:
 
 
 def empty_clock(clocks: Clocks) -> np.ndarray:
-    """The clock that knows nothing."""
+    """A clock that knows nothing, (plane, column)."""
     return np.zeros((clocks.known.shape[2], clocks.ranks * clocks.width), np.int32)

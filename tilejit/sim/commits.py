@@ -1,4 +1,4 @@
-"""tcgen05.commit: arrivals on mbarriers when the operations that a thread has issued are done, and what they teach."""
+"""tcgen05.commit: arrivals on mbarriers when the operations that a thread has issued are complete, and what these arrivals publish."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ from .world import AsyncOp
 
 
 class Commits:
-    """The part of the machine that commits a thread's operations to barriers."""
+    """The part of the machine that commits a thread's operations to mbarriers."""
 
     def commit_to_barrier(self, queue: str, barrier: SimBarrier) -> None:
-        """The barrier gets an arrival when all operations that the thread has issued to `queue` so far are done
-        (``tcgen05.commit``)."""
+        """``tcgen05.commit``: arrive on the barrier when all operations that the thread has issued to `queue` so far are complete."""
         self.commit_to_barriers(queue, [barrier])
 
     def commit_to_barriers(self, queue: str, barriers: list[SimBarrier]) -> None:
-        """The same for several barriers, each of which gets an arrival."""
+        """`commit_to_barrier` for several barriers: each gets an arrival."""
         covered: dict[int, tuple] = {}
         for barrier in barriers:
             for world, rank, number, _ in self._each(barrier):
@@ -29,14 +28,14 @@ class Commits:
                 op = self._operation(f"commit of {queue}", world, [], [], _nothing, {}, [])
                 op.covers, landed = covered[id(world)]
                 op.then = _committed(self, rank, number, op.covers, landed)
-                op.pipe = f"commit of {queue}"  # commits of a thread arrive in the order of their issue
+                op.pipe = f"commit of {queue}"  # commits of a thread arrive in issue order
                 op.due = max([op.due, *(o.due for o in world.flight if (o.pipe, o.rank, o.atom) == (op.pipe, op.rank, op.atom))])
                 world.launch(op, self.sim.cells)
                 self.sim.flying += 1
 
     def _covered(self, world, queue: str) -> tuple[tuple, np.ndarray]:
-        """What a commit of this thread covers: the numbers of its operations in flight, and a clock of those that have landed. A
-        commit covers all operations before it, those of earlier commits too."""
+        """What a commit by this thread covers: the numbers of its operations in flight, and a clock of those that have landed. A commit
+        covers all earlier operations, including those of earlier commits."""
         key = "commits", queue, self.rank, self.low
         numbers, clock, told = world.facts.get(key, ((), empty_clock(world.clocks), ()))
         for q in self._queues(world, queue):
@@ -45,7 +44,7 @@ class Commits:
         landed = tuple(n for n in numbers if n not in world.ops and ("tag", n) in world.facts)
         clock = np.maximum.reduce([clock, *(world.facts["tag", n] for n in landed)])
         numbers = tuple(n for n in numbers if n in world.ops)
-        # Earlier commits that have not arrived yet still tell of what has landed since.
+        # Keep the clocks of landed operations that pending commits will still publish.
         awaited = {n for o in world.flight if (o.pipe, o.rank, o.atom) == (f"commit of {queue}", self.rank, int(self.atoms[0])) for n in o.covers}
         for n in (*told, *landed):
             if n not in awaited:
@@ -55,12 +54,12 @@ class Commits:
 
 
 def _nothing(rows, params) -> None:
-    """Lands nothing."""
+    """The `land` of an operation that writes nothing."""
 
 
 def _committed(m, rank: int, number: int, numbers: tuple, landed: np.ndarray) -> Callable:
-    """What the arrival of a commit does: the operations `numbers` land. Who waits learns of them, of what their thread knew when
-    it issued them, and of those that have `landed` before."""
+    """The `then` of a commit: it lands the operations `numbers` and arrives. Threads that wait learn of these operations, of what their
+    issuing thread knew at the issue, and of the clock `landed` of earlier operations."""
     sim, own = m.sim, m.rank
 
     def then(op: AsyncOp) -> None:
@@ -82,9 +81,9 @@ def _committed(m, rank: int, number: int, numbers: tuple, landed: np.ndarray) ->
 
 
 def _told(clocks, op: AsyncOp, issuer: int, column: int, epoch: int) -> np.ndarray:
-    """What the completion of an operation teaches: its thread's past, and its own bytes under (column, epoch)."""
+    """What the completion of an operation publishes: its thread's past, and its own writes under (column, epoch)."""
     clock = op.clock.copy()
     clock[ORDER, issuer] = max(clock[ORDER, issuer], op.epoch)
-    for plane in (ORDER, BEFORE) if clocks.tensor else (ORDER,):  # a commit contains the fence before it
+    for plane in (ORDER, BEFORE) if clocks.tensor else (ORDER,):  # tcgen05.commit implies a fence::before_thread_sync
         clock[plane, column] = max(clock[plane, column], epoch)
     return clock

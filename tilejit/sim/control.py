@@ -1,4 +1,4 @@
-"""How a fiber runs branches and loops, whose conditions its CTAs and its threads may answer differently."""
+"""How a fiber runs branches and loops whose conditions may differ among its CTAs and its threads."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from .waits import SpinWait
 
 
 class Control(Parting):
-    """The part of a fiber that runs structural nodes: where CTAs differ it is cut in two, where threads do it runs both ways."""
+    """The part of a fiber that runs structural nodes. Where CTAs diverge, the fiber is split in two; where threads of a CTA diverge, both
+    sides run one after the other under masks of active threads."""
 
     def decide(self, test: np.ndarray, active: np.ndarray | None):
-        """True or False when all agree, a mask over CTAs when those differ, a mask (B or 1, T) when threads do."""
+        """The outcome of a condition: a bool if all agree, a mask over the CTAs (B,) if these differ, a mask (B or 1, T) if threads do."""
         test = np.asarray(test, bool)
         if active is not None:
             mask = test & active
@@ -32,7 +33,7 @@ class Control(Parting):
         if isinstance(way, np.ndarray) and way.ndim == 1:
             self.open_join()
             self.fork(way)
-            return  # both come back here, each of one mind
+            return  # both parts evaluate this node again, each with a uniform condition
         if isinstance(way, np.ndarray):
             outer = True if frame.active is None else frame.active
             self.frames.append(Frame(self.sim.program.code(node.then, node), node, "then", (way,), way & outer))
@@ -70,7 +71,7 @@ class Control(Parting):
         self._next(loop)
 
     def _next(self, frame: Frame) -> None:
-        """Begin the next trip of a for loop with those that still have one."""
+        """Begin the next iteration of a for loop, for those that have one left."""
         index, stop, step, wrapped = frame.state
         test = np.where(step > 0, index < stop, index > stop) & ~wrapped
         way = self.decide(test, frame.active)
@@ -135,7 +136,7 @@ class Control(Parting):
         frame.stage, frame.code, frame.pc = "body", self.sim.program.code(node.body, node), 0
 
     def _notice_spinning(self, node: While) -> None:
-        """A trip that changed nothing, here or anywhere: the next one waits until something has changed."""
+        """Block after an iteration that changed nothing, here or elsewhere, until something changes."""
         state = [self.env[c.inner] for c in node.carried]
         version = self.sim.version
         old = self.spin
@@ -149,7 +150,7 @@ def _equal(a: Any, b: Any) -> bool:
 
 
 def _select(test: np.ndarray, a: Any, b: Any) -> Any:
-    """`a` where threads took the one way, `b` where they took the other."""
+    """`a` where `test` holds, `b` elsewhere."""
     if a is b or not isinstance(a, np.ndarray):
         return a
     return np.where(test, a, b)

@@ -1,4 +1,4 @@
-"""What runs beside the threads: cp.async groups, bulk copies, tensor cores; when each reads, lands and is waited for."""
+"""Operations that run beside the threads, such as cp.async, bulk copies and tensor core instructions: issue, groups and waits."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from .world import AsyncOp
 
 @dataclass
 class Span:
-    """Bytes that an operation touches: pieces of `nbytes` bytes at ``start + pattern[i]`` of a shared or tensor memory.
-    The pattern may be a function of the start, where a swizzle moves the pieces. `start` is (B or 1, 1), `peer` the
-    cluster rank (B or 1, 1) of the CTA whose memory it is, None for the own."""
+    """Bytes that an operation accesses in shared or tensor memory: pieces of `nbytes` bytes at ``start + pattern[i]``. `pattern` may be
+    a function of the start, for swizzles. `start` is (B or 1, 1); `peer` is the cluster rank (B or 1, 1) of the CTA whose memory it
+    is, None for the CTA's own."""
 
     space: str
     start: np.ndarray
@@ -31,7 +31,7 @@ class Span:
 
     @staticmethod
     def of(buffer: SimBuffer, offset: Any, nbytes: int, pattern: np.ndarray | Callable | None = None) -> "Span":
-        """`nbytes` bytes at byte `offset` of a buffer, or pieces of `nbytes` at the offsets of `pattern` from there."""
+        """`nbytes` bytes at byte `offset` of a buffer; with `pattern`, one such piece at each of its offsets from there."""
         start = (np.asarray(offset) + np.asarray(buffer.base)).reshape(-1, 1)
         return Span(buffer.memory.scope, start, np.zeros(1, np.int64) if pattern is None else pattern, nbytes, buffer.peer)
 
@@ -44,15 +44,14 @@ class Engines:
               barriers: list[tuple[SimBarrier, int]] | None = None, queue: str | None = None, proxy: bool = True,
               positions: np.ndarray | None = None, collective: bool = False, pipe: str | None = None,
               atom: int | None = None, threads: np.ndarray | None = None, reducing: bool = False) -> None:
-        """Issue an operation that reads and writes spans of shared or tensor memory in its own time. The scope's first
-        thread issues it, or with `collective` all of them together.
+        """Issue an asynchronous operation that reads and writes spans of shared or tensor memory. It is issued by the first thread of the
+        scope, or with `collective` by all its threads together.
 
-        It completes on `barrier` with `nbytes` (or on several `barriers`), or in the groups `queue` of the issuing
-        thread. ``collect(rows, params) -> dict`` reads its sources, ``land(rows, params)`` writes, for the CTAs `rows`
-        of the chunk; `params` hold arrays with a leading batch axis. ``proxy`` says that it goes through the async proxy.
-        Operations of one thread in the same `pipe` run in the order of their issue, without waits between them. `atom` says
-        whose threads issue it side by side, and `threads` which of them is behind each cell that is written. A `reducing` one
-        combines with what is there, as others may meanwhile.
+        It completes on `barrier` with `nbytes` bytes, on several `barriers`, or in the group `queue` of the issuing thread.
+        ``collect(rows, params) -> dict`` reads its sources and ``land(rows, params)`` writes its destinations, for the CTAs `rows` of the
+        chunk; `params` are arrays with a leading batch axis. `proxy` says that it accesses memory through the async proxy. Operations of a
+        thread in the same `pipe` execute in issue order without waits between them. With `atom`, the threads of that atom issue it
+        together, and `threads` gives the thread of each cell written. A `reducing` operation may overlap with others of the same bytes.
         """
         self.sim.version += 1
         barriers = [(barrier, nbytes)] if barrier is not None else barriers or []
@@ -97,7 +96,7 @@ class Engines:
     def _span_cells(self, span: Span, start: int) -> Cells:
         granule = self.sim.granule(span.space)
         pattern = span.pattern(start) if callable(span.pattern) else span.pattern
-        if (pattern[1:] - pattern[:-1] == span.nbytes).all():  # one piece behind the other
+        if (pattern[1:] - pattern[:-1] == span.nbytes).all():  # contiguous pieces
             first = start + int(pattern[0])
             return range(first // granule, -(-(first + len(pattern) * span.nbytes) // granule))
         count = -(-span.nbytes // granule)
@@ -117,8 +116,8 @@ class Engines:
         return op
 
     def _check_issue(self, op: AsyncOp, world, proxy: bool, ahead: list[AsyncOp] = ()) -> None:
-        """The issuing thread must come after whoever touched the bytes, through the right proxy. What is `ahead` in its
-        pipe does in any case."""
+        """Check that the operation is ordered after earlier accesses to its bytes, in the right proxy. Operations `ahead` in its pipe are
+        ordered in any case."""
         plane = FENCED if proxy else 0
         after = tuple(o.number for o in (world.flight if op.reducing else ahead) if o.reducing or not op.reducing)
         read_ahead = [(world.shadow(space, rank, self.sim.cells(space)), cells) for o in ahead for space, rank, cells in o.reads]
@@ -143,14 +142,15 @@ class Engines:
     # -- groups of a thread ------------------------------------------------------------------------------------------------
 
     def commit(self, queue: str) -> None:
-        """Close the open group of each thread of the scope."""
+        """``commit_group``: close the open group of each thread of the scope."""
         for world, _ in self.worlds():
             for q in self._queues(world, queue):
                 q.groups.append(q.open)
                 q.open = []
 
     def wait_groups(self, queue: str, n: int, read: bool = False) -> None:
-        """Wait until at most the last `n` groups of each thread are under way; with `read`, until they have read."""
+        """``wait_group``: wait until at most the last `n` groups of each thread are pending. With `read`, wait only until the earlier groups
+        have read their sources."""
         self.sim.version += 1
         for world, _ in self.worlds():
             for q in self._queues(world, queue):
@@ -179,17 +179,18 @@ class Engines:
         self.commit("bulk")
 
     def bulk_wait(self, n: int = 0, read: bool = False) -> None:
-        """``cp.async.bulk.wait_group``: the sources may be written again; without `read` the destinations are written too."""
+        """``cp.async.bulk.wait_group``: the destinations are written, or with `read` only the sources read."""
         self.wait_groups("bulk", n, read)
 
     # -- cp.async ------------------------------------------------------------------------------------------------------------
 
     def cp_async(self, dst: SimBuffer, dst_offsets: np.ndarray, src: SimBuffer, src_offsets: np.ndarray, nbytes: int,
                  valid_bytes=None, *, valid=None, active=None) -> None:
-        """Each thread copies `nbytes` bytes from global to shared memory; offsets (B or 1, T, k) are from the buffers' bases.
+        """``cp.async``: each thread copies `nbytes` bytes per offset from global to shared memory. Offsets are (B or 1, T, k), from the
+        bases of the buffers.
 
-        Only the first `valid_bytes` (all or none with a bool `valid`) are read, the rest is zero. `active` masks copies
-        out. The bytes land when the thread waits for its group: until then the destination holds what it held.
+        Only the first `valid_bytes` bytes (with a bool `valid`, all or none) are read; the rest is written as zeros. `active` masks whole
+        copies. The bytes land when the thread waits for its group; until then the destination keeps its contents.
         """
         to = np.asarray(dst_offsets) + np.asarray(dst.base).reshape(-1, 1, 1)
         count = np.asarray(nbytes if valid_bytes is None else valid_bytes)
@@ -256,7 +257,7 @@ class Engines:
             self._check_sources(src.memory, low, count, read, nbytes)
 
     def _check_sources(self, memory, low: np.ndarray, count: np.ndarray, read: np.ndarray, nbytes: int) -> None:
-        """Every element of which cp.async reads a byte, by the thread that issues it: `count` bytes from `low` (B or 1, T, k)."""
+        """Check every global element of which a cp.async reads a byte, as a read by its thread: `count` bytes from byte `low` (B or 1, T, k)."""
         size = memory.itemsize
         most = (nbytes + size - 2) // size + 1
         element = low[..., None] // size + np.arange(most)
@@ -275,7 +276,7 @@ class Engines:
         self.wait_groups("cp.async", n or 0)
 
     def cp_async_arrive(self, barrier: SimBarrier, noinc: bool = False) -> None:
-        """``cp.async.mbarrier.arrive``: each thread arrives when its copies so far have landed."""
+        """``cp.async.mbarrier.arrive``: each thread arrives when all its copies issued so far have landed."""
         threads = self.threads if self._active is None else int(self._active.sum(axis=1).max())
         for world, rank, number, _ in self._each(barrier):
             b = world.barriers[rank, number]
@@ -293,12 +294,12 @@ class Engines:
 
 
 def _nothing(rows, params) -> None:
-    """Lands nothing."""
+    """The `land` of an operation that writes nothing."""
 
 
 def _arrival(m, pending: list[AsyncOp], rank: int, number: int, count: int) -> Callable:
-    """What an arrival that waits for operations does when its time has come; the operations are found by number, so
-    that it holds for every part of a world."""
+    """The `then` of an arrival that waits for operations. These are looked up by number when it runs, so that it works in each part of
+    a world that was split meanwhile."""
     numbers = [op.number for op in pending]
     sim, own = m.sim, m.rank
 
@@ -325,7 +326,7 @@ def _arrival(m, pending: list[AsyncOp], rank: int, number: int, count: int) -> C
 
 
 def _cp_async_bytes(memory, source: np.ndarray, count: np.ndarray, nbytes: int) -> np.ndarray:
-    """The bytes that each copy brings, zero after the first `count` of them."""
+    """The bytes that each copy writes: `count` bytes of its source, then zeros."""
     at = memory.origin * memory.itemsize + source
     wide = np.dtype(f"u{nbytes}") if nbytes in (4, 8) else None
     inside = (count == nbytes) | (count == 0)
@@ -345,7 +346,7 @@ def _cp_async_bytes(memory, source: np.ndarray, count: np.ndarray, nbytes: int) 
 
 
 def scatter_bytes(data: np.ndarray, rows: np.ndarray, to: np.ndarray, values: np.ndarray, keep: np.ndarray | None) -> None:
-    """Write (B or 1, n, nbytes) bytes at the offsets `to` (B or 1, n) of each row."""
+    """Write bytes (B or 1, n, nbytes) at the offsets `to` (B or 1, n) of each row, where `keep` is true."""
     nbytes = values.shape[-1]
     shape = (len(rows), to.shape[1])
     if not (to % nbytes).any() and data.shape[1] % nbytes == 0:

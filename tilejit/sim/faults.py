@@ -1,4 +1,4 @@
-"""From two accesses without order to the finding: which kind it is, which line is to blame, and what to say."""
+"""From a conflict between two accesses to a finding: its kind, the line to blame and the message."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from .world import AsyncOp, World
 
 
 class Reporter:
-    """Reports conflicts of accesses that machine `m` makes to the memory `space` of the CTA of cluster rank `rank`."""
+    """Reports the conflicts of accesses that machine `m` makes to memory `space` of the CTA of cluster rank `rank`."""
 
     def __init__(self, m, world: World, rank: int, space: str, positions: np.ndarray | None = None):
         self.m, self.world, self.rank, self.space, self.positions = m, world, rank, space, positions
         self.clocks = world.clocks
         self.shadow = world.shadow(space, rank, m.sim.cells(space))
-        self.async_ = False  # whether the access is an asynchronous operation's
+        self.async_ = False  # whether the access belongs to an asynchronous operation
 
     # -- ordinary accesses -------------------------------------------------------------------------------------------------
 
     def ordinary(self, a: Access, c: Conflict, writing: bool) -> None:
-        """A thread's read or write met `c`."""
+        """Report the conflict `c` of a thread's read or write."""
         verb = "written" if writing else "read"
         if c.what == "uninitialized":
             self._say("uninitialized-read", a.line, f"{self._bytes(c)} are read, and nothing has been written there yet", a, c)
@@ -48,7 +48,7 @@ class Reporter:
         mine, theirs = self._loc(a.line), self._loc(c.line)
         me, them, reads = self._thread(a, c.at), self._other_thread(c), c.what == "reader"
         late, early = (a.line, me, writing), (c.line, them, not reads)
-        if theirs is not None and mine is not None and mine.line < theirs.line:  # the line further down is to blame
+        if theirs is not None and mine is not None and mine.line < theirs.line:  # blame the line further down
             late, early = early, late
         (line, who, writes), (other, by, wrote) = late, early
         did = "written" if wrote else "read"
@@ -59,7 +59,7 @@ class Reporter:
                   f"at line {self._number(other) or '?'} without a barrier between the two", a, c, other)
 
     def _unordered(self, a: Access, c: Conflict, what: str) -> None:
-        """Synchronised accesses to tensor memory without the fences around what synchronised them."""
+        """Report accesses to tensor memory that are synchronised, but without a tcgen05 fence before or after the synchronisation."""
         told = self.clocks.known[self.m.rank, self._atom(a, c.at), BEFORE, c.other] >= c.epoch
         line, side = (a.line, 'tcgen05_fence("after_thread_sync") between the wait and it') if told else (
             c.line, f'tcgen05_fence("before_thread_sync") between line {self._number(c.line)} and the barrier')
@@ -78,7 +78,7 @@ class Reporter:
             self._say("race", op.line, f"{text}: nothing orders the copy after the write at line {self._number(a.line)}", a, c, a.line)
 
     def _too_early(self, a: Access, c: Conflict, op: AsyncOp) -> None:
-        """Bytes are read that an operation is still to write, or has written without this thread's knowledge."""
+        """Report a read of bytes that an operation will write, or has written without this thread knowing of it."""
         atom = self._atom(a, c.at)
         for rank, number, _ in op.targets:
             if rank != self.rank:
@@ -101,7 +101,7 @@ class Reporter:
         self._say("missing-wait", a.line, f"{self._bytes(c)} are read before {self._named(op, c)} has been waited for", a, c, op.line)
 
     def _miscounted(self, barrier, op: AsyncOp, rank: int, number: int, a: Access, c: Conflict) -> bool:
-        """Whether the phase that was waited for announced fewer bytes than were sent."""
+        """Report, and return, whether fewer bytes were announced for the phase that was waited for than its copies bring."""
         phase = op.phases.get((rank, number), -1)
         current = phase == barrier.phase and barrier.issued > barrier.expected
         earlier = ("sent late", rank, number) in self.world.facts
@@ -114,7 +114,7 @@ class Reporter:
     # -- asynchronous accesses -----------------------------------------------------------------------------------------------
 
     def asynchronous(self, op: AsyncOp, a: Access, c: Conflict, writing: bool) -> None:
-        """An asynchronous operation, as it is issued, met `c`."""
+        """Report the conflict `c` that an asynchronous operation has when it is issued."""
         self.async_ = True
         verb = "writes" if writing else "reads"
         name = f"{op.what}"
@@ -149,7 +149,8 @@ class Reporter:
         self._settle(a)
 
     def _read_too_early(self, op: AsyncOp, a: Access, c: Conflict, name: str) -> None:
-        """A thread has read what nobody had written yet and the operation brings: a wait of its own passed at once, or it has not waited."""
+        """A thread read bytes before the operation that first writes them was even issued. Either its own wait returned at once, or it did
+        not wait."""
         self.m.report.retract("uninitialized-read", self._number(c.line))
         reader = divmod(c.other, self.clocks.width)
         for rank, number, _ in op.targets:
@@ -160,13 +161,13 @@ class Reporter:
         self._say("missing-wait", c.line, f"{self._bytes(c)} are read before {name} at line {self._number(a.line)} has been waited for", a, c, a.line)
 
     def _passed_early(self, wait: LastWait, op: AsyncOp, a: Access, c: Conflict, other: int) -> None:
-        """Blame a wait that taught nothing for what follows at line `other`; the verdict knows whether it has said that it returned at once."""
+        """Blame a stale wait for the fault at line `other`. The verdict on the first stale wait says itself that the wait returned at once."""
         early = "" if self.world.stale is not None else "the wait returned at once, because that phase was over before: "
         self._say("barrier-phase", wait.line, f"{early}phase {wait.phase} of the barrier, which {self._named(op, c)} completes, is still to "
                   "come", a, c, other)
 
     def _blame_wait(self, op: AsyncOp, a: Access, c: Conflict, kind: str, text: str) -> None:
-        """Report `kind`, or the wait before it that let the issuing thread pass too early, of which the verdict tells."""
+        """Report `kind`, or, if the last wait of the issuing thread was stale, that wait."""
         wait = self.world.last_wait.get((op.rank, op.atom))
         if wait is not None and wait[1]:
             self._say("barrier-phase", wait[0], text, a, c, a.line)
@@ -176,7 +177,7 @@ class Reporter:
     # -- words -------------------------------------------------------------------------------------------------------------------
 
     def _operation(self, c: Conflict) -> AsyncOp | None:
-        """The operation that wrote, or is to write, the cell."""
+        """The operation that has written, or will write, the cell of the conflict."""
         if c.what == "pending":
             return self.world.ops.get(c.other - PENDING)
         for op in reversed(self.world.recent.get(c.other, ())):
@@ -248,7 +249,7 @@ class Reporter:
                      bytes=(c.cell * granule, (c.cell + 1) * granule), other=self._loc(other) if other is not None else None)
 
     def _retract(self, a: Access, c: Conflict) -> None:
-        """What was read too early, alone or to combine it with more, was not written for that reason."""
+        """Withdraw an uninitialized-read finding at the other line that this conflict explains: the bytes were not missing but read too early."""
         if c.what in ("reader", "writer", "pending", "async") and self.shadow.explained(a, c.line):
             self.m.report.retract("uninitialized-read", self._number(c.line))
 

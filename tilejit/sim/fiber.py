@@ -1,4 +1,4 @@
-"""The interpreter: a scope instance of a batch of CTAs in lock step, with explicit frames so that it can be cut in two."""
+"""The interpreter: runs a scope instance for a batch of CTAs in lock step, with explicit frames so that it can be split in two."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from .program import scope_threads
 from .values import take
 from .waits import ChildWait, RowWait
 
-RUN_AHEAD = 64  # pending children of a fiber per set of threads
+RUN_AHEAD = 64  # how many pending children of a fiber may overlap in threads
 
 
 class Fiber(Control):
-    """Threads `low` to `high` of the CTAs `rows` (numbers in the chunk, of one cluster rank)."""
+    """Threads `low` to `high` - 1 of the CTAs `rows` (rows of the chunk, all of one cluster rank)."""
 
     def __init__(self, sim, rank: int, rows: np.ndarray, low: int, high: int, env: dict, frames: list[Frame],
                  spawn: Spawn | None = None, after: tuple[Spawn, ...] = ()):
@@ -35,9 +35,9 @@ class Fiber(Control):
         self.parked = False
         self.done = False
         self.spin: tuple | None = None
-        self.ahead = RUN_AHEAD          # pending children that a set of threads may have
-        self.unjoined: Any = None       # a call that goes on beside the children that stand in its way
-        self.left = False               # whether it has arrived at the barrier that ends a cluster
+        self.ahead = RUN_AHEAD          # raised by `overtake_children`
+        self.unjoined: Any = None       # a call that may run before the children have ended
+        self.left = False               # whether it has arrived at the cluster barrier that ends the kernel
         self.m = Machine(self)
         self.node = None
 
@@ -66,14 +66,14 @@ class Fiber(Control):
         return False
 
     def partly_ready(self) -> np.ndarray | None:
-        """The CTAs that could go on without the others, if there are any."""
+        """The CTAs that could go on without the others, as a mask; None if there are none, or if all could."""
         if self.parked or not isinstance(self.wait, RowWait):
             return None
         mask = np.broadcast_to(np.asarray(self.wait.ready(), bool).reshape(-1), (self.batch,))
         return mask if mask.any() and not mask.all() else None
 
     def run(self, budget: int) -> int:
-        """Run until it blocks, parks, ends or has used up its budget of nodes. Returns what is left of it."""
+        """Run until it blocks, parks or ends, or has executed `budget` nodes. Returns what is left of the budget."""
         if self.wait is not None:
             self._resume()
         while not (self.done or self.parked or self.wait is not None) and budget > 0:
@@ -97,7 +97,7 @@ class Fiber(Control):
             self._returned(call, outcome)
 
     def block(self, wait: Wait, call: Call | None = None) -> None:
-        """Wait, unless everything is ready already."""
+        """Wait, unless the condition already holds."""
         self.wait, self.waiting_call = wait, call
         self.polled = -1
         if np.all(wait.ready()):
@@ -112,7 +112,7 @@ class Fiber(Control):
         self.children = [s for s in self.children if s.count and s.live[self.rows].any()]
 
     def joined(self) -> bool:
-        """Whether all children are done; blocks on them otherwise."""
+        """Whether all children have ended; otherwise block on them."""
         if self.children:
             self._prune()
             if self.children:
@@ -121,8 +121,8 @@ class Fiber(Control):
         return True
 
     def overtake_children(self) -> bool:
-        """Go on beside the children that it waits for, where the machine would: their threads do not hold up the others,
-        unless all of them meet in a collective."""
+        """Go on without the children that it waits for, as the threads of hardware would: those outside of the child scopes are not held up,
+        unless the next operation is a collective of all of them."""
         if self.parked or not isinstance(self.wait, ChildWait) or self.waiting_call is not None or self.wait.spawns is self.after:
             return False
         frame = self.frames[-1]
@@ -204,7 +204,7 @@ class Fiber(Control):
         self._end_construct(frame)
 
     def _scope_of_active(self, frame: Frame, scope: Scope, first) -> None:
-        """A scope of one thread inside a partial scope: only where that thread is active."""
+        """A scope nested in a partial scope: it runs in the CTAs where all its threads are active."""
         active = np.broadcast_to(frame.active, (self.batch, self.threads))
         firsts = np.broadcast_to(first[:, :1] if first is not None else np.zeros((1, 1), int), (self.batch, 1))[:, 0]
         for start in np.unique(firsts):
@@ -235,7 +235,7 @@ class Fiber(Control):
         return True
 
     def _leave(self, frame: Frame) -> None:
-        """The frame's block has ended."""
+        """Continue after the end of the frame's block."""
         match frame.node:
             case If():
                 self._end_if(frame)
@@ -249,7 +249,7 @@ class Fiber(Control):
 
     def _finish(self) -> None:
         if self.spawn is None and self.sim.ranks > 1 and not self.left:
-            self.left = True  # a kernel with a cluster ends with a barrier of all its threads
+            self.left = True  # a kernel with clusters ends with a barrier of all threads of the cluster
             self.m.cluster_arrive()
             self.block(self.m.cluster_wait())
             if self.wait is not None:
@@ -262,7 +262,8 @@ class Fiber(Control):
 
 
 def _last(ahead: tuple[Spawn, ...], low: int, high: int) -> tuple[Spawn, ...]:
-    """Of the scopes before threads `low` to `high`, those that no later one stands behind for the same threads."""
+    """Among the earlier scopes `ahead`, those to wait for before starting one with threads `low` to `high` - 1. A scope whose shared
+    threads a later one covers is left out: that one has waited for it."""
     found: list[Spawn] = []
     for s in reversed(ahead):
         first, stop = max(s.low, low), min(s.high, high)

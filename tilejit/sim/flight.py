@@ -1,4 +1,4 @@
-"""Asynchronous operations of a chunk of the grid: when they read, when their bytes land, and what their barriers then know."""
+"""Asynchronous operations of a chunk: when they read their sources, when their bytes land, and what their completion publishes."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from .shadow import COPIED, REDUCED, SUMMED
 from .world import AsyncOp, World
 
 NEVER = float("inf")
-LATE = 1e12  # a landing time that comes only when everything waits
+LATE = 1e12  # landing times from here on are reached only when everything waits
 
 
 class Flight:
-    """The part of a chunk that carries operations from their issue to their end."""
+    """The part of a chunk that takes operations from issue to completion."""
 
     def next_operation(self) -> int:
         self.operations += 1
         return self.operations
 
     def landing_time(self) -> float:
-        """When an operation issued now lands by itself: with seed 0 as late as possible, else drawn."""
+        """When an operation issued now lands by itself: as late as possible with seed 0, otherwise at random."""
         if self.patient:
             return LATE + self.operations
         if self.rng.random() < 0.4:
@@ -28,20 +28,20 @@ class Flight:
         return LATE + float(self.rng.random())
 
     def coin(self) -> bool:
-        """An open choice; False with seed 0."""
+        """A choice that the hardware leaves open; always False with seed 0."""
         return not self.patient and bool(self.rng.random() < 0.5)
 
     def _rows_of(self, op: AsyncOp) -> np.ndarray:
         return op.rank * self.clusters + op.world.clusters
 
     def collect(self, op: AsyncOp) -> None:
-        """The operation reads its sources now."""
+        """Let the operation read its sources, unless it has already."""
         if op.collect is not None:
             op.params.update(op.collect(self._rows_of(op), op.params))
             op.collect = None
 
     def move(self, op: AsyncOp) -> None:
-        """The operation's bytes arrive; nobody has learnt it yet."""
+        """Write the operation's bytes. Nobody knows of it yet: its barriers and clocks are left alone."""
         if not op.moved:
             op.moved = True
             self.version += 1
@@ -50,7 +50,7 @@ class Flight:
             op.params = {}
 
     def free_sources(self, op: AsyncOp) -> None:
-        """The thread that issued the operation has waited until its sources are read."""
+        """Record that the issuing thread has waited until the operation's sources have been read."""
         self.collect(op)
         tag = self._thread_tag(op)
         op.world.finish_reads(op, self.cells, lambda rank: tag)
@@ -60,7 +60,8 @@ class Flight:
         return clocks.column(op.rank, op.atom), int(clocks.now[op.rank, op.atom]), op.thread
 
     def land(self, op: AsyncOp, tag: tuple | None = None, count: bool = True) -> None:
-        """The operation ends: its bytes are there, and its barriers know."""
+        """Complete the operation: write its bytes and signal its barriers. Its cells are tagged with `tag` (column, epoch, thread) if given,
+        else as of its barrier, or of the issuing thread if it has none. ``count=False`` leaves the barriers' byte counts alone."""
         if op.over:
             return
         op.over = True
@@ -99,7 +100,7 @@ class Flight:
             op.then(op)
 
     def arrive(self, world: World, rank: int, number: int, count: int, clock: np.ndarray) -> None:
-        """Arrivals that an asynchronous operation makes."""
+        """Make `count` arrivals on behalf of an asynchronous operation, releasing `clock`."""
         barrier = world.barriers[rank, number]
         barrier.pending = max(barrier.pending - count, 0)
         barrier.engines = True
@@ -107,7 +108,7 @@ class Flight:
         self.settle_phase(world, rank, number)
 
     def settle_phase(self, world: World, rank: int, number: int) -> None:
-        """End a barrier's phase if it has everything; it should then have had what was sent to it."""
+        """End a barrier's phase if it is complete. Reports a phase whose announced bytes are not those that were sent."""
         barrier = world.barriers[rank, number]
         if not barrier.over:
             return
@@ -135,7 +136,7 @@ class Flight:
                 self._land_alone(op)
 
     def _land_alone(self, op: AsyncOp) -> None:
-        """Land without being waited for."""
+        """Let the operation land without being waited for."""
         if op.queued:
             self.move(op)
             op.due = NEVER
@@ -143,7 +144,7 @@ class Flight:
             self.land(op)
 
     def _land_first(self) -> bool:
-        """Let time pass until the first of the operations in flight lands."""
+        """Let time pass until the first operation in flight lands; False if there is none."""
         flight = [op for op in self._flight() if op.due < NEVER]
         if flight:
             first = min(flight, key=lambda op: (op.due, op.number))

@@ -1,4 +1,4 @@
-"""Reads, writes and atomics on global memory: whole boxes where regions allow it, element by element otherwise."""
+"""Reads and writes of global memory: in whole boxes where a region allows it, otherwise element by element."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .values import SimBuffer, SimRegion
 
 
 class GlobalAccess:
-    """The part of the machine that touches global memory."""
+    """The part of the machine that accesses global memory."""
 
     def read_global(self, buffer: SimBuffer, coords, mask, other, owner, bounds, region, atomic) -> np.ndarray:
         memory: GlobalMemory = buffer.memory
@@ -43,7 +43,7 @@ class GlobalAccess:
         if values.dtype != dtype:
             values = values.astype(dtype)
         if bounds and mask is None and isinstance(region, SimRegion):
-            meets = self.checks and overlapping(region.type.extents, buffer.strides)  # two threads may write one element
+            meets = self.checks and overlapping(region.type.extents, buffer.strides)  # two threads may write the same element
             whole = None if meets else self._region_boxes(buffer, region)
             if whole is not None:
                 self._count_region(buffer, region, owner)
@@ -81,9 +81,9 @@ class GlobalAccess:
             return None
         uniform = max(max(s.shape[0] for s in region.starts), np.size(buffer.base)) == 1 < self.batch
         if uniform and self.sim.global_clocks is not None and buffer.memory.maybe_written:
-            return None  # what each CTA knows of the others differs
+            return None  # the CTAs differ in what they know about each other
         if uniform and np.ndim(other) and len(other) > 1:
-            return None  # what stands for elements out of bounds differs
+            return None  # the CTAs differ in the value of elements out of bounds
         base = buffer.memory.origin + np.asarray(buffer.base).reshape(-1) // buffer.memory.itemsize
         starts = [s[:, 0].astype(np.int64) for s in region.starts]
         return boxes(starts, t.extents, buffer.shape, buffer.strides, base)
@@ -136,7 +136,7 @@ class GlobalAccess:
     # -- elements ----------------------------------------------------------------------------------------------------------
 
     def _indices(self, buffer: SimBuffer, coords, mask, bounds: bool, values: np.ndarray | None = None):
-        """Element indices into the argument's `flat`, which of them are accessed (None: all), and their shape."""
+        """(element indices into the argument's `flat`, mask of those accessed or None for all, their common shape)."""
         memory = buffer.memory
         index = memory.origin + np.asarray(buffer.base) // memory.itemsize
         if isinstance(index, np.ndarray) and index.ndim == 2:
@@ -166,7 +166,7 @@ class GlobalAccess:
         return index, keep, shape
 
     def inside(self, buffer: SimBuffer, d: int, c: np.ndarray) -> np.ndarray:
-        """Whether coordinates along dimension `d` are in the bounds of a global buffer, or of a window."""
+        """Whether coordinates along dimension `d` are inside a global buffer or window."""
         if buffer.lows is None:
             return (c >= 0) & (c < buffer.shape[d])
         low, count = (x[:, :1].astype(np.int64).reshape(-1, *(1,) * (max(np.ndim(c), 1) - 1)) for x in (buffer.lows[d], buffer.counts[d]))
@@ -185,7 +185,7 @@ class GlobalAccess:
         self.report.stats["bytes"][path] += int(nbytes)
 
     def _count_requests(self, memory: GlobalMemory, index: np.ndarray, owner) -> None:
-        """Requests and sectors of an access by element indices. Arrays count as aligned, as they are on a device."""
+        """Count the requests and sectors of an access by element indices. Arrays count as aligned, as they are on a device."""
         if not self.checks:
             return
         n = index[0].size
@@ -194,11 +194,11 @@ class GlobalAccess:
             self.count_traffic("global", threads[:n], lambda: (index[0].reshape(-1) - memory.origin) * memory.itemsize, memory.itemsize)
 
     def _count_region(self, buffer: SimBuffer, region: SimRegion, owner) -> None:
-        """The same for a region, without its element indices where the call has been measured before."""
+        """`_count_requests` for a region. Its element indices are computed only if the call has not been measured yet."""
         if not self.checks or owner is None:
             return
         memory, t = buffer.memory, region.type
-        one = lambda x: np.asarray(x, np.int64).reshape(-1)[:1]  # an array wraps, as addresses do
+        one = lambda x: np.asarray(x, np.int64).reshape(-1)[:1]  # arrays wrap on overflow, as addresses do
         first = one(buffer.base) + memory.itemsize * sum(one(s) * k for s, k in zip(region.starts, buffer.strides))
         n = int(np.prod(t.shape))
         if (id(self.fiber.node), "global", int(first[0]) % 128, n) in self.sim.traffic:
@@ -209,7 +209,7 @@ class GlobalAccess:
         self.count_traffic("global", self.low + np.asarray(owner).reshape(-1), lambda: offsets, memory.itemsize)
 
     def _cta_ids(self, like: np.ndarray, last: bool = False) -> np.ndarray:
-        """CTA ids + 1 along the batch axis; for accesses that are the same in several CTAs, MANY of them."""
+        """CTA ids + 1 along the batch axis. For one access on behalf of several CTAs, this is MANY, or with `last` the last CTA's."""
         ids = (self.ctas + 1).astype(np.int32)
         if like.shape[0] == 1 and self.batch > 1:
             ids = ids[-1:] if last else np.full(1, -1, np.int32)
@@ -227,7 +227,7 @@ class GlobalAccess:
         return Box(memory.box, int(self._cells(memory, np.asarray(offset))), extents, tuple(s * scale for s in strides))
 
     def _box_owners(self, memory: GlobalMemory, t, ids: np.ndarray, clip, extents, owner) -> Accessor | None:
-        """Who accesses a box of a region of type `t`, where that is followed."""
+        """Who accesses a box of a region of type `t`; None if threads are not tracked there."""
         if memory.shadow.threads is None:
             return None
         if owner is None:
@@ -236,7 +236,7 @@ class GlobalAccess:
         return Accessor(self, ids, threads.reshape(1, *(extents[1 + d] if d in t.kept else 1 for d in range(len(t.extents)))))
 
     def _threads_of(self, shape: tuple, owner, writing: bool) -> np.ndarray | int:
-        """The thread behind each element of an access of `shape` (a batch, then elements or threads)."""
+        """The thread that accesses each element of `shape` (a batch axis, then elements or threads), or one of EVERY and NOBODY."""
         if owner is not None:
             return self.low + np.asarray(owner).reshape(1, *shape[1:])
         if len(shape) != 2 or shape[1] not in (1, self.threads):
@@ -262,7 +262,7 @@ class GlobalAccess:
         self._judge(memory, "write" if writing else "read", access(view, ids, self.sim.global_clocks, True, who))
 
     def _check_twice(self, memory: GlobalMemory, index, values, owner, shape) -> None:
-        """Two threads of one CTA that write different values to one element at once."""
+        """Report two threads of one CTA that write different values to the same element in one store."""
         if owner is None and not (values.ndim == 2 and self.threads > 1 and shape[-1] > 1):
             return
         flat = index.reshape(-1)
@@ -301,7 +301,7 @@ class GlobalAccess:
 
 
 def kept(threads, keep: np.ndarray | None, shape: tuple):
-    """The threads of the elements that are accessed, one for each or one for all."""
+    """The threads of the elements that the mask `keep` selects, one for each or one for all."""
     return threads if keep is None or np.ndim(threads) == 0 else np.broadcast_to(threads, shape)[keep]
 
 

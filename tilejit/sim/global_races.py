@@ -1,4 +1,4 @@
-"""Races between CTAs on global memory: per element, which CTA wrote it last and which read it since."""
+"""Races between CTAs on global memory: for each element, which CTA wrote it last and which CTA has read it since."""
 
 from __future__ import annotations
 
@@ -8,45 +8,46 @@ import numpy as np
 
 from .global_threads import NOBODY, Accessor, ThreadShadow
 
-MANY = -1    # several CTAs (readers), or atomics of any (writers)
+MANY = -1    # several CTAs (as readers), or atomics of any CTA (as writers)
 
 
-SOME = 16    # so many acquisitions by some threads of a CTA are told apart
+SOME = 16    # how many acquisitions by some threads of a CTA are kept apart
 
 
 class Some(NamedTuple):
-    """Threads that synchronise without the others: `atoms` of the CTA; who knows this epoch of the column has met them since."""
+    """Part of the threads of a CTA, which synchronise without the others: its `atoms`. Threads of the cluster that know `epoch` of `column`
+    have synchronised with them since."""
 
     atoms: frozenset[int]
     column: int
     epoch: int
 
 
-Near = dict[int, Some | None]  # the CTAs of the cluster of threads that synchronise, and which of each one's threads these are (None: all)
+Near = dict[int, Some | None]  # of a synchronisation: each CTA of the cluster, and which of its threads take part (None: all)
 
 
 class GlobalClocks:
-    """What each CTA of a chunk knows of the others through ordered accesses: the epoch up to which their accesses precede its own.
+    """What each CTA knows about the others through atomics and ordered accesses: the epoch up to which their accesses precede its own.
 
-    An access is tagged with its CTA's epoch, which every release and fence ends. Made on the first synchronising access.
-    A relaxed access releases what a fence before it covered, and acquires at the next fence (PTX ISA, "Release and
-    Acquire Patterns").
+    An access is tagged with the epoch of its CTA, which every release and every fence ends. The clocks are created at the first
+    synchronising access. A relaxed access releases what an earlier fence covered, and what it acquires takes effect at the next fence
+    (PTX ISA, "Release and Acquire Patterns").
     """
 
     def __init__(self, ctas: int):
         self.ctas = ctas
         self.now = np.ones(ctas, np.int32)
-        self.rows: dict[int, np.ndarray] = {}        # CTA -> what it knows of every CTA
-        self.fenced: dict[int, np.ndarray] = {}      # CTA -> what it knew and had done at its last fence
-        self.pending: dict[int, np.ndarray] = {}     # CTA -> what it has met and knows after the next fence
-        self.learnt: dict[int, list[tuple[Some, np.ndarray]]] = {}  # CTA -> what some of its threads know beside `rows`
-        self.released: dict[tuple, np.ndarray] = {}  # (memory, element, cluster or None) -> what an acquire there learns
+        self.rows: dict[int, np.ndarray] = {}        # CTA -> what all its threads know: an epoch for every CTA
+        self.fenced: dict[int, np.ndarray] = {}      # CTA -> the clock of its last fence, released by relaxed writes
+        self.pending: dict[int, np.ndarray] = {}     # CTA -> the clock of its relaxed reads, acquired at the next fence
+        self.learnt: dict[int, list[tuple[Some, np.ndarray]]] = {}  # CTA -> what only some of its threads have acquired
+        self.released: dict[tuple, np.ndarray] = {}  # (memory, element, cluster or None for the grid) -> the clock released there
 
     def _raise(self, table: dict, key, clock: np.ndarray) -> None:
         table[key] = np.maximum(table[key], clock) if key in table else clock.copy()
 
     def _own(self, cta: int, near: Near) -> np.ndarray:
-        """What the CTA knows and those of its cluster have done; what they do next is later."""
+        """The clock that a CTA releases: what it knows, and what all CTAs of `near` have done. Their next epoch begins."""
         clock = self.rows.get(cta, np.zeros(self.ctas, np.int32)).copy()
         for _, learnt in self.learnt.get(cta, ()):
             np.maximum(clock, learnt, out=clock)
@@ -56,7 +57,8 @@ class GlobalClocks:
         return clock
 
     def _learn(self, clock: np.ndarray, near: Near) -> None:
-        """The CTAs of a cluster acquire `clock`, or some of their threads do. Of many acquisitions the oldest two count as one."""
+        """Let the CTAs of a cluster, or some of their threads, acquire `clock`. Beyond SOME acquisitions by some threads, the two oldest are
+        merged into one."""
         for cta, some in near.items():
             if some is None:
                 self._raise(self.rows, cta, clock)
@@ -69,8 +71,8 @@ class GlobalClocks:
                 learnt[:2] = [(first, np.maximum(known, more))]
 
     def meet(self, cta: int, cluster: int, place: tuple, order: str | None, reads: bool, writes: bool, of_grid: bool, near: Near) -> None:
-        """Threads of a CTA read, write or do both at a place. `order` is 'acquire', 'release', 'acq_rel' or None (relaxed). Two meet
-        if the scope of each holds the other: `of_grid`, or the CTA's own cluster."""
+        """Synchronise at an element `place` that threads of a CTA read, write or both. `order` is 'acquire', 'release', 'acq_rel' or None
+        (relaxed). Two accesses synchronise if the scope of each includes the other: the grid (`of_grid`), or the CTA's own cluster."""
         keys = ((*place, cluster), (*place, None)) if of_grid else ((*place, cluster),)
         for key in keys:
             if reads and key in self.released and order in ("acquire", "acq_rel"):
@@ -85,22 +87,22 @@ class GlobalClocks:
                 self._raise(self.released, key, clock)
 
     def fence(self, cta: int, near: Near) -> None:
-        """``fence.acq_rel`` at GPU scope, in threads of a CTA."""
+        """``fence.acq_rel`` at GPU scope, by threads of a CTA."""
         if cta in self.pending:
             self._learn(self.pending.pop(cta), near)
         self.fenced[cta] = self._own(cta, near)
 
 
 class GlobalShadow:
-    """The shadow of one allocation of global memory (arguments that overlap share it), in cells of `granule` bytes."""
+    """The shadow of one allocation of global memory, in cells of `granule` bytes. Arguments that overlap share one."""
 
     def __init__(self, address: int, nbytes: int, granule: int, contended: bool = False):
         self.address, self.granule = address, granule
         self.cells = -(-nbytes // granule)
-        self.threads = ThreadShadow(self.cells) if contended else None  # where threads of one cluster may race
+        self.threads = ThreadShadow(self.cells) if contended else None  # if threads of one cluster may race
         self.writer: np.ndarray | None = None  # CTA + 1 of the last write
-        self.reader: np.ndarray | None = None  # CTA + 1 of the readers since, or MANY
-        self.epoch: np.ndarray | None = None   # the writer's epoch, when clocks are kept
+        self.reader: np.ndarray | None = None  # CTA + 1 of the reader (see `_readers`), or MANY
+        self.epoch: np.ndarray | None = None   # the writer's epoch, once there are clocks
 
     def _arrays(self, clocks: GlobalClocks | None) -> None:
         if self.writer is None:
@@ -109,7 +111,7 @@ class GlobalShadow:
             self.epoch = np.ones(self.cells, np.int32)
 
     def read(self, view, ids: np.ndarray, clocks: GlobalClocks | None, overlapping: bool, who: Accessor | None = None):
-        """CTAs `ids` (id + 1, broadcastable) read the cells that `view(array)` selects: the first conflict, or None."""
+        """CTAs `ids` (id + 1, broadcastable) read the cells that `view(array)` selects. Returns the first conflict, or None."""
         found = None
         if self.writer is not None:
             found = self._conflict(view, ids, clocks, view(self.writer), who)
@@ -131,7 +133,7 @@ class GlobalShadow:
                 view.assign(self.reader, np.where(lost, MANY, new))
 
     def write(self, view, ids: np.ndarray, clocks: GlobalClocks | None, overlapping: bool, who: Accessor | None = None):
-        """The same for a write. Two CTAs of one batch that write the same cell conflict too."""
+        """As `read`, for a write. Two CTAs of one batch that write the same cell conflict too."""
         found = None
         if self.writer is not None:
             found = self._conflict(view, ids, clocks, view(self.writer), who)
@@ -153,7 +155,7 @@ class GlobalShadow:
         return found
 
     def atomic(self, cells: np.ndarray, ids: np.ndarray, clocks: GlobalClocks | None, who: Accessor | None = None):
-        """Atomics conflict with ordinary accesses of others, not with each other."""
+        """As `read`, for atomics. They conflict with ordinary accesses by other CTAs, but not with each other."""
         found = None if self.writer is None else self._conflict(Index(cells), ids, clocks, self.writer[cells], who)
         if who is not None:
             found = self.threads.write(Index(cells), who, atomic=True) or found
@@ -162,7 +164,7 @@ class GlobalShadow:
         return found
 
     def atomic_read(self, cells: np.ndarray, ids: np.ndarray, clocks: GlobalClocks | None, who: Accessor | None = None):
-        """Reads that conflict with ordinary writes of others, as do such writes after them, but with no atomics."""
+        """As `read`, for ordered loads. They conflict with earlier and later ordinary writes by other CTAs, but not with atomics."""
         view = Index(cells)
         found = None if self.writer is None else self._conflict(view, ids, clocks, self.writer[cells], who)
         if who is not None:
@@ -172,7 +174,8 @@ class GlobalShadow:
         return found
 
     def hold_back(self, cta: int, known: np.ndarray, clocks: GlobalClocks) -> None:
-        """Writes of the CTA since its last release come after the one to be, where `known`, by columns of atoms, does not have them."""
+        """Exclude from the coming release of a CTA those of its writes since its last release that the releasing threads do not know of,
+        by their clock `known` (epoch by column): they are moved to the next epoch."""
         marks = self.threads.writes
         if self.writer is None or marks is None:
             return
@@ -199,11 +202,11 @@ class GlobalShadow:
         if who is not None:
             ids = _readers(who)
             if clocks is not None and who.m.sim.ranks > 1:
-                return None  # which CTA of a cluster has read is not kept here
+                return None  # only the readers' clusters are recorded here, not their CTAs
         bad = (reader != 0) & (reader != ids)
         if clocks is not None:
             bad &= reader > 0
-            if bad.any():  # a reader's epoch is not kept: any release of it since counts
+            if bad.any():  # the reader's epoch is not recorded: any release by it counts
                 bad = self._unordered(bad, reader, ids, clocks, np.ones(reader.shape, np.int32), who)
         if not bad.any():
             return None
@@ -218,7 +221,7 @@ class GlobalShadow:
         me = np.broadcast_to(ids, bad.shape)[where] - 1
         them, epochs = other[where] - 1, epoch[where]
         late, grouped = np.ones(len(me), bool), np.argsort(me, kind="stable")
-        for mine in np.split(grouped, np.flatnonzero(np.diff(me[grouped])) + 1):  # the cells of one CTA
+        for mine in np.split(grouped, np.flatnonzero(np.diff(me[grouped])) + 1):  # the cells that one CTA accesses
             cta = int(me[mine[0]])
             known = clocks.rows.get(cta)
             if known is not None:
@@ -232,12 +235,12 @@ class GlobalShadow:
 
 
 def _readers(who: Accessor) -> np.ndarray:
-    """What reads are marked by, where the threads of each cluster are known: the cluster."""
+    """The ids by which reads are marked: where threads are tracked and clusters have several CTAs, those of the clusters."""
     return who.ids if who.m.sim.ranks == 1 else who.clusters
 
 
 class Box:
-    """Selects a strided box of a shadow."""
+    """A view of a strided box of a shadow."""
 
     def __init__(self, box, offset, extents, strides):
         self.box, self.args = box, (offset, extents, strides)
@@ -246,12 +249,12 @@ class Box:
         return self.box(array, *self.args)
 
     def assign(self, array: np.ndarray, values, mine: np.ndarray | None = None) -> None:
-        """Set the cells, where the mask `mine` holds."""
+        """Set the cells, or those where the mask `mine` is true."""
         np.copyto(self(array), values, casting="unsafe", where=True if mine is None else mine)
 
 
 class Index:
-    """Selects cells of a shadow by index."""
+    """A view of cells of a shadow by index."""
 
     def __init__(self, index: np.ndarray):
         self.index = index
@@ -260,12 +263,12 @@ class Index:
         return array[self.index]
 
     def assign(self, array: np.ndarray, values, mine: np.ndarray | None = None) -> None:
-        """Set the cells, where the mask `mine` holds."""
+        """Set the cells, or those where the mask `mine` is true."""
         array[self.index] = values if mine is None else np.where(mine, values, self(array))
 
 
 def overlapping(extents: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    """Whether a box may name a cell twice."""
+    """Whether a box may contain a cell twice."""
     reach = 0
     for stride, n in sorted((abs(s), n) for s, n in zip(strides, extents) if n > 1):
         if stride <= reach:

@@ -1,6 +1,7 @@
-"""Races on global memory inside a cluster, by its vector clocks: per element, which thread wrote it and which read it since.
+"""Races on global memory between threads of a cluster, by its vector clocks: for each element, which thread wrote it last and which
+threads have read it since.
 
-Kept only for memory that a kernel writes and touches more than once. Between clusters `global_races` judges.
+This is tracked only for memory that a kernel writes and accesses more than once. Races between clusters: see `global_races`.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ import numpy as np
 from .clocks import ORDER, READ, Clocks
 
 EVERY = -2     # each thread of the scope accesses the cell
-NOBODY = -3    # an asynchronous copy, whose place among the CTA's threads is not judged here
+NOBODY = -3    # an asynchronous copy: not checked against the threads of its CTA here
 
 
 class Marks:
-    """Per cell the last access of a kind: CTA + 1 (0: none), thread, column of its atom, epoch, number of the line."""
+    """The last access of a kind to each cell: CTA + 1 (0: none), thread, column of its atom, epoch, and number of the line."""
 
     def __init__(self, cells: int):
         self.cta, self.column, self.epoch, self.line = (np.zeros(cells, np.int32) for _ in range(4))
@@ -26,7 +27,8 @@ class Marks:
 
 @dataclass
 class Clash:
-    """Two threads without order: `threads` (mine, the other's; EVERY), the other's CTA and line, and what it did."""
+    """Two accesses by threads that nothing orders: `threads` and `ctas` (this one's, the earlier one's; a thread may be EVERY), and for
+    the earlier access its line and what it did."""
 
     threads: tuple[int, int]
     ctas: tuple[int, int]
@@ -35,8 +37,8 @@ class Clash:
 
 
 class Accessor:
-    """The threads of machine `m` that access cells: `ids` (CTA + 1) and `threads` (or EVERY, NOBODY) broadcast to the cells'
-    shape."""
+    """The threads of machine `m` that access some cells: `ids` (CTA + 1) and `threads` (or EVERY or NOBODY), broadcastable to the shape
+    of the cells."""
 
     def __init__(self, m, ids: np.ndarray, threads: np.ndarray | int):
         self.m, self.ids, self.threads = m, ids, np.asarray(threads)
@@ -45,25 +47,25 @@ class Accessor:
             self.threads, self.kind = np.asarray(m.low), 0
 
     def atoms(self) -> np.ndarray:
-        """The atom of each access; of one by every thread or none, all that take part."""
+        """The atom of each access. For EVERY, all atoms of the machine; for NOBODY, the first."""
         return self.m.atoms if self.kind == EVERY else self.m.atoms[:1] if self.kind else self.m.sim.atom_of[self.threads]
 
     def near(self, ctas: np.ndarray) -> np.ndarray:
-        """Whether accesses of `ctas` (+ 1) come from the accessor's own cluster."""
+        """Whether accesses by `ctas` (CTA + 1) come from the accessor's own cluster."""
         return ctas == self.ids if self.m.sim.ranks == 1 else (ctas > 0) & (self.m.sim.cluster_of[ctas] == self.clusters)
 
     @property
     def clusters(self) -> np.ndarray:
-        """The accessor's clusters + 1; MANY as it is in `ids`."""
+        """The accessor's clusters + 1, or MANY."""
         return np.where(self.ids > 0, self.m.sim.cluster_of[self.ids], self.ids)
 
     def epochs(self, atoms: np.ndarray) -> np.ndarray:
-        """The epoch of an access by each of `atoms`, broadcastable to the cells."""
+        """The current epoch of each of `atoms`, broadcastable to the cells."""
         now, world = self._by_world(self.ids, lambda clocks: clocks.now[self.m.rank], 0)
         return now[world, atoms]
 
     def ordered(self, where: tuple, shape: tuple, plane: int, columns, epochs: np.ndarray) -> np.ndarray:
-        """Whether the accesses (column, epoch) at the cells `where` are known to come before."""
+        """Whether the earlier accesses (column, epoch) to the cells `where` are known to happen before."""
         ids = np.broadcast_to(self.ids, shape)[where]
         mine = None if self.kind else np.broadcast_to(self.atoms(), shape)[where]
         known, world = self._by_world(ids, lambda clocks: clocks.known[self.m.rank, :, plane], -1)
@@ -73,27 +75,27 @@ class Accessor:
         return (known[world, self.atoms()[:, None], columns] >= epochs).all(axis=0)
 
     def has_met(self, some, where: tuple, shape: tuple) -> np.ndarray:
-        """Whether the threads that access the cells `where` are among `some`, or have met them at a barrier since."""
+        """Whether the threads that access the cells `where` are among `some`, or have synchronised with them at a barrier since."""
         atoms = self.atoms() if self.kind else np.broadcast_to(self.atoms(), shape)[where]
         among = np.isin(atoms, list(some.atoms))
         among = among.all() if self.kind else among
         return among | self.ordered(where, shape, ORDER, some.column, np.full(len(where[0]), some.epoch, np.int32))
 
     def _by_world(self, ids: np.ndarray, of: Callable[[Clocks], np.ndarray], nobody: int) -> tuple[np.ndarray, np.ndarray | int]:
-        """What the clocks of each world of the machine's CTAs have, and for each of `ids` which of these is its own; where it is of none
-        (MANY), one that is all `nobody`."""
+        """What `of` returns for the clocks of each world of the machine's CTAs, stacked; and for each of `ids` the index of its world. An
+        id without a world (MANY) gets an entry filled with `nobody`."""
         worlds = self.m.peek()
         found = [of(world.clocks) for world, _ in worlds]
         if len(worlds) == 1:
             return found[0][None], 0
-        number = np.zeros(int(self.m.ctas.max()) + 3, np.int64)  # by CTA + 1; the last is that of MANY
+        number = np.zeros(int(self.m.ctas.max()) + 3, np.int64)  # indexed by CTA + 1; the last entry is for MANY
         for n, (_, positions) in enumerate(worlds):
             number[self.m.ctas[positions] + 1] = n + 1
         return np.stack([np.full_like(found[0], nobody), *found]), number[ids]
 
 
 class ThreadShadow:
-    """What the threads of each cluster did to the cells of one allocation."""
+    """What the threads of each cluster have done to the cells of one allocation."""
 
     def __init__(self, cells: int):
         self.cells = cells
@@ -101,7 +103,7 @@ class ThreadShadow:
         self.reads: dict[int, Marks] = {}  # column of the reading atom -> its last read
 
     def unordered_write(self, view, who: Accessor, bad: np.ndarray) -> np.ndarray:
-        """Of the cells `bad` that other CTAs wrote, those that no barrier of the cluster orders."""
+        """Of the cells `bad`, which other CTAs wrote, those whose write no barrier of the cluster orders."""
         near = bad & who.near(view(self.writes.cta))
         where = np.nonzero(near)
         bad = bad.copy()
@@ -109,14 +111,14 @@ class ThreadShadow:
         return bad
 
     def read(self, view, who: Accessor, atomic: bool = False) -> Clash | None:
-        """The first cell that another thread of the CTA wrote without order. An atomic read is no thread's."""
+        """Returns the first cell that another thread of the CTA wrote without order. With `atomic`, the read is not recorded."""
         found = self._late(view, who, self.writes, ORDER, "written", here=True)
         if who.kind != NOBODY and not atomic:
             self._remember_read(view, who)
         return found
 
     def write(self, view, who: Accessor, atomic: bool = False) -> Clash | None:
-        """The same for a write, and for what threads of the cluster read. An atomic is no thread's write."""
+        """As `read`, for a write, which also conflicts with reads by threads of the cluster. With `atomic`, it is recorded as nobody's."""
         found = self._late(view, who, self.writes, ORDER, "written", here=True)
         for marks in self.reads.values():
             found = found or self._late(view, who, marks, READ, "read", here=False)
@@ -141,7 +143,7 @@ class ThreadShadow:
         where = np.nonzero(bad)
         columns = view(marks.column)[where]
         late = ~who.ordered(where, bad.shape, plane, columns, view(marks.epoch)[where])
-        if who.m.sim.global_clocks is not None:  # atomics may order what is not of one atom
+        if who.m.sim.global_clocks is not None:  # atomics may order accesses by different atoms
             mine = np.broadcast_to(-1 if who.kind else who.atoms(), bad.shape)[where]
             late &= columns == who.m.sim.worlds[0].clocks.column(who.m.rank, mine)
         if not late.any():
@@ -162,8 +164,8 @@ class ThreadShadow:
             self._set(view, marks, who, np.asarray(atom), mine)
 
     def _set(self, view, marks: Marks, who: Accessor, atoms: np.ndarray, mine: np.ndarray | None) -> None:
-        """Mark the cells, where the mask `mine` holds; of several threads that access a cell at once, or have read it since
-        the last barrier, every thread is said to have."""
+        """Mark the cells, or those where the mask `mine` is true. If several threads access a cell at once, or have read it since their last
+        barrier, it is marked as accessed by EVERY thread."""
         clocks = who.m.sim.worlds[0].clocks
         cta = view(marks.cta)
         threads = who.threads

@@ -1,4 +1,4 @@
-"""`simulate`: arguments to memory, the grid in chunks of CTAs, each chunk to its end."""
+"""`simulate`: binds the arguments to memories and runs the grid in chunks of CTAs, each to completion."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from .program import Program
 from .report import Report, Writer
 from .values import SimBuffer
 
-SHARED_BYTES = 1 << 28     # bytes of shared memory that a chunk may take
-TILE_ELEMENTS = 1 << 22    # elements that the largest tile may have over the chunk
-TOGETHER = 264             # CTAs that run together where memory allows, so that they may wait for each other
+SHARED_BYTES = 1 << 28     # limit on the bytes of shared memory of a chunk
+TILE_ELEMENTS = 1 << 22    # elements of the largest tile over all CTAs of the chunk, if these are more than TOGETHER CTAs
+TOGETHER = 264             # CTAs that run concurrently if memory allows, so that they may wait for each other
 
 
 def simulate(graph: Graph, grid: tuple[int, ...], args: list, *, seed: int = 0, checks: bool = True,
              max_findings: int = 100, watch: tuple[int, tuple[int, ...]] | None = None) -> Report:
-    """Run a lowered graph on NumPy arrays (modified in place) and scalars, and report what was wrong.
+    """Run a lowered graph on NumPy arrays (modified in place) and scalars, and report its faults.
 
-    `seed` draws the order of everything that the machine leaves open; 0 is round robin, with copies landing as late as
-    they may. ``checks=False`` leaves out the checks of races, waits and proxies. With `watch`, the number of an argument and
-    the index of an element of it, the report's `writer` says who wrote the element last.
+    `seed` randomises the order of everything that the hardware leaves open; with 0, scopes run round robin and copies land as late as
+    possible. ``checks=False`` omits the checks of races, waits and proxy fences. With `watch`, the number of an argument and the index
+    of one of its elements, the report's `writer` says who wrote that element last.
     """
     grid = tuple(int(n) for n in grid) + (1,) * (3 - len(grid))
     if len(args) != len(graph.params):
@@ -51,7 +51,7 @@ def simulate(graph: Graph, grid: tuple[int, ...], args: list, *, seed: int = 0, 
         chunk = Chunk(program, grid, cluster, range(first, min(first + size, clusters)), env, arguments, report, rng,
                       patient=seed == 0, checks=checks)
         chunk.global_clocks = clocks
-        with np.errstate(all="ignore"):  # a GPU's arithmetic raises nothing
+        with np.errstate(all="ignore"):  # as on a GPU, arithmetic raises no exceptions
             chunk.run()
         clocks = chunk.global_clocks
         if watch is not None:
@@ -62,14 +62,14 @@ def simulate(graph: Graph, grid: tuple[int, ...], args: list, *, seed: int = 0, 
 
 
 def chunk_size(program: Program, ranks: int) -> int:
-    """Clusters that run at a time."""
+    """How many clusters run at a time."""
     ctas = max(TOGETHER, TILE_ELEMENTS // max(program.largest_tile, 1))
     ctas = min(ctas, max(1, SHARED_BYTES // max(program.graph.shared_bytes, 1)), max(1, (1 << 27) // max(program.largest_tile, 1)))
     return max(1, ctas // ranks)
 
 
 def last_writer(memory: GlobalMemory, index: tuple[int, ...], chunk: Chunk) -> Writer | None:
-    """The thread among the chunk's CTAs that wrote an element last; None where none did, or by an atomic."""
+    """Which thread of the chunk's CTAs wrote an element last; None if none did, or if the last write was an atomic."""
     shadow = memory.shadow
     marks = shadow.threads.writes if shadow.threads is not None else None
     if marks is None:
@@ -83,8 +83,8 @@ def last_writer(memory: GlobalMemory, index: tuple[int, ...], chunk: Chunk) -> W
 
 
 def bind_arguments(graph: Graph, args: list, program: Program, checks: bool, all_threads: bool = False) -> tuple[dict, list]:
-    """The parameters' simulated values, and each argument's memory (None for scalars). With `all_threads` the shadows tell
-    threads apart wherever the kernel writes."""
+    """The parameters' simulated values, and each argument's memory (None for scalars). With `all_threads`, the shadows distinguish
+    threads wherever the kernel writes."""
     env: dict[Any, Any] = {}
     memories: list[GlobalMemory | None] = []
     for number, (param, arg) in enumerate(zip(graph.params, args)):
@@ -109,7 +109,7 @@ def bind_arguments(graph: Graph, args: list, program: Program, checks: bool, all
 
 
 def share_shadows(memories: list[GlobalMemory], all_threads: bool) -> None:
-    """Give arguments that overlap one shadow, and the others one each."""
+    """Give each argument a shadow; arguments that overlap in memory share one."""
     ordered = sorted((m for m in memories if m.flat.size), key=lambda m: m.address)
     groups: list[list[GlobalMemory]] = []
     end = -1

@@ -34,10 +34,10 @@ from .world import World
 
 class Machine(GlobalAccess, OrderedAccess, SharedAccess, Synchronisation, Engines, TensorCopies, BulkCopies, RemoteStores, NamedMaps,
               TensorCores, TensorMemoryAccess, PairOperations, TensorProducts, Commits, Traffic):
-    """What a rule knows and can do.
+    """The state and operations available to a `simulate` rule.
 
-    Scalars are arrays (B or 1, T or 1), tiles (B or 1, *shape): B CTAs in lock step, T threads of the scope instance.
-    A leading 1 means the same in every CTA. A machine lives as long as its fiber keeps the same CTAs.
+    Scalars are arrays (B or 1, T or 1) and tiles are arrays (B or 1, *shape), for B CTAs in lock step and T threads of the scope
+    instance. A leading 1 means the same value in every CTA. A machine lives as long as the CTAs of its fiber stay the same.
     """
 
     def __init__(self, fiber):
@@ -52,16 +52,16 @@ class Machine(GlobalAccess, OrderedAccess, SharedAccess, Synchronisation, Engine
         self.target = self.sim.graph.target
         self.report = self.sim.report
         self.checks = self.sim.checks
-        self._worlds: tuple[int, list] | None = None  # with the number of cuts at which they were so
+        self._worlds: tuple[int, list] | None = None  # cached, with the value of `sim.cuts` for which it holds
         self._peeked: tuple[int, list] | None = None
-        self.deeds = 0        # calls that did more than compute
-        self.burst = -2, 0    # `deeds` at the last arrival at an mbarrier, and the epoch of the first of those with nothing between
+        self.deeds = 0        # calls so far with an effect other than "pure"
+        self.burst = -2, 0    # `deeds` at the last arrival at an mbarrier, and the epoch of the first in its uninterrupted run of arrivals
 
     # -- where am I ------------------------------------------------------------------------------------------------------
 
     @property
     def _active(self) -> np.ndarray | None:
-        """The threads that take part, (B or 1, T); None when all do."""
+        """The threads that take part, (B or 1, T); None if all do."""
         return self.fiber.frames[-1].active
 
     @property
@@ -75,12 +75,12 @@ class Machine(GlobalAccess, OrderedAccess, SharedAccess, Synchronisation, Engine
         return self.sim.ctas[self.rows]
 
     def program_id(self, axis: int) -> np.ndarray:
-        """Which CTA of the grid this is along an axis, (B, 1); (1, 1) when it is the same for all."""
+        """The CTA's index in the grid along an axis, (B, 1); (1, 1) if the grid has extent 1 there."""
         ids = self.sim.program_ids[axis][self.rows].reshape(-1, 1)
         return ids[:1] if self.grid[axis] == 1 else ids
 
     def cluster_id(self, axis: int) -> np.ndarray:
-        """Which cluster of the grid this is in along an axis, (B, 1)."""
+        """The index of the CTA's cluster in the grid along an axis, (B, 1) or (1, 1)."""
         return self.program_id(axis) // np.int32(self.sim.cluster[axis])
 
     @property
@@ -97,7 +97,7 @@ class Machine(GlobalAccess, OrderedAccess, SharedAccess, Synchronisation, Engine
         return np.arange(self.low, self.high, dtype=np.int32)[None]
 
     def resolve(self, n: int | Sym | tuple) -> int:
-        """A number known at launch: an int, a symbol, or an expression of them such as ("mul", ("size", 0, 1), 4)."""
+        """The value of a number known at launch: an int, a symbol, or an expression such as ("mul", ("size", 0, 1), 4)."""
         if isinstance(n, Sym):
             n = n.kind, n.arg, n.dim
         if not isinstance(n, tuple):
@@ -110,12 +110,12 @@ class Machine(GlobalAccess, OrderedAccess, SharedAccess, Synchronisation, Engine
 
     @cached_property
     def row_index(self) -> slice | np.ndarray:
-        """The rows of per-CTA memories, as a slice where they are consecutive."""
+        """The rows of this batch in per-CTA memories, as a slice if they are consecutive."""
         first, last = int(self.rows[0]), int(self.rows[-1])
         return slice(first, last + 1) if last - first + 1 == self.batch else self.rows
 
     def rows_of(self, peer: np.ndarray | None) -> slice | np.ndarray:
-        """The rows of the CTAs of cluster rank `peer` (B or 1, 1); the CTAs' own for None."""
+        """The rows of the CTAs of cluster rank `peer` (B or 1, 1) in the clusters of this batch; for None, the rows of the batch itself."""
         if peer is None:
             return self.row_index
         clusters = self.rows % self.sim.clusters
@@ -123,12 +123,12 @@ class Machine(GlobalAccess, OrderedAccess, SharedAccess, Synchronisation, Engine
 
     @cached_property
     def atoms(self) -> np.ndarray:
-        """The atoms (for the clocks) of the scope's threads."""
+        """The atoms of the scope's threads, as indices into the clocks."""
         return np.arange(self.sim.atom_of[self.low], self.sim.atom_of[self.high - 1] + 1)
 
     @property
     def active_atoms(self) -> np.ndarray:
-        """The atoms of the threads that take part in some CTA."""
+        """The atoms that contain a thread that takes part in some CTA."""
         if self._active is None:
             return self.atoms
         return np.unique(self.sim.atom_of[self.low + np.flatnonzero(self._active.any(axis=0))])
@@ -136,9 +136,9 @@ class Machine(GlobalAccess, OrderedAccess, SharedAccess, Synchronisation, Engine
     # -- worlds ------------------------------------------------------------------------------------------------------------
 
     def worlds(self, positions: np.ndarray | None = None) -> list[tuple[World, np.ndarray | None]]:
-        """The worlds of these CTAs (or of those at `positions` of the batch), cut so that they hold no others.
+        """The worlds of these CTAs (or of those at `positions` in the batch), split so that they contain no others.
 
-        Each comes with the positions of its CTAs in the batch, None for all of them.
+        Each comes with the positions of its CTAs in the batch, or None for all of them.
         """
         if positions is None and self._worlds is not None and self._worlds[0] == self.sim.cuts:
             return self._worlds[1]
@@ -154,7 +154,7 @@ class Machine(GlobalAccess, OrderedAccess, SharedAccess, Synchronisation, Engine
         return found
 
     def peek(self, positions: np.ndarray | None = None) -> list[tuple[World, np.ndarray | None]]:
-        """The worlds that hold these CTAs, uncut."""
+        """Like `worlds`, but without splitting: the worlds may contain other CTAs too."""
         if len(self.sim.worlds) == 1:
             return [(self.sim.worlds[0], positions)]
         if positions is None:
@@ -172,7 +172,7 @@ class Machine(GlobalAccess, OrderedAccess, SharedAccess, Synchronisation, Engine
         return [(self.sim.worlds[n], at[numbers == n]) for n in np.unique(numbers)]
 
     def cases(self, *values: Any) -> Iterator[tuple[np.ndarray | None, tuple]]:
-        """Group the CTAs by the values of (B or 1, 1) integers: (positions or None for all, one int for each)."""
+        """Group the CTAs by the values of (B or 1, 1) integers. Yields (positions in the batch, or None for all; one int per value)."""
         columns = [np.asarray(v).reshape(-1) if v is not None else None for v in values]
         if self._active is not None:
             alive = np.broadcast_to(self._active.any(axis=1), (self.batch,))
@@ -191,7 +191,7 @@ class Machine(GlobalAccess, OrderedAccess, SharedAccess, Synchronisation, Engine
             yield positions, tuple(None if c is None else int(c[0] if len(c) == 1 else c[positions[0]]) for c in columns)
 
     def _cases_alive(self, columns: list, alive: np.ndarray) -> Iterator[tuple[np.ndarray, tuple]]:
-        """`cases` among the CTAs where some thread is active."""
+        """`cases` for the CTAs `alive`, in which some thread is active."""
         groups: dict[tuple, list[int]] = {}
         for row in alive:
             key = tuple(None if c is None else int(c[0] if len(c) == 1 else c[row]) for c in columns)
@@ -203,37 +203,37 @@ class Machine(GlobalAccess, OrderedAccess, SharedAccess, Synchronisation, Engine
 
     @property
     def loc(self) -> Loc | None:
-        """The place of the call that runs."""
+        """The source location of the current call."""
         return getattr(self.fiber.node, "loc", None)
 
     @property
     def line(self) -> int:
-        """The number of that place in the simulation's table."""
+        """The number of that location in the table of the simulation."""
         return self.sim.line_of(self.loc)
 
     def finding(self, kind: str, message: str, *, loc: Loc | None = None, threads: tuple = (), ctas: Any = None,
                 bytes: tuple[int, int] | None = None, other: Loc | None = None) -> None:
-        """Report a fault at `loc`, by default at the call that runs."""
+        """Report a fault at `loc`, by default at the current call."""
         loc = loc or self.loc
         ids = self.ctas[:1] if ctas is None else np.asarray(ctas)
         self.report.add(Finding(kind, loc.line if loc else 0, message, loc, tuple(int(t) for t in threads),
                                 tuple(int(c) for c in ids[:8]), bytes, other))
 
     def fault(self, world: World, kind: str, message: str, *, loc: Loc | None = None, protocol: bool = True, **where: Any) -> None:
-        """Report a fault of synchronisation in `world`, unless an earlier one there is its cause. `protocol` says that
-        barriers and asynchronous copies are involved."""
+        """Report a fault of synchronisation in `world`, unless it is the consequence of an earlier one there. `protocol` says that
+        barriers or asynchronous copies are involved."""
         verdict = self.sim.verdict(world, kind, loc or self.loc, protocol)
         if verdict is not None:
             kind, loc, note = verdict
             self.finding(kind, note + message, loc=loc, **where)
 
     def assertion(self, message: str, failed: np.ndarray) -> None:
-        """Report that what the kernel asserts or promises does not hold, where `failed` (B or 1,)."""
+        """Report that something the kernel asserts or assumes does not hold in the CTAs where `failed` (B or 1,) is true."""
         failed = np.asarray(failed).reshape(-1)
         self.finding("assertion", message, ctas=self.ctas[failed] if failed.size > 1 else None)
 
     def print(self, text: str, values: tuple) -> None:
-        """A line for each active thread of each CTA: `text`, and the thread's own of the scalars `values`."""
+        """Print a line for each active thread of each CTA: `text` and the thread's values of the scalars `values`."""
         columns = [np.broadcast_to(v, (self.batch, self.threads)) for v in values]
         active = np.broadcast_to(self.active, (self.batch, self.threads))
         for b, t in zip(*np.nonzero(active)):
@@ -243,13 +243,13 @@ class Machine(GlobalAccess, OrderedAccess, SharedAccess, Synchronisation, Engine
     # -- values ----------------------------------------------------------------------------------------------------------------
 
     def alloc_shared(self, value: Any, type_: Buffer | None = None, byte_offset: int | None = None) -> SimBuffer:
-        """The shared memory of an allocation; `byte_offset` is by default where the graph has placed it."""
+        """The buffer of an allocation in shared memory, at the graph's offset for it unless `byte_offset` is given."""
         type_ = type_ or value.type
         offset = self.sim.graph.shared[value] if byte_offset is None else byte_offset
         return SimBuffer(type_, self.sim.shared, offset, tuple(type_.shape))
 
     def alloc_tmem(self, value: Any, type_: Buffer | None = None, column: int | None = None) -> SimBuffer:
-        """The tensor memory of an allocation: whole columns, a power of two of at least 32, after those before it."""
+        """The buffer of an allocation in tensor memory. It gets whole columns, a power of two of at least 32, after the earlier allocations."""
         type_ = type_ or value.type
         layout = type_.layout
         columns = -(-layout.span("TCol") * type_.dtype.nbytes // 4)
@@ -269,9 +269,9 @@ class Machine(GlobalAccess, OrderedAccess, SharedAccess, Synchronisation, Engine
         return SimPoints(type_, buffer, tuple(indices))
 
     def tensor_map(self, buffer: SimBuffer, fields: Any, base: int = 0) -> SimTensorMap:
-        """The map with the fields of a plan's tensor map over a global buffer, `base` bytes into it. Numbers known at
-        launch are resolved; strides are in bytes (a bare symbol counts elements)."""
-        if getattr(fields, "nowhere", False):  # of 16 elements elsewhere: only that they are aligned counts
+        """The tensor map with the fields that a plan gives, over a global buffer from byte `base` on. Symbolic fields are resolved.
+        Strides are in bytes; a bare symbol as a stride counts elements."""
+        if getattr(fields, "nowhere", False):  # an array without elements: the launcher maps memory of its own, aligned like this
             base = -(buffer.memory.address + buffer.memory.origin * buffer.memory.itemsize) % 16
         key = (id(fields), id(buffer.memory), base, buffer.base) if np.ndim(buffer.base) == 0 else None
         if key is not None and key in self.sim.maps:
@@ -287,7 +287,7 @@ class Machine(GlobalAccess, OrderedAccess, SharedAccess, Synchronisation, Engine
         return made
 
     def barrier_at(self, barrier: SimBarrier, index: Any, rank: Any = None) -> SimBarrier:
-        """One of several barriers, of this CTA or of CTA `rank` of the cluster."""
+        """One of several barriers, by its index; of this CTA, or of the cluster's CTA `rank`."""
         index = np.asarray(index)[:, :1].astype(np.int64)
         n = self.sim.barrier_values[barrier.first].type.n
         if ((index < 0) | (index >= n)).any():
@@ -303,19 +303,19 @@ class Machine(GlobalAccess, OrderedAccess, SharedAccess, Synchronisation, Engine
         return barrier.of_peer(rank)
 
     def owners(self, tile: Tile) -> np.ndarray | None:
-        """For each element of a tile the thread of the scope that holds it (its first replica); None without a layout."""
+        """For each element of a tile, the thread of the scope that holds it (its first replica); None for a tile without a layout."""
         return self.sim.owners(tile)
 
     # -- memory ----------------------------------------------------------------------------------------------------------------
 
     def read(self, buffer: SimBuffer, coords: tuple | None, *, mask=None, other=0, owner=None, bounds: bool = True,
              region: SimRegion | SimPoints | None = None, atomic: bool = False) -> np.ndarray:
-        """Elements of a buffer at `coords`, one integer array per dimension, broadcastable to (B or 1, *shape).
+        """Read elements of a buffer at `coords`: one integer array per dimension, broadcastable to (B or 1, *shape).
 
-        Where `mask` is false, and out of the bounds of a global buffer, the result is `other`; with ``bounds=False``
-        out of bounds is a finding, as it always is for shared memory. `owner` says which thread of the scope reads
-        each element. `region`, of which `coords` are the elements, lets whole boxes be moved at once (`coords` may then
-        be None). A scalar's shape is its threads: (B or 1, T or 1). ``atomic`` reads take part in no race.
+        Where `mask` is false, and outside a global buffer, the result is `other`. With ``bounds=False``, an element outside a global
+        buffer is a finding; outside shared memory it always is. `owner` gives the thread of the scope that reads each element. `region`,
+        if given, consists of the elements at `coords` (which may then be None), and whole boxes of it are moved at once. For a scalar,
+        the shape is that of its threads: (B or 1, T or 1). ``atomic`` reads take part in no race.
         """
         if coords is None:
             coords = _region_coords(region)
@@ -325,9 +325,9 @@ class Machine(GlobalAccess, OrderedAccess, SharedAccess, Synchronisation, Engine
 
     def write(self, buffer: SimBuffer, coords: tuple | None, values: np.ndarray, *, mask=None, owner=None, bounds: bool = True,
               region: SimRegion | SimPoints | None = None, atomic: bool = False) -> None:
-        """Write elements of a buffer; the arguments are those of `read`. Out of a global buffer's bounds is dropped.
+        """Write elements of a buffer, with the arguments of `read`. Writes outside a global buffer are dropped.
 
-        A scalar whose place, value and mask are the same for all threads is written by the first of them.
+        If a scalar's address, value and mask are the same for all threads, the first thread writes it.
         """
         self.sim.version += 1
         if np.ndim(values) == 1:
@@ -344,7 +344,7 @@ _OPERATIONS = {"mul": operator.mul, "floordiv": operator.floordiv, "add": operat
 
 
 def _region_coords(region: SimRegion | SimPoints) -> tuple[np.ndarray, ...]:
-    """The coordinates that a region or points name, one array per dimension of the buffer."""
+    """The coordinates of the elements of a region or of points, one array per dimension of the buffer."""
     t = region.type
     rank = len(t.shape)
     if isinstance(t, Points):

@@ -1,7 +1,7 @@
-"""What 128 bytes that hold a tensor map are known to hold: its fields, who edited it last, and who has released and acquired that.
+"""What is known about 128 bytes that hold a tensor map: its fields, who edited it last, and who has released and acquired that edit.
 
-A map in global memory outlives the launch that made it, as its bytes do: an edit leaves a mark in the first of them, and while
-that is there a later launch finds the map too. PTX ISA, "Tensors", "tensormap.replace".
+A map in global memory outlives the launch that made it, as its bytes do. An edit therefore writes a marker to its first bytes; as
+long as that is there, a later launch recognises the map. PTX ISA, "Tensors", "tensormap.replace".
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from .values import SimTensorMap
 BYTES = 128
 DIMENSIONS = 5
 
-# PTX ISA, "tensormap.replace": the numbers of element types. The encoder's of the host are others.
+# Element types by their number in ``tensormap.replace`` (PTX ISA). The host's encoder numbers them differently.
 ELEMENTS = ("uint8", "uint16", "uint32", "int32", "uint64", "int64", "float16", "float32", "float32_ftz", "float64", "bfloat16", "tf32", "tf32_ftz")
 
 
 @dataclass(frozen=True)
 class Fields:
-    """The fields of a tiled map, innermost dimension first, all five dimensions of them. `address` is that of element 0,
-    strides are bytes. The defaults are what zeros mean."""
+    """The fields of a tiled map, innermost dimension first, with all five dimensions. `address` is that of element 0, and strides are in
+    bytes. The defaults are the meaning of 128 zero bytes."""
 
     address: int = 0
     rank: int = 1
@@ -41,14 +41,14 @@ class Fields:
 
     @staticmethod
     def of(t: SimTensorMap) -> "Fields":
-        """Those of a map that the launch has encoded."""
+        """The fields of a map that the launch has encoded."""
         whole = lambda values, n, rest: (*map(int, values), *(rest,) * (n - len(values)))
         address = t.memory.address + t.memory.origin * t.memory.itemsize + int(np.asarray(t.base).flat[0])
         return Fields(address, t.rank, whole(t.global_dim, DIMENSIONS, 1), whole(t.global_strides, DIMENSIONS - 1, 0), whole(t.box, DIMENSIONS, 1),
                       whole(t.element_strides, DIMENSIONS, 1), t.dtype, t.interleave, t.swizzle, t.l2_promotion, t.oob_fill)
 
     def replaced(self, name: str, index: int | None, value: int) -> "Fields":
-        """With one field edited by ``tensormap.replace``, by its name there."""
+        """The fields after one ``tensormap.replace``; `name` is the instruction's name for the field."""
         at = {"global_dim": "dims", "global_stride": "strides", "box_dim": "box", "element_stride": "steps"}.get(name)
         if at is not None:
             values = getattr(self, at)
@@ -62,13 +62,14 @@ class Fields:
         return replace(self, address=address, dims=(*dims, *self.dims[len(dims):]), strides=(*strides, *self.strides[len(strides):]))
 
     def alike(self) -> tuple:
-        """What maps have in common that one call of the engine may serve together: all but where they point and how far."""
+        """The fields that maps must have in common for one batched copy: all except the address, dimensions and strides."""
         return self.rank, self.box, self.steps, self.dtype, self.interleave, self.swizzle, self.l2_promotion, self.oob_fill
 
 
 @dataclass(frozen=True)
 class Acquired:
-    """What a CTA knows of a slot: the version it acquired, over which scope, and when its atoms did: {atom: epoch}."""
+    """A CTA's last acquire of a slot: the version acquired, the scope of the edit's release (None: not released), the scope of the acquire,
+    and the epoch of each acquiring atom."""
 
     version: int
     released: str | None
@@ -78,29 +79,29 @@ class Acquired:
 
 @dataclass
 class Slot:
-    """128 bytes that hold a map: its fields (None: nobody knows), the last edit and who made it."""
+    """128 bytes that hold a map: its fields (None: unknown), the last edit, and who made it."""
 
     fields: Fields | None = None
     version: int = 0
-    legal: bool | None = None                                        # whether the engine would stay inside of an array; None: not looked at
-    launch: int = 0                                                  # in which the last edit was
+    legal: bool | None = None                                        # whether copies would stay inside an array; None: not checked yet
+    launch: int = 0                                                  # the launch of the last edit
     cta: int = -1
     cluster: tuple = ()
     threads: tuple[int, int] = (0, 0)
     loc: Loc | None = None
-    released: str | None = None                                      # over which scope the last edit was
+    released: str | None = None                                      # the scope at which the last edit was released
     acquired: dict[int, Acquired] = field(default_factory=dict)      # by CTA
-    copies: list[tuple[int, int]] = field(default_factory=list)      # the operations that read it: (chunk, number)
-    seen: int = 0                                                    # the launch that `acquired` and `copies` are of
+    copies: list[tuple[int, int]] = field(default_factory=list)      # operations that read it: (chunk, number)
+    seen: int = 0                                                    # the launch that `acquired` and `copies` belong to
     mark: bytes = b""
 
 
-_SLOTS: dict[int, Slot] = {}      # those of this process, by the address of their first byte
+_SLOTS: dict[int, Slot] = {}      # all slots of this process, by the address of their first byte
 _MARKS = count(1)
 
 
 def slot_at(memory: GlobalMemory, at: int, launch: int) -> Slot:
-    """The slot at byte `at` of a memory. Where the bytes are not those that the last edit left, nothing is known of it."""
+    """The slot at byte `at` of a memory. If its bytes have changed since the last edit, nothing is known about it."""
     slot = _SLOTS.get(memory.address + at)
     if slot is None or (slot.mark and slot.mark != memory.bytes[at:at + 16].tobytes()):
         slot = _SLOTS[memory.address + at] = Slot()
@@ -112,7 +113,7 @@ def slot_at(memory: GlobalMemory, at: int, launch: int) -> Slot:
 
 
 def leave_mark(slot: Slot, memory: GlobalMemory, at: int) -> None:
-    """What the slot's bytes begin with from now on: nothing else that a kernel or its caller writes there is the same."""
+    """Write a unique marker to the first bytes of the slot. Nothing else that a kernel or its caller writes there equals it."""
     slot.mark = next(_MARKS).to_bytes(8, "little") + b"tilejit\xff"
     memory.bytes[at:at + 16] = np.frombuffer(slot.mark, np.uint8)
 

@@ -1,4 +1,4 @@
-"""The bytes: launch arguments, the shared memory of each CTA, tensor memory, and thread-local memory."""
+"""The memories: launch arguments, and the shared and tensor memory of each CTA; and how regions of an array become strided views."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from ..errors import LaunchError
 
 
 def strided(x: np.ndarray, shape: tuple[int, ...], strides: tuple[int, ...], writeable: bool = True) -> np.ndarray:
-    """NumPy's `as_strided`, which does not know float8_e5m2."""
+    """NumPy's `as_strided`, which does not support float8_e5m2."""
     if x.dtype.kind == "f" and x.itemsize == 1:
         return strided(x.view(np.uint8), shape, strides, writeable).view(x.dtype)
     return np.lib.stride_tricks.as_strided(x, shape, strides, writeable=writeable)
 
 
 class GlobalMemory:
-    """One launch argument. `flat` holds every element between its lowest and highest address; element (0, ..., 0) is
-    at `origin` there."""
+    """A launch argument that is an array. `flat` holds all elements between its lowest and highest address; element (0, ..., 0) is
+    at index `origin` of `flat`. `strides` are in elements."""
 
     scope = "global"
 
@@ -42,22 +42,22 @@ class GlobalMemory:
         self.origin = -low
         self.address = self.flat.__array_interface__["data"][0]
         self.maybe_written = False
-        self.touched = 0    # calls that may touch it, at most 2 of each
+        self.touched = 0    # how many accesses calls may make to it; a call that may repeat its access counts as 2
         self.shadow = None  # GlobalShadow, while checks are on
 
     @staticmethod
     def box(flat: np.ndarray, offset: int, extents: tuple[int, ...], strides: tuple[int, ...]) -> np.ndarray:
-        """A strided view into `flat` (the elements, or a shadow of them) that begins at element `offset`. (`as_strided` takes ten times
-        as long, and a launch makes a hundred thousand of them.)"""
+        """A strided view into `flat` (the elements, or a shadow of them), whose first element is at index `offset`. `as_strided` takes ten
+        times as long, and a launch makes a hundred thousand such views."""
         return np.ndarray(extents, flat.dtype, flat, offset * flat.itemsize, tuple(s * flat.itemsize for s in strides))
 
     def elements(self, dtype: np.dtype) -> np.ndarray:
-        """`flat` seen as elements of another dtype of the same size."""
+        """`flat`, viewed as another dtype of the same size."""
         return self.flat if dtype == self.flat.dtype else self.bytes.view(dtype)
 
 
 class PerCta:
-    """`nbytes` bytes for each CTA of a chunk."""
+    """`nbytes` bytes for each CTA of a chunk, (CTAs, bytes), rounded up to a multiple of 128."""
 
     def __init__(self, ctas: int, nbytes: int, scope: str, fill: int = 0):
         self.scope = scope
@@ -66,23 +66,23 @@ class PerCta:
         self.data.fill(fill)
 
     def typed(self, dtype: np.dtype) -> np.ndarray:
-        """The bytes as elements, (CTAs, elements)."""
+        """The bytes viewed as elements, (CTAs, elements)."""
         return self.data.view(dtype)
 
 
-# What shared memory holds before it is written: all ones is a NaN in every float type and -1 in every int type.
+# The byte that memory holds before it is written: all ones is a NaN in the float types and -1 in the signed integers.
 GARBAGE = 0xFF
 
 
 class SharedMemory(PerCta):
-    """The shared memory of every CTA of a chunk. Address 0 is aligned to 1024 bytes, as in hardware."""
+    """The shared memory of each CTA of a chunk. Address 0 is aligned to 1024 bytes, as in hardware."""
 
     def __init__(self, ctas: int, nbytes: int):
         super().__init__(ctas, nbytes, "shared", GARBAGE)
 
 
 class TensorMemory(PerCta):
-    """Tensor memory: 128 lanes of 512 columns of 4 bytes, lane-major."""
+    """Tensor memory: 128 lanes of 512 columns of 4 bytes, stored lane by lane."""
 
     LANES, COLUMNS = 128, 512
 
@@ -92,11 +92,12 @@ class TensorMemory(PerCta):
 
 def boxes(starts: list[np.ndarray], extents: tuple[int, ...], shape: tuple[int, ...], strides: tuple[int, ...],
           base: np.ndarray | int) -> Iterator[tuple] | None:
-    """Split a region of a global buffer, one start (B or 1,) per dimension, into whole strided boxes.
+    """Decompose a region of a global buffer, with one start (B or 1,) per dimension, into strided boxes.
 
-    Yields (rows, clip, offset, extents, strides): for the CTAs `rows` (a slice of the batch), the part `clip` (slices
-    of the region's extents) is a view of these extents and strides, with a leading batch axis, at element `offset`.
-    Nothing is yielded for what is out of bounds. None when the region is better served element by element.
+    Yields (rows, clip, offset, extents, strides). For the CTAs `rows` (a slice of the batch), the part `clip` of the region (a slice
+    per dimension) is the view with these extents and strides, which include a leading batch axis, from element `offset` on. Parts
+    that are out of bounds are left out. Returns None where access element by element is faster: for small boxes, irregularly spaced
+    over many CTAs.
     """
     batch = max([len(s) for s in starts] + [np.size(base)])
     clip, low = [], []
@@ -130,7 +131,7 @@ def boxes(starts: list[np.ndarray], extents: tuple[int, ...], shape: tuple[int, 
 
 
 def _runs(offsets: np.ndarray) -> list[tuple[int, int, int]]:
-    """Split offsets into arithmetic runs: (first, one past the last, step)."""
+    """Decompose offsets into arithmetic progressions: (first index, one past the last, step)."""
     steps = np.diff(offsets)
     changes = np.flatnonzero(np.diff(steps))
     runs, at, n = [], 0, len(offsets)
@@ -143,7 +144,7 @@ def _runs(offsets: np.ndarray) -> list[tuple[int, int, int]]:
 
 
 def _row_boxes(inside, runs, offsets, clip, inner, starts, extents, shape, strides):
-    """Boxes run by run, or CTA by CTA where some are cut by the bounds."""
+    """One box for each of `runs`; or, where the bounds clip some CTAs (`runs` is None), one for each CTA."""
     if runs is not None:
         for first, stop, step in runs:
             yield slice(first, stop), tuple(clip), int(offsets[first]), (stop - first, *inner), (step, *strides)

@@ -1,7 +1,7 @@
-"""Tensor maps that the kernel names: their slots, who edits them, and whether those who copy by them may see the edits.
+"""Tensor maps that a kernel names: their slots, edits and fences, and whether copies that use them may see the edits.
 
-A map is written by the generic proxy and read by the copy engine in another one. An edit counts for a copy when the thread
-that made it has released it and threads of the copy's CTA have acquired it since, both as far as the two are apart. PTX ISA,
+A map is written through the generic proxy and read by the copy engine through another one. A copy sees an edit if the thread that
+made it has released it and a thread of the copy's CTA has acquired it since, both at a scope that includes both CTAs. PTX ISA,
 "Memory Consistency Model: Proxies", "fence.proxy.tensormap".
 """
 
@@ -25,7 +25,8 @@ SCOPES = ("cta", "cluster", "gpu", "sys")
 
 @dataclass(frozen=True, eq=False)
 class SimMap(Batched):
-    """A named map: what the launch encodes, and the slot (and the shared memory) that hold the kernel's own."""
+    """A named map: `template` is what the launch encodes; `slot`, in global memory, and `shared`, in shared memory, are where the kernel
+    keeps its own version."""
 
     type: TensorMap | None
     template: SimTensorMap | None
@@ -34,7 +35,7 @@ class SimMap(Batched):
 
 
 class NamedMaps:
-    """The part of the machine that makes, edits, fences and reads tensor maps."""
+    """The part of the machine that creates, edits, fences and reads tensor maps."""
 
     def named_map(self, type_: TensorMap, array: SimBuffer, slot: SimRegion | None, shared: SimBuffer | None) -> SimMap:
         key = "named", type_, id(array.memory)
@@ -44,18 +45,18 @@ class NamedMaps:
         return SimMap(type_, self.tensor_map(array, self.sim.maps[key]), slot, place)
 
     def map_in(self, place: SimRegion) -> SimMap:
-        """The map that 128 bytes of global or of shared memory hold, which instructions name by their place."""
+        """The map in 128 bytes of global or shared memory, for instructions that name it by its address."""
         return SimMap(None, None, None, place) if place.buffer.memory.scope == "shared" else SimMap(None, None, place, None)
 
     # -- slots -------------------------------------------------------------------------------------------------------------
 
     def _here(self, positions: np.ndarray | None = None) -> np.ndarray:
-        """The CTAs of the batch in which some thread is active, of those at `positions`."""
+        """The positions of the CTAs of the batch (or of those at `positions`) in which some thread is active."""
         alive = np.flatnonzero(np.broadcast_to(self.active.any(axis=1), (self.batch,)))
         return alive if positions is None else np.intersect1d(alive, positions)
 
     def _bytes_at(self, region: SimRegion) -> np.ndarray:
-        """The byte of its memory at which a slot begins, in each CTA of the batch."""
+        """The first byte of a slot in its memory, for each CTA of the batch."""
         buffer, starts = region.buffer, [s[:, :1].astype(np.int64) for s in region.starts]
         if buffer.memory.scope == "global":
             at = sum((s * k for s, k in zip(starts, buffer.strides)), np.zeros((1, 1), np.int64))
@@ -65,7 +66,7 @@ class NamedMaps:
         return np.broadcast_to(at + np.asarray(buffer.base), (self.batch, 1))[:, 0]
 
     def _places(self, map_: SimMap, shared: bool, positions: np.ndarray | None = None) -> Iterator[tuple[int, int, Slot]]:
-        """(position in the batch, byte, slot) of each CTA: the one in global memory, or the one in `shared`."""
+        """(position in the batch, first byte, slot) for each CTA: of the map in shared memory if `shared`, else of that in global memory."""
         region = map_.shared if shared else map_.slot
         at, memory = self._bytes_at(region), region.buffer.memory
         for b in self._here(positions):
@@ -84,7 +85,7 @@ class NamedMaps:
             yield b, slot
 
     def _touch(self, map_: SimMap, shared: bool, writing: bool) -> None:
-        """The slot's first element stands for its bytes in the search for races."""
+        """Check the access to a slot for races; its first element stands for all its bytes."""
         if not self.checks:
             return
         region = map_.shared if shared else map_.slot
@@ -95,7 +96,8 @@ class NamedMaps:
             self.read(region.buffer, coords)
 
     def _editors(self, b: int) -> tuple[int, int]:
-        """The threads of CTA `b` of the batch that edit: the scope's first, or each that comes here where they have parted."""
+        """The threads, (first, one past the last), of CTA `b` of the batch that edit: the scope's first, or where threads have diverged, each
+        active one."""
         if self._active is None:
             return self.low, self.low + 1
         mine = np.flatnonzero(np.broadcast_to(self.active, (self.batch, self.threads))[b])
@@ -108,7 +110,7 @@ class NamedMaps:
                          "so that others are lost", threads=threads, ctas=self.ctas[b:b + 1])
 
     def _edit(self, map_: SimMap, shared: bool, fields, threads=None) -> None:
-        """Give the slot of each CTA other fields: ``fields(position, slot)``."""
+        """Set the fields of each CTA's slot to ``fields(position, slot)``."""
         places = [(b, at, slot, slot.fields is None and self._blank(map_, shared, b, at)) for b, at, slot in self._places(map_, shared)]
         self._touch(map_, shared, writing=True)
         for b, at, slot, blank in places:
@@ -124,12 +126,12 @@ class NamedMaps:
                 leave_mark(slot, map_.slot.buffer.memory, at)
 
     def _blank(self, map_: SimMap, shared: bool, b: int, at: int) -> bool:
-        """Whether 128 bytes are zeros, of which edits of every field make a map."""
+        """Whether the 128 bytes are zeros, from which edits of single fields can build a map."""
         data = self.sim.shared.data[int(self.rows[b])] if shared else map_.slot.buffer.memory.bytes
         return not data[at:at + BYTES].any()
 
     def _still_read(self, slot: Slot) -> None:
-        """A map must not change under a copy that is not known to be done."""
+        """Report an edit of a map that a pending copy may still read."""
         for world, _ in self.worlds():
             for chunk, number in slot.copies:
                 op = world.ops.get(number) if chunk == self.sim.serial else None
@@ -141,11 +143,11 @@ class NamedMaps:
     # -- edits ---------------------------------------------------------------------------------------------------------------
 
     def map_seed(self, map_: SimMap) -> None:
-        """The slot becomes what the launch has encoded."""
+        """Set the slot to the map that the launch has encoded."""
         self._edit(map_, map_.shared is not None, lambda b, slot: Fields.of(map_.template))
 
     def map_rebind(self, map_: SimMap, place, *numbers) -> None:
-        """New address, dimensions and strides. `numbers` are those, innermost first; strides in bytes."""
+        """Set a new address, dimensions and strides. `numbers` are the dimensions and the strides (in bytes), innermost first."""
         rank, values = len(map_.type.box), [np.asarray(n) for n in numbers]
         where = self._pointed(place)
 
@@ -161,7 +163,7 @@ class NamedMaps:
         self._edit(map_, map_.shared is not None, rebound)
 
     def map_replace(self, map_: SimMap, shared: bool, name: str, index: int | None, value) -> None:
-        """One field of a map, by an instruction that each thread of the scope executes."""
+        """``tensormap.replace``: set one field of a map, by each thread of the scope."""
         if self.threads > 1 and self._active is None:
             self._alone(self.threads, (self.low, self.low + 1), 0)
 
@@ -175,7 +177,7 @@ class NamedMaps:
         self._edit(map_, shared, replaced)
 
     def _of(self, x, b: int) -> int:
-        """A number of CTA `b` of the batch: that of its first thread that is here."""
+        """The value of a number in CTA `b` of the batch, for its first active thread."""
         x = np.asarray(x)
         return int(x) if not x.ndim else int(x[b if x.shape[0] > 1 else 0, self._first(b) if x.shape[1] > 1 else 0])
 
@@ -183,7 +185,7 @@ class NamedMaps:
         return int(np.argmax(np.broadcast_to(self.active, (self.batch, self.threads))[b]))
 
     def _pointed(self, place):
-        """For a CTA of the batch, the address that a place is, or a number."""
+        """A function from a position in the batch to the address of `place`, a region or a number."""
         if not isinstance(place, SimRegion):
             return lambda b: self._of(place, b) & (1 << 64) - 1
         memory = place.buffer.memory
@@ -192,7 +194,8 @@ class NamedMaps:
         return lambda b: memory.address + self._of(at, b)
 
     def _pointing(self, f: Fields) -> SimTensorMap | None:
-        """A map with the argument of the launch that it points to: one that holds all that it reaches, if there is one."""
+        """The map with these fields over the launch argument that it points to, preferably one that contains all it reaches; None if there is
+        no such argument."""
         rank = f.rank
         size = sum((n - 1) * s for n, s in zip(f.dims[1:rank], f.strides)) + f.dims[0]
         holding = [m for m in self.sim.arguments if m is not None and m.address <= f.address < m.address + max(m.bytes.size, 1)]
@@ -203,7 +206,7 @@ class NamedMaps:
                             f.steps[:rank], f.interleave, f.swizzle, f.l2_promotion, f.oob_fill)
 
     def _checked(self, b: int, f: Fields) -> bool:
-        """Whether the engine would stay inside of the array that a map points to, with a finding where it would not."""
+        """Whether a copy would stay inside the array that the map points to; reports a finding if not."""
         where, made = dict(ctas=self.ctas[b:b + 1]), self._pointing(f)
         if made is None:
             self.finding("descriptor", f"a tensor map points to the address {f.address:#x}, which is in no array of the launch", **where)
@@ -231,12 +234,12 @@ class NamedMaps:
     # -- fences --------------------------------------------------------------------------------------------------------------
 
     def map_release(self, map_: SimMap, scope: str) -> None:
-        """The edits of the scope's threads are released; those of others are not theirs to release."""
+        """``fence_release``: release the edits that the scope's threads made to the map. Edits by other threads are not released."""
         for b, slot in self._slots(map_, False):
             self._release(b, slot, scope)
 
     def maps_release(self, scope: str) -> None:
-        """As the instruction does: all that the scope's threads have edited."""
+        """The release fence as an instruction: release all edits that the scope's threads have made to any map."""
         for b in self._here():
             for slot in slots_of(self.sim.report.launch):
                 self._release(int(b), slot, scope)
@@ -246,13 +249,13 @@ class NamedMaps:
             slot.released = max(slot.released or "cta", scope, key=SCOPES.index)
 
     def map_publish(self, map_: SimMap, scope: str) -> None:
-        """The slot becomes what is in shared memory, released; between barriers of the scope."""
+        """Copy the map in shared memory to its slot and release it, between two barriers of the scope."""
         self.sync()
         self.map_copied(map_, map_, scope)
         self.sync()
 
     def map_copied(self, to: SimMap, source: SimMap, scope: str) -> None:
-        """All 128 bytes of a map in shared memory to a slot, by a warp, and released."""
+        """A warp copies all 128 bytes of a map in shared memory to a slot and releases it."""
         self._touch(source, True, writing=False)
         made = dict(self._slots(source, True))
         for b, slot in made.items():
@@ -274,13 +277,13 @@ class NamedMaps:
             slot.acquired[int(self.ctas[b])] = Acquired(slot.version, slot.released, scope, epochs)
 
     def map_prefetch(self, map_: SimMap) -> None:
-        """Nothing is seen of it."""
+        """Prefetch the map. No effect."""
 
     # -- reading ---------------------------------------------------------------------------------------------------------------
 
     @contextmanager
     def reading_map(self, map_: SimMap, positions: np.ndarray | None):
-        """The maps that a copy reads, with the CTAs of the batch that each is for; what the block issues reads them."""
+        """The maps for a copy: [(map, the positions in the batch that it is for)]. Operations issued inside the ``with`` block read the slots."""
         if map_.slot is None:
             yield [(map_.template, positions)]
             return
@@ -297,7 +300,7 @@ class NamedMaps:
             slot.copies += ((self.sim.serial, n) for n in range(before + 1, self.sim.operations + 1))
 
     def _fenced(self, b: int, slot: Slot) -> None:
-        """Whether the copy of a CTA sees the last edit of the map."""
+        """Check that the copy of a CTA sees the last edit of the map."""
         where = dict(ctas=self.ctas[b:b + 1], other=slot.loc)
         if not slot.version:
             self.finding("descriptor", "a copy goes by a tensor map that nothing has made: seed it, or publish it, first", **where)
@@ -322,7 +325,7 @@ class NamedMaps:
         self._after_acquire(b, known, where)
 
     def _apart(self, b: int, slot: Slot) -> tuple[str, str]:
-        """How far the CTA that edited a slot is from the one at hand: the scope that reaches it, and who it is."""
+        """The scope that includes both the CTA that edited the slot and CTA `b` of the batch, and words for the former."""
         if slot.launch != self.sim.report.launch:
             return "gpu", "a CTA of that launch"
         if slot.cta == int(self.ctas[b]):
@@ -331,7 +334,7 @@ class NamedMaps:
         return ("cluster", "another CTA") if near else ("gpu", "a CTA of another cluster")
 
     def _after_acquire(self, b: int, known: Acquired, where: dict) -> None:
-        """The copying thread has acquired itself, or comes after a thread that has."""
+        """Check that the copying thread has acquired the map itself, or is ordered after a thread that has."""
         (world, _), *_ = self.worlds(np.array([b]))
         atom = int(self.active_atoms[0])
         for other, epoch in known.epochs.items():
@@ -341,7 +344,8 @@ class NamedMaps:
                                             "them: a barrier, or .fence_acquire(scope) in its own thread", **where)
 
     def _described(self, slots: dict[int, Slot]) -> Iterator[tuple[SimTensorMap, np.ndarray]]:
-        """Maps with a row for each CTA, one for each array that slots point to and for each box and so on."""
+        """The maps in the slots, as batched maps: one for each array that slots point to and each combination of the fields that
+        `Fields.alike` lists, with the positions of its CTAs."""
         groups: dict[tuple, list[tuple[int, SimTensorMap]]] = {}
         for b, slot in slots.items():
             made = self._pointing(slot.fields) if slot.legal else None

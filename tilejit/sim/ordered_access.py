@@ -1,4 +1,4 @@
-"""Accesses to global memory that CTAs meet at: atomics, and loads and stores with an order of their own."""
+"""Accesses to global memory by which CTAs synchronise: atomics, and relaxed, acquiring and releasing loads and stores."""
 
 from __future__ import annotations
 
@@ -14,16 +14,15 @@ from .values import SimBuffer
 
 
 class OrderedAccess:
-    """The part of the machine by which CTAs synchronise in global memory."""
+    """The part of the machine by which CTAs synchronise through global memory."""
 
     def atomic(self, buffer: SimBuffer, coords: tuple, kind: str, values, compare=None, mask=None, *, owner=None,
                order: str | None = "acq_rel", scope: str = "gpu", need_old: bool = True) -> np.ndarray | None:
-        """Read, change and write back elements one after the other, CTA by CTA and element by element.
+        """Read, modify and write elements one after the other, CTA by CTA and element by element. Returns the old values.
 
-        `kind` is 'add', 'sub', 'min', 'max', 'minimum', 'maximum' (these two keep NaN), 'and', 'or', 'xor', 'exch', 'cas'
-        (with `compare`), 'inc' or 'dec'.
-        Returns the old values. On global memory `order` ('acquire', 'release', 'acq_rel' or None for relaxed) orders the
-        CTAs of `scope` that meet at an element.
+        `kind` is 'add', 'sub', 'min', 'max', 'minimum', 'maximum' (these two propagate NaN), 'and', 'or', 'xor', 'exch', 'cas' (with
+        `compare`), 'inc' or 'dec'. In global memory, `order` ('acquire', 'release', 'acq_rel', or None for relaxed) orders the CTAs within
+        `scope` that access the same element.
         """
         self.sim.asked = True
         dtype = buffer.type.dtype.np
@@ -58,7 +57,7 @@ class OrderedAccess:
         return old
 
     def ordered_read(self, buffer: SimBuffer, coords: tuple, other, mask, owner, sem: str, scope: str, alone: bool = False) -> np.ndarray:
-        """Elements of global memory by relaxed or acquiring loads; the arguments are those of `read`. Threads `alone` wait for no other."""
+        """Read elements of global memory by relaxed or acquiring loads, with the arguments of `read`. `alone`: without a barrier of the scope."""
         self.sim.asked = True
         values = self.read(buffer, coords, mask=mask, other=other, owner=owner, atomic=True, bounds=not alone)
         self._order(buffer, coords, mask, None, owner, sem, scope)
@@ -67,14 +66,15 @@ class OrderedAccess:
         return values
 
     def ordered_write(self, buffer: SimBuffer, coords: tuple, values, mask, owner, sem: str, scope: str, alone: bool = False) -> None:
-        """Relaxed or releasing stores of elements of global memory; the arguments are those of `write`. Threads `alone` wait for no other."""
+        """Write elements of global memory by relaxed or releasing stores, with the arguments of `write`. `alone`: without a barrier of the
+        scope."""
         if sem == "release" and self._active is None and not alone:
             self._together(True)
         self._order(buffer, coords, mask, values, owner, sem, scope)
         self.write(buffer, coords, values, mask=mask, owner=owner, atomic=True, bounds=not alone)
 
     def _order(self, buffer: SimBuffer, coords: tuple, mask, values, owner, sem: str, scope: str) -> None:
-        """Meet others at the elements that are read (`values` None) or written."""
+        """Synchronise at the elements that are read (`values` None) or written."""
         if not self.checks:
             return
         memory, writes = buffer.memory, values is not None
@@ -89,7 +89,7 @@ class OrderedAccess:
         self._check_ordered(memory, index, keep, shape, owner, "write" if writes else "read")
 
     def _check_ordered(self, memory: GlobalMemory, index: np.ndarray, keep, shape: tuple, owner, what: str) -> None:
-        """Conflicts of the elements `index` (where `keep`) with ordinary accesses of others."""
+        """Check the accesses to the elements `index` (where `keep`) for conflicts with ordinary accesses of others."""
         ids = np.broadcast_to((self.ctas + 1).astype(np.int32).reshape(-1, *(1,) * (len(shape) - 1)), shape)
         cells, mine = (self._cells(memory, index), ids) if keep is None else (self._cells(memory, index[keep]), ids[keep])
         cells, mine, who = cells.reshape(-1), mine.reshape(-1), None
@@ -101,14 +101,15 @@ class OrderedAccess:
         self._judge(memory, what, access(cells, mine, self.sim.global_clocks, who))
 
     def _together(self, ordered: bool) -> None:
-        """What is done once for the scope passes to all of it. What is `ordered` stands behind a barrier of it, or before one."""
+        """The result of an access made once for the scope reaches all its threads. An `ordered` access has a barrier of the scope before or
+        after it."""
         self.exchange()
         if ordered and self.sim.contended:
             for world, _ in self.worlds():
                 world.clocks.sync(self.rank, self.atoms)
 
     def _meet(self, memory: GlobalMemory, index: np.ndarray, ctas: np.ndarray, order: str | None, scope: str, reads=True, writes=True) -> None:
-        """CTAs synchronise at elements with those of their scope."""
+        """Let CTAs synchronise at elements, with those within `scope`."""
         if scope == "cta":
             return
         clocks, of_grid, clusters = self.sim.clocks_of_grid(), scope != "cluster", self.sim.cluster_of
@@ -119,7 +120,7 @@ class OrderedAccess:
             clocks.meet(int(cta), int(clusters[cta + 1]), (memory.number, int(at)), order, reads, writes, of_grid, near[int(cta)])
 
     def _near(self, ctas: np.ndarray) -> dict[int, Near]:
-        """For each of `ctas` those of its cluster, and which of their threads are here."""
+        """For each of `ctas`, the CTAs of its cluster and which of their threads take part."""
         sim, atoms, found = self.sim, self.active_atoms, {}
         whole, here = len(atoms) == len(sim.atom_start), frozenset(atoms.tolist())
         if whole and sim.ranks == 1:
@@ -134,7 +135,7 @@ class OrderedAccess:
         return found
 
     def _hold_back(self, near: dict[int, Near]) -> None:
-        """Threads of CTAs are about to release: not what other threads of their clusters have written that no barrier lets them know."""
+        """Threads are about to release: exclude writes by other threads of their clusters that they do not know of through a barrier."""
         atoms, clocks = self.active_atoms, self.sim.clocks_of_grid()
         if len(atoms) == len(self.sim.atom_start) and self.sim.ranks == 1:
             return
@@ -148,7 +149,7 @@ class OrderedAccess:
                         shadow.hold_back(other, known, clocks)
 
     def threadfence(self, scope: str = "gpu") -> None:
-        """Order the threads' accesses for other CTAs: relaxed atomics carry that order on."""
+        """``fence.acq_rel`` at `scope`: relaxed atomics before and after it then synchronise CTAs."""
         if self.checks and scope in ("gpu", "sys") and self.sim.program.atomics:
             near = self._near(self.ctas)
             self._hold_back(near)

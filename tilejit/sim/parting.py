@@ -1,4 +1,4 @@
-"""How a fiber is cut in two where its CTAs part, and put together where they meet again."""
+"""How a fiber is split in two where its CTAs diverge, and merged where they reconverge."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
 
 
 class Join:
-    """Where the parts of a fiber that was cut inside a construct meet again."""
+    """The reconvergence point of the parts of a fiber that was split inside a construct."""
 
     __slots__ = ("depth", "parts", "parked", "broken")
 
     def __init__(self, depth: int):
-        self.depth = depth      # frames of a part that has arrived
-        self.parts = 1          # parts on their way or parked
+        self.depth = depth      # number of frames at the reconvergence point
+        self.parts = 1          # parts that are running or parked
         self.parked: list[Fiber] = []
         self.broken = False
 
 
 class Spawn:
-    """A scope instance that runs beside its parent: its threads, and for which CTAs of the chunk it is not done yet."""
+    """A scope instance that runs concurrently with its parent: its threads, and the CTAs of the chunk in which it has not ended."""
 
     __slots__ = ("low", "high", "live", "count")
 
@@ -38,14 +38,14 @@ class Spawn:
         self.count = len(rows)
 
     def end(self, rows: np.ndarray) -> None:
-        """It is done for these CTAs."""
+        """It has ended in these CTAs."""
         self.live[rows] = False
         self.count -= len(rows)
 
 
 class Frame:
-    """A block being run. `node` is the construct that it belongs to, `stage` which of its blocks it is, `state` what a
-    loop keeps; `active` are the threads that take part (B or 1, T), None for all."""
+    """A block being executed. `node` is the construct it belongs to, `stage` says which of its blocks it is, and `state` holds the
+    loop's or branch's own state. `active` is the mask of active threads (B or 1, T), None for all."""
 
     __slots__ = ("code", "pc", "node", "stage", "state", "active", "joins")
 
@@ -60,10 +60,10 @@ class Frame:
 
 
 class Parting:
-    """The part of a fiber that cuts and joins it."""
+    """The part of a fiber that splits and merges it."""
 
     def fork(self, mask: np.ndarray) -> "Fiber":
-        """Cut off the CTAs where `mask` is false into a new fiber; this one keeps the others."""
+        """Split: the CTAs where `mask` is false move to a new fiber, which is returned; this one keeps the others."""
         other = ~mask
         new = type(self).__new__(type(self))
         new.sim, new.rank, new.rows = self.sim, self.rank, self.rows[other]
@@ -91,11 +91,11 @@ class Parting:
         return new
 
     def open_join(self) -> None:
-        """The parts of this fiber will meet again when the construct that begins here ends."""
+        """Let the parts of this fiber reconverge at the end of the construct that begins here."""
         self.frames[-1].joins.append(Join(len(self.frames)))
 
     def _end_construct(self, frame: Frame) -> None:
-        """The construct at the frame's pc is over: go on after it, once all parts of the fiber are here."""
+        """Go on after the construct at the frame's pc, once all parts of the fiber have reached its end."""
         while frame.joins:
             join = frame.joins[-1]
             if join.broken or join.parts == 1:
@@ -111,7 +111,7 @@ class Parting:
         self._advance(frame)
 
     def _meet(self, join: Join) -> None:
-        """All parts are parked: they become this fiber again."""
+        """Merge all parts, which are parked, into this fiber."""
         parts = join.parked
         rows = np.concatenate([p.rows for p in parts])
         order = np.argsort(rows, kind="stable")
@@ -139,7 +139,7 @@ class Parting:
         join.parts = 1
 
     def release_parked(self) -> bool:
-        """Go on without the other parts, because they are stuck."""
+        """Go on without the other parts, because these are stuck. False if this fiber is not parked."""
         if not self.parked:
             return False
         join = self.frames[-1].joins[-1]

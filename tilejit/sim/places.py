@@ -1,4 +1,4 @@
-"""What findings call bytes of shared memory: the element of the kernel's allocation that they are part of."""
+"""How findings name bytes of shared memory: by the element of the kernel's allocation that they belong to."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from ..types import Buffer
 
 
 class Places:
-    """The allocations of a graph. Their elements are searched where a finding asks for them."""
+    """The allocations of a graph in shared memory. Tables of their elements are built only for buffers that a finding names."""
 
     def __init__(self, graph: Graph):
         self.buffers = {v: at for v, at in graph.shared.items() if isinstance(v.type, Buffer) and v.type.scope == "shared"}
         self.rings = {v for n in walk(graph.body) if isinstance(n, Call) and n.attrs.get("slots") is True for v in n.results}
-        self.offsets: dict[Value, np.ndarray] = {}  # byte offset in the buffer of each element, in the order of the indices
+        self.offsets: dict[Value, np.ndarray] = {}  # byte offset of each element in its buffer, in row-major order
         self.said: dict[tuple[int, int], str] = {}
 
     def words(self, first: int, nbytes: int) -> str:
-        """``bytes 28 to 31 of shared memory (s[7])`` for `nbytes` bytes from `first` on; without an element where none is known."""
+        """``bytes 28 to 31 of shared memory (s[7])`` for `nbytes` bytes from `first` on; without the element if it is not known."""
         if (first, nbytes) not in self.said:
             element = next((self._element(v, first - at) for v, at in self.buffers.items() if at <= first < at + v.type.nbytes), "")
             self.said[first, nbytes] = f"bytes {first} to {first + nbytes - 1} of shared memory" + (f" ({element})" if element else "")

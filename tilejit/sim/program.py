@@ -1,4 +1,4 @@
-"""What the interpreter knows of a graph before it runs: when values die, what scopes read, how threads group."""
+"""What the interpreter knows about a graph before it runs it: when values die, what scopes read, how threads are grouped."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .spins import spins
 
 
 class Code:
-    """A block ready to run: its nodes, and after each of them the values that nothing reads any more."""
+    """A block prepared for execution: its nodes, and for each node the values whose last use it is."""
 
     __slots__ = ("nodes", "yields", "dead")
 
@@ -35,7 +35,7 @@ class Code:
 
 
 def reads(node: Node) -> set[Value]:
-    """The values from outside that a node reads, in itself or in its blocks."""
+    """The outer values that a node reads, itself or in its blocks."""
     found = {o for o in operands(node) if isinstance(o, Value)}
     for block in blocks(node):
         inner: set[Value] = set()
@@ -49,7 +49,7 @@ def reads(node: Node) -> set[Value]:
 
 
 def _inputs(node: Node) -> tuple[Value, ...]:
-    """The values that a node defines for its own blocks."""
+    """The values that a node defines for its own blocks: induction variables and carried values."""
     match node:
         case For(index=index, carried=carried):
             return (index, *(c.inner for c in carried))
@@ -59,9 +59,10 @@ def _inputs(node: Node) -> tuple[Value, ...]:
 
 
 class Program:
-    """A graph with what running it needs: code per block, reads per scope, and the atoms of its threads.
+    """A graph with what is needed to run it: code per block, values read per scope, and the atoms of its threads.
 
-    Atoms are the runs of threads that every scope of the kernel takes or leaves whole: the unit of the vector clocks.
+    Atoms are the largest groups of consecutive threads such that each scope of the kernel contains all or none of a group. They are
+    the unit of the vector clocks.
     """
 
     def __init__(self, graph: Graph):
@@ -86,15 +87,15 @@ class Program:
         self.code(graph.body)
 
     def code(self, block: Block, node: Node | None = None) -> Code:
-        """The code of a block of `node` (None for the kernel's own)."""
+        """The code of a block of `node` (None for the kernel's body)."""
         key = id(block)
         if key not in self._code:
-            # Carried values live on: threads that have left a loop keep theirs while others go round.
+            # Carried values stay alive: threads that have left a loop keep theirs while others iterate.
             self._code[key] = Code(block, (node.index,) if isinstance(node, For) else ())
         return self._code[key]
 
     def scope_reads(self, scope: Scope) -> tuple[Value, ...]:
-        """The values that the body of a scope takes from outside."""
+        """The outer values that the body of a scope reads."""
         key = id(scope)
         if key not in self._reads:
             self._reads[key] = tuple(reads(scope))
@@ -102,7 +103,8 @@ class Program:
 
 
 def scope_threads(scope: Scope, first: int, low: int) -> tuple[int, int]:
-    """The threads of a scope inside the one whose first thread is `low`. The elected thread is the first one."""
+    """The threads [low, high) of a scope nested in one whose first thread is `low`; `first` counts units of the scope's kind. The
+    elected thread is the first one."""
     if scope.kind == "elect":
         return low, low + 1
     unit = UNIT[scope.kind]
@@ -128,8 +130,8 @@ def _boundaries(block: Block, low: int, high: int) -> Iterator[int]:
 
 
 def _maybe_written(nodes: tuple[Node, ...]) -> set[Value]:
-    """The buffers that some call may write: every memory operand of a call that does more than read, but for those that
-    it names its source."""
+    """The buffers that some call may write: every memory operand of a call that does more than read, except the operands that the call
+    declares as its sources."""
     root: dict[Value, Value] = {}
     calls = [node for node in nodes if isinstance(node, Call)]
     for call in calls:
@@ -141,7 +143,8 @@ def _maybe_written(nodes: tuple[Node, ...]) -> set[Value]:
 
 
 def _touched(body: Block, times: int = 1, root: dict[Value, Value] | None = None) -> Counter:
-    """How often the calls of a kernel may touch each buffer; 2 stands for any number."""
+    """How often the calls of a kernel may access each buffer. A call counts once, or twice if it may access the buffer any number of times,
+    as in a loop."""
     root, found = {} if root is None else root, Counter()
     for node in body.nodes:
         for block in blocks(node):
@@ -158,7 +161,7 @@ def _touched(body: Block, times: int = 1, root: dict[Value, Value] | None = None
 
 
 def _for_one_thread(nodes: tuple[Node, ...]) -> set[Node]:
-    """The loads of scalars that only make scalars to be stored, which one thread does: what the others read is never used."""
+    """Loads of scalars that are only used to compute scalars that one thread stores. What the other threads read is never used."""
     users: dict[Value, list[Node | None]] = {}
     for node in nodes:
         for value in operands(node):
@@ -176,6 +179,6 @@ def _for_one_thread(nodes: tuple[Node, ...]) -> set[Node]:
 
 
 def _granule(values: list[Value]) -> int:
-    """Bytes of shared memory that share one shadow cell: the smallest element that the kernel keeps there, at most 4."""
+    """Bytes of shared memory per shadow cell: the size of the smallest element that the kernel keeps there, at most 4."""
     sizes = [v.type.dtype.nbytes for v in values if isinstance(v.type, Buffer) and v.type.scope == "shared"]
     return min([4, *sizes])

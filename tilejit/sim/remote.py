@@ -1,4 +1,4 @@
-"""Register values on their way to the shared memory of another CTA: ``st.async`` and ``red.async``."""
+"""Asynchronous stores and reductions of register values to the shared memory of another CTA: ``st.async`` and ``red.async``."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class RemoteStores:
     """The part of the machine that issues asynchronous stores and reductions of register values."""
 
     def remote(self, buffer: SimBuffer, coords: tuple, values: np.ndarray, barrier: SimBarrier, *, owner=None, kind: str | None = None) -> None:
-        """Write (or with a `kind` combine) elements of a peer's shared memory; each brings its bytes to the peer's `barrier`.
+        """Write (or with a `kind`, combine) elements of a peer's shared memory. Each completes on the peer's `barrier` with its bytes.
 
-        The arguments are those of `write`. The threads of an atom issue together; ordinary accesses come before and after
-        as for a store of the generic proxy.
+        The arguments are those of `write`. The threads of an atom issue theirs as one operation, which accesses memory through the generic
+        proxy, like an ordinary store.
         """
         dtype = buffer.type.dtype.np
         values = np.asarray(values).astype(dtype, copy=False)
@@ -34,7 +34,7 @@ class RemoteStores:
                                     barrier, kind, where)
 
     def _issuing_threads(self, place, owner) -> np.ndarray:
-        """The thread of each element."""
+        """The thread that stores each element."""
         count = place.offsets.shape[1]
         if owner is not None:
             return np.broadcast_to(self.low + np.asarray(owner).reshape(-1), (count,))
@@ -42,7 +42,7 @@ class RemoteStores:
 
     def _remote_of(self, atom: int, threads: np.ndarray, buffer: SimBuffer, offsets: np.ndarray, values: np.ndarray, barrier: SimBarrier,
                    kind: str | None, where) -> None:
-        """What the threads of one atom issue; element by element a byte offset and a value."""
+        """Issue the stores of the threads of one atom: for each element a thread, a byte offset and a value."""
         sim, memory, dtype = self.sim, buffer.memory, values.dtype
         nbytes = len(offsets) * dtype.itemsize
         params = {"values": values, "rank": buffer.peer}

@@ -1,4 +1,4 @@
-"""What a simulation found: findings with their lines, and counts of what moved."""
+"""The result of a simulation: findings with their lines, and counts of what was moved."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ KINDS = (
 
 @dataclass
 class Finding:
-    """A fault of the kernel: its kind (one of KINDS), the line it is at, and what happened.
+    """A fault of the kernel: its kind (one of KINDS), its line and a message.
 
-    `threads` are ids in the CTA, `ctas` linear ids in the grid, `bytes` is (first, one past the last) of the memory
-    concerned, `other` the line of the access on the other side, and `count` how often the same line showed the kind.
+    `threads` are ids in the CTA, `ctas` linear ids in the grid, and `bytes` is (first, one past the last) of the memory accessed.
+    `other` is the location of the other access. `count` says how often this kind was found at this line.
     """
 
     kind: str
@@ -44,8 +44,8 @@ class Finding:
 
 @dataclass(frozen=True)
 class Writer:
-    """Who wrote an element: the place in the kernel, the CTA's linear id in the grid, and the thread's in the CTA (None: an
-    asynchronous copy, or every thread of a scope)."""
+    """Who wrote an element: the location in the kernel, the CTA's linear id in the grid, and the thread's id in the CTA (None for an
+    asynchronous copy, or if every thread of a scope wrote it)."""
 
     loc: Loc | None
     cta: int
@@ -57,17 +57,17 @@ class Writer:
 
 
 class Report:
-    """The findings of a simulation, in the order in which they came up, and its statistics.
+    """The findings of a simulation, in the order in which they were found, and its statistics.
 
-    `stats` counts: ``"bytes"`` by path (as ``"global -> registers"``), ``"calls"`` by op, ``"global requests"`` and
-    ``"global sectors"``, ``"shared requests"`` and ``"bank conflicts"`` (extra passes), ``"waits"`` that blocked.
+    `stats` counts ``"bytes"`` by path (such as ``"global -> registers"``), ``"calls"`` by operation, ``"global requests"`` and
+    ``"global sectors"``, ``"shared requests"`` and ``"bank conflicts"`` (passes beyond the first), and the ``"waits"`` that blocked.
     """
 
     LAUNCHES = count(1)
 
     def __init__(self, max_findings: int = 100):
         self.max_findings = max_findings
-        self.launch = next(self.LAUNCHES)   # of this process
+        self.launch = next(self.LAUNCHES)   # unique in this process
         self._findings: dict[tuple[str, int], Finding] = {}
         self.writer: Writer | None = None
         self.stats: dict[str, Counter | int] = {
@@ -76,11 +76,11 @@ class Report:
 
     @property
     def findings(self) -> list[Finding]:
-        """The findings, one for each kind and line."""
+        """The findings, one per kind and line."""
         return list(self._findings.values())
 
     def add(self, finding: Finding) -> None:
-        """Record a finding; another of the same kind at the same line only raises the first one's count."""
+        """Record a finding. If there is one of the same kind at the same line, only its count is raised."""
         if finding.kind not in KINDS:
             raise ValueError(f"{finding.kind!r} is no kind of finding; the kinds are {', '.join(KINDS)}")
         key = finding.kind, finding.line
@@ -94,7 +94,7 @@ class Report:
         self._findings.pop((kind, line), None)
 
     def raise_first(self) -> None:
-        """Raise SimulationError for the first finding, if there is any."""
+        """Raise the first finding, if there is one, as a SimulationError."""
         for finding in self.findings:
             raise SimulationError(f"{finding.kind}: {finding.message}", finding.loc, finding)
 

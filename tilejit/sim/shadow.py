@@ -1,4 +1,5 @@
-"""Shadow memory: who last wrote and who has read each cell of a CTA's shared or tensor memory, and what is in flight."""
+"""Shadow memory: for each cell of a CTA's shared or tensor memory, who last wrote it, who has read it since, and which
+operations in flight access it."""
 
 from __future__ import annotations
 
@@ -10,23 +11,25 @@ import numpy as np
 
 from .clocks import AFTER, FENCED, ORDER, Clocks
 
-NEVER = -1          # no one wrote the cell yet
+# Values of `writer` besides the column of an atom or a barrier:
+NEVER = -1          # the cell has not been written
 SETTLED = -2        # written, and visible to everybody (or reported already)
-PENDING = 1 << 24   # PENDING + n: operation n in flight is going to write it
+PENDING = 1 << 24   # PENDING + n: operation n, in flight, will write it
 
+# Values of `thread` besides a thread's number:
 MANY = -2           # several threads of the atom
-ATOMIC = -3         # an atomic access, of whatever thread
-ANYONE = -4         # an access whose thread is not known: it conflicts with no thread of its scope
-COPIED = -5         # bytes of cp.async or st.async that completed on a barrier: like a thread's own writes no part of the async proxy
-REDUCED = -6        # an asynchronous reduction that has landed, in any order with others
-SUMMED = -7         # one by red.async, which is no part of the async proxy either
+ATOMIC = -3         # an atomic access, by any thread
+ANYONE = -4         # an access by an unknown thread of the scope: it conflicts with no access from that scope
+COPIED = -5         # cp.async or st.async that completed on a barrier: writes of the generic proxy, like a thread's own
+REDUCED = -6        # an asynchronous reduction that has landed; needs no order relative to other reductions
+SUMMED = -7         # the same by red.async, which also writes through the generic proxy
 
 
-Cells = np.ndarray | range  # numbers of cells; operations of the engines mostly touch one run of them
+Cells = np.ndarray | range  # numbers of cells; asynchronous operations mostly access one contiguous run
 
 
 def index_of(cells: Cells) -> np.ndarray | slice:
-    """What NumPy takes the cells by: a slice of a run, which it reads and writes many times as fast."""
+    """An index for NumPy: a slice for a range of cells, which reads and writes many times as fast as an index array."""
     if not isinstance(cells, range):
         return cells
     assert cells.step == 1 and cells.start >= 0, cells
@@ -34,22 +37,22 @@ def index_of(cells: Cells) -> np.ndarray | slice:
 
 
 def _generic(threads: np.ndarray) -> np.ndarray:
-    """Where an asynchronous operation wrote that is no part of the async proxy."""
+    """Where the writer was an asynchronous operation that writes through the generic proxy."""
     return (threads == COPIED) | (threads == SUMMED)
 
 
 @dataclass
 class Access:
-    """Ordinary accesses to cells: the atom and thread of each (arrays, or one for all), and the line's number."""
+    """Accesses to cells: the atom and the thread of each (arrays, or one value for all), and the number of their line."""
 
     cells: Cells
     atoms: np.ndarray
     threads: np.ndarray
     line: int
-    scope: tuple[int, int] = (0, 0)  # atoms of the scope, for accesses of ANYONE
-    after: tuple[int, ...] = ()      # operations in flight that come first, being ahead in the same pipe
-    reducing: bool = False           # a reduction: others may have come in any order
-    pipe: int = 0                    # of tensor memory: the number of the pipe whose operation this is
+    scope: tuple[int, int] = (0, 0)  # for accesses by ANYONE: the first atom of the scope, and one past its last
+    after: tuple[int, ...] = ()      # operations in flight with which it cannot conflict, such as earlier ones of the same pipe
+    reducing: bool = False           # a reduction: needs no order relative to other reductions
+    pipe: int = 0                    # on tensor memory: the number of the operation's pipe (`AsyncOp.pipe_number`)
 
     @cached_property
     def index(self) -> np.ndarray | slice:
@@ -58,9 +61,10 @@ class Access:
 
 @dataclass
 class Conflict:
-    """Two accesses without order. `what` is 'uninitialized', 'pending', 'async', 'unfenced', 'unordered' (on tensor memory),
-    'writer', 'reader' or 'busy'; `at` indexes the access's cells; `other` is the column or operation, `thread`, `line` and, on
-    tensor memory, `epoch` its own. `again` says that the access's line had been there before the other, in order, as a loop's has."""
+    """Two accesses that nothing orders. `what` is 'uninitialized', 'pending', 'async', 'unfenced', 'unordered' (on tensor memory),
+    'writer', 'reader' or 'busy'. `at` is an index into the cells of the access. Of the earlier access, `other` is the column (or the
+    operation in flight), and `thread`, `line` and (on tensor memory) `epoch` are given. `again` says that the line of the later
+    access had accessed the cell before the earlier one too, in order, as in a loop."""
 
     what: str
     at: int
@@ -73,19 +77,19 @@ class Conflict:
 
 
 class Shadow:
-    """The shadow of one memory of one CTA of the cluster (`rank`)."""
+    """The shadow of one memory of the CTA of cluster rank `rank`. `epoch`, `thread` and `line` belong to the last `writer` of a cell."""
 
     def __init__(self, rank: int, cells: int, tensor: bool = False):
         self.rank = rank
-        self.tensor = tensor  # whether accesses of different threads need the fences of tensor memory between them
-        self.pipes = np.zeros(cells if tensor else 0, np.int32)  # the pipe of the last operation that touched the cell
+        self.tensor = tensor  # whether accesses by different threads need tcgen05 fences between them
+        self.pipes = np.zeros(cells if tensor else 0, np.int32)  # the pipe of the last asynchronous operation on the cell
         self.writer = np.full(cells, NEVER, np.int32)
         self.epoch = np.zeros(cells, np.int32)
         self.thread = np.zeros(cells, np.int16)
         self.line = np.zeros(cells, np.int32)
         self.readers: dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}  # column -> epoch, thread, line
-        self.busy = np.zeros(cells, np.int16)      # operations in flight that read the cell
-        self.unset_line: dict[int, np.ndarray] = {}  # line -> cells read there before anyone wrote them
+        self.busy = np.zeros(cells, np.int16)      # how many operations in flight read the cell
+        self.unset_line: dict[int, np.ndarray] = {}  # line -> cells that were read there before they were first written
 
     def copy(self) -> "Shadow":
         new = copy.copy(self)
@@ -101,7 +105,7 @@ class Shadow:
         return clocks.known[rank, a.atoms, plane, columns]
 
     def _own(self, clocks: Clocks, rank: int, a: Access, columns: np.ndarray, threads: np.ndarray) -> np.ndarray:
-        """Where an earlier access by (column, thread) is of the accessing thread itself, or counts as such."""
+        """Where an earlier access, (column, thread), was made by the accessing thread itself, or may have been: see ANYONE."""
         mine = columns == rank * clocks.width + a.atoms
         own = mine & (threads == a.threads) & (threads >= 0)
         if np.any(a.threads == ANYONE):
@@ -111,12 +115,12 @@ class Shadow:
         return own
 
     def _written(self, clocks: Clocks, rank: int, a: Access, plane: int, atomic: bool) -> Conflict | None:
-        """The first cell whose last write is not known to come before the access."""
+        """The first cell whose last write is not known to happen before the access."""
         writer = self.writer[a.index]
         if len(writer) and (writer == writer[0]).all():
             if writer[0] < PENDING and (writer[0] < 0 or self._long_known(clocks, rank, a, int(writer[0]), plane)):
                 return None
-            writer = writer[:1]  # one for all of the cells
+            writer = writer[:1]  # the same for all cells
         ordinary = (writer >= 0) & (writer < PENDING)
         columns = np.where(ordinary, writer, 0)
         epochs = self.epoch[a.index]
@@ -146,8 +150,8 @@ class Shadow:
         return self._unordered(clocks, rank, a, ordinary, columns, epochs, threads, self.line) if self.tensor else None
 
     def _long_known(self, clocks: Clocks, rank: int, a: Access, column: int, plane: int) -> bool:
-        """Whether the last of what one column wrote to the cells is known on every plane that counts, as it mostly is: a product by a
-        ring of slots takes 7 % less than if each cell were looked at."""
+        """Whether everything that a column wrote to these cells is known on every plane that matters. This is the usual case; with this
+        shortcut a product through a ring of slots simulates in 7 % less time than if each cell were checked."""
         planes = [ORDER]
         if self.tensor:
             planes.append(AFTER)
@@ -157,11 +161,11 @@ class Shadow:
         return all(last <= clocks.known[rank, a.atoms, p, column].min() for p in planes)
 
     def _ahead(self, clocks: Clocks, a: Access, columns: np.ndarray) -> np.ndarray:
-        """Where the last asynchronous access was an operation of the same pipe, which came first in any case."""
+        """Where the last asynchronous access was by an earlier operation of the same pipe, which is ordered in any case."""
         return (columns % clocks.width >= clocks.atoms) & (self.pipes[a.index] == a.pipe)
 
     def _unordered(self, clocks, rank, a, some, columns, epochs, threads, lines) -> Conflict | None:
-        """The first of `some` cells whose last access is known to come first, but not by the fences of tensor memory."""
+        """The first of the cells `some` whose last access happens before this one, but without the required tcgen05 fences between."""
         bad = some & (epochs > self._known(clocks, rank, a, columns, AFTER))
         if bad.any():
             bad &= ~self._own(clocks, rank, a, columns, threads)
@@ -193,7 +197,8 @@ class Shadow:
     # -- accesses ----------------------------------------------------------------------------------------------------------
 
     def read(self, clocks: Clocks, rank: int, a: Access, plane: int = ORDER, keep: bool = True) -> Conflict | None:
-        """Threads of CTA `rank` read cells. `plane` FENCED for a read by the async proxy. `keep` to remember it."""
+        """Threads of CTA `rank` read cells; returns the first conflict. `plane` is FENCED for reads through the async proxy. With
+        `keep`, the read is recorded."""
         found = self._written(clocks, rank, a, plane, atomic=False)
         if found is None:
             found = self._unset(a)
@@ -202,7 +207,7 @@ class Shadow:
         return found
 
     def _unset(self, a: Access) -> Conflict | None:
-        """The first cell that nobody has written yet."""
+        """The first cell that has not been written yet; the reading line is noted in `unset_line`."""
         never = self.writer[a.index] == NEVER
         if not never.any():
             return None
@@ -232,7 +237,8 @@ class Shadow:
 
     def write(self, clocks: Clocks, rank: int, a: Access, plane: int = ORDER, atomic: bool = False,
               keep: bool = True, combines: bool = False) -> Conflict | None:
-        """Threads write cells; with `keep` they are its last writers from now on. `combines` says that they do with what was there."""
+        """Threads write cells; returns the first conflict. With `keep`, they are recorded as the last writers. `combines` says that
+        the write depends on the old contents, which must then have been written."""
         found = self._written(clocks, rank, a, plane, atomic)
         if found is None:
             found = self._read_before(clocks, rank, a)
@@ -254,7 +260,7 @@ class Shadow:
     def _read_before(self, clocks: Clocks, rank: int, a: Access) -> Conflict | None:
         for column, (epoch, thread, line) in self.readers.items():
             epochs = epoch[a.index]
-            if not epochs.any():  # it has not read them since they were written
+            if not epochs.any():  # no reads since the last write
                 continue
             late = epochs > self._known(clocks, rank, a, np.asarray(column), ORDER)
             if late.any():
@@ -274,13 +280,13 @@ class Shadow:
         return None
 
     def settle(self, cells: np.ndarray) -> None:
-        """Forget who touched the cells: what went wrong there has been said."""
+        """Mark cells as visible to everybody, after a fault there has been reported, so that it is not reported again."""
         self.writer[cells] = SETTLED
         for epoch, _, _ in self.readers.values():
             epoch[cells] = 0
 
     def explained(self, a: Access, line: int) -> bool:
-        """Whether `line` read some of the cells before anyone wrote them: a race with it explains that better."""
+        """Whether `line` read some of these cells before they were first written. A race with that read is the better explanation."""
         if line not in self.unset_line:
             return False
         wanted = np.zeros(len(self.writer), bool)

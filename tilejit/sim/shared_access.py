@@ -1,4 +1,4 @@
-"""Ordinary accesses to the shared and tensor memory of the batch's CTAs, checked against their shadows."""
+"""Ordinary accesses to the shared and tensor memory of the batch's CTAs, checked against the shadows."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from .values import SimBuffer, SimRegion
 
 @dataclass
 class Place:
-    """Where elements lie: byte offsets (B or 1, n) into a memory, their shape (without the batch axis), and which are
-    accessed (None: all)."""
+    """Where elements lie: byte offsets (B or 1, n) in a memory, the shape of the elements (without the batch axis), and a mask of
+    those that are accessed (None: all)."""
 
     offsets: np.ndarray
     shape: tuple[int, ...]
     keep: np.ndarray | None = None
-    run: slice | None = None  # the element indices, if they are one run and the same in every CTA
+    run: slice | None = None  # the indices of the elements, if they are contiguous and the same in every CTA
 
 
 class SharedAccess:
-    """The part of the machine that touches shared and tensor memory."""
+    """The part of the machine that accesses shared and tensor memory."""
 
     # -- reads and writes of elements ------------------------------------------------------------------------------------
 
@@ -87,7 +87,7 @@ class SharedAccess:
     # -- raw bytes -----------------------------------------------------------------------------------------------------------
 
     def read_bytes(self, buffer, offsets: np.ndarray, nbytes: int) -> np.ndarray:
-        """`nbytes` bytes from each of `offsets` (B or 1, n), relative to the buffer: (B, n, nbytes) uint8, unchecked."""
+        """`nbytes` bytes from each of `offsets` (B or 1, n), relative to the buffer: uint8 (B, n, nbytes). Not checked against the shadow."""
         memory, base, peer = (buffer.memory, buffer.base, buffer.peer) if isinstance(buffer, SimBuffer) else (buffer, 0, None)
         offsets = np.asarray(offsets) + base
         at = offsets[..., None] + np.arange(nbytes)
@@ -152,7 +152,7 @@ class SharedAccess:
         return Place(at.reshape(at.shape[0], -1), tuple(shape[1:]), keep)
 
     def _tmem_place(self, buffer: SimBuffer, coords, keep, itemsize: int, extra: tuple[int, ...]) -> Place:
-        """Elements of tensor memory: lanes of 512 columns of 4 bytes; columns of a layout count elements."""
+        """The place of elements of tensor memory, where each lane is a row of 512 columns of 4 bytes. Layouts count columns in elements."""
         at = buffer.type.layout.apply(*coords, shape=buffer.shape)
         offset = np.asarray(at.get(axis.TLane, 0) * TensorMemory.COLUMNS * 4 + at.get(axis.TCol, 0) * itemsize) + buffer.base
         shape = np.broadcast_shapes(offset.shape, (1, *extra) if extra else ())
@@ -162,7 +162,7 @@ class SharedAccess:
         return Place(offset, tuple(shape[1:]), keep)
 
     def _replicated(self, buffer: SimBuffer, place: Place, values: np.ndarray, owner):
-        """A write to every replica of tensor memory, not only to the first."""
+        """Extend a write to all replicas of elements in tensor memory, not only the first."""
         shifts = [0]
         for extent, stride, along in buffer.type.layout.replicas:
             step = stride * (TensorMemory.COLUMNS * 4 if along == axis.TLane else buffer.type.dtype.nbytes)
@@ -174,7 +174,7 @@ class SharedAccess:
         return Place(offsets, (offsets.shape[1],), keep), np.tile(values, (1, n)), owner
 
     def check_quarters(self, place: Place, owner) -> None:
-        """A warp reaches the 32 lanes of tensor memory of its own quarter: those of its number modulo 4."""
+        """Check that each warp accesses only its quarter of tensor memory: the 32 lanes that its number modulo 4 selects."""
         if owner is None or place.offsets.shape[0] != 1:
             return
         lanes = place.offsets[0] // (TensorMemory.COLUMNS * 4)
@@ -186,14 +186,14 @@ class SharedAccess:
                          f"{int(warps[at]) % 4 * 32} to {int(warps[at]) % 4 * 32 + 31}", threads=(int(self.low + np.asarray(owner).reshape(-1)[at]),))
 
     def matrix_origin(self, region: SimRegion) -> np.ndarray:
-        """The byte of shared memory at which a region begins, before the swizzle, (B or 1, 1)."""
+        """The first byte of a region in shared memory, before the swizzle, (B or 1, 1)."""
         buffer, t = region.buffer, region.type.buffer
         origin = t.layout.without_swizzle().offset_of(*(s[:, :1].astype(np.int64) for s in region.starts), shape=t.shape)
         return np.asarray(np.asarray(origin) * t.dtype.nbytes + buffer.base).reshape(-1, 1)
 
     def in_buffer(self, region: SimRegion, starts: tuple | None = None) -> bool:
-        """Whether a region that an engine takes as it lies is inside its buffer, a finding where it is not. `starts`, (B or 1, 1) each,
-        are those of the region unless given."""
+        """Whether a region that the hardware accesses without clipping lies inside its buffer; if not, it is a finding. `starts`, (B or 1,
+        1) each, default to those of the region."""
         starts = starts or tuple(s[:, :1].astype(np.int64) for s in region.starts)
         beyond = [(s < 0) | (s + n > size) for s, n, size in zip(starts, region.type.extents, region.buffer.shape)]
         if not any(b.any() for b in beyond):
@@ -257,7 +257,7 @@ class SharedAccess:
 
     def check_shared(self, buffer: SimBuffer, place: Place, itemsize: int, owner, writing: bool, atomic: bool = False,
                      values: np.ndarray | None = None, combines: bool = False) -> None:
-        """Check elements that are read or written, or combined with what is there, against the shadow, and remember the accesses there."""
+        """Check accesses to elements against the shadow, and record them there. `combines` says that the write depends on the old contents."""
         if buffer.memory.scope == "tmem":
             self.check_quarters(place, owner)
         atoms, threads, repeat = self._who(place, owner, writing)
@@ -289,7 +289,8 @@ class SharedAccess:
                 self._written_twice(buffer, cells, np.asarray(who[1]), values, keep, width)
 
     def _who(self, place: Place, owner, writing: bool):
-        """Atoms and threads of the accesses, one for each element or one for all; or the several that make each."""
+        """Who accesses the elements: (atoms, threads, repeat), the first two with one entry per element or one for all. If several atoms
+        access one and the same element, `repeat` is (their numbers, a thread of each), otherwise None."""
         if owner is not None:
             threads = self.low + np.asarray(owner).reshape(-1)
             return self.sim.atom_of[threads], threads.astype(np.int16), None
@@ -306,7 +307,7 @@ class SharedAccess:
         return self.atoms[:1], np.array([ANYONE], np.int16), None
 
     def _alike(self, place: Place):
-        """Groups of CTAs that access the same elements: (positions or None, offsets, mask)."""
+        """Group the CTAs by the elements that they access: (positions or None, offsets, mask) per group."""
         offsets, keep = place.offsets, place.keep
         if offsets.shape[0] == 1 and (keep is None or keep.shape[0] == 1):
             yield None, offsets[0], None if keep is None else keep[0]
@@ -327,7 +328,7 @@ class SharedAccess:
             yield at, parts[0][at[0]], None if keep is None else parts[1][at[0]] != 0
 
     def _memory_ranks(self, peer, positions):
-        """The cluster ranks whose memory it is: [(positions or None, rank)]."""
+        """The cluster ranks whose memory is accessed: [(positions or None, rank)]."""
         if peer is None:
             return [(positions, self.rank)]
         ranks = np.broadcast_to(peer[:, 0], (self.batch,))
@@ -344,7 +345,7 @@ class SharedAccess:
         return (offsets[:, None] // granule + np.arange(-(-nbytes // granule))).reshape(-1)
 
     def _written_twice(self, buffer: SimBuffer, cells, threads, values, keep, width: int) -> None:
-        """Two threads of the scope that write different values to one place at once."""
+        """Report two threads of the scope that write different values to the same bytes in one store."""
         order = np.arange(len(cells))
         scratch = self.sim.scratch(self.sim.cells(buffer.memory.scope))
         scratch[cells] = order

@@ -1,4 +1,4 @@
-"""Which call alone decides whether a loop goes on: where it asks a barrier, the loop waits for that."""
+"""Loops that poll a single call: if that call tests a barrier, the loop counts as a wait for the barrier."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from ..ir.graph import Call, If, Node, Value, While, results, walk
 
 
 def spins(nodes: Iterable[Node]) -> set[Call]:
-    """The calls that a loop is left by, and by nothing else."""
+    """The calls that alone decide whether a loop ends."""
     return {call for node in nodes if isinstance(node, While) and (call := _deciding(node)) is not None}
 
 
 def _deciding(loop: While) -> Call | None:
-    """The one call in a loop on which its condition depends, itself or by flags that it carries; None if there is no such or another too."""
+    """The only call on which a loop's condition depends, directly or through carried flags; None if there is no such call, or if the
+    condition depends on anything else that may change."""
     made = {value: node for block in (loop.test, loop.body) for node in walk(block) for value in results(node)}
     carried = {carry.inner: (carry.init, after) for carry, after in zip(loop.carried, loop.body.yields)}
     found, seen, left = set(), set(), list(loop.test.yields)
@@ -34,7 +35,7 @@ def _deciding(loop: While) -> Call | None:
                 left += node.args
             case Call():
                 found.add(node)
-            case _ if node is not None or x in carried:  # a number that counts, or what another loop makes
+            case _ if node is not None or x in carried:  # a carried number, such as a counter, or the result of another loop
                 return None
     return found.pop() if len(found) == 1 else None
 

@@ -1,4 +1,4 @@
-"""What orders threads: scope barriers, mbarriers, named barriers, the cluster barrier, fences."""
+"""What orders threads: scope barriers, named barriers, the cluster barrier, mbarriers and fences."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from .world import World
 
 
 class Synchronisation:
-    """The part of the machine that orders accesses."""
+    """The part of the machine with barriers and fences."""
 
     # -- barriers of a scope -------------------------------------------------------------------------------------------------
 
     def sync(self) -> None:
-        """The barrier of the current scope. Its threads are here together, so it never blocks."""
+        """The barrier of the current scope. It never blocks, because the threads of a scope run in lock step."""
         self.sim.version += 1
         if self._divergent("sync()"):
             return None
@@ -29,12 +29,12 @@ class Synchronisation:
         return None
 
     def exchange(self) -> None:
-        """Values pass between the threads of the scope, as in a reduction: what they were made of has been read."""
+        """The threads of the scope exchange values, as in a reduction: the reads that these were computed from are done."""
         for world, _ in self.worlds():
             world.clocks.exchange(self.rank, self.atoms)
 
     def _divergent(self, what: str) -> bool:
-        """Report a collective that only some threads of the scope reach."""
+        """Report, and return, whether only some threads of the scope reach a collective operation."""
         active = self._active
         if active is None or active.all():
             return False
@@ -48,14 +48,14 @@ class Synchronisation:
         self._divergent(what)
 
     def named_sync(self, number: Any, threads: int, index: Any = 0) -> RowWait:
-        """Arrive at hardware barrier `index` of those called `number`, for `threads` threads, and wait for all of them."""
+        """Arrive at a hardware barrier for `threads` threads, number `index` of those named `number`, and wait for all of them."""
         index = np.asarray(index).reshape(-1, 1)[:, :1]
         generations = self.named_arrive(number, threads, index)
         return RowWait(self, _named_ready, _named_words, _named_pass, (generations, index, number), self.loc)
 
     def named_arrive(self, number: Any, threads: int, index: Any = 0, count: int | None = None) -> np.ndarray:
-        """`count` threads (those of the scope) arrive at a hardware barrier without waiting; the generation that they
-        complete in, (B, 1)."""
+        """Let `count` threads (by default those of the scope) arrive at a hardware barrier without waiting. Returns the generation
+        that their arrival belongs to, (B, 1)."""
         self.sim.version += 1
         generations = np.zeros((self.batch, 1), np.int64)
         for positions, (i,) in self.cases(np.asarray(index).reshape(-1, 1)):
@@ -78,7 +78,7 @@ class Synchronisation:
     # -- the cluster's barrier ---------------------------------------------------------------------------------------------------
 
     def cluster_arrive(self) -> None:
-        """Arrive at the cluster's barrier."""
+        """Arrive at the cluster barrier."""
         self.sim.version += 1
         for world, _ in self.worlds():
             barrier = world.named.get(("cluster",))
@@ -97,30 +97,30 @@ class Synchronisation:
         return RowWait(self, _cluster_ready, _cluster_words, _cluster_pass, (), self.loc)
 
     def cluster_sync(self) -> RowWait:
-        """Arrive at the cluster's barrier and wait."""
+        """Arrive at the cluster barrier and wait."""
         self.cluster_arrive()
         return self.cluster_wait()
 
     # -- fences -------------------------------------------------------------------------------------------------------------------
 
     def fence_proxy_async(self) -> None:
-        """Order the threads' ordinary accesses so far before what the async proxy does after the next barrier."""
+        """``fence.proxy.async``: order the threads' ordinary accesses so far before accesses through the async proxy after the next barrier."""
         for world, _ in self.worlds():
             world.clocks.fence(self.rank, self.active_atoms)
 
     def fence_mbarrier_init(self) -> None:
-        """Make initialised mbarriers visible to other CTAs and the async proxy (here they are from the start)."""
+        """Make initialised mbarriers visible to other CTAs and the async proxy. No effect: the simulator's are visible at once."""
 
     def griddepcontrol_wait(self) -> None:
-        """Wait for the grids before this one (here launches follow each other)."""
+        """Wait for the preceding grids. No effect: launches are simulated one after the other."""
 
     def griddepcontrol_launch_dependents(self) -> None:
-        """Let the grid behind this one start."""
+        """Let the next grid start. No effect: launches are simulated one after the other."""
 
     # -- mbarriers ------------------------------------------------------------------------------------------------------------------
 
     def mbarrier(self, value: Any, n: int = 1, counts: Any = 1) -> SimBarrier:
-        """The `n` barriers of an allocation, initialised, fenced and visible to everybody; `counts` is one or n ints."""
+        """The `n` barriers of an allocation, initialised and visible to the whole cluster. `counts` is one int, or n of them."""
         counts = [counts] * n if np.ndim(counts) == 0 else list(counts)
         first = self.sim.barrier_numbers.setdefault(value, self.sim.next_barrier)
         if first == self.sim.next_barrier:
@@ -128,7 +128,7 @@ class Synchronisation:
             self.sim.barrier_values[first] = value
         for world, _ in self.worlds():
             for i, count in enumerate(counts):
-                # The kernel's entry ends with a barrier of the cluster: whoever comes first finds all of them made.
+                # The kernel's entry ends with a cluster barrier, so all barriers are initialised for the first thread that uses one.
                 for rank in range(self.sim.ranks):
                     if (rank, first + i) not in world.barriers:
                         self._init(world, rank, first + i, int(count))
@@ -144,7 +144,7 @@ class Synchronisation:
         world.barriers[rank, number] = MBarrier(count, count, empty_clock(world.clocks), empty_clock(world.clocks), self.line)
 
     def mbarrier_init(self, barrier: SimBarrier, count: int) -> None:
-        """Initialise one barrier again."""
+        """Initialise a barrier that was invalidated."""
         for world, rank, number, _ in self._each(barrier, used=False):
             self._init(world, rank, number, count)
 
@@ -154,7 +154,7 @@ class Synchronisation:
             world.barriers[rank, number].valid = False
 
     def _each(self, barrier: SimBarrier, *values: Any, used: bool = True):
-        """(world, rank, number, ints of `values`) of each barrier that these CTAs mean."""
+        """(world, rank, number, ints of `values`) for each barrier that the CTAs refer to; with `used`, only valid ones."""
         self.sim.version += 1
         for positions, (index, peer, *ints) in self.cases(barrier.index, barrier.peer, *values):
             rank = self.rank if peer is None else peer
@@ -173,8 +173,8 @@ class Synchronisation:
         return True
 
     def arrive(self, barrier: SimBarrier, n: Any = 1, alone: bool = False) -> None:
-        """Arrive once for the scope (in a partial scope once for each active thread), `n` arrivals each; `alone` where one thread does without
-        a barrier of the scope before it."""
+        """Arrive for the scope with `n` arrivals (in a partial scope, `n` for each active thread). `alone` says that one thread arrives
+        without a barrier of the scope before it."""
         n = np.asarray(n).reshape(-1, 1)
         if self._active is not None:
             n = n * self._active.sum(axis=1, keepdims=True)
@@ -187,8 +187,12 @@ class Synchronisation:
             self.exchange()
 
     def _follow(self, world: World, rank: int, number: int, clock: np.ndarray) -> None:
-        """Note an arrival, and whether it comes after the end of the phase before in any order. Where who ended that has heard of an arrival
-        elsewhere that came right before this one, or the other way round, neither knows more than the other: they may change places."""
+        """Record an arrival, and whether it is known to come after the end of the previous phase.
+
+        Consecutive arrivals with no other effect between them count as simultaneous, with the epoch of the first. If the arriving thread
+        knows of such an arrival by a thread that ended the phase, or that thread knows of one by this thread, then the two arrivals at
+        this barrier may come in either order: neither thread knows more than the other.
+        """
         b, atoms = world.barriers[rank, number], self.active_atoms if self._active is not None else self.active_atoms[:1]
         columns = [world.clocks.column(self.rank, int(atom)) for atom in atoms]
         deeds, epoch = self.burst
@@ -222,7 +226,7 @@ class Synchronisation:
             self.sim.settle_phase(world, rank, number)
 
     def complete_tx(self, barrier: SimBarrier, nbytes: Any) -> None:
-        """Report bytes as having come."""
+        """Count bytes of the current phase as arrived."""
         for world, rank, number, (count,) in self._each(barrier, np.asarray(nbytes).reshape(-1, 1)):
             b = world.barriers[rank, number]
             b.tx -= count
@@ -232,7 +236,7 @@ class Synchronisation:
             self.sim.settle_phase(world, rank, number)
 
     def within_limit(self, world: World, b: MBarrier) -> None:
-        """Report a phase that may have more bytes pending than an mbarrier counts: nothing says which of them come first."""
+        """Report a phase whose pending bytes may exceed the range of an mbarrier: announced and sent bytes may come in any order."""
         for nbytes, verb in ((b.expected, "announced"), (b.issued, "sent")):
             if nbytes > TX_LIMIT:
                 self.fault(world, "transaction-count", f"{nbytes} bytes are {verb} in one phase of an mbarrier, and it counts at most {TX_LIMIT}")
@@ -243,8 +247,8 @@ class Synchronisation:
         self.arrive(barrier, n)
 
     def test(self, barrier: SimBarrier, parity: Any) -> np.ndarray:
-        """Whether the phase of that parity is over, (B, 1); where it is, the scope sees what the phase ordered. Where a loop is left by nothing
-        else, it is waited for."""
+        """Whether the phase of that parity is over, (B, 1). Where it is, the scope acquires what the phase has released. If only this test
+        can end the surrounding loop, it counts as a wait."""
         result, waited = np.zeros((self.batch, 1), bool), self.fiber.node in self.sim.program.spins
         for positions, (index, peer, phase) in self.cases(barrier.index, barrier.peer, parity):
             rank, number = self.rank if peer is None else peer, barrier.first + (index or 0)
@@ -258,7 +262,7 @@ class Synchronisation:
     def wait(self, barrier: SimBarrier, parity: Any) -> RowWait:
         """Wait until the phase of that parity (any integer, mod 2) is over."""
         parity = np.broadcast_to(np.asarray(parity).reshape(-1, 1)[:, :1], (self.batch, 1))
-        begun = np.zeros((self.batch, 1), np.int64)  # phases over when the wait began
+        begun = np.zeros((self.batch, 1), np.int64)  # completed phases when the wait begins
         for where, b in _barriers(self, barrier):
             begun[slice(None) if where is None else where] = b.phase if b is not None else 0
         return BarrierWait(self, _passed, _missing, _pass, (barrier, parity, begun), self.loc)
@@ -267,7 +271,7 @@ class Synchronisation:
         b = world.barriers[rank, number]
         column = world.clocks.barrier_column(rank, number)
         b.done[ORDER, column] = b.done[PASSED, column] = b.phase
-        if world.clocks.tensor:  # a commit contains the fence before it
+        if world.clocks.tensor:  # tcgen05.commit implies a fence::before_thread_sync
             b.done[BEFORE, column] = b.phase
         atoms = self.active_atoms
         for atom in atoms:
@@ -287,7 +291,8 @@ class Synchronisation:
             op.awaited = True
 
     def _judge_haste(self, world: World, b: MBarrier, column: int, atom: int) -> None:
-        """A wait for the last phase must know that the one ahead of it was over: had it come before that, it would have found its parity."""
+        """Suspect a wait for the last phase if its threads need not know that the phase before it was over. Had the wait begun earlier, it
+        would have seen the parity of the phase before both and returned at once."""
         known = world.clocks.known[self.rank, atom, ORDER]
         if known[column] >= b.phase - 1 or (b.before is not None and (known >= b.before[ORDER]).all()):
             return
@@ -299,7 +304,7 @@ class Synchronisation:
 
 
 def _barriers(m, barrier: SimBarrier):
-    """(positions, MBarrier or None) of each barrier that the CTAs mean, without cutting worlds."""
+    """(positions, MBarrier or None) for each barrier that the CTAs refer to, without splitting worlds."""
     for positions, (index, peer) in m.cases(barrier.index, barrier.peer):
         rank, number = m.rank if peer is None else peer, barrier.first + (index or 0)
         for world, where in m.peek(positions):
@@ -343,7 +348,7 @@ def _pass(m, barrier: SimBarrier, parity: np.ndarray, begun: np.ndarray) -> None
 
 
 def _named(m, index: np.ndarray, number: Any):
-    """(positions, NamedBarrier) of each hardware barrier that the CTAs mean, without cutting worlds."""
+    """(positions, NamedBarrier) for each hardware barrier that the CTAs refer to, without splitting worlds."""
     for positions, (i,) in m.cases(index):
         for world, where in m.peek(positions):
             yield slice(None) if where is None else where, world.named["named", m.rank, number, i]

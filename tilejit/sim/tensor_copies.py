@@ -1,4 +1,4 @@
-"""tcgen05.cp as the hardware does it: rows that a matrix descriptor names, to lanes of tensor memory."""
+"""tcgen05.cp: copies the rows that a shared memory descriptor names to lanes of tensor memory; and operations of CTA pairs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ UNIT, LANE = 16, TensorMemory.COLUMNS * 4
 
 @lru_cache(maxsize=256)
 def source_units(bits: int, rows: int, width: int) -> np.ndarray:
-    """The byte addresses of the 16-byte units, (rows, width / 16), that the 64 bits of a descriptor name."""
+    """The byte addresses of the 16-byte units, (rows, width / 16), that a 64-bit descriptor names."""
     descriptor, start = SharedDescriptor.decoded(bits)
     pitch = descriptor.span or UNIT
     r, u = np.arange(rows)[:, None], np.arange(width // UNIT)[None]
@@ -25,7 +25,7 @@ def source_units(bits: int, rows: int, width: int) -> np.ndarray:
 
 
 def target_units(form, address: int) -> np.ndarray:
-    """The bytes of tensor memory, (replicas, rows, width / 16), to which a copy to `address` writes its units."""
+    """The bytes of tensor memory, (replicas, rows, width / 16), where a copy to `address` writes its units."""
     lanes = np.array([form.lane(r) for r in range(form.rows)])
     shifts = [0]
     for n, stride in form.replica:
@@ -35,9 +35,9 @@ def target_units(form, address: int) -> np.ndarray:
 
 
 def decompressed(units: np.ndarray, form: str | None) -> np.ndarray:
-    """Units of 16 bytes (..., 16), or the 16 bytes that each becomes of 16 elements of 4 or 6 bits and padding.
+    """Units of 16 bytes (..., 16), unpacked: each holds 16 elements of 4 or 6 bits, then padding. `form` None: returned as they are.
 
-    An element of 4 bits stands in bits 2 to 5 of its byte, one of 6 bits in bits 0 to 5.
+    A 4-bit element goes to bits 2 to 5 of its byte, a 6-bit element to bits 0 to 5.
     """
     if form is None:
         return units
@@ -50,10 +50,10 @@ def decompressed(units: np.ndarray, form: str | None) -> np.ndarray:
 
 
 class PairOperations:
-    """The part of the machine that copies shared memory to tensor memory."""
+    """The part of the machine that copies shared memory to tensor memory, and operates on pairs of CTAs."""
 
     def tensor_copy(self, plan, dst, src) -> None:
-        """Every copy of a plan, as one operation of the thread."""
+        """Issue all copies of a plan as one operation of the thread."""
         if not self.alive(dst.buffer, "written") or not all(map(self.in_buffer, (dst, src))):
             return
         form, shared, tensor = plan.form, src.buffer.memory, dst.buffer.memory
@@ -80,9 +80,9 @@ class PairOperations:
                             lambda peer: [Span("tmem", into, np.unique(targets), UNIT, peer)])
 
     def pair_operation(self, what: str, cta_group: int, params: dict, collect, land, reads, writes) -> None:
-        """An operation of the tensor cores by one thread: on this CTA, or (`cta_group` 2) on both CTAs of its pair, each with its
-        own memories. ``collect(rows, params)`` and ``land(rows, params)`` act for the CTAs of `rows`; ``reads(peer)`` and
-        ``writes(peer)`` are the spans in the CTA of rank `peer` (None: this one)."""
+        """Issue a tensor core operation by one thread: on this CTA, or with `cta_group` 2 on both CTAs of its pair, each with its own memories.
+        ``collect(rows, params)`` and ``land(rows, params)`` act for the CTAs `rows`; ``reads(peer)`` and ``writes(peer)`` are the spans in
+        the CTA of rank `peer` (None: this one)."""
         if cta_group == 1:
             self.issue(what, reads=reads(None), writes=writes(None), land=land, collect=collect, params=params, queue="tcgen05", pipe="tcgen05")
             return

@@ -1,4 +1,4 @@
-"""Tensor cores: wgmma as the hardware does it, from the bytes that matrix descriptors name."""
+"""Tensor cores: wgmma on the bytes that its matrix descriptors name."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from ..ops.mma.descriptor import Derived, Descriptor, encoded
 from ..types import Tile
 from .engines import Span
 
-ROWS, CHUNK = 64, 16  # rows of an instruction, bytes that a swizzle keeps together
+ROWS, CHUNK = 64, 16  # rows of an instruction; bytes that a swizzle keeps contiguous
 TF32 = np.uint32(0xFFFFE000)
 
 
 @lru_cache(maxsize=256)
 def addresses(made: Derived, start: int, mn: int, itemsize: int, rows: tuple[int, ...]) -> np.ndarray:
-    """The byte addresses of a matrix's elements, (len(rows) * mn, k), from the descriptors of its instructions: one for
-    each block of rows, that many bytes on, and each step along k."""
+    """The byte addresses of a matrix's elements, (len(rows) * mn, k), from the descriptors of its instructions: one for each block of rows
+    (at byte offsets `rows`) and each step along k."""
     blocks = []
     for row in rows:
         steps = []
@@ -33,7 +33,7 @@ def addresses(made: Derived, start: int, mn: int, itemsize: int, rows: tuple[int
 
 @lru_cache(maxsize=256)
 def chunks(made: Derived, start: int, mn: int, itemsize: int, rows: tuple[int, ...]) -> np.ndarray:
-    """The byte addresses, in order, of the pieces of CHUNK bytes that these elements are in."""
+    """The sorted byte addresses of the CHUNK-byte pieces that contain these elements."""
     return np.unique(addresses(made, start, mn, itemsize, rows) // CHUNK) * CHUNK
 
 
@@ -41,7 +41,8 @@ class TensorCores:
     """The part of the machine that multiplies matrices."""
 
     def wgmma(self, plan, call, acc: np.ndarray | None, a: Any, b: Any) -> np.ndarray:
-        """``acc + a @ b`` by wgmma: what is in memory now is what it reads; the clocks know that it reads until the wait."""
+        """``acc + a @ b`` by wgmma. The result is computed at once from what is in memory now; the clocks treat the operands as being read
+        until the wait."""
         t: Tile = call.result.type
         if not all(self.in_buffer(r) for r in ((b,) if plan.a is None else (a, b))):
             return np.zeros((1, *t.shape), t.dtype.np) if acc is None else acc
@@ -58,14 +59,14 @@ class TensorCores:
         return _product(acc, plan.sign * _entering(x), _entering(y), plan.steps, t)
 
     def multiplied(self, acc: np.ndarray | None, a: np.ndarray, b: np.ndarray, k: int, t: Tile) -> np.ndarray:
-        """``acc + a @ b`` of tiles (B, m, k) and (B, k, n), by instructions that take `k` elements along k."""
+        """``acc + a @ b`` for tiles (B, m, k) and (B, k, n), by instructions that take `k` elements along k."""
         steps = -(-a.shape[2] // k)
         padded = [np.concatenate([x, np.zeros((*x.shape[:2], steps * k - x.shape[2]), x.dtype)], axis=2) if x.shape[2] % k else x
                   for x in (a, b.swapaxes(1, 2))]
         return _product(acc, *map(_entering, padded), steps, t)
 
     def _matrix(self, region, type_, made: Derived, mn: int, rows: tuple[int, ...], reads: list) -> np.ndarray:
-        """The elements (B, mn, k) of an operand in shared memory. Adds the bytes that it takes to `reads`."""
+        """The elements (B, mn, k) of an operand in shared memory. Appends the bytes that are read to `reads`."""
         buffer, itemsize = region.buffer, type_.dtype.nbytes
         start = self.matrix_origin(region)
         reads.append(Span(buffer.memory.scope, start, lambda at: chunks(made, int(at), mn, itemsize, rows) - at, CHUNK, buffer.peer))
@@ -82,14 +83,14 @@ class TensorCores:
 
 
 def _entering(x: np.ndarray) -> np.ndarray:
-    """Elements as the multipliers take them: float32 loses the mantissa bits that TF32 does not have."""
+    """Elements as they enter the multipliers: float32 is truncated to TF32."""
     if x.dtype == np.float32:
         return (np.ascontiguousarray(x).view(np.uint32) & TF32).view(np.float32)
     return x.astype(np.float64 if x.dtype.kind in "iu" or x.dtype == np.float64 else np.float32)
 
 
 def _product(acc: np.ndarray | None, x: np.ndarray, y: np.ndarray, steps: int, t: Tile) -> np.ndarray:
-    """``acc + x @ y^T`` in the accumulator's arithmetic: float32, float16 rounded with each instruction, int32 that wraps."""
+    """``acc + x @ y^T`` in the accumulator's arithmetic: float32, float16 rounded after each instruction, or wrapping int32."""
     if t.dtype == int32:
         total = np.matmul(x, y.swapaxes(1, 2)).astype(np.int64) + (0 if acc is None else acc.astype(np.int64))
         return total.astype(np.int32)

@@ -1,4 +1,4 @@
-"""The fields of a tensor map: which are legal, and what they say about bytes."""
+"""The fields of a tensor map: which values are legal, and what they mean for the bytes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SWIZZLE_NONE, SWIZZLE_32, SWIZZLE_64, SWIZZLE_128 = range(4)
 _ALIASES = {"float32_ftz": "float32", "float32.ftz": "float32", "tf32": "float32", "tfloat32": "float32",
             "tf32_ftz": "float32", "tf32.ftz": "float32"}
 
-# Reductions that work on a tensor map (measured; the encoder and the assembler accept more and the hardware faults).
+# Reductions that work on a tensor map (measured; the encoder and the assembler accept more, but the hardware faults on them).
 _REDUCTIONS = {
     "uint32": ("add", "min", "max", "inc", "dec", "and", "or", "xor"),
     "int32": ("add", "min", "max", "and", "or", "xor"),
@@ -37,28 +37,29 @@ def is_float(map_: SimTensorMap) -> bool:
 
 
 def reducible(dtype: str, kind: str) -> bool:
-    """Whether a tensor reduction of that kind exists for the dtype."""
+    """Whether tensor reductions of that kind exist for the dtype."""
     return kind in _REDUCTIONS.get(_ALIASES.get(dtype, dtype), ())
 
 
 def packed_bits(map_: SimTensorMap) -> int | None:
-    """The bits of an element that is packed in the array and padded in shared memory; None for any other."""
+    """Bits per element, if elements are packed in the array and padded to bytes in shared memory; None for other dtypes."""
     name = DTYPES[_ALIASES.get(map_.dtype, map_.dtype)].padded
     return DTYPES[name].codes.bit_length() - 1 if name else None
 
 
 def fill_value(map_: SimTensorMap) -> int:
-    """The bits of an element out of bounds."""
+    """The bits of an element that is loaded from out of bounds."""
     return _NAN[elements_of(map_).itemsize] if map_.oob_fill else 0
 
 
 def swizzled_units(units: np.ndarray, mode: int) -> np.ndarray:
-    """16-byte units of shared memory under a swizzle: bits 4.. of the absolute address XOR bits 7.., `mode` of them."""
+    """The 16-byte units of shared memory, by number, after a swizzle: the lowest `mode` bits XOR the bits three above (bits 4 and 7 of the
+    address, and so on)."""
     return units ^ ((units >> 3) & ((1 << mode) - 1)) if mode else units
 
 
 def _im2col_faults(map_: SimTensorMap, itemsize: int) -> list[str]:
-    """What ``cuTensorMapEncodeIm2col`` refuses."""
+    """Why ``cuTensorMapEncodeIm2col`` would reject the map."""
     walk, faults = map_.im2col, []
     if not 3 <= map_.rank <= 5:
         return [f"an im2col map has 3 to 5 dimensions, not {map_.rank}"]
@@ -76,7 +77,7 @@ def _im2col_faults(map_: SimTensorMap, itemsize: int) -> list[str]:
 
 
 def _padded_faults(map_: SimTensorMap, address) -> list[str]:
-    """What a map of elements of 4 or 6 bits, which are padded on the way, needs besides."""
+    """The additional requirements on a map of 4-bit or 6-bit elements, padded while loaded, that are not met."""
     faults = []
     if (address % 32 != 0).any() or any((np.asarray(s) % 32 != 0).any() for s in map_.global_strides):
         faults.append("a map of padded elements begins at a multiple of 32 bytes, and so do its rows")
@@ -88,7 +89,7 @@ def _padded_faults(map_: SimTensorMap, address) -> list[str]:
 
 
 def describe_faults(map_: SimTensorMap) -> list[str]:
-    """What ``cuTensorMapEncodeTiled`` or the copy would refuse, named by field."""
+    """Why ``cuTensorMapEncodeTiled``, or the copy itself, would reject the map; each sentence names a field."""
     faults = []
     rank = map_.rank
     if not 1 <= rank <= 5:

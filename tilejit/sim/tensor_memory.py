@@ -1,4 +1,4 @@
-"""Tensor memory as rules use it: allocations and their lives, fences, waits, commits, and moves to and from registers."""
+"""Tensor memory as rules use it: allocations and their lifetimes, fences, waits, commits, and copies to and from registers."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ LANE = Memory.COLUMNS * 4  # bytes from one lane to the next
 
 
 class TensorMemoryAccess:
-    """The part of the machine that knows tensor memory."""
+    """The part of the machine that handles tensor memory."""
 
     # -- allocations -------------------------------------------------------------------------------------------------------
 
     def tensor_buffer(self, value: Any) -> SimBuffer:
-        """The buffer of an allocation, where the graph has placed it."""
+        """The buffer of an allocation, at the graph's place for it."""
         place = self.sim.graph.tensor_memory[value]
         return SimBuffer(value.type, self.sim.tensor_memory(), (place.first + place.column) * 4, tuple(value.type.shape))
 
     def deallocate(self, buffer: SimBuffer) -> None:
-        """``tcgen05.dealloc``: nothing may be under way there, and nothing may follow."""
+        """``tcgen05.dealloc``: reports operations still in flight there; later uses are findings."""
         if not self.alive(buffer, "deallocated"):
             return
         if self.checks:
@@ -46,7 +46,7 @@ class TensorMemoryAccess:
                 Reporter(self, world, self.rank, "tmem", where).ordinary(access, found, True)
 
     def alive(self, buffer: SimBuffer, verb: str) -> bool:
-        """Whether a buffer has not been deallocated; a finding where it has."""
+        """Whether a buffer has not been deallocated; if it has, it is a finding."""
         for world, _ in self.worlds():
             line = world.facts.get(("freed", self.rank, buffer.base))
             if line is not None:
@@ -64,12 +64,12 @@ class TensorMemoryAccess:
             act(self.rank, self.active_atoms)
 
     def tensor_wait(self, what: str) -> None:
-        """``tcgen05.wait::ld`` or ``::st`` in every warp of the scope."""
+        """``tcgen05.wait::ld`` or ``tcgen05.wait::st`` in every warp of the scope."""
         self.commit("tcgen05." + what)
         self.wait_groups("tcgen05." + what, 0)
 
     def tensor_commit(self, barrier: SimBarrier, mask: Any = None) -> None:
-        """``tcgen05.commit``: an arrival on the barrier, or on that of each CTA of `mask`."""
+        """``tcgen05.commit``: arrive on the barrier, or on the same barrier in each CTA of the mask `mask`, when the operations are complete."""
         if mask is None:
             self.commit_to_barrier("tcgen05", barrier)
             return
@@ -79,8 +79,8 @@ class TensorMemoryAccess:
     # -- moves -----------------------------------------------------------------------------------------------------------------
 
     def fragment_place(self, plan, region, tile) -> tuple[Place, np.ndarray, np.ndarray]:
-        """What each register of each thread meets in tensor memory by what the plan's instructions do, the first thread of the
-        warp that moves it (a warp's moves are its own, whichever of its threads gets the element), and the element it holds."""
+        """For each register of each thread, according to the plan's instructions: its place in tensor memory, the first thread of the warp that
+        moves it (it may be moved for any thread of that warp), and the element that it holds."""
         lanes, places = plan.hardware(self.threads, self.low)
         owner = np.broadcast_to((np.arange(self.threads) // 32 * 32)[:, None], lanes.shape)
         offsets = self._fragment_base(region) + (lanes * LANE + places).reshape(1, -1)
@@ -88,14 +88,14 @@ class TensorMemoryAccess:
         return Place(offsets, (offsets.shape[1],)), owner.reshape(-1).astype(np.int32), table.reshape(-1)
 
     def _fragment_base(self, region) -> np.ndarray:
-        """The byte of a region's first element, (B or 1, 1)."""
+        """The byte address of a region's first element, (B or 1, 1)."""
         buffer, t = region.buffer, region.type.buffer
         at = t.layout.apply(*(s[:, :1].astype(np.int64) for s in region.starts), shape=t.shape)
         offset = np.asarray(at.get("TLane", 0)) * LANE + np.asarray(at.get("TCol", 0)) * t.dtype.bits // 8
         return (offset + buffer.base).reshape(-1, 1)
 
     def tensor_load(self, plan, call, region) -> np.ndarray:
-        """``tcgen05.ld``: what is there now is what it brings; its source is free after the wait."""
+        """``tcgen05.ld``: returns what is in memory now; the source counts as being read until the wait."""
         tile = call.result.type
         self.collective("tcgen05.ld")
         if not self.alive(region.buffer, "read") or not self.in_buffer(region):
@@ -112,7 +112,7 @@ class TensorMemoryAccess:
         return values
 
     def tensor_store(self, plan, call, region, values: np.ndarray) -> None:
-        """``tcgen05.st``: the elements are there after the wait."""
+        """``tcgen05.st``: writes at once; the destination counts as being written until the wait."""
         tile = call.args[1].type
         self.collective("tcgen05.st")
         if not self.alive(region.buffer, "written") or not self.in_buffer(region):
@@ -124,13 +124,13 @@ class TensorMemoryAccess:
         if self.checks:
             self.check_shared(region.buffer, place, dtype.itemsize, owner, writing=True)
         values = np.broadcast_to(values, (values.shape[0], *tile.shape)).reshape(values.shape[0], -1)[:, elements]
-        if not plan.packed and plan.elements == 1 and dtype.itemsize < 4:  # a register that holds one narrow element clears the rest
+        if not plan.packed and plan.elements == 1 and dtype.itemsize < 4:  # one narrow element per register: the rest of the word is zeroed
             self._scatter(region.buffer, Place(place.offsets // 4 * 4, place.shape), np.dtype(np.uint32), np.zeros((1, len(elements)), np.uint32))
         self._scatter(region.buffer, place, dtype, values)
         self._pending("the tcgen05.st", place, owner, call, reads=False)
 
     def _pending(self, what: str, place: Place, owner: np.ndarray, call, reads: bool) -> None:
-        """The move is under way until its warps wait."""
+        """Keep the copy in flight until its warps wait for it."""
         queue = "tcgen05.ld" if reads else "tcgen05.st"
         if self.checks:
             for where, offsets, _ in self._alike(place):
@@ -156,4 +156,4 @@ class TensorMemoryAccess:
 
 
 def _nothing(rows, params) -> None:
-    """What it moves has been moved."""
+    """The `land` of a copy whose bytes have been moved already."""

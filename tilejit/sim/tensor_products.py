@@ -1,4 +1,4 @@
-"""tcgen05.mma as the hardware does it: descriptors decoded, swizzled bytes read, scaled, multiplied, added in tensor memory."""
+"""tcgen05.mma: decodes descriptors, reads swizzled bytes, applies scale factors, multiplies, and accumulates in tensor memory."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from .tensor_copies import decompressed
 from .tma_bytes import peer_rows
 
 LANE, UNIT = TensorMemory.COLUMNS * 4, 16
-SMALL = {"e2m1": 4, "e2m3": 6, "e3m2": 6}  # bits of the elements that are less than a byte
+SMALL = {"e2m1": 4, "e2m3": 6, "e3m2": 6}  # element types narrower than a byte, and their bits
 TF32 = np.uint32(0xFFFFE000)
 
 
 @lru_cache(maxsize=16)
 def _table(name: str) -> np.ndarray:
-    """The numbers that a byte stands for."""
+    """The value of each code of an element type, as float64."""
     import ml_dtypes
     made = {"e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2", "e2m3": "float6_e2m3fn", "e3m2": "float6_e3m2fn", "e2m1": "float4_e2m1fn",
             "ue8m0": "float8_e8m0fnu", "ue4m3": "float8_e4m3fn"}[name]
@@ -33,8 +33,11 @@ def _table(name: str) -> np.ndarray:
 
 
 def numbers(data: np.ndarray, name: str, kind: str, contained: bool) -> np.ndarray:
-    """Operands' bytes (..., k bytes) as float64 (..., k). Elements of less than a byte stand in units of 16 bytes with padding in
-    shared memory, `contained` in a byte each in tensor memory, and in pairs in a byte for mxf4 and mxf4nvf4."""
+    """Operand bytes (..., k bytes) as float64 values (..., k).
+
+    Elements narrower than a byte come two to a byte for mxf4 and mxf4nvf4; in padded 16-byte units in shared memory otherwise; and if
+    `contained`, one to a byte, as in tensor memory.
+    """
     data = np.ascontiguousarray(data)
     if KINDS[kind].k == 64:
         return _table(name)[np.stack([data & 15, data >> 4], axis=-1).reshape(*data.shape[:-1], -1)]
@@ -56,7 +59,7 @@ def numbers(data: np.ndarray, name: str, kind: str, contained: bool) -> np.ndarr
 
 @lru_cache(maxsize=512)
 def matrix_bytes(bits: int, major: str, mn: int, itemsize: int) -> np.ndarray:
-    """The addresses of an operand's bytes, (mn, 32), that the 64 bits of a descriptor name for one instruction."""
+    """The addresses of an operand's bytes, (mn, 32), that a 64-bit descriptor names for one instruction."""
     decoded, start = SharedDescriptor.decoded(bits)
     named = Descriptor(major, decoded.span, decoded.leading, decoded.stride).addresses(start, mn, itemsize)
     return (named[..., None] + np.arange(itemsize)).reshape(mn, K_BYTES)
@@ -64,19 +67,19 @@ def matrix_bytes(bits: int, major: str, mn: int, itemsize: int) -> np.ndarray:
 
 @lru_cache(maxsize=256)
 def operand_bytes(bits: tuple[int, ...], major: str, mn: int, itemsize: int) -> np.ndarray:
-    """The same, (mn, 32 * steps), for the descriptors of several instructions."""
+    """`matrix_bytes` for the descriptors of several instructions, (mn, 32 * steps)."""
     return np.concatenate([matrix_bytes(b, major, mn, itemsize) for b in bits], axis=1)
 
 
 @lru_cache(maxsize=256)
 def operand_units(bits: tuple[int, ...], major: str, mn: int, itemsize: int) -> np.ndarray:
-    """The addresses, in order, of the units that these bytes are in."""
+    """The sorted addresses of the 16-byte units that contain these bytes."""
     return np.unique(operand_bytes(bits, major, mn, itemsize) // UNIT) * UNIT
 
 
 @lru_cache(maxsize=64)
 def accumulator_words(m: int, n: int, cta_group: int) -> np.ndarray:
-    """The bytes of tensor memory, (rows of a CTA, n), of an accumulator's elements, relative to its first."""
+    """The byte offsets of an accumulator's elements in tensor memory, (rows of a CTA, n), relative to its first."""
     datapath, rows = accumulator_lanes(m, cta_group)
     layout = accumulator_layout(datapath, n, float32)
     at = layout.apply(*np.indices((rows, n)), shape=(rows, n))
@@ -85,15 +88,15 @@ def accumulator_words(m: int, n: int, cta_group: int) -> np.ndarray:
 
 @lru_cache(maxsize=64)
 def accumulator_pattern(m: int, n: int, cta_group: int) -> np.ndarray:
-    """The same in order."""
+    """`accumulator_words`, sorted."""
     return np.unique(accumulator_words(m, n, cta_group))
 
 
 class TensorProducts:
-    """The part of the machine that multiplies into tensor memory."""
+    """The part of the machine that computes products into tensor memory."""
 
     def tensor_product(self, plan, acc, a, b, accumulate, *scales) -> None:
-        """Every instruction of a plan, as one operation of the thread on its CTA or its pair."""
+        """Issue all instructions of a plan as one operation of the thread, on its CTA or its pair."""
         if not all(self.alive(r.buffer, "used") for r in (acc, a, *scales) if r.buffer.memory.scope == "tmem"):
             return
         if not all(map(self.in_buffer, (acc, a, b, *scales))):
@@ -129,18 +132,18 @@ class TensorProducts:
 
 
 class _Product:
-    """One product: where its operands are, and its arithmetic, for the CTAs of a set of rows."""
+    """A product: where its operands are, and its arithmetic, for a set of rows (CTAs)."""
 
     def __init__(self, m, plan, steps: list[Instruction], acc, a, b, scales):
         self.m, self.plan, self.steps, self.acc, self.a, self.b, self.scales = m, plan, steps, acc, a, b, scales
         first = steps[0]
         self.rows = accumulator_lanes(first.m, plan.cta_group)[1]
-        self.columns = first.n // plan.cta_group  # of each CTA's B
+        self.columns = first.n // plan.cta_group  # columns of B in each CTA
         self.words = accumulator_words(first.m, first.n, plan.cta_group)
         self.a_major, self.b_major = ("mn" if t else "k" for t in (first.trans_a, first.trans_b))
 
     def origins(self) -> dict:
-        """Where each operand begins in its memory, (B or 1, 1)."""
+        """The first byte of each operand in its memory, (B or 1, 1)."""
         m = self.m
         found = {"acc": m._fragment_base(self.acc), "b": m.matrix_origin(self.b),
                  "a": m.matrix_origin(self.a) if self.plan.a is not None else m._fragment_base(self.a)}
@@ -149,7 +152,7 @@ class _Product:
     # -- shared memory -----------------------------------------------------------------------------------------------------
 
     def _named(self, name: str, start: int) -> tuple:
-        """The descriptors of an operand that begins there, and how they are read: what `operand_bytes` takes."""
+        """The arguments of `operand_bytes` for an operand that begins at byte `start`."""
         made, mn, region, major = ((self.plan.a, self.rows, self.a, self.a_major)
                                    if name == "a" else (self.plan.b, self.columns, self.b, self.b_major))
         bits = self.plan.descriptor(made)
@@ -161,17 +164,17 @@ class _Product:
         return region.buffer.memory.data[rows[:, None, None], at]
 
     def right(self, rows: np.ndarray, params: dict) -> np.ndarray:
-        """B of these CTAs, (CTAs, columns, k)."""
+        """B in these CTAs, (CTAs, columns, k)."""
         return numbers(self._shared("b", self.b, rows, params), self.steps[0].b, self.plan.kind, False)
 
     # -- tensor memory -----------------------------------------------------------------------------------------------------
 
     def _lanes(self) -> np.ndarray:
-        """The lanes of the accumulator's rows, relative to its first."""
+        """The lanes of the accumulator's rows, relative to the first."""
         return self.words[:, 0] // LANE
 
     def left(self, rows: np.ndarray, params: dict) -> np.ndarray:
-        """A of these CTAs, (CTAs, rows, k)."""
+        """A in these CTAs, (CTAs, rows, k)."""
         kind = self.plan.kind
         if self.plan.a is not None:
             return numbers(self._shared("a", self.a, rows, params), self.steps[0].a, kind, False)
@@ -182,7 +185,7 @@ class _Product:
         return self._lanes()[:, None] * LANE + np.arange(K_BYTES * self.plan.steps)[None]
 
     def _scale_bytes(self, which: int) -> np.ndarray:
-        """The bytes of tensor memory, (rows, factors along k), of the scale factors that the instructions take."""
+        """The bytes of tensor memory, (rows, factors along k), that hold the scale factors of the instructions."""
         count = self.rows if which == 0 else self.steps[0].n
         per = KINDS[self.plan.kind].scales
         per = next(n for n, qualifier, _ in per.values() if qualifier == self.plan.qualifier)
@@ -198,7 +201,7 @@ class _Product:
         return x * np.repeat(factors, x.shape[-1] // factors.shape[-1], axis=-1)
 
     def overwritten(self) -> str | None:
-        """The operand whose columns the accumulator takes, if there is one: both are in all lanes, or in the same."""
+        """The operand in tensor memory that the accumulator overlaps, or None. It suffices to compare columns: both occupy all lanes, or the same."""
         first, last = self._columns(self.acc, self.words)
         read = [("a", self.a, self._a_bytes())] if self.plan.a is None else []
         read += [(f"scale_{'ab'[i]}", s, self._scale_bytes(i)) for i, s in enumerate(self.scales)]
@@ -209,14 +212,14 @@ class _Product:
         return None
 
     def _columns(self, region, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """From which byte to which a lane holds the elements at these offsets of a region."""
+        """The range of bytes within a lane that the elements at these offsets of a region occupy."""
         base, within = self.m._fragment_base(region) % LANE, offsets % LANE
         return base + within.min(), base + within.max()
 
     # -- arithmetic --------------------------------------------------------------------------------------------------------
 
     def multiplied(self, rows: np.ndarray, params: dict, right: np.ndarray) -> np.ndarray:
-        """A times B for these CTAs, float64 (CTAs, parts, rows, n): one part, or one for each instruction where its sum is rounded."""
+        """A times B for these CTAs, float64 (CTAs, parts, rows, n). There is one part, or one for each instruction if its sum is rounded."""
         left = self.left(rows, params)
         if self.scales:
             left, right = self._scaled(left, 0, rows, params), self._scaled(right, 1, rows, params)
@@ -226,7 +229,7 @@ class _Product:
         return np.stack([np.matmul(x, y.swapaxes(1, 2)) for x, y in pairs], axis=1)
 
     def add(self, rows: np.ndarray, params: dict, product: np.ndarray) -> None:
-        """Add a product to the accumulators of these CTAs, or put it there."""
+        """Add a product to the accumulators of these CTAs, or store it there where the instruction does not accumulate."""
         data = self.acc.buffer.memory.typed(np.dtype(np.uint32))
         at = (np.broadcast_to(params["acc"], (len(rows), 1))[..., None] + self.words[None]) // 4
         place = rows[:, None, None], at
@@ -258,7 +261,7 @@ class _Product:
         else:
             spans.append(Span("tmem", m._fragment_base(self.a), np.unique(self._a_bytes() // 4) * 4, 4, peer))
         for i, s in enumerate(self.scales):
-            shifts = np.arange(4)[:, None] * 32 * LANE  # each warp's lanes have a copy
+            shifts = np.arange(4)[:, None] * 32 * LANE  # each quarter of 32 lanes has a copy
             spans.append(Span("tmem", m._fragment_base(s), np.unique((self._scale_bytes(i).reshape(1, -1) // 4 * 4 + shifts)), 4, peer))
         if adds:
             spans.append(self.written(peer))

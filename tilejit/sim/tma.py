@@ -1,4 +1,4 @@
-"""The tensor memory accelerator: boxes and bytes between global and shared memory, field by field as the hardware does."""
+"""The tensor memory accelerator: tensor copies between global and shared memory, according to the fields of their tensor map."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ class TensorCopies:
     def tma_load(self, map_: SimTensorMap, coords: tuple, dst: SimBuffer, dst_byte_offset: Any, barrier: SimBarrier, *,
                  mode: str = "tile", offsets=(), multicast: Any = None, paired: bool = False,
                  positions: np.ndarray | None = None) -> None:
-        """Load the box at `coords` (innermost first, (B or 1, 1) each) to `dst` and report its bytes to `barrier`.
+        """Load the box at `coords` (innermost first, (B or 1, 1) each) to `dst`; its bytes complete on `barrier`.
 
-        `mode` "rows" (``.tile::gather4``) takes a column and four rows for coordinates, "im2col" the place of the first pixel
-        (channel, w, h, ..., n), which are loaded `offsets` (w, h, ...) away. With `multicast`, a mask of cluster ranks, it
-        goes to the same offset and barrier of each of those CTAs. `paired` (``.cta_group::2``) reports in the CTA of each
-        receiver's pair that `barrier` names. With `positions`, only the CTAs there in the batch issue it.
+        With `mode` "rows" (``.tile::gather4``), the coordinates are a column and four rows. With "im2col" they are the location (channel, w,
+        h, ..., n) of the first pixel, and each pixel is loaded from `offsets` (w, h, ...) away. With `multicast`, a mask of cluster ranks,
+        the box goes to the same offset and barrier in each of those CTAs. With `paired` (``.cta_group::2``), the bytes for each receiving
+        CTA complete in that CTA of its pair whose rank has the parity of the CTA that `barrier` names. With `positions`, only the CTAs at
+        these positions in the batch issue the load.
         """
         coords, offsets = columns(coords), columns(offsets)
         box = self._moved(map_, mode, coords, offsets)
@@ -44,7 +45,7 @@ class TensorCopies:
         self._load(map_, box, params, read, dst, dst_byte_offset, barrier, multicast, positions, paired)
 
     def _moved(self, map_: SimTensorMap, mode: str, coords, offsets) -> Box | None:
-        """What a copy moves, in shared memory; None with a finding where the map is not for its mode."""
+        """The box that a copy moves; None, with a finding, if the map does not suit the copy's mode."""
         if mode == "rows":
             if map_.rank == 2 and len(coords) == 5 and map_.box[1] == 1:
                 return Box(map_, (map_.box[0], 4))
@@ -65,7 +66,7 @@ class TensorCopies:
         return None
 
     def _load(self, map_, box: Box, params: dict, read, dst, offset, barrier, multicast, positions, paired=False) -> None:
-        """Issue a load of what ``read(map, batch, params)`` gives."""
+        """Issue a load of the elements that ``read(map, batch, params)`` returns."""
         params = {**params, "dst": self._absolute(dst, offset), "map": map_,
                   "rank": np.full((1, 1), self.rank) if dst.peer is None else dst.peer}
         self._count("global -> shared (tma)", box.nbytes * (self.batch if positions is None else len(positions)))
@@ -79,8 +80,8 @@ class TensorCopies:
             peer = dst.peer if rank is None else np.full((1, 1), rank)
             span = Span.of(dst, offset, *box.pieces())
             writes.append(Span(span.space, span.start, span.pattern, span.nbytes, peer))
-            # The bytes are reported in the destination's CTA, whatever CTA the barrier was named in, or in that of its pair
-            # whose rank is even or odd as that CTA's is.
+            # The bytes complete on the barrier of the destination's CTA, whatever CTA `barrier` names; if `paired`, on that of
+            # the CTA in the destination's pair whose rank has the parity of the CTA that `barrier` names.
             own = np.full((1, 1), self.rank)
             if paired:
                 named = own if barrier.peer is None else barrier.peer
@@ -111,9 +112,9 @@ class TensorCopies:
 
     def tma_store(self, map_: SimTensorMap, coords: tuple, src: SimBuffer, src_byte_offset: Any, *, mode: str = "tile",
                   kind: str | None = None, positions: np.ndarray | None = None) -> None:
-        """Store shared memory to the box at `coords`, clipped to the map, or combine the two: `kind` is add, min, max, inc,
-        dec, and, or, xor. `mode` is as for `tma_load`, without offsets. Completes in the thread's bulk group. With
-        `positions`, only the CTAs there in the batch issue it."""
+        """Store shared memory to the box at `coords`, clipped to the map's bounds; with a `kind` (add, min, max, inc, dec, and, or, xor), combine
+        it with the elements there. `mode` is as for `tma_load`, without offsets. The store completes in the thread's bulk group. With
+        `positions`, only the CTAs at these positions in the batch issue it."""
         if kind is not None and not reducible(map_.dtype, kind):
             self.finding("descriptor", f"a tensor reduction cannot {kind} elements of {map_.dtype}")
             return
@@ -121,7 +122,7 @@ class TensorCopies:
         box = self._moved(map_, mode, coords, ())
         if box is None or not self._legal(map_, coords, box, src, src_byte_offset, False, mode):
             return
-        if self.checks and kind is None:  # reductions meet in memory one by one, as atomics do
+        if self.checks and kind is None:  # reductions do not race with each other, as they are atomic
             self._check_elements(map_, mode, coords, (), True, positions)
 
         def land(rows, params):
@@ -145,12 +146,12 @@ class TensorCopies:
         return (np.asarray(offset) + np.asarray(buffer.base)).reshape(-1, 1)
 
     def tma_prefetch(self, map_: SimTensorMap, coords: tuple, mode: str = "tile", offsets=()) -> None:
-        """Fetch a box to L2: nothing but its map and coordinates is checked."""
+        """Prefetch a box to L2. No effect, but its map and coordinates are checked."""
         if self._moved(map_, mode, columns(coords), columns(offsets)) is not None:
             self._legal_map(map_, columns(coords), True, mode)
 
     def _legal(self, map_: SimTensorMap, coords, box: Box, buffer: SimBuffer, offset: Any, load: bool, mode: str) -> bool:
-        """Check the map's fields, the coordinates and the shared address (facts of the hardware, not of the ISA's text)."""
+        """Check the map's fields, the coordinates and the shared address, by what the hardware requires (not only the text of the ISA)."""
         if not self._legal_map(map_, coords, load, mode):
             return False
         if (self._absolute(buffer, offset) % 128).any():
@@ -202,7 +203,7 @@ class TensorCopies:
         return bool(((coords[0] < size) & (coords[0] + width > size)).any())
 
     def _check_elements(self, map_: SimTensorMap, mode: str, coords, offsets, writing: bool, positions=None) -> None:
-        """The global elements of a copy against the shadow of their array."""
+        """Check the global elements of a copy against the shadow of their array."""
         memory = map_.memory
         shadow = memory.shadow
         ctas = self.ctas

@@ -1,4 +1,4 @@
-"""The bytes of tensor copies: boxes of an array, their place in shared memory, fills, clipping, rounding."""
+"""The bytes of tensor copies: boxes of an array, their place in shared memory, fill values, clipping and rounding."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from .values import SimTensorMap
 
 
 class Box:
-    """What one copy moves, in shared memory: rows of `inner` bytes at a distance of `pitch`. `extents` (innermost first)
-    are the box's, unless the load mode says otherwise."""
+    """The bytes of one copy in shared memory: rows of `inner` bytes, `pitch` bytes apart. `extents` (innermost first) are those of the map's
+    box unless given."""
 
     def __init__(self, map_: SimTensorMap, extents: tuple[int, ...] | None = None):
         self.element = elements_of(map_)
@@ -20,22 +20,22 @@ class Box:
         self.inner = self.extents[0] * self.element.itemsize
         self.rows = int(np.prod(self.extents[1:], dtype=np.int64))
         self.swizzle = map_.swizzle
-        # Rows narrower than a swizzle's span are pitched at the span; the gaps stay untouched.
+        # Rows narrower than the swizzle's span are still a span apart; the gaps are not written.
         self.pitch = max(self.inner, 16 << map_.swizzle) if map_.swizzle else self.inner
         self.nbytes = self.inner * self.rows
-        self.span = self.pitch * (self.rows - 1) + self.inner  # with the gaps
+        self.span = self.pitch * (self.rows - 1) + self.inner  # including gaps
         bits = packed_bits(map_)
-        self.arriving = self.nbytes if bits is None else self.nbytes * bits // 8  # what is reported to a barrier
+        self.arriving = self.nbytes if bits is None else self.nbytes * bits // 8  # bytes that a barrier counts
 
     def pieces(self) -> tuple:
-        """The box's bytes as a span takes them: (bytes of a piece, offsets). Whole rows of a swizzle stay rows; in
-        narrower ones the 16-byte units trade places with the gaps."""
+        """The box's bytes as arguments of `Span.of`: (bytes per piece, offsets). Rows as wide as the swizzle's span are whole pieces; the 16-byte
+        units of narrower rows may swap with the gaps between rows."""
         if self.pitch == self.inner:
             return self.inner, np.arange(self.rows) * self.inner
         return 16, lambda start: self.units(start) * 16 - start
 
     def units(self, start: int) -> np.ndarray:
-        """Numbers of the 16-byte units of shared memory that hold the box, in its order."""
+        """The numbers of the 16-byte units of shared memory that hold the box, in its order."""
         row = (start + np.arange(self.rows) * self.pitch) // 16
         linear = (row[:, None] + np.arange(self.inner // 16)).reshape(-1)
         return swizzled_units(linear, self.swizzle)
@@ -47,12 +47,13 @@ def columns(coords: tuple) -> tuple[np.ndarray, ...]:
 
 
 def peer_rows(sim, rows: np.ndarray, rank: np.ndarray) -> np.ndarray:
-    """The rows of the CTAs of rank `rank` in the clusters of `rows`."""
+    """The rows of the CTAs of cluster rank `rank` in the clusters of `rows`."""
     return np.broadcast_to(rank[:, 0], (len(rows),)).astype(np.int64) * sim.clusters + rows % sim.clusters
 
 
 def addresses(map_: SimTensorMap, coords, batch: int) -> tuple[np.ndarray, np.ndarray]:
-    """Byte offsets from the lowest address of the array, and which elements are inside: (B or 1, box outermost first)."""
+    """The byte offsets of the box's elements from the lowest address of the array, and which elements are in bounds: (B or 1, *box), outermost
+    dimension first."""
     element = elements_of(map_)
     rank = map_.rank
     at = np.asarray(map_.base).reshape(-1, *(1,) * rank) + map_.memory.origin * map_.memory.itemsize
@@ -63,7 +64,7 @@ def addresses(map_: SimTensorMap, coords, batch: int) -> tuple[np.ndarray, np.nd
         steps = (np.arange(n) * map_.element_strides[d]).reshape(1, *(n if k == rank - 1 - d else 1 for k in range(rank)))
         i = coords[d].reshape(-1, *(1,) * rank) + steps
         inside = inside & (i >= 0) & (i < np.asarray(map_.global_dim[d]).reshape(-1, *(1,) * rank))
-        if d == 0 and bits is not None:  # the bytes of 16 elements, the last of which stands for their padding
+        if d == 0 and bits is not None:  # 16 elements are packed in 2 * bits bytes; positions in the padding map to the last of these
             i = i // 16 * (2 * bits) + np.minimum(i % 16, 2 * bits - 1)
         at = at + i * np.asarray(strides[d]).reshape(-1, *(1,) * rank)
     shape = (batch, *at.shape[1:])
@@ -71,14 +72,14 @@ def addresses(map_: SimTensorMap, coords, batch: int) -> tuple[np.ndarray, np.nd
 
 
 def units_of(map_: SimTensorMap) -> np.ndarray | None:
-    """The array's bytes as the map's elements, if they lie at multiples of their size."""
+    """The array's bytes as unsigned integers of the size of the map's elements."""
     unit = elements_of(map_).itemsize
     memory = map_.memory
     return memory.bytes[:memory.bytes.size // unit * unit].view(f"u{unit}")
 
 
 def load_box(map_: SimTensorMap, batch: int, coords) -> np.ndarray:
-    """The box's elements as raw units, (B or 1, box outermost first), out of bounds filled."""
+    """The box's elements as unsigned integers, (B or 1, *box), outermost dimension first; those out of bounds have the fill value."""
     box = Box(map_)
     if packed_bits(map_) is not None:
         data = _elements(map_, *addresses(map_, coords, batch))
@@ -103,7 +104,7 @@ def load_box(map_: SimTensorMap, batch: int, coords) -> np.ndarray:
 
 
 def located(map_: SimTensorMap, mode: str, coords, offsets, batch: int) -> tuple[np.ndarray, np.ndarray]:
-    """Byte offsets and what is inside, as `addresses`, of a tile, of rows at a coordinate each, or of pixels."""
+    """`addresses` for any mode: of a box, of rows with one coordinate each, or of pixels."""
     if mode == "rows":
         x, *rows = coords
         parts = [addresses(map_, (x, row), batch) for row in rows]
@@ -113,10 +114,10 @@ def located(map_: SimTensorMap, mode: str, coords, offsets, batch: int) -> tuple
 
 
 def load_elements(map_: SimTensorMap, mode: str, coords, offsets, batch: int) -> np.ndarray:
-    """What a load brings, as raw units, (B or 1, outermost first).
+    """The elements that a load brings, as unsigned integers, (B or 1, ...), outermost dimension first.
 
-    A halo at the end of a line is left open by the manual: it may be what the walk comes to next, in the next image, or what
-    lies beyond the line. Where the two differ, the simulator brings neither, but bytes that mean nothing.
+    The manual leaves open what the halo at the end of a line contains: the pixels that the walk visits next, in the next image, or
+    those beyond the line. Where the two differ, the result is the meaningless byte OPEN.
     """
     if mode == "tile":
         return load_box(map_, batch, coords)
@@ -127,12 +128,12 @@ def load_elements(map_: SimTensorMap, mode: str, coords, offsets, batch: int) ->
     return data
 
 
-OPEN = 0xa5  # a byte of what is left open
+OPEN = 0xa5  # stands for bytes that the manual leaves open
 
 
 def steps_of(walk, offsets) -> tuple[np.ndarray, np.ndarray]:
-    """How far in the walk the pixels of a copy are from its first one, and the pixel that is its own of which each is the
-    halo (a pixel of its own: itself)."""
+    """The pixels of a copy by their steps along the walk from its first one; and for each, the step of the last pixel up to it that is not in
+    a halo (its own if it is not in one)."""
     halo = int(np.asarray(offsets[0]).flat[0]) if walk.wide is not None and len(offsets) else 0
     size, count = (32, 4) if walk.wide == 1 else (walk.pixels, 1)
     steps = (np.arange(count)[:, None] * size + np.arange(size + halo)).reshape(-1)
@@ -141,11 +142,11 @@ def steps_of(walk, offsets) -> tuple[np.ndarray, np.ndarray]:
 
 
 def pixels(map_: SimTensorMap, coords, offsets, batch: int, around: bool = True) -> tuple[np.ndarray, np.ndarray]:
-    """Byte offsets of the pixels of an im2col copy and which are inside: (B, pixels, channels).
+    """The byte offsets of the pixels of an im2col copy, and which are in bounds: (B, pixels, channels).
 
-    The walk goes along w, then h, ..., then n; w runs from its lower corner to W - 1 plus its upper one, in steps of the
-    element stride. The element is the offset away from there. A wide walk goes along w and on in the next image, on one line;
-    its halo follows it, or unless it goes `around`, the line.
+    The walk goes along w, then h, ..., then n. In w it runs from the lower corner to W - 1 plus the upper corner, in steps of the element
+    stride, and likewise in h and so on. The element loaded is `offsets` away from there. The im2col::w modes walk along w only, and then
+    continue in the next image on the same line. Their halo continues along the walk (`around`), or else along the line.
     """
     walk, spatial = map_.im2col, map_.rank - 2 if map_.im2col.wide is None else 1
     channel, *place, n = coords
@@ -178,7 +179,7 @@ def pixels(map_: SimTensorMap, coords, offsets, batch: int, around: bool = True)
 
 
 def _elements(map_: SimTensorMap, at: np.ndarray, inside: np.ndarray) -> np.ndarray:
-    """The elements at byte offsets, as raw units; filled where they are not inside."""
+    """The elements at byte offsets, as unsigned integers; the fill value where they are not inside."""
     unit, source = np.dtype(f"u{elements_of(map_).itemsize}"), map_.memory.bytes
     safe = inside & (at >= 0) & (at + unit.itemsize <= source.size)
     where = np.where(safe, at, 0)
@@ -188,7 +189,7 @@ def _elements(map_: SimTensorMap, at: np.ndarray, inside: np.ndarray) -> np.ndar
 
 
 def _rounded(map_: SimTensorMap, data: np.ndarray) -> np.ndarray:
-    """TF32 maps round to 10 bits of mantissa, to nearest even. What fills is not rounded (found on an H200)."""
+    """For TF32 maps, round to 10 mantissa bits, to nearest even. Fill values are not rounded (measured on an H200)."""
     if "tf32" not in map_.dtype and "tfloat32" not in map_.dtype:
         return data
     special = (data & 0x7f800000) == 0x7f800000
@@ -198,7 +199,7 @@ def _rounded(map_: SimTensorMap, data: np.ndarray) -> np.ndarray:
 
 
 def place_box(memory, rows: np.ndarray, start: np.ndarray, box: Box, data: np.ndarray) -> None:
-    """Write a box's elements to shared memory."""
+    """Write the elements of a box to shared memory."""
     pieces = np.ascontiguousarray(data).reshape(data.shape[0], -1).view(np.uint8).reshape(data.shape[0], -1, 16)
     units = memory.data.reshape(memory.data.shape[0], -1, 16)
     for where, at in _by_start(start, len(rows)):
@@ -212,7 +213,7 @@ def place_box(memory, rows: np.ndarray, start: np.ndarray, box: Box, data: np.nd
 
 
 def fetch_box(memory, rows: np.ndarray, start: np.ndarray, box: Box) -> np.ndarray:
-    """Read a box's elements from shared memory as raw units."""
+    """Read the elements of a box from shared memory, as unsigned integers."""
     units = memory.data.reshape(memory.data.shape[0], -1, 16)
     result = np.zeros((len(rows), box.nbytes // 16, 16), np.uint8)
     for where, at in _by_start(start, len(rows)):
@@ -231,7 +232,7 @@ def _by_start(start: np.ndarray, batch: int):
 
 
 def store_elements(map_: SimTensorMap, mode: str, coords, data: np.ndarray, batch: int, kind: str | None) -> None:
-    """Write a copy's elements to global memory, or combine them with what is there."""
+    """Write the elements of a copy to global memory, or combine them with what is there (`kind`)."""
     box = Box(map_)
     memory, itemsize = map_.memory, box.element.itemsize
     base = np.asarray(map_.base).reshape(-1) + memory.origin * memory.itemsize
@@ -245,11 +246,11 @@ def store_elements(map_: SimTensorMap, mode: str, coords, data: np.ndarray, batc
             flat = units_of(map_)
             for rows, clip, offset, extents, steps in whole:
                 part = data[(slice(None), *clip)]
-                part = part[rows] if max(map(len, starts)) > 1 else part[-1:]  # what all write alike, the last one writes
+                part = part[rows] if max(map(len, starts)) > 1 else part[-1:]  # if all CTAs write the same box, the last one's remains
                 memory.box(flat, offset, extents, steps)[...] = part
             return
     at, _ = located(map_, mode, coords, (), batch)
-    # Clipping in the innermost dimension goes by 16 bytes: what shares the last granule with the tensor is written.
+    # The hardware clips the innermost dimension in steps of 16 bytes: elements in the tensor's last step are written too.
     size = -(-np.asarray(map_.global_dim[0]) * itemsize // 16) * 16 // itemsize
     grown = SimTensorMap(**{**map_.__dict__, "global_dim": (size, *map_.global_dim[1:])})
     _, inside = located(grown, mode, coords, (), batch)
@@ -263,14 +264,14 @@ def store_elements(map_: SimTensorMap, mode: str, coords, data: np.ndarray, batc
 
 
 def run_bytes(memory, rows: np.ndarray, start: np.ndarray, count: int) -> np.ndarray:
-    """`count` bytes from `start` (B or 1, 1): (B or 1, count)."""
+    """`count` bytes from byte `start` (B or 1, 1) on: (B or 1, count)."""
     if memory.scope == "global":
         return memory.bytes[memory.origin * memory.itemsize + start + np.arange(count)]
     return memory.data[rows[:, None], start + np.arange(count)]
 
 
 def put_run(memory, rows: np.ndarray, start: np.ndarray, data: np.ndarray, chosen: np.ndarray | None = None) -> None:
-    """Write what `run_bytes` reads, or the `chosen` bytes of it."""
+    """Write bytes from byte `start` on, or only the `chosen` ones of them."""
     at, data = (np.arange(data.shape[1]), data) if chosen is None else (chosen, data[:, chosen])
     if memory.scope == "global":
         memory.bytes[memory.origin * memory.itemsize + start + at] = data if start.shape[0] > 1 else data[-1:]

@@ -1,4 +1,4 @@
-"""What an access costs the memory system: requests of warps, 32-byte sectors they touch, bank conflicts they meet."""
+"""What accesses cost the memory system: requests by warps, the 32-byte sectors that they touch, and bank conflicts."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ SECTOR, BANKS, WORD = 32, 32, 4
 
 @dataclass
 class Vectors:
-    """What threads move at once: the thread of each vector, the turn among its thread's instructions, the byte at which it
-    begins, and how many bytes it has."""
+    """The vectors of an access: for each, its thread, the number of its instruction among those of the thread, and its first byte; `nbytes`
+    is the size of each vector."""
 
     threads: np.ndarray
     turns: np.ndarray
@@ -24,7 +24,7 @@ class Vectors:
     nbytes: int
 
     def requests(self) -> tuple[int, np.ndarray]:
-        """How many instructions of warps move the vectors, and a number for each one's."""
+        """How many warp-level instructions move the vectors, and a number that identifies the instruction of each vector."""
         number = _pairs(self.threads // 32, self.turns)
         return len(_different(number)), number
 
@@ -32,23 +32,23 @@ class Vectors:
 def sectors(vectors: Vectors) -> tuple[int, int]:
     """(requests, sectors) of an access to global memory."""
     count, request = vectors.requests()
-    bytes_ = np.array([*range(0, vectors.nbytes, SECTOR), vectors.nbytes - 1])  # one in each sector
+    bytes_ = np.array([*range(0, vectors.nbytes, SECTOR), vectors.nbytes - 1])  # at least one byte in each sector
     return count, len(_different(_pairs(request[:, None], (vectors.offsets[:, None] + bytes_) // SECTOR)))
 
 
 def bank_conflicts(vectors: Vectors) -> tuple[int, int]:
-    """(requests, extra passes) of an access to shared memory: 32 banks of 4 bytes, vectors of 8 and 16 bytes by half and
-    quarter warps, one word for all that read it."""
+    """(requests, extra passes) of an access to shared memory, with 32 banks of 4 bytes. Vectors of 8 and 16 bytes are moved by half and
+    quarter warps at a time; lanes that access the same word share one access."""
     count, request = vectors.requests()
     together = 32 * WORD // max(vectors.nbytes, WORD)
     return count, _extra_passes(_pairs(request, vectors.threads % 32 // together), vectors.offsets, vectors.nbytes)
 
 
 def _extra_passes(parts: np.ndarray, offsets: np.ndarray, nbytes: int) -> int:
-    """The passes beyond one of each part: the different words of the bank that has most of them. `parts` has the part that each
-    vector is moved in."""
+    """The passes beyond the first of each part: a part takes as many as there are different words in its most used bank. `parts` gives the
+    part that each vector is moved in."""
     words = (offsets[:, None] + np.arange(0, max(nbytes, 1), WORD)) // WORD
-    words -= words.min(initial=0)  # banks change their names
+    words -= words.min(initial=0)  # only renames the banks
     span = words.max(initial=0) + 1
     part, word = np.divmod(_different((parts[:, None] - parts.min(initial=0)) * span + words), span)
     banks = np.bincount(part * BANKS + word % BANKS, minlength=(part.max(initial=0) + 1) * BANKS)
@@ -57,20 +57,19 @@ def _extra_passes(parts: np.ndarray, offsets: np.ndarray, nbytes: int) -> int:
 
 
 def matrix_conflicts(rows: list[np.ndarray], offsets: np.ndarray) -> tuple[int, int]:
-    """(requests, extra passes) of ``ldmatrix`` or ``stmatrix``: each matrix of eight rows of 16 bytes is one pass where they lie
-    in 32 different banks. `rows` are the elements that begin them, for each instruction (matrices, 8)."""
+    """(requests, extra passes) of ``ldmatrix`` or ``stmatrix``. A matrix, eight rows of 16 bytes, takes one pass if its rows cover all 32
+    banks. `rows` are the elements at which the rows begin, (matrices, 8) for each instruction."""
     elements = np.concatenate(rows)
     return len(rows), _extra_passes(np.repeat(np.arange(len(elements)), elements.shape[1]), offsets[elements.reshape(-1)], 16)
 
 
 def _pairs(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """A number for each pair, the same for the same pair alone."""
+    """A number for each pair, equal only for equal pairs."""
     return one * (np.ptp(other) + 1) + other if other.size else one
 
 
 def _different(numbers: np.ndarray) -> np.ndarray:
-    """The numbers, each once, in order: by a table of them where they lie close to each other. (NumPy's `unique` takes two to six times as
-    long.)"""
+    """The different numbers, sorted. If they lie close together they are found by a table; NumPy's `unique` takes two to six times as long."""
     if not numbers.size:
         return numbers.reshape(-1)
     low = numbers.min()
@@ -87,8 +86,8 @@ class Traffic:
     """The part of the machine that counts requests."""
 
     def count_traffic(self, space: str, threads, offsets, itemsize: int, keep: np.ndarray | None = None) -> None:
-        """Count an access of the first CTA for all of the batch. `offsets()` gives byte offsets, `threads` who moves each, `keep`
-        which of them are accessed. A region of a tile is measured once for each alignment of its first element."""
+        """Count an access by the first CTA on behalf of the whole batch. `offsets()` returns byte offsets, `threads` says who moves each element,
+        and `keep` which are accessed. An access of a tile to a region is measured once per alignment of its first element."""
         call = self.fiber.node
         at = offsets()
         if not len(at):
@@ -105,11 +104,11 @@ class Traffic:
         stats["global sectors" if space == "global" else "bank conflicts"] += cost * self.batch
 
     def _measured(self, call, threads: np.ndarray, offsets: np.ndarray, itemsize: int, keep: np.ndarray | None) -> Vectors | tuple[int, int]:
-        """The vectors of a call's access to the elements at `offsets`, or the (requests, extra passes) of its matrices."""
+        """The vectors of a call's access to the elements at `offsets`, or (requests, extra passes) if it moves matrices."""
         plan, t = getattr(getattr(call, "choice", None), "plan", None), moved(call)
-        if hasattr(plan, "matrix_rows"):  # of a load or a store of a tile, whose elements all are accessed
+        if hasattr(plan, "matrix_rows"):  # a load or store of a tile, all of whose elements are accessed
             return matrix_conflicts(plan.matrix_rows(t, self.threads), offsets)
-        if hasattr(plan, "steps"):        # a copy in vectors of consecutive bytes
+        if hasattr(plan, "steps"):        # a copy, in vectors of consecutive bytes
             first = np.lexsort((offsets, threads, turns := plan.steps((len(offsets),))))[::plan.vec]
             return Vectors(threads[first], turns[first], offsets[first], plan.vec_bytes)
         plan = getattr(plan, "access", plan)
@@ -122,7 +121,7 @@ class Traffic:
         return Vectors(threads[chosen], turns, offsets[chosen], itemsize)
 
     def _of_registers(self, call, plan, t: Tile, threads: np.ndarray, offsets: np.ndarray, itemsize: int, keep: np.ndarray | None) -> Vectors:
-        """The vectors of a tile's registers: a load fills every replica, what writes is done by the first."""
+        """The vectors of a tile's registers. A load fills all replicas; a store or an atomic uses only the first."""
         table = thread_table(t.layout, t.domain, self.threads)[:, [run[0] for run in plan.groups(t)]]
         number = np.full(t.domain, -1)
         number[tuple(slice(n) for n in t.shape)] = np.arange(t.size).reshape(t.shape)
@@ -138,11 +137,11 @@ class Traffic:
 
 
 def moved(call) -> Tile | None:
-    """The register tile that a call moves."""
+    """The register tile that a call moves, or None."""
     types = [r.type for r in call.results] + [type_of(x) for x in call.args[1:] if x is not None]
     return next((t for t in types if isinstance(t, Tile) and t.layout is not None), None)
 
 
 def _regular(call) -> bool:
-    """Whether the call moves regions by all threads together, so that the place of the first element is that of all."""
+    """Whether the call moves a region with all threads together, so that the offset of its first element determines all others."""
     return isinstance(type_of(call.args[0]), Region) and (moved(call) is not None or hasattr(getattr(call.choice, "plan", None), "steps"))

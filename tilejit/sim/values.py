@@ -1,4 +1,4 @@
-"""Simulated values, and how they are cut and joined along the batch axis when CTAs part and meet again."""
+"""Simulated values, and how they are split and merged along the batch axis when CTAs diverge and reconverge."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..types import Barrier, BarrierRef, Buffer, Points, Region
 
 
 def take(x: Any, rows: np.ndarray) -> Any:
-    """`x` for the CTAs that `rows` selects (a mask or indices). What is the same for all of them stays as it is."""
+    """`x` for the CTAs selected by `rows` (a mask or indices). An array with a leading extent of 1 is the same for all and is kept."""
     if isinstance(x, np.ndarray):
         return x if x.ndim == 0 or x.shape[0] == 1 else x[rows]
     if isinstance(x, (tuple, list)):
@@ -21,7 +21,7 @@ def take(x: Any, rows: np.ndarray) -> Any:
 
 
 def merge(parts: list, rows: list[np.ndarray], batch: int) -> Any:
-    """The value of a batch whose CTAs ``rows[i]`` have ``parts[i]``. A leading extent of 1 stays where all agree."""
+    """The value of a batch in which the CTAs ``rows[i]`` have ``parts[i]``. The leading extent stays 1 if all parts agree."""
     first = parts[0]
     if all(p is first for p in parts):
         return first
@@ -73,10 +73,10 @@ def _same(new: Any, old: Any) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class SimBuffer(Batched):
-    """A buffer: `memory` and the byte offset `base` of its first element in it (an int, or (B, 1) ints).
+    """A buffer: `memory`, and the byte offset `base` of its first element there (an int, or (B, 1) ints).
 
-    `shape` are ints; `strides` (elements) are those of a global buffer. `peer` is the cluster rank (B or 1, 1) of the
-    CTA whose shared memory it is, None for the CTA's own.
+    `strides` (in elements) are those of a global buffer. `peer` is the cluster rank (B or 1, 1) of the CTA whose shared
+    memory this is, None for the CTA's own.
     """
 
     type: Buffer
@@ -85,13 +85,13 @@ class SimBuffer(Batched):
     shape: tuple[int, ...]
     strides: tuple[int, ...] | None = None
     peer: np.ndarray | None = None
-    lows: tuple | None = None    # of a window: the first element of each dimension, and how many there are
+    lows: tuple | None = None    # for a window: the first element and the number of elements per dimension
     counts: tuple | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class SimRegion(Batched):
-    """A region: one start (B or 1, T or 1) for each dimension of `buffer`."""
+    """A region: one start per dimension of `buffer`, (B or 1, T or 1) each."""
 
     type: Region
     buffer: SimBuffer
@@ -100,7 +100,7 @@ class SimRegion(Batched):
 
 @dataclass(frozen=True, eq=False)
 class SimPoints(Batched):
-    """Points: for each dimension of `buffer` an index, (B or 1, T or 1) or (B or 1, *shape)."""
+    """Points: one index per dimension of `buffer`, (B or 1, T or 1) or (B or 1, *shape) each."""
 
     type: Points
     buffer: SimBuffer
@@ -109,17 +109,18 @@ class SimPoints(Batched):
 
 @dataclass(frozen=True, eq=False)
 class SimBarrier(Batched):
-    """One or several mbarriers: `first` is the number of the first in the CTA, `index` (B or 1, 1) which one is meant."""
+    """One or several mbarriers: `first` is the number of the first one in its CTA, `index` (B or 1, 1) selects one of them, and
+    `peer` is the cluster rank (B or 1, 1) of their CTA, None for the CTA's own."""
 
     type: Barrier | BarrierRef
     first: int
     index: np.ndarray | None = None
     peer: np.ndarray | None = None
-    lows: tuple | None = None    # of a window: the first element of each dimension, and how many there are
+    lows: tuple | None = None    # for a window: the first element and the number of elements per dimension
     counts: tuple | None = None
 
     def at(self, index: np.ndarray) -> "SimBarrier":
-        """One of several barriers."""
+        """The barrier at `index`."""
         return replace(self, index=index)
 
     def of_peer(self, rank: np.ndarray) -> "SimBarrier":
@@ -129,10 +130,10 @@ class SimBarrier(Batched):
 
 @dataclass(frozen=True, eq=False)
 class SimTensorMap(Batched):
-    """A tensor map with the fields that ``cuTensorMapEncodeTiled`` takes, innermost dimension first.
+    """A tensor map, with the fields that ``cuTensorMapEncodeTiled`` takes, innermost dimension first.
 
-    `memory` and `base` (bytes) are where it points. Base, dimensions and strides (bytes, rank - 1 of them) are ints,
-    or (B or 1, 1) arrays after a rebind. `element` is the NumPy dtype of `dtype`, a name of the encoder's types.
+    It points to byte `base` of `memory`. Base, dimensions and strides (in bytes, rank - 1 of them) are ints, or (B or 1, 1)
+    arrays after a rebind. `dtype` is the encoder's name of the element type.
     """
 
     memory: Any
@@ -146,7 +147,7 @@ class SimTensorMap(Batched):
     swizzle: int = 0
     l2_promotion: int = 0
     oob_fill: int = 0
-    im2col: Any = None  # corners, channels and pixels, as ops.copy_async.tma_plan.Im2col has them
+    im2col: Any = None  # corners, channels and pixels: an ops.copy_async.tma_plan.Im2col
 
     @property
     def rank(self) -> int:

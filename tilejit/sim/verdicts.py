@@ -1,4 +1,4 @@
-"""Faults that no rule reports: deadlock, bytes that never come, copies that outlive the kernel; and which fault is the cause."""
+"""Faults that no rule reports (deadlocks, missing bytes, copies that outlive the kernel), and which of several faults is the cause."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ if TYPE_CHECKING:
 
 
 class Verdicts:
-    """The part of a chunk that judges what went wrong."""
+    """The part of a chunk that judges faults."""
 
     def verdict(self, world: World, kind: str, loc: Loc | None, protocol: bool) -> tuple[str, Loc | None, str] | None:
-        """What to report of a fault of synchronisation: kind, place, and words before the message; None for a mere
-        consequence. A wait that passed on a phase seen before is to blame for what goes wrong after it."""
+        """What to report for a fault of synchronisation: (kind, location, words before the message), or None for a mere consequence
+        of an earlier fault. `protocol` says that barriers or asynchronous copies are involved: such a fault after a stale wait (one
+        that returned at once, for a phase already waited for) is blamed on that wait."""
         if world.derailed:
             return None
         if protocol and world.stale is not None and not world.shaken:
@@ -44,8 +45,8 @@ class Verdicts:
             self.report.add(Finding(kind, loc.line if loc else 0, note + message, loc, threads, tuple(int(c) for c in self.ctas[rows[:8]])))
 
     def _deadlock(self) -> None:
-        """Report who waits for what. Bytes that were announced and never sent are a miscount, and a wait for a parity
-        whose phase is over is a wrong phase."""
+        """Report which threads wait for what. If bytes were announced that no copy brings, the finding is a transaction-count; if a wait
+        is for a phase that will not complete because it missed the previous one, it is a barrier-phase."""
         self.stuck = True
         stuck = [f for f in self.fibers if f.wait is not None and not isinstance(f.wait, ChildWait)] or self.fibers
         if self._overtaken(stuck) or self._miscounts(stuck):
@@ -66,7 +67,7 @@ class Verdicts:
         self._fault(world, fiber.rank, "deadlock", loc, message, tuple(range(fiber.low, fiber.high))[:8])
 
     def endless(self, fiber: Fiber) -> None:
-        """Report a loop that goes round for ever."""
+        """Report a loop that never ends."""
         self.stuck = True
         node = next((f.node for f in reversed(fiber.frames) if isinstance(f.node, While)), fiber.node)
         world = self.worlds[self.world_of[fiber.rows[0] % self.clusters]]
@@ -74,8 +75,11 @@ class Verdicts:
                     tuple(range(fiber.low, fiber.high))[:8])
 
     def _miscounts(self, stuck: list[Fiber]) -> bool:
-        """Whether barriers with all arrivals wait for bytes that nothing will bring. Where a phase that had its bytes before has none at all, and
-        some wait for arrivals elsewhere, its copies may be behind such a wait: that is a deadlock, which tells of both."""
+        """Report barriers that have all arrivals and wait for bytes that nothing will bring; returns whether there are any.
+
+        Excluded is a phase for which no bytes were sent at all, after one with bytes, while other barriers lack arrivals: its copies may
+        be stuck behind a wait for these. That is a deadlock, whose message covers both.
+        """
         held = any(b.pending for *_, b in _awaited(stuck))
         found = False
         for world in self.worlds:
@@ -87,7 +91,8 @@ class Verdicts:
         return found
 
     def _overtaken(self, stuck: list[Fiber]) -> bool:
-        """Whether some wait for a phase that has not begun, having missed the one that is over, and having been told of it by nobody."""
+        """Report threads that missed the previous phase of a barrier, did not learn of its end in another way, and now wait for a phase that
+        has neither arrivals nor bytes. Returns whether there are any."""
         for f, world, rank, number, b in _awaited(stuck):
             atom = int(f.m.atoms[0])
             seen, clocks = b.waits.get((f.rank, atom)), world.clocks
@@ -99,8 +104,8 @@ class Verdicts:
         return False
 
     def note_laggards(self, world: World, barrier: MBarrier) -> None:
-        """A phase of the barrier ends: warps that waited for the one before must be past that wait whatever the order in which they run. All lanes of
-        a warp are past it where one of them is."""
+        """Called when a phase of the barrier ends: warps that waited for the previous phase must have left that wait in every possible
+        schedule. All lanes of a warp have left it if one has."""
         waits = [(rank, self.atom_threads(atom), wait, wait.epoch <= barrier.clock[PASSED, world.clocks.column(rank, atom)])
                  for (rank, atom), wait in barrier.waits.items() if wait.phase == barrier.phase]
         past = {(rank, warp) for rank, threads, _, known in waits if known for warp in _warps(*threads)}
@@ -113,8 +118,8 @@ class Verdicts:
                              "as by tile.sync()")
 
     def suspect(self, world: World, rank: int, line: int, message: str) -> None:
-        """Threads at a barrier may come in another order, in which they miss each other. Told at the end, if nothing else is wrong that may be the
-        cause."""
+        """Note that threads might arrive at a barrier, or wait there, in another order and then miss a phase. It is reported at the end of
+        the simulation, and only if there is no other finding, which might be its cause."""
         world.facts.setdefault("suspect", (rank, line, message))
 
     def _close_suspects(self) -> None:
@@ -133,12 +138,12 @@ class Verdicts:
 
 
 def _awaited(fibers: list[Fiber]):
-    """(fiber, world, rank, number, MBarrier) of each barrier that one of them waits for."""
+    """(fiber, world, rank, number, MBarrier) for each barrier that one of the fibers waits for."""
     for fiber in fibers:
         for which in fiber.wait.barriers() if hasattr(fiber.wait, "barriers") else ():
             yield fiber, *which
 
 
 def _warps(low: int, high: int) -> range:
-    """The warps that threads `low` to `high` are of."""
+    """The numbers of the warps of threads `low` to `high` - 1."""
     return range(low // 32, (high - 1) // 32 + 1)

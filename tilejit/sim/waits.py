@@ -1,4 +1,4 @@
-"""Waits that can be cut in two with their fiber: each re-reads its rows, barriers and parities from what it is bound to."""
+"""Waits that can be split together with their fiber: each evaluates its condition for the CTAs of the machine it is bound to."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from .values import take
 
 
 class RowWait(Wait):
-    """A wait per CTA: `ready(m, *params)` gives a bool per CTA (or one for all), `describe(m, *params)` the sentence for
-    a deadlock, `then(m, *params)` the results. `params` are arrays and buffers with a leading batch axis."""
+    """A wait per CTA. `ready(m, *params)` returns a bool per CTA (or one for all), `describe(m, *params)` the words for a deadlock's
+    message, and `then(m, *params)` the results of the waiting call. `params` are arrays and buffers with a leading batch axis."""
 
     def __init__(self, m, ready: Callable, describe: Callable, then: Callable | None = None, params: tuple = (), loc=None):
         self.m, self._ready, self._describe, self._then, self.params = m, ready, describe, then, params
@@ -30,14 +30,14 @@ class RowWait(Wait):
         return None if self._then is None else self._then(self.m, *self.params)
 
     def bound(self, fiber, rows: np.ndarray) -> "RowWait":
-        """The wait of a part of the fiber."""
+        """The same wait for the part `rows` of its CTAs, which `fiber` now runs."""
         new = copy.copy(self)
         new.m, new.params = fiber.m, take(self.params, rows)
         return new
 
 
 class BarrierWait(RowWait):
-    """A wait on an mbarrier."""
+    """A wait on an mbarrier. `params` are the barrier, the parity and the number of completed phases when the wait began."""
 
     def __init__(self, *args):
         super().__init__(*args)
@@ -47,7 +47,7 @@ class BarrierWait(RowWait):
         self._cuts, self._places, self._states, self._answer = -1, [], None, False
 
     def ready(self) -> Any:
-        """Asked again only where a barrier is another, or in another phase, than the last time."""
+        """As `RowWait.ready`. The condition is evaluated again only if a barrier was replaced or has changed its phase."""
         if self._cuts != self.m.sim.cuts:
             self._forget()
             self._cuts = self.m.sim.cuts
@@ -67,14 +67,14 @@ class BarrierWait(RowWait):
         return new
 
     def _named(self):
-        """(world, rank, number, phases over when the wait began) of each barrier that is waited for."""
+        """(world, rank, number, completed phases when the wait began) for each barrier that is waited for."""
         barrier, parity, begun = self.params
         for positions, (index, peer, old) in self.m.cases(barrier.index, barrier.peer, begun):
             for world, _ in self.m.peek(positions):
                 yield world, self.m.rank if peer is None else peer, barrier.first + (index or 0), old
 
     def barriers(self):
-        """(world, rank, number, MBarrier) of each barrier that is waited for and not over."""
+        """(world, rank, number, MBarrier) for each barrier that is still waited for."""
         for world, rank, number, old in self._named():
             b = world.barriers.get((rank, number))
             if b is not None and b.phase == old:
@@ -82,7 +82,7 @@ class BarrierWait(RowWait):
 
 
 class ChildWait(RowWait):
-    """Waits until other scope instances are done."""
+    """A wait until other scope instances have ended."""
 
     def __init__(self, fiber, spawns: list, what: str):
         self.fiber, self.spawns, self.what = fiber, spawns, what
@@ -108,7 +108,7 @@ class ChildWait(RowWait):
 
 
 class SpinWait(RowWait):
-    """A loop that goes round without changing anything waits until something else has."""
+    """The wait of a loop whose last iteration changed nothing: it goes on when something else has changed."""
 
     def __init__(self, fiber, node, version: int):
         self.fiber, self.node, self.version = fiber, node, version

@@ -1,4 +1,4 @@
-"""Worlds: the synchronisation state of clusters that behave alike, and how it is cut where they cease to."""
+"""Worlds: the synchronisation state shared by clusters that behave alike, and how it is split when they diverge."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from .values import take
 
 @dataclass(eq=False)
 class AsyncOp:
-    """An operation in flight, the same one in every cluster of its world.
+    """An asynchronous operation in flight, the same one in every cluster of its world.
 
-    `reads` and `writes` are [(space, rank, cells)]; `collect(rows, params)` reads the sources for the CTAs `rows` and
-    gives further params, `land(rows, params)` writes. `targets` are the mbarriers it completes on, [(rank, number, bytes)].
-    It lands at the scheduler's time `due` at the latest when everything else waits, or when a thread waits for it.
+    `reads` and `writes` are [(space, rank, cells)]. `collect(rows, params)` reads the sources for the CTAs `rows` and returns
+    further params; `land(rows, params)` writes the destinations. `targets` are the mbarriers on which the operation completes,
+    [(rank, number, bytes)]. It lands when a thread waits for it; otherwise at the scheduler's tick `due`, or earlier if
+    everything else is waiting (the operation with the smallest `due` first).
     """
 
     number: int
@@ -35,24 +36,24 @@ class AsyncOp:
     params: dict[str, Any]
     targets: list[tuple[int, int, int]]
     due: float
-    read_before: list[dict[int, np.ndarray]] = field(default_factory=list)  # for each of `writes`: column -> last epoch that read
-    collect: Callable[[np.ndarray, dict], dict] | None = None  # first stage: read the source, give new params
-    clock: np.ndarray | None = None    # what the issuing atom knew
-    epoch: int = 0                     # its epoch
-    threads: np.ndarray | None = None  # the thread behind each cell, for copies that threads make side by side
-    then: Callable[["AsyncOp"], None] | None = None  # what else happens when it lands
+    read_before: list[dict[int, np.ndarray]] = field(default_factory=list)  # per entry of `writes`: column -> epoch of its last read
+    collect: Callable[[np.ndarray, dict], dict] | None = None  # None once it has run
+    clock: np.ndarray | None = None    # what the issuing atom knew at the issue
+    epoch: int = 0                     # the issuing atom's epoch
+    threads: np.ndarray | None = None  # for operations that several threads issue together: the thread of each cell
+    then: Callable[["AsyncOp"], None] | None = None  # called after it has landed
     world: "World" = None
-    generic: bool = False              # it completes on barriers, and what it writes is no part of the async proxy
-    reducing: bool = False             # it combines with what is there, as others of its kind may at the same time
-    queued: bool = False               # it completes in a group: landing early teaches nobody anything
-    pipe: str | None = None            # operations of one pipe run in the order of their issue
-    pipe_number: int = 0               # of the thread's pipe, for tensor memory
-    covers: tuple[int, ...] = ()       # the operations that a commit tells of
-    moved: bool = False                # its bytes are where they go
+    generic: bool = False              # it completes on barriers, but writes through the generic proxy
+    reducing: bool = False             # a reduction: may overlap with other reductions of the same bytes
+    queued: bool = False               # it completes in a group: nobody learns of its end without waiting for the group
+    pipe: str | None = None            # operations of a thread in the same pipe execute in issue order
+    pipe_number: int = 0               # identifies the thread's pipe in the shadow of tensor memory; 0: none
+    covers: tuple[int, ...] = ()       # for a commit: the numbers of the operations that it signals
+    moved: bool = False                # its bytes have been written
     over: bool = False
     awaited: bool = False
-    phases: dict[tuple[int, int], int] = field(default_factory=dict)  # barrier -> the phase in which it was issued
-    tags: dict[tuple[int, int], int] = field(default_factory=dict)    # barrier -> the epoch at which it landed
+    phases: dict[tuple[int, int], int] = field(default_factory=dict)  # barrier -> its phase at the issue
+    tags: dict[tuple[int, int], int] = field(default_factory=dict)    # barrier -> the epoch of its column for this operation
 
     def copy(self) -> "AsyncOp":
         new = object.__new__(AsyncOp)
@@ -63,14 +64,15 @@ class AsyncOp:
 
 @dataclass
 class Queue:
-    """A thread's groups of asynchronous operations: `open` is not committed yet, `groups` are, oldest first."""
+    """A thread's groups of asynchronous operations: `open` holds the uncommitted operations, `groups` the committed groups,
+    oldest first."""
 
     open: list[AsyncOp] = field(default_factory=list)
     groups: list[list[AsyncOp]] = field(default_factory=list)
 
 
 class World:
-    """The clocks, shadows, barriers and operations in flight of the clusters `clusters` (sorted numbers in the chunk)."""
+    """The clocks, shadows, barriers and operations in flight shared by the clusters `clusters` (sorted numbers in the chunk)."""
 
     def __init__(self, clusters: np.ndarray, clocks: Clocks):
         self.clusters = clusters
@@ -79,18 +81,18 @@ class World:
         self.barriers: dict[tuple[int, int], MBarrier] = {}
         self.named: dict[tuple, NamedBarrier] = {}
         self.queues: dict[tuple, Queue] = {}       # (kind, rank, thread) -> groups
-        self.ops: dict[int, AsyncOp] = {}          # operations that shadows may mention
+        self.ops: dict[int, AsyncOp] = {}          # operations in flight by number, as shadows refer to them
         self.flight: list[AsyncOp] = []            # operations that have not landed
-        self.recent: dict[int, list[AsyncOp]] = {}  # column of a barrier -> the last operations that landed on it
-        self.last_wait: dict[tuple[int, int], tuple[int, bool]] = {}  # (rank, atom) -> line, whether it passed stale
-        self.facts: dict[Any, Any] = {}            # what rules remember (allocated tensor memory, …)
-        self.stale: int | None = None              # the line of the first wait that passed on a phase it had seen before
-        self.shaken = False                        # whether a copy was not waited for: barriers may go wrong in consequence
-        self.blamed: dict[int, str] = {}           # line -> the kind of fault with copies or barriers that it was blamed for
-        self.derailed = False                      # whether a fault has upset the barriers: what follows is its consequence
+        self.recent: dict[int, list[AsyncOp]] = {}  # barrier column -> the last operations that completed on that barrier
+        self.last_wait: dict[tuple[int, int], tuple[int, bool]] = {}  # (rank, atom) -> line, whether the wait was stale
+        self.facts: dict[Any, Any] = {}            # whatever else the parts of the machine remember, such as freed tensor memory
+        self.stale: int | None = None              # line of the first stale wait: it returned at once, for a phase already waited for
+        self.shaken = False                        # a fault with copies or barriers was reported: barrier faults may follow from it
+        self.blamed: dict[int, str] = {}           # line -> the kind of fault with copies or barriers reported there
+        self.derailed = False                      # a fault has put barriers out of step: later faults are its consequences
 
     def shadow(self, space: str, rank: int, cells: int) -> Shadow:
-        """The shadow of a memory of the CTA of that rank."""
+        """The shadow of memory `space` in the CTA of cluster rank `rank`; created on first use, with `cells` cells."""
         key = space, rank
         if key not in self.shadows:
             self.shadows[key] = Shadow(rank, cells, tensor=space == "tmem" and self.clocks.tensor)
@@ -100,7 +102,7 @@ class World:
         return self.queues.setdefault((kind, rank, thread), Queue())
 
     def split(self, mine: np.ndarray) -> "World":
-        """Cut off the clusters that the mask `mine` selects, as a world of their own."""
+        """Move the clusters selected by the mask `mine` to a new world, which is returned."""
         new = World(self.clusters[mine], self.clocks.copy())
         new.shadows = {k: s.copy() for k, s in self.shadows.items()}
         new.barriers = {k: b.copy() for k, b in self.barriers.items()}
@@ -131,7 +133,7 @@ class World:
     # -- operations in flight --------------------------------------------------------------------------------------------
 
     def launch(self, op: AsyncOp, cells: Callable[[str], int]) -> None:
-        """Mark what the operation is going to write and reads; it lands later."""
+        """Put an operation in flight: mark the cells that it will write and those that it reads. `cells(space)` is the size of a shadow."""
         op.world = self
         self.ops[op.number] = op
         self.flight.append(op)
@@ -155,7 +157,7 @@ class World:
                 shadow.pipes[index_of(where)] = op.pipe_number
 
     def retag(self, op: AsyncOp, cells: Callable[[str], int], column_of: Callable[[int], tuple[int, int, int]]) -> None:
-        """The operation has landed: what it wrote and read is tagged (column, epoch, thread) = ``column_of(rank)``."""
+        """Tag the cells of an operation that has landed, written and read, with (column, epoch, thread) = ``column_of(rank)``."""
         for space, rank, where in op.writes:
             shadow = self.shadow(space, rank, cells(space))
             column, epoch, thread = column_of(rank)
@@ -166,7 +168,7 @@ class World:
         self.finish_reads(op, cells, column_of)
 
     def finish_reads(self, op: AsyncOp, cells: Callable[[str], int], column_of) -> None:
-        """The operation has read its sources."""
+        """Record that the operation has read its sources: they are no longer busy, and are tagged as in `retag`."""
         for space, rank, where in op.reads:
             shadow, where = self.shadow(space, rank, cells(space)), index_of(where)
             shadow.busy[where] -= 1
@@ -181,7 +183,7 @@ class World:
 
     @staticmethod
     def last_read(op: AsyncOp, space: str, rank: int, cell: int, column: int) -> int:
-        """The epoch in which a column had last read a cell when the operation that writes it was issued."""
+        """The epoch in which a column had last read a cell when `op`, which writes that cell, was issued; 0 if it had not."""
         for (s, r, where), epochs in zip(op.writes, op.read_before):
             if (s, r) == (space, rank) and column in epochs:
                 at = np.flatnonzero(np.asarray(where) == cell)
