@@ -30,7 +30,8 @@ class Division:
 def _division(context, call) -> Division | None:
     """The plan of a division of scalars, from the operands' value ranges.
 
-    None for tiles, and for signed numbers by a constant: the emitter then decides by dtype and divisor alone (`_unknown`).
+    None for tiles, and if the divisor is a constant and an operand may be negative: the emitter then decides by dtype and
+    divisor alone (`_unknown`).
     """
     x, y = call.args
     if isinstance(type_of(x), Tile):

@@ -72,8 +72,8 @@ def asm(g: Builder, text, result, *operands, simulate=None):
     """Execute inline PTX in every thread, once for each element of tile operands.
 
     In `text`, ``$0, $1, ...`` are the results and then the operands (write ``$$`` for a dollar sign). Enclose the text in
-    ``{ }`` if it declares registers or labels. `result` is a dtype, a tuple of dtypes, or None. If all operands are scalars,
-    the results are as uniform as the operands. The simulator calls `simulate`, a function of NumPy arrays, instead.
+    ``{ }`` if it declares registers or labels. `result` is a dtype, a tuple of dtypes, or None. Results of scalar operands are as
+    uniform as these; without operands, they differ by thread. The simulator calls `simulate`, a function of NumPy arrays, instead.
     """
     if not isinstance(text, str):
         raise g.error(f"the text of asm is a string, not {describe(text)}")

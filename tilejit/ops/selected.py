@@ -211,7 +211,7 @@ def im2col(g: Builder, images, filter, stride=1, padding=0, dilation=1, along=No
     for d in range(rank):
         beyond = window.upper[d] - window.lower[d]
         last = binary(g, "+", extent_value(g, images, t.shape[d + 1]), beyond - 1)
-        last = maximum.function(g, last, 0) if beyond < 0 else last  # so that the number of pixels is provably positive
+        last = maximum.function(g, last, 0) if beyond < 0 else last  # the count is provably positive, and so a quotient by it not negative
         counts.append(binary(g, "+", binary(g, "//", last, stride[d]), 1))
     return ImageMatrix(images, filter, dilation, window, tuple(counts))
 

@@ -22,8 +22,8 @@ from .sizes import elements_value, extent_value, scaled
 def swizzled(dtype, shape, mode_bytes: int) -> TileLayout:
     """The standard shared-memory layout of a tile whose rows are swizzled in spans of `mode_bytes`: 32, 64 or 128 bytes.
 
-    It consists of atoms of 8 rows by `mode_bytes`, ordered first down the rows, then across the columns. Inside an atom, the
-    number of each 16-byte chunk in row i is XORed with i. A `mode_bytes` of 0 is the unswizzled form, with columns of 16 bytes.
+    It consists of atoms of 8 rows by `mode_bytes`, ordered first down the rows, then across the columns. Inside an atom, the number
+    of each 16-byte chunk in row i is XORed with ``i * mode_bytes // 128``. 0 is the unswizzled form, with columns of 16 bytes.
     CompilationError if the number of rows is not a multiple of 8, or a row not a multiple of the span. (PTX ISA, "Shared Memory
     Matrix Layout".)
     """
