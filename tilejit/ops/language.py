@@ -159,6 +159,7 @@ _INDEX_ARITHMETIC = ("add", "sub", "mul", "neg", "splat", "reshape", "broadcast"
 
 
 def _counted_in_64(g: Builder, x: Operand, made: dict) -> Operand:
+    """An int32 operand recomputed in int64, together with the index arithmetic that computes it. `made` caches what is recomputed."""
     call = g.definitions.get(x) if isinstance(x, Value) and type_of(x).dtype == int32 else None
     if call is None or call.op.name not in _INDEX_ARITHMETIC:
         return converted(g, x, int64)

@@ -105,6 +105,7 @@ def _emit_exp_fast(e, dtype, x):
 
 
 def _emit_exp2(e, dtype, x):
+    """2 to the power of x. ex2.approx.ftz flushes subnormal results to 0, so for x < -126 it is given x + 64, and scaled by 2^-64."""
     if dtype.bits == 64:
         return e.libdevice("__nv_exp2", dtype, x)
     small = e.ins(f"fcmp olt float {x.text}, {e.const(-126.0, float32).text}", bool_)

@@ -130,6 +130,7 @@ def _part(g: Builder, x: Value, item, size: int | Sym, base: Value, d: int) -> t
 
 
 def _elements_part(g: Builder, x: Value, item, size: int | Sym, base: Value, d: int) -> tuple:
+    """`_part` in elements."""
     if not isinstance(item, slice):
         t = type_of(item)
         if not isinstance(t, Scalar) or not t.dtype.is_int:

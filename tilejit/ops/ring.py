@@ -90,6 +90,7 @@ class Turn:
     tile_hint = ": `with ring.produce() as slot:` and `with ring.consume() as slot:` give the slot"
 
     def tile_enter(self, g: Builder) -> Slot:
+        """Wait for the next slot after those that enclosing blocks hold. A producer of copies also makes its full barrier expect them."""
         collective(g, f"{self.role}() of a ring")
         self.ring.used.setdefault(self.role, g.loc)
         self.cursor = _cursor(g, self.ring, self.role)
@@ -120,6 +121,7 @@ class Turn:
         return self.slot
 
     def tile_exit(self, g: Builder) -> None:
+        """Release a consumed slot (with `behind`, the one kept before), or signal that a produced one is full; advance the cursor."""
         if self.role == "consume" and self.behind:
             if _products(g, self.slot):
                 raise g.error("products into tensor memory give their slot back when they are done: leave behind= out")

@@ -222,6 +222,7 @@ class _Scan:
         return [r for r, b in enumerate(self.block) if b == block]
 
     def registers(self, digit: Digit) -> None:
+        """Scan a digit of registers: join the blocks sequentially, each with the total of those before."""
         order = range(digit.extent)[::-1] if self.plan.reverse else range(digit.extent)
         for base in [b for b in self.totals if b // digit.stride % digit.extent == 0]:
             blocks = [base + i * digit.stride for i in order]
@@ -236,6 +237,7 @@ class _Scan:
         self.block = [b - b // digit.stride % digit.extent * digit.stride for b in self.block]
 
     def lanes(self, digit: Digit, first: bool, last: bool) -> None:
+        """Scan a digit of lanes. In the `first` digit a block is one element, whose scan is the total so far; the `last` needs no total."""
         e, back = self.e, self.plan.reverse
         kind, mask = "down" if back else "up", (digit.extent - 1) * digit.stride
         position = e.digit("laneid", digit.extent, digit.stride)
@@ -258,6 +260,7 @@ class _Scan:
             self.totals[block] = total
 
     def warps(self, digit: Digit) -> None:
+        """Scan a digit of warps: one thread of each warp writes its block's total to scratch memory, and every thread reads all of them."""
         e, plan, extent = self.e, self.plan, digit.extent
         dtypes = tuple(v.dtype for v in self.values[0])
         offsets = plan.offsets(digit, dtypes)
