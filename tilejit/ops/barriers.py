@@ -37,8 +37,9 @@ def _(e, call):
 def mbarrier(g: Builder, count=1, n=None):
     """An mbarrier that completes a phase after `count` arrivals (and all expected bytes); with `n`, an indexable array of them.
 
-    Thread 0 initialises all barriers at the kernel's entry, and they are visible to the CTA (and the cluster) before
-    anything else runs. An execution scope arrives once, not once per thread, and `count` counts these arrivals.
+    All barriers lie in one block of shared memory. Thread 0 initialises them at the kernel's entry, and they are visible to
+    the CTA (and the cluster) before anything else runs. An execution scope arrives once, not once per thread, and `count`
+    counts these arrivals.
     """
     made = initialised(g, count, 1 if n is None else n)
     return made if n is not None else g.call(mbarrier_at, made, Const(0, int32), peer=False)

@@ -43,7 +43,10 @@ def _(e, call, buffer):
 
 @method(Buffer, Region, name="view")
 def _view(g: Builder, x: Value, dtype=None, shape=None, layout=None):
-    """The same bytes as another `dtype`, `shape` and `layout`. By default, the dtype and shape are those of `x`, and the layout is row-major.
+    """The same bytes as another `dtype`, `shape` and `layout`.
+
+    By default the dtype and shape are those of `x` (with the last extent adapted to another element size), and the layout is
+    row-major.
 
     `x` is a shared buffer, or a contiguous region of one that starts at constant indices; thus one allocation can serve several
     purposes, one after the other. It may also be one of a buffer's parts along its first dimension, such as a slot of a ring. The

@@ -139,8 +139,8 @@ def as_index(g: Builder, x, size: int | Sym | None = None):
     """An index along a dimension of `size`, in the dtype of address arithmetic: int32, or int64 where 32 bits may not suffice.
 
     In an array of 2^31 bytes or more (whose sizes have 64 bits), the sums and products that an int32 index is computed from are
-    recomputed in 64 bits, so that they do not wrap. A uint64 beyond the range of int64 becomes BEYOND, which is out of bounds too.
-    What is not an integer value is returned as it is.
+    recomputed in 64 bits, so that they do not wrap. A uint64 is limited to BEYOND, which is out of bounds of every dimension, and
+    converted to int64. What is not an integer value is returned as it is.
     """
     dtype = getattr(type_of(x), "dtype", None)
     if isinstance(x, int) or dtype is None or not dtype.is_int:

@@ -222,7 +222,8 @@ def ring(g: Builder, stages, *, consumers=1, filled="copies", multicast=False, c
     instead, and ``r.release()`` the last one, so that a product may run during the wait for the next slot. ``r.skip(n)`` skips
     `n` slots that another scope consumes. `consumers` is the number of warpgroups (or narrower scopes) that release each slot.
 
-    With ``filled="stores"``, the producer writes the slot by ordinary stores, and it is full at the end of the producer's block.
+    With ``filled="stores"``, the producer writes the slot by ordinary stores, and it is full at the end of the producer's block;
+    in this way a scope passes values to others.
     With `multicast`, the CTAs of a cluster use their rings in step: a slot is empty when the consumers of all CTAs have released
     it, and copies with ``multicast=`` may fill it in several CTAs. The slot's bytes are then those from all producers together.
     Without a layout, or with ``tile.auto``, a buffer's layout is chosen by its uses.
