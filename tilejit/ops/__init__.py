@@ -1,7 +1,7 @@
-"""The operations of the language, one declaration each with its rules beside it.
+"""The operations of the language. Each is one declaration, followed by its rules.
 
-They are all loaded together, since one may bring another its lowering (`access` that of load and store, `mma.stmatrix` a
-store's of accumulators, `atomics_emit` that of atomics).
+All modules are imported together, because some of them register rules for operations that another module declares:
+`access` those of load and store, `mma.stmatrix` the store of accumulators, `atomics_emit` those of atomics.
 """
 
 from . import (access, atomics, atomics_emit, barriers, buffer_views, casts, combine, copy, copy_async, creation, division,  # noqa: F401

@@ -1,4 +1,4 @@
-"""How loads and stores become instructions: vectors along the memory's contiguous dimension, bounds as predicates."""
+"""Lowering of loads and stores: vector instructions along the contiguous dimension of memory, with bounds as predicates."""
 
 from __future__ import annotations
 
@@ -11,13 +11,18 @@ from ..types import Points, Region, Scalar, Tile, Uniformity
 from .memory import load_, store_
 from .widest import inside, joint, narrower, widest, widest_of
 
-MANY = 16  # elements of a thread along a dimension, whose bounds one test takes together if the extents are known to be multiples
+# Where a thread's registers have at least so many different coordinates along a dimension, the launch is asked whether the extent is a
+# multiple of the region's: if so, one test of the region's start replaces one test for each coordinate.
+MANY = 16
 
 
 @dataclass(frozen=True)
 class AccessPlan:
-    """How a tile meets a region or points: `vector` elements per instruction along dimension `axis` of the tile; `checked` are
-    the buffer's dimensions whose bounds are tested at run time, by one test for all of a region along those that are `whole`."""
+    """How a tile is loaded from or stored to a region or points: `vector` elements per instruction, along dimension `axis` of the tile.
+
+    `checked` are the dimensions of the buffer whose bounds are tested at run time. Along those also in `whole`, the region is wholly inside
+    or wholly outside the buffer, so that one test serves for all its elements.
+    """
 
     vector: int
     axis: int
@@ -25,7 +30,7 @@ class AccessPlan:
     whole: tuple[int, ...] = ()
 
     def groups(self, tile: Tile):
-        """The registers of a thread in the order of its instructions: those of a vector follow each other along the axis."""
+        """For each instruction of a thread, the list of registers that it moves, in the order of memory."""
         table = register_table(tile.layout, tile.domain)
         by_coordinates = {at: r for r, at in enumerate(table)}
         done = set()
@@ -38,7 +43,10 @@ class AccessPlan:
 
 
 def plan_access(g, source: Value, tile: Tile | Scalar, mask: Operand = None, most: int | None = None) -> AccessPlan:
-    """The widest vectors, of at most `most` elements, that are provably contiguous, aligned, and in bounds and unmasked together or not at all."""
+    """The plan with the widest vectors of at most `most` elements.
+
+    The elements of a vector must provably be contiguous, aligned, either all or none in bounds, and either all or none masked out.
+    """
     t, starts = source.type, g.definition(source).args[1:]
     rank = len(t.shape)
     checked = tuple(d for d in range(len(t.buffer.shape)) if not isinstance(t, Region) or not inside(g, t, starts, d))
@@ -52,7 +60,7 @@ def plan_access(g, source: Value, tile: Tile | Scalar, mask: Operand = None, mos
 
 
 def _many(g, t: Region, tile: Tile, d: int) -> bool:
-    """Whether a thread has elements at so many places along `d` that a fact about the extent is worth the tests that it saves."""
+    """Whether a thread has elements at so many coordinates along `d` that the tests saved are worth a guard on the extent."""
     if d not in t.kept or t.buffer.scope != "global":
         return False
     k = t.kept.index(d)
@@ -68,7 +76,7 @@ def _plan_store(g, call) -> AccessPlan:
 
 
 def declined(g, call, plan: AccessPlan, most: int | None = None) -> tuple[tuple[str, str], ...]:
-    """Why the instructions of a load, a store or an atomic operation have no more bytes."""
+    """Why a load, store or atomic operation has no wider instructions, as (width in words, needs that do not hold); empty if it could not."""
     tile = call.result.type if call.results else type_of(call.args[1])
     return narrower(g, call.args[0], tile, call.args[-1], plan.vector, most) if isinstance(plan, AccessPlan) else ()
 
@@ -81,7 +89,7 @@ load_.rules["declined"] = store_.rules["declined"] = declined
 # -- emission ------------------------------------------------------------------------------------------------------------
 
 class Access:
-    """Addresses and predicates of a tile's registers in a region or in points; equal ones are computed once."""
+    """Emits the addresses and predicates of a tile's registers in a region or points. Equal ones are emitted once."""
 
     def __init__(self, e, source, tile: Tile | None, plan: AccessPlan):
         self.e, self.source, self.tile, self.plan = e, source, tile, plan
@@ -94,7 +102,7 @@ class Access:
             self.base = self._global_base(buffer)
 
     def _global_base(self, buffer):
-        """The address of the thread's first element: 64-bit for the tile, narrower inside it when that fits."""
+        """The address of the thread's first element. The offset of the tile is computed in 64 bits, that within the tile in 32 if they suffice."""
         e, source = self.e, self.source
         tile_offset = e.sum64(e.mul64(start, stride) for start, stride in zip(source.starts, buffer.strides))
         inner = 0
@@ -128,7 +136,10 @@ class Access:
         return self.memo[key], constant * nbytes
 
     def _shared_address(self, at: tuple):
-        """Where offsets are sums, registers have one address: what is constant is no part of it."""
+        """(address, constant byte offset) of the element at the constant coordinates `at`, in addition to those of the thread.
+
+        In a linear layout (without swizzle) all registers share one address and differ only in the constant offset.
+        """
         e, source, buffer = self.e, self.source, self.source.buffer
         layout, shape, starts = buffer.type.layout, buffer.type.shape, list(source.starts)
         constant, linear = [0] * len(starts), layout.is_linear(shape)
@@ -145,7 +156,10 @@ class Access:
         return address, offset + moved * buffer.type.dtype.nbytes
 
     def predicate(self, reg: int, mask=None, owned: bool = False):
-        """Whether register `reg` takes part: in the region, in bounds, unmasked and (for stores) the first replica."""
+        """Whether register `reg` takes part in the access; None if it always does. It must be in bounds, no padding, and unmasked.
+
+        With `owned` (stores and atomics), only the thread with the first replica of an element takes part.
+        """
         e = self.e
         parts = list(self._points_bounds(reg) if self.points else self._region_bounds(reg))
         if self.tile is not None:
@@ -179,7 +193,7 @@ class Access:
             yield self.e.inside(self.source.buffer, d, i[reg] if isinstance(i, list) else i)
 
     def _ghosts(self, reg: int):
-        """A domain padded above the tile's shape has elements that are no part of the tile."""
+        """Tests that exclude padding: elements of the domain beyond the tile's shape."""
         e, t = self.e, self.tile
         at = e.register_coordinates(t, reg)
         for k, (extent, padded) in enumerate(zip(t.shape, t.domain)):
@@ -196,8 +210,8 @@ def _(e, call, source, other, mask):
         access = Access(e, source, None, plan)
         address, offset = access.address(0)
         value = e.vector_load(space, address, offset, dtype, [other], access.predicate(0, mask), cache)[0]
-        # The assembler keeps what steers loops, and all that follows from it, in uniform registers only if it can see that
-        # lanes agree, which it does of a shuffle's result.
+        # The assembler keeps loop bounds, and what is computed from them, in uniform registers only if it can prove that all
+        # lanes have the same value. It knows that of the result of a shuffle from one lane.
         steers = dtype.is_int and t.uniform >= Uniformity.WARP and e.threads >= 32 and not e.partial
         return e.shuffle("idx", value, 0) if steers else value
     access, result = Access(e, source, t, plan), [None] * e.registers(t)

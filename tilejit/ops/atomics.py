@@ -1,7 +1,8 @@
 """Atomic read-modify-write of elements of global and shared memory. PTX ISA, "atom", "red" and "Memory Consistency Model".
 
-A tile's element acts once, whoever holds copies of it; a scalar acts once for its scope, and every thread gets the old
-value. Where the operands differ by thread, and under a condition that does, each thread acts for itself.
+Each element of a tile is one atomic operation, even if several threads hold copies of it. A scalar is one operation for its
+execution scope, and every thread gets the old value; but if the operands or a condition around the call differ by thread,
+each thread performs its own.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ SCOPES = ("cta", "cluster", "gpu", "sys")
 
 _INTS = ("int32", "uint32", "int64", "uint64")
 
-# kind -> the dtypes that it takes
+# kind -> dtypes that it supports
 DTYPES = {
     "add":  (*_INTS, "float32", "float64", "float16", "bfloat16"),
     "max":  (*_INTS, "float32", "float64"),
@@ -46,9 +47,9 @@ DTYPES = {
 
 @op("writes", attrs=("kind", "sem", "scope", "each_thread"))
 def atomic_(place, value, compare, mask, kind, sem, scope, each_thread):
-    """The old elements of a region or of points, after ``element = kind(element, value)`` in one step.
+    """Perform ``element = kind(element, value)`` atomically on each element of a region or of points; returns the old elements.
 
-    Elements out of bounds, or where `mask` is false, do not act, and 0 is returned for them.
+    Elements out of bounds, or where `mask` is false, are left alone, and 0 is returned for them.
     """
 
 
@@ -66,7 +67,7 @@ def _(g: Builder, place, value, compare, mask, kind, sem, scope, each_thread):
 
 @dataclass(frozen=True)
 class AtomicPlan:
-    """How the elements are reached, in vectors where the hardware adds vectors, and whether the old values are used."""
+    """The access, in vectors where the hardware adds vectors, and in `returns` whether anything reads the old values."""
 
     access: AccessPlan
     returns: bool
@@ -78,7 +79,7 @@ def _plan(context, call: Call) -> AtomicPlan:
 
 
 def most_at_once(context, call: Call) -> int:
-    """The elements that one instruction changes at most: ``red`` adds .v4.f32, .v4.f16x2 and .v4.bf16x2 from sm_90 on, .f16x2 before."""
+    """How many elements one instruction changes at most. ``red`` adds .v4.f32, .v4.f16x2 and .v4.bf16x2 from sm_90 on, .f16x2 before."""
     t, attrs = call.args[0].type, call.attrs
     if attrs["kind"] != "add" or attrs["sem"] != "relaxed" or t.scope != "global" or not t.dtype.is_float or t.dtype.bits == 64:
         return 1
@@ -90,7 +91,7 @@ def most_at_once(context, call: Call) -> int:
 
 
 def used_values(context) -> set:
-    """Every value that something reads."""
+    """All values that some node or yield of the graph reads. Cached on the context."""
     found = context.__dict__.get("used")
     if found is None:
         found = context.used = set()
@@ -103,12 +104,12 @@ def used_values(context) -> set:
 
 
 def _copies(t: Tile) -> set[str]:
-    """The axes over which threads hold copies of a tile's elements."""
+    """The layout axes (laneid, warpid) along which threads hold copies of a tile's elements."""
     return {str(axis) for n, _, axis in t.layout.replicas if n > 1 and axis != "reg"}
 
 
 def replicated_scratch(call: Call) -> int:
-    """Values that one thread has reach threads of other warps through scratch."""
+    """Bytes of shared scratch memory needed to hand old values from the threads that perform the atomics to other warps."""
     t = call.result.type
     if not call.choice.plan.returns or call.attrs["each_thread"]:
         return 0

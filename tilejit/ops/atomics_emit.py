@@ -1,4 +1,4 @@
-"""Atomics as instructions: ``red`` where nobody wants the old value, ``atom`` where somebody does."""
+"""Emission of atomics: ``red`` if nothing reads the old value, otherwise ``atom``."""
 
 from __future__ import annotations
 
@@ -33,8 +33,11 @@ def _scalar(e, call, plan: AtomicPlan, place, value, compare, mask):
 
 
 def once_for_scope(e, call, predicate, issue):
-    """What ``issue(predicate)`` returns in the scope's first thread, in all of its threads. A release comes after a barrier of
-    the scope, an acquire before one; a call of each thread's own is ordered for that thread alone."""
+    """Run ``issue(predicate)`` in the scope's first thread and hand its result to all threads of the scope.
+
+    A barrier of the scope precedes a release and follows an acquire, so that they order the accesses of all its threads. If each
+    thread performs its own operation, it is issued in every thread, without a barrier.
+    """
     sem, returns = call.attrs["sem"], call.choice.plan.returns
     first = None if call.attrs["each_thread"] else e.first_thread()
     alone = first is None
@@ -57,12 +60,12 @@ def once_for_scope(e, call, predicate, issue):
 
 
 def through_scratch(t: Tile) -> bool:
-    """Whether the copies of a tile's elements are in several warps."""
+    """Whether several warps hold copies of a tile's elements."""
     return any(str(axis) == "warpid" for n, _, axis in t.layout.replicas if n > 1)
 
 
 def to_copies(e, call, t: Tile, values: list) -> list:
-    """What the threads of the first copies have, in all threads."""
+    """Hand the values of the threads that hold the first replica to the threads with the other replicas, by shuffle or scratch memory."""
     copies = [(n, stride, str(axis)) for n, stride, axis in t.layout.replicas if n > 1 and axis != "reg"]
     if through_scratch(t):
         e.scratch_store(call, values, t)
@@ -76,7 +79,7 @@ def to_copies(e, call, t: Tile, values: list) -> list:
 
 
 class _Unit:
-    """Issues the instructions of one atomic call at one address after the other."""
+    """Emits the instructions of one atomic call, address by address."""
 
     def __init__(self, e, call, place):
         self.e, self.kind = e, call.attrs["kind"]
@@ -84,14 +87,14 @@ class _Unit:
         self.space = place.buffer.type.scope
         sem, scope = call.attrs["sem"], call.attrs["scope"]
         if self.space == "shared" and sem == "relaxed" and not e.graph.launch.cluster:
-            scope = "cta"  # no other CTA can reach it
+            scope = "cta"  # without a cluster, no other CTA can access this shared memory
         self.sem, self.scope = sem, scope
 
     def head(self, word: str) -> str:
         return f"{word}.{self.sem}.{self.scope}.{self.space}"
 
     def issue(self, address, values: list, compare, predicate, returns: bool):
-        """One operation, of a vector if there are several values; the old value if it `returns`."""
+        """Emit one operation, a vector one if there are several values. Returns the old value if `returns`."""
         d, kind = self.dtype, self.kind
         if kind in ("max", "min") and d.is_float:
             return self._float_extreme(address, values[0], predicate)
@@ -106,7 +109,7 @@ class _Unit:
         return self._value(self._atom(f"{self.head('atom')}.{name}.{suffix}", address, operands, predicate))
 
     def _type(self) -> str:
-        """The type in the instruction's name: add wraps, so its s64 is u64; bits have no sign."""
+        """The type suffix of the instruction. There is no add.s64, but add.u64 gives the same bits; bitwise operations take .b types."""
         d = self.dtype
         if self.kind in ("and", "or", "xor", "exch", "cas"):
             return f"b{d.bits}"
@@ -120,13 +123,13 @@ class _Unit:
         return {16: int16, 32: int32, 64: int64}[self.dtype.bits]
 
     def _register(self, v):
-        """A value as the instruction takes it: 16-bit floats, and floats of operations on bits, as integers."""
+        """A value as an operand of the instruction: 16-bit floats, and the floats of ``exch``, are passed as integers."""
         if v.dtype.is_float and (v.dtype.bits == 16 or self.kind == "exch"):
             return self.e.ins(f"bitcast {v.typed} to {self._bits().llvm}", self._bits())
         return v
 
     def _value(self, old):
-        """What an instruction returned, as an element."""
+        """The result of an instruction as a value of the element's dtype."""
         d = self.dtype
         if old.dtype.llvm == d.llvm:
             return type(old)(self.e, old.text, d)
@@ -145,7 +148,7 @@ class _Unit:
         self.e.asm(f"{guard}{text} {self._place(0, offset)}, {names};", [], [base, *operands, *([predicate] if guard else [])])
 
     def _atom(self, text: str, address: tuple, operands: list, predicate, before=None):
-        """`before` is what the result is where the predicate is false."""
+        """Emit an ``atom``; its result is `before` (by default 0) where the predicate is false."""
         e, (base, offset) = self.e, address
         dtype = operands[0].dtype
         names = ", ".join(f"${n + 2}" for n in range(len(operands)))
@@ -167,11 +170,13 @@ class _Unit:
         self._red(f"{self.head('red')}.{suffix}", address, operands, predicate, "{" + names + "}" if len(operands) > 1 else names)
 
     def _float_extreme(self, address: tuple, value, predicate):
-        """max and min of floats by those of integers.
+        """max and min of floats, by integer atomics on their bits.
 
-        Bits of positive floats are in the order of signed integers, those of negative ones in the reverse order of
-        unsigned ones. A NaN with all bits set (but the sign, for max) stays whatever comes; one that was in memory
-        before may give way, and is put back when the old value shows it.
+        As signed integers, the bits of non-negative floats are in the order of the floats; as unsigned integers, those of
+        negative floats are in reverse order. So max is the signed maximum for a non-negative value and the unsigned minimum
+        for a negative one; min is the signed minimum and the unsigned maximum. A NaN value is replaced by one whose bits are
+        all set (for max, all but the sign), which no later value replaces. Another NaN in memory may be overwritten; where
+        the old value is a NaN, the former is written in its place.
         """
         e, d, up = self.e, self.dtype, self.kind == "max"
         bits, n = self._bits(), d.bits
@@ -190,7 +195,7 @@ class _Unit:
         return result
 
     def _add_by_exchange(self, address: tuple, value, predicate):
-        """bfloat16 before sm_90: read, add in float32, round, and compare-and-swap until nobody came between."""
+        """Add of bfloat16 before sm_90: a compare-and-swap loop that adds in float32 and rounds, until no other thread intervened."""
         e, (base, offset) = self.e, address
         place = self._place(1, offset)
         text = (f"{{ .reg .pred q; .reg .b16 was, now, zero; .reg .b32 w; .reg .f32 f; @!$3 bra DONE; mov.b16 zero, 0; "

@@ -15,7 +15,7 @@ from .language import binary, uniform_scalar
 
 @op("syncs", attrs=("count", "n"))
 def mbarrier_init(count, n):
-    """`n` mbarriers of `count` arrivals each, initialised and made visible at the kernel's start."""
+    """`n` mbarriers that expect `count` arrivals each, initialised and made visible at the kernel's start."""
 
 
 @mbarrier_init.infer
@@ -35,17 +35,18 @@ def _(e, call):
 
 @builtin
 def mbarrier(g: Builder, count=1, n=None):
-    """One mbarrier that completes a phase after `count` arrivals (and all expected bytes), or `n` of them, indexable.
+    """An mbarrier that completes a phase after `count` arrivals (and all expected bytes); with `n`, an indexable array of them.
 
-    All barriers live in one block, initialised by thread 0 at the kernel's entry and visible to the CTA (the cluster)
-    before anything else runs. `count` counts arriving scope instances, not threads.
+    All barriers lie in one block of shared memory. Thread 0 initialises them at the kernel's entry, and they are visible to
+    the CTA (and the cluster) before anything else runs. An execution scope arrives once, not once per thread, and `count`
+    counts these arrivals.
     """
     made = initialised(g, count, 1 if n is None else n)
     return made if n is not None else g.call(mbarrier_at, made, Const(0, int32), peer=False)
 
 
 def initialised(g: Builder, count, n, name: str = "mbarrier") -> Value:
-    """`n` of `mbarrier`; `name` is that of a ring's barriers."""
+    """Create `n` mbarriers, hoisted to the kernel's start. `name` is their name in the graph."""
     for what, value in (("count", count), ("n", n)):
         if isinstance(value, bool) or not isinstance(value, int):
             raise g.error(f"{what} is a constant, not {describe(value)}")
@@ -60,7 +61,7 @@ def initialised(g: Builder, count, n, name: str = "mbarrier") -> Value:
 
 @op("pure", attrs=("peer",))
 def mbarrier_at(barriers, at, peer, rank=None):
-    """One of several mbarriers, this CTA's or (`peer`) the one at the same place in CTA `rank` of the cluster."""
+    """The mbarrier with index `at`: this CTA's, or with `peer` the one at the same address in CTA `rank` of the cluster."""
 
 
 @mbarrier_at.infer
@@ -92,7 +93,7 @@ def index(g: Builder, value: Value, items: tuple) -> Value:
 
 
 def _act(name: str, doc: str):
-    """Declare an operation on one barrier with one number (bytes, arrivals or a phase)."""
+    """Declare an operation on one barrier and one number (of bytes or arrivals, or a phase)."""
     def declaration(barrier, number): ...
     declaration.__name__, declaration.__doc__ = f"mbarrier_{name}", doc
     declared = op("syncs")(declaration)
@@ -128,7 +129,7 @@ test_op = _act("test", "Whether the phase of parity `number` has completed.")
 
 @method(BarrierRef)
 def arrive(g, barrier, n=1):
-    """Arrive `n` times: one elected thread per scope instance, after the scope's ordinary accesses are ordered."""
+    """Arrive `n` times at the barrier, once for the whole scope: one elected thread arrives, after the accesses of all its threads."""
     if isinstance(n, int) and not 1 <= n < 1 << 20:
         raise g.error(f"a scope arrives 1 to {(1 << 20) - 1} times, not {n}")
     g.call(arrive_op, barrier, uniform_scalar(g, n, "n"))
@@ -148,23 +149,23 @@ def arrive_expect_tx(g, barrier, nbytes):
 
 @method(BarrierRef)
 def wait(g, barrier, phase):
-    """Every thread of the scope waits until the phase of parity `phase` (mod 2) has completed.
+    """Every thread of the scope waits until the phase with parity `phase` (mod 2) has completed.
 
-    A fresh barrier is in phase 0, so ``wait(phase=1)`` returns at once. All warps of the scope must be past the wait before the phase after
-    that one completes, of the same barrier: one that lags would wait for a later phase of the same parity.
+    A new barrier is in phase 0, so ``wait(phase=1)`` returns at once. All warps of the scope must have passed the wait before the
+    barrier completes its next phase: a warp that lags behind would wait for the one after that, which has the same parity.
     """
     g.call(wait_op, barrier, _parity(g, phase))
 
 
 @method(BarrierRef)
 def test(g, barrier, phase):
-    """Whether the phase of parity `phase` (mod 2) has completed, for each thread."""
+    """Whether the phase with parity `phase` (mod 2) has completed. Each thread tests for itself."""
     return g.call(test_op, barrier, _parity(g, phase))
 
 
 @method(BarrierRef)
 def peer(g, barrier, rank):
-    """The barrier at the same place in CTA `rank` of the cluster."""
+    """The barrier at the same address in CTA `rank` of the cluster."""
     call = g.definitions[barrier]
     return g.call(mbarrier_at, call.args[0], call.args[1], uniform_scalar(g, rank, "a rank"), peer=True)
 
@@ -194,11 +195,10 @@ def _(e, call, barrier):
 
 @method(BarrierRef)
 def arrive_on_copies(g, barrier, noinc=False):
-    """Each thread of the scope arrives when the ``cp.async`` copies that it has issued so far have landed, and goes on at once: an
-    alternative to groups.
+    """Have each thread of the scope arrive once the ``cp.async`` copies that it has issued so far have landed. Does not block.
 
-    Without `noinc` each thread first adds one to the arrivals that the phase waits for, so that `count` need not know of it;
-    with it the barrier's `count` counts the threads. (PTX ISA, ``cp.async.mbarrier.arrive``.)
+    An alternative to groups. Without `noinc`, each thread first adds one pending arrival to the phase, so that the barrier's
+    `count` need not include it; with `noinc`, `count` includes one arrival of each thread. (PTX ISA, ``cp.async.mbarrier.arrive``.)
     """
     g.call(arrive_on_copies_, barrier, noinc=noinc)
 
@@ -218,7 +218,7 @@ def _parity(g: Builder, phase):
 # -- groups, fences, barriers without operands --------------------------------------------------------------------------
 
 def _plain(name: str, doc: str, attrs: tuple[str, ...] = (), check=None):
-    """Declare an operation without operands; its rules are the machine's and the emitter's methods of the same name."""
+    """Declare an operation without operands. Its rules call the methods of the same name of the simulator and the emitter."""
     parameters = ", ".join(attrs)
     scope: dict = {}
     exec(f"def {name}({parameters}): ...", scope)
@@ -274,7 +274,7 @@ cluster_wait = _plain("cluster_wait", "Wait until every thread of the cluster ha
 
 @op("syncs", attrs=("n", "read"))
 def bulk_wait(n, read=False):
-    """Wait until at most `n` of the thread's bulk store groups are pending (`read`: until their source may be reused)."""
+    """Wait until at most `n` of the thread's bulk store groups are pending; with `read`, only until their sources may be reused."""
 
 
 @bulk_wait.infer
@@ -296,18 +296,18 @@ def _(e, call):
 
 @builtin
 def cluster_sync(g: Builder):
-    """Wait until every thread of the cluster is here."""
+    """Barrier of all threads of the cluster: arrive, and wait until every thread has."""
     g.call(cluster_arrive)
     g.call(cluster_wait)
 
 
 def waits_for_grids(call: Call) -> bool:
-    """Whether a call is ``griddepcontrol_wait``, by either of its names."""
+    """Whether a call is ``griddepcontrol_wait``, or the same instruction by ``tile.ptx``."""
     return call.op is griddepcontrol_wait or call.attrs.get("form") == "griddepcontrol.wait"
 
 
 def awaits_copies(call: Call) -> bool:
-    """Whether a call waits for copies by ``cp.async``, or lets them arrive on a barrier, by any of its names."""
+    """Whether a call waits for ``cp.async`` copies or has them arrive at a barrier; also by ``tile.ptx`` or inline PTX."""
     text = call.attrs.get("form") or call.attrs.get("text") or ""
     return call.op in (cp_async_wait, arrive_on_copies_) or "cp.async.wait" in text or "cp.async.mbarrier.arrive" in text
 
@@ -317,7 +317,7 @@ FENCE_SCOPES = ("cta", "cluster", "gpu", "sys")
 
 @op("syncs", attrs=("scope",))
 def threadfence(scope="gpu"):
-    """Order the thread's memory accesses before it against those after it, as seen by `scope` (PTX ISA, ``fence.acq_rel``)."""
+    """Order each thread's memory accesses before the fence with those after it, as seen by the threads of `scope` (PTX ISA, ``fence.acq_rel``)."""
 
 
 @threadfence.infer

@@ -1,4 +1,4 @@
-"""Other views of a buffer's memory: its bytes as another dtype, shape and layout, its dimensions in another order."""
+"""Views of a buffer's memory: as another dtype, shape and layout, or with permuted dimensions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .tmem.alloc import columns_of, tensor_layout
 
 @op("pure", attrs=("dtype", "shape", "layout", "offset"))
 def buffer_view(buffer, dtype, shape, layout, offset):
-    """The memory of a buffer from byte `offset` on, with another dtype, shape and layout."""
+    """The memory of a buffer, from byte `offset` on, with another dtype, shape and layout."""
 
 
 @buffer_view.infer
@@ -43,15 +43,18 @@ def _(e, call, buffer):
 
 @method(Buffer, Region, name="view")
 def _view(g: Builder, x: Value, dtype=None, shape=None, layout=None):
-    """The same bytes as `dtype`, `shape` and `layout` (row-major by default; the buffer's own dtype and shape).
+    """The same bytes as another `dtype`, `shape` and `layout`.
 
-    `x` is a buffer, or rows that lie in one piece, from a constant place on: so one allocation serves several purposes, one
-    after the other. It may also be one of the buffer's parts along its first dimension, as a ring's slot is. The view takes no
-    more bytes than `x` has, and begins at a multiple of 128 bytes (1024 where it is swizzled), as TMA and the tensor cores need it.
-    What one view has written, threads read through another after a barrier.
+    By default the dtype and shape are those of `x` (with the last extent adapted to another element size), and the layout is
+    row-major.
 
-    Of tensor memory, `x` is a buffer, and the view lies in its columns, from the first on, in the lanes that `layout` says (by
-    default those of `x`, or one row in each where the shape is another).
+    `x` is a shared buffer, or a contiguous region of one that starts at constant indices; thus one allocation can serve several
+    purposes, one after the other. It may also be one of a buffer's parts along its first dimension, such as a slot of a ring. The
+    view must not be larger than `x`, and must begin at a multiple of 128 bytes (1024 if it is swizzled), as TMA and the tensor cores
+    require. A barrier must separate writes through one view from other threads' reads through another.
+
+    In tensor memory, `x` is a whole buffer. The view starts at its first column, and `layout` says in which lanes the rows are (by
+    default as in `x`, or one row in each lane if the shape differs).
     """
     if x.type.scope == "tmem":
         return _tensor_view(g, x, dtype, shape, layout)
@@ -96,7 +99,10 @@ def _tensor_view(g: Builder, x: Value, dtype, shape, layout) -> Value:
 
 
 def _slot(g: Builder, x: Value) -> tuple[Value, Value, int] | None:
-    """(buffer, which of its parts along its first dimension, bytes of each) where `x` is such a part, chosen at run time."""
+    """(buffer, index, bytes from one part to the next) if `x` is one part of a shared buffer along its first dimension, with a run-time index.
+
+    None for anything else, and for a layout in which the parts are not apart from each other.
+    """
     if isinstance(x.type, Buffer):
         return None
     buffer, which, *starts = g.definitions[x].args
@@ -110,7 +116,7 @@ def _slot(g: Builder, x: Value) -> tuple[Value, Value, int] | None:
 
 
 def _of_all_slots(g: Builder, slot: tuple, view: Buffer) -> Buffer:
-    """The view of every part of the buffer, one after the other."""
+    """The type of the view of all parts of the buffer: `view` with the parts as an additional first dimension."""
     buffer, _, nbytes = slot
     t, needed = view.layout, 1024 if view.layout.swizzle is not None else 128
     if nbytes % needed:
@@ -123,7 +129,7 @@ def _of_all_slots(g: Builder, slot: tuple, view: Buffer) -> Buffer:
 
 @method(Buffer, name="reshape")
 def _reshape(g: Builder, x: Value, shape, *more):
-    """The same elements of shared memory, in row-major order of the indices, as an array of another shape; one extent may be -1."""
+    """The same elements of shared memory, in row-major order of their indices, with another shape. One extent may be -1."""
     _own_shared(g, x, "reshape")
     shape = completed(g, as_tuple((shape, *more)), prod(shape_of(x.type.dtype, x.type.shape)))
     shape, _ = laid_out(g, shape, x.type.dtype, None)
@@ -135,7 +141,7 @@ def _reshape(g: Builder, x: Value, shape, *more):
 
 @method(Buffer, name="permute")
 def _permute(g: Builder, x: Value, dims, *more):
-    """The same elements of shared memory with the dimensions in another order: dimension i is `dims[i]` of the buffer."""
+    """The same elements of shared memory with permuted dimensions: dimension i of the result is dimension ``dims[i]`` of the buffer."""
     _own_shared(g, x, "permute")
     rank, dims = len(x.type.shape), as_tuple((dims, *more))
     if not all(isinstance(d, int) for d in dims) or sorted(dims) != list(range(rank)):
@@ -158,13 +164,13 @@ def _own_shared(g: Builder, x: Value, what: str) -> None:
 
 
 def _root(g: Builder, x: Value) -> tuple[Value, int]:
-    """The allocation behind a buffer, and the byte of it where the buffer begins."""
+    """The allocation that a buffer is a view of (or is), and the byte at which the buffer begins in it."""
     call = g.definitions[x]
     return (call.args[0], call.attrs["offset"]) if call.op is buffer_view else (x, 0)
 
 
 def _piece(g: Builder, x: Value) -> tuple[Value, int, int]:
-    """The buffer behind `x`, the byte of it where `x` begins, and the bytes that `x` has in one piece."""
+    """The buffer that `x` is a region of (or is), the byte at which `x` begins in it, and the bytes of `x`. An error unless it is contiguous."""
     if isinstance(x.type, Buffer):
         _own_shared(g, x, "view")
         return x, 0, x.type.nbytes
@@ -188,7 +194,7 @@ def _piece(g: Builder, x: Value) -> tuple[Value, int, int]:
 
 
 def _recast(g: Builder, x: Value, dtype) -> tuple[int, ...]:
-    """The shape of `x` as elements of another size: the last extent changes."""
+    """The shape of `x` seen as elements of another size, which changes the last extent."""
     *outer, last = x.type.shape or (1,)
     bits = last * x.type.dtype.bits
     if bits % dtype.bits:

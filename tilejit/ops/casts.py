@@ -1,4 +1,4 @@
-"""Values of one dtype as another: casts of the number, and of the bits."""
+"""Conversion between dtypes: casts, which convert the number, and bitcasts, which keep the bits."""
 
 from __future__ import annotations
 
@@ -12,13 +12,17 @@ from .elementwise import result_type
 
 @op("pure", attrs=("dtype", "exact"))
 def cast(x, dtype, exact):
-    """`x` as `dtype`.
+    """Convert `x` to `dtype`.
 
-    Float to a narrower float rounds to nearest even; to floats of 8 bits and less it saturates at the largest finite value (PTX
-    ISA ``cvt.satfinite``). NaN stays NaN, and becomes the largest value of those of 4 and 6 bits, which have none. float8_e8m0fnu
-    holds powers of two: the nearest one, of two the larger; 0 becomes the least one, a negative number NaN. Float to integer
-    truncates and saturates, NaN gives 0 (PTX ISA ``cvt.rzi``). Integer to a narrower integer keeps the low bits. To bool: whether
-    it is not 0. An `exact` cast, of a weak number that adapts, changes no value: the simulator checks it.
+    - Float to narrower float rounds to nearest even. Floats of 8 bits and less saturate at the largest finite value (PTX ISA
+      ``cvt.satfinite``). NaN stays NaN; floats of 4 and 6 bits have no NaN, and get their largest value.
+    - float8_e8m0fnu holds powers of two. It gets the nearest one, of two equally near the larger. 0 becomes the smallest one, and
+      a negative number NaN.
+    - Float to integer truncates and saturates; NaN becomes 0 (PTX ISA ``cvt.rzi``).
+    - Integer to narrower integer keeps the low bits.
+    - To bool: whether the number is not 0.
+
+    An `exact` cast, of a weak integer that adapts to another dtype, must not change the value. The simulator checks this.
     """
 
 
@@ -28,7 +32,7 @@ def _(g, x, dtype, exact=None):
 
 
 def cast_array(x: np.ndarray, source: DType, target: DType) -> np.ndarray:
-    """A cast as the hardware makes it."""
+    """`x` converted from `source` to `target`, with the same results as the hardware's conversions."""
     with np.errstate(all="ignore"):
         if target.kind == "bool":
             return x != 0
@@ -47,7 +51,7 @@ def cast_array(x: np.ndarray, source: DType, target: DType) -> np.ndarray:
 
 
 def _to_narrow(x: np.ndarray, target: DType) -> np.ndarray:
-    """float32 to a float of at most 8 bits."""
+    """Convert float32 to a float of at most 8 bits."""
     import ml_dtypes
     largest = float(ml_dtypes.finfo(target.np).max)
     if target.name == "float8_e8m0fnu":
@@ -59,22 +63,27 @@ def _to_narrow(x: np.ndarray, target: DType) -> np.ndarray:
 
 
 def cast_number(x: bool | int | float, source: DType, target: DType) -> bool | int | float:
-    """A cast of a constant, as `cast_array` makes it."""
+    """`cast_array` of one constant."""
     with np.errstate(all="ignore"):
         result = cast_array(np.asarray(x).astype(source.np), source, target)
     return bool(result) if target.kind == "bool" else int(result) if target.is_int else float(result)
 
 
 def _round_once(x: np.ndarray, target: DType) -> np.ndarray:
-    """64 bits, or an integer of 32, to 16 through float32 rounded to odd, so that the second rounding is the only one that matters."""
+    """Convert a 64-bit number or a 32-bit integer to a 16-bit float.
+
+    It goes through float32 with rounding to odd, which does not affect the second rounding.
+    """
     if target.name == "float16" and x.dtype == np.float64:
         return x.astype(np.float16)
     return _rounded_to_odd(_short(x)).astype(target.np)
 
 
 def _short(x: np.ndarray) -> np.ndarray:
-    """Large integers with whatever their last 12 bits hold as the next bit, far below what bfloat16 rounds: float64 holds them. Others as they
-    are."""
+    """`x` with the low 12 bits of large 64-bit integers folded into the next bit (a sticky bit), so that float64 holds them exactly.
+
+    That bit is far below the last one that a 16-bit float keeps, and only says that the number is inexact.
+    """
     if x.dtype.kind not in "iu" or x.dtype.itemsize < 8:
         return x
     low = x & 4095
@@ -82,7 +91,7 @@ def _short(x: np.ndarray) -> np.ndarray:
 
 
 def _rounded_to_odd(x: np.ndarray) -> np.ndarray:
-    """Numbers as float32, inexact ones with an odd last bit."""
+    """`x` rounded to float32 by round-to-odd: an inexact result is truncated, and its last bit set."""
     wide = x.astype(np.float64)
     near = wide.astype(np.float32)
     bits = near.view(np.uint32)
@@ -115,7 +124,7 @@ def _(e, call, x):
 
 @op("pure", attrs=("dtype",))
 def bitcast(x, dtype):
-    """The bits of `x` as another dtype of as many bits."""
+    """Reinterpret the bits of `x` as another dtype of the same width."""
 
 
 @bitcast.infer

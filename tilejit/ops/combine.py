@@ -1,6 +1,6 @@
-"""How a reduction or scan joins two partial results: one of the known operations, or a function of the kernel's author.
+"""How a reduction or scan combines two partial results: by a known operation, or by a function of the kernel's author.
 
-A partial result is a tuple, one entry for each tile that is reduced. `emit` works on the values of one thread,
+A partial result is a tuple with one entry for each tile that is reduced. `emit` works on the values of one thread,
 `simulate` on arrays of any shape.
 """
 
@@ -24,8 +24,11 @@ from .language import converted
 
 
 class Combine:
-    """What a reduction combines by. `identity` is a tuple of numbers that change nothing, or None; `commutative` says
-    that both orders give the same bits, so that lanes which exchange partial results agree on them."""
+    """A combining operation. `identity` is a tuple of numbers that is its identity element, or None.
+
+    `commutative` means that both orders of the operands give the same bits, so that two lanes that exchange their partial
+    results get the same result.
+    """
 
     name: str
     identity: tuple | None = None
@@ -49,8 +52,8 @@ def _extreme(dtype: DType, largest: bool):
     return high if largest else low
 
 
-# name -> op, identity of a dtype, the word of the one-instruction reduction of a warp. -0.0 changes no float when
-# added, +0.0 would make -0.0 positive.
+# name -> op, identity for a dtype, the operation of the instruction that reduces a whole warp (redux). The identity of a
+# float sum is -0.0: adding it changes no float, while adding +0.0 would turn -0.0 into +0.0.
 KNOWN = {
     "sum":  (ew.add,     lambda d: -0.0 if d.is_float else 0,               "add"),
     "prod": (ew.mul,     lambda d: 1,                                       None),
@@ -61,7 +64,7 @@ KNOWN = {
     "xor":  (ew.bit_xor, lambda d: False if d.kind == "bool" else 0,        "xor"),
 }
 
-# Without the flag `contract`: a product before a sum must not be fused into it, or the order would not decide the bits.
+# Emitted without LLVM's flag `contract`. If a multiplication were fused into a sum, the order would not determine the result's bits.
 _PLAIN = {("sum", "float"): "fadd", ("prod", "float"): "fmul"}
 
 
@@ -76,7 +79,7 @@ class Known(Combine):
         self.name, self.dtype = name, dtype
         self.op, identity, self.word = KNOWN[name]
         self.identity = (identity(dtype),)
-        # float64 has no NaN-propagating instruction: what is emitted picks one of two NaNs.
+        # float64 has no max.NaN or min.NaN; of two NaNs, the code emitted instead picks one by their order.
         self.commutative = not (name in ("max", "min") and dtype.bits == 64 and dtype.is_float)
 
     def __repr__(self) -> str:
@@ -92,7 +95,7 @@ class Known(Combine):
         return (_UFUNC[self.name](a[0], b[0]),)
 
     def of_warp(self, target: str) -> str | None:
-        """The word of the instruction that reduces a whole warp, if the target has one for this dtype."""
+        """The operation of the instruction that reduces a whole warp (redux), if the target has it for this dtype."""
         d, word = self.dtype, self.word
         if d.kind == "bool":
             return word if word in ("and", "or") else {"max": "or", "min": "and"}.get(word)
@@ -109,7 +112,7 @@ _UFUNC = {"sum": np.add, "prod": np.multiply, "max": extreme_of_arrays("max"), "
 # -- a function of the kernel's author -----------------------------------------------------------------------------------
 
 class Traced(Combine):
-    """A function of two tuples of scalars, as a block over its parameters."""
+    """A traced function of two tuples of scalars: a block of the graph and its parameters."""
 
     def __init__(self, params: tuple[Value, ...], body: Block):
         self.params, self.body = params, body
@@ -134,8 +137,10 @@ class Traced(Combine):
 
 
 class Guarded(Combine):
-    """A combine without identity over partial results of which some are of no element: the last entry says which are of
-    one."""
+    """A Combine without identity, on partial results that may be empty (of padding or of no element).
+
+    An additional last entry, a bool, says whether the partial result is of at least one element.
+    """
 
     def __init__(self, inner: Combine):
         self.inner = inner
@@ -160,15 +165,17 @@ class Guarded(Combine):
 
 
 def grouped(x: Any, parts: tuple) -> Any:
-    """One part for each tile of `x`, as `x` groups them: a named tuple, a tuple, or the one alone."""
+    """`parts`, one for each tile of `x`, in the same container as `x`: a named tuple, a tuple, or a single part alone."""
     if not isinstance(x, tuple):
         return parts[0]
     return type(x)._make(parts) if hasattr(x, "_make") else parts
 
 
 def trace(g: Builder, function: Any, x: Any, what: str) -> Combine:
-    """`function` of two scalars, or of two groups of scalars, one for each tile of `x`, as a Combine. CompilationError for what it
-    may not do."""
+    """Trace `function` to a Combine. It takes two scalars, or two tuples of scalars with one entry for each tile of `x`.
+
+    CompilationError if it does what a combining function may not do; `what` names the reduction in the message.
+    """
     dtypes = tuple(item.type.dtype for item in (x if isinstance(x, tuple) else (x,)))
     make = lambda word: tuple(Value(f"{word}{n}", Scalar(d, Uniformity.THREAD), g.loc) for n, d in enumerate(dtypes))
     a, b = make("a"), make("b")
@@ -200,7 +207,7 @@ def _returned(g: Builder, x: Any, dtype: DType, what: str) -> Operand:
 
 
 def _check(g: Builder, body: Block, params: set[Value], what: str) -> None:
-    """A combine computes from its operands alone: it runs in another order, and on other threads, than it is written."""
+    """Check that a function computes from its operands alone, since it runs in any order and on any thread."""
     made = set(params)
     for node in walk(body):
         match node:
@@ -225,7 +232,7 @@ def _check(g: Builder, body: Block, params: set[Value], what: str) -> None:
 
 
 def _known(a, b, body: Block, dtypes) -> Combine | None:
-    """The known operation that a traced function is, if it is one."""
+    """The known operation that a traced function consists of, or None."""
     if len(dtypes) != 1 or len(body.nodes) != 1 or not isinstance(body.nodes[0], Call):
         return None
     call = body.nodes[0]
@@ -237,7 +244,7 @@ def _known(a, b, body: Block, dtypes) -> Combine | None:
 
 @dataclass
 class _Run:
-    """Evaluates a block of scalar code on arrays: both ways of a branch, and loops until no element goes on."""
+    """Evaluates a block of scalar code on arrays. Both sides of a branch are run, and a loop until no element continues."""
 
     m: Any
     env: dict[Value, Any]
@@ -284,7 +291,7 @@ class _Run:
             self.block(node.body, active)
             self._carry(node, active)
             before, index = index, (index + step).astype(node.index.type.dtype.np)
-            active = active & ((index > before) == (step > 0))  # no trip after one whose index wraps
+            active = active & ((index > before) == (step > 0))  # the loop ends when its index wraps
         for carry in node.carried:
             self.env[carry.result] = self.env[carry.inner]
 

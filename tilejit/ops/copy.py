@@ -1,4 +1,4 @@
-"""``copy``: the synchronous copy between global and shared memory, through registers."""
+"""``copy``: the synchronous copy between global and shared memory, by loads and stores through registers."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def _(e, call, dst, src):
 
 @builtin
 def copy(g: Builder, dst, src, variant=None):
-    """Copy the region `src` to the region `dst`, between any two of global and shared memory.
+    """Copy the region `src` to the region `dst`. Each is in global or shared memory.
 
-    The threads of the scope share the elements; nothing is waited for, and nothing synchronises the threads (``sync()``
-    does, where others read what was written). Both sides have one dtype and equal extents other than 1. Reads out of
-    bounds give 0, writes out of bounds are dropped, to the element. `variant` names the path. `src` may be a register tile
-    where `dst` is tensor memory.
+    The threads of the scope share the elements. The copy does not synchronise them: call ``sync()`` before other threads
+    read what was written. Both sides must have the same dtype and, apart from extents of 1, the same extents. Elements that
+    are out of bounds are read as 0, and not written. `variant` names the variant to use. If `dst` is tensor memory, `src`
+    may be a register tile.
     """
     collective(g, "copy")
     if moves_tile(g, "copy", dst, src, wait=True, variant=variant):

@@ -1,4 +1,4 @@
-"""Tiles from scalars: constants, splat, arange, full, zeros."""
+"""Creation of tiles: constants, splat, arange, full, zeros, ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..types import Scalar, Tile, Uniformity
 
 @op("pure")
 def constant(x):
-    """A constant as a value of its own."""
+    """A constant as a value of the graph."""
 
 
 @constant.infer
@@ -55,7 +55,7 @@ def _(e, call, x):
 
 @op("pure", attrs=("start", "stop", "axis"))
 def iota(start, stop, axis):
-    """The integers from `start` to `stop` as an int32 tile of one dimension."""
+    """The integers ``start, ..., stop - 1`` as a one-dimensional int32 tile."""
 
 
 @iota.infer
@@ -77,7 +77,7 @@ def _(e, call):
 
 @op("pure", attrs=("shape", "axis"))
 def indices(shape, axis):
-    """The index along `axis` of each element of a tile of `shape`."""
+    """An int32 tile of `shape` that holds the index of each element along `axis`."""
 
 
 @indices.infer
@@ -97,12 +97,12 @@ def _(e, call):
     return [e.as_value(e.coordinates(t, r)[call.attrs["axis"]], int32) for r in range(e.registers(t))]
 
 
-splat.rules["free"] = iota.rules["free"] = indices.rules["free"] = True  # made anew in whatever layout a use asks for
+splat.rules["free"] = iota.rules["free"] = indices.rules["free"] = True  # recomputed in whichever layout a use needs
 
 
 @builtin
 def arange(g: Builder, start, stop=None):
-    """The int32 tile ``[start, ..., stop - 1]``, or ``[0, ..., start - 1]`` with one argument. Both are constants."""
+    """The int32 tile ``[start, ..., stop - 1]``, or ``[0, ..., start - 1]`` with one argument. The arguments are constants."""
     start, stop = (0, start) if stop is None else (start, stop)
     for bound in (start, stop):
         constant_integer(g, bound, "a bound of arange", "the bounds of arange are constants; add a run-time start afterwards, as in "
@@ -115,8 +115,11 @@ def arange(g: Builder, start, stop=None):
 
 @builtin
 def fragment_index(g: Builder, t, axis):
-    """An int32 tile of the shape of `t` that holds each element's index along `axis`, in the layout of `t` where both meet:
-    every thread makes the indices of its own elements, and no data move. For masks and positions."""
+    """An int32 tile of the shape of `t` that holds the index of each element along `axis`, for masks and positions.
+
+    Where it is combined with `t` it has the layout of `t`: every thread computes the indices of its own elements, and no
+    data are moved.
+    """
     tile = type_of(t)
     if not isinstance(tile, Tile):
         raise g.error(f"fragment_index takes a tile, not {describe(t)}")
@@ -126,7 +129,7 @@ def fragment_index(g: Builder, t, axis):
 
 
 def constant_integer(g: Builder, x, what: str, otherwise: str) -> int:
-    """`x`, unless it is no constant integer: then the error is what a float needs, or `otherwise`."""
+    """`x`, which must be a constant integer. For a float the error suggests ``//``, for anything else it is `otherwise`."""
     if isinstance(x, float):
         raise g.error(f"{what} is an integer, not {x!r}; // divides integers")
     if isinstance(x, bool) or not isinstance(x, int):
@@ -135,7 +138,7 @@ def constant_integer(g: Builder, x, what: str, otherwise: str) -> int:
 
 
 def checked_shape(g: Builder, shape) -> tuple[int, ...]:
-    """A tile's shape: constants of at least 0."""
+    """`shape` as a tuple. CompilationError unless its extents are constant integers of at least 0."""
     shape = shape if isinstance(shape, tuple) else (shape,)
     for extent in shape:
         if not isinstance(type_of(extent), Scalar):
@@ -148,7 +151,7 @@ def checked_shape(g: Builder, shape) -> tuple[int, ...]:
 
 @builtin
 def full(g: Builder, shape, value, dtype=None):
-    """A tile of `shape` that holds `value` everywhere, of its dtype or `dtype`; a tile is repeated as NumPy broadcasts."""
+    """A tile of `shape` filled with `value`, in `dtype` or by default that of `value`. If `value` is a tile, it is broadcast as in NumPy."""
     from .language import coerce, number
     held, shape = number(g, value).dtype, checked_shape(g, shape)
     return coerce(g, value, Tile(held if dtype is None else dtype_of(dtype), shape))
@@ -156,13 +159,13 @@ def full(g: Builder, shape, value, dtype=None):
 
 @builtin
 def zeros(g: Builder, shape, dtype=float32):
-    """A tile of `shape` that holds 0 everywhere."""
+    """A tile of `shape` filled with 0."""
     from .language import converted
     return g.call(splat, converted(g, 0, dtype_of(dtype)), shape=checked_shape(g, shape))
 
 
 @builtin
 def ones(g: Builder, shape, dtype=float32):
-    """A tile of `shape` that holds 1 everywhere."""
+    """A tile of `shape` filled with 1."""
     from .language import converted
     return g.call(splat, converted(g, 1, dtype_of(dtype)), shape=checked_shape(g, shape))

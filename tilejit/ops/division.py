@@ -1,4 +1,4 @@
-"""Division of integers, ``x // y`` and ``x % y``: rounded down as in Python, with an answer for every divisor."""
+"""Integer division, ``x // y`` and ``x % y``: rounded down as in Python, and defined for every divisor."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ from .elementwise import INTEGER, elementwise, map_registers
 
 @dataclass(frozen=True)
 class Division:
-    """What may be of a division: both sides are `natural`, so that the unsigned instruction serves; a divisor of 0; one of -1 under the
-    least integer, which `wraps`."""
+    """Which cases a division has to handle.
+
+    `natural`: both operands are non-negative, so that the unsigned instruction can be used. `by_zero`: the divisor may be 0.
+    `wraps`: the least integer may be divided by -1, which overflows.
+    """
 
     natural: bool
     by_zero: bool
@@ -25,7 +28,11 @@ class Division:
 
 
 def _division(context, call) -> Division | None:
-    """What is known of a division of scalars by what is no constant."""
+    """The plan of a division of scalars, from the operands' value ranges.
+
+    None for tiles, and if the divisor is a constant and an operand may be negative: the emitter then decides by dtype and
+    divisor alone (`_unknown`).
+    """
     x, y = call.args
     if isinstance(type_of(x), Tile):
         return None
@@ -37,14 +44,17 @@ def _division(context, call) -> Division | None:
 
 
 def _unknown(dtype: DType, y) -> Division:
-    """What may be of a division by `y`, of which a constant tells itself."""
+    """The cases of a division by `y` if nothing is known of the operands but their dtype and, if it is a constant, the divisor."""
     by = int(y.text) if y.text.lstrip("-").isdigit() else None
     return Division(dtype.kind == "uint", by in (None, 0), dtype.kind == "int" and by in (None, -1))
 
 
 def _divides(op: Op, name: str, signed, by_none) -> None:
-    """The rules of a division: LLVM leaves that by 0 undefined, and that of the least integer by -1; here the answers are those that
-    `_int_division` gives, and `by_none` for divisors of 0 and -1."""
+    """Register the rules of a division. `signed` emits the plain signed one.
+
+    LLVM leaves division by 0, and of the least integer by -1, undefined. Where they are possible, the division is done with a
+    divisor of 1 instead, and `by_none` gives the result for divisors of 0 and -1; it is that of `_int_division`.
+    """
     def one(e, dtype, x, y, known: Division | None = None):
         known = known or _unknown(dtype, y)
         if known.by_zero or known.wraps:
@@ -71,7 +81,7 @@ def _emit_floordiv(e, dtype, x, y):
 
 
 def _crossed(e, dtype, remainder, y):
-    """Whether truncating division rounded towards zero where Python rounds down: a remainder of the other sign."""
+    """Whether truncating division rounded up where Python rounds down: the remainder is not 0 and its sign differs from the divisor's."""
     signs = e.ins(f"xor {dtype.llvm} {remainder.text}, {y.text}", dtype)
     differ = e.ins(f"icmp slt {dtype.llvm} {signs.text}, 0", bool_)
     nonzero = e.ins(f"icmp ne {dtype.llvm} {remainder.text}, 0", bool_)
@@ -95,7 +105,7 @@ def _rest_of_none(e, dtype, x, y):
 
 
 def _int_division(function):
-    """NumPy's floor division, in which the least integer by -1 is itself; where the divisor is 0, 0, or x for the remainder."""
+    """NumPy's floor_divide or remainder, but by 0 the quotient is 0 and the remainder `x`. The least integer by -1 is itself, as in NumPy."""
     def divide(x, y):
         zero = y == 0
         return np.where(zero, np.zeros_like(x) if function is np.floor_divide else x, function(x, np.where(zero, np.ones_like(y), y)))

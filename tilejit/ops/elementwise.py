@@ -1,6 +1,6 @@
-"""Operations on each element: arithmetic, comparison, selection. Operands have one dtype and one shape.
+"""Elementwise operations: arithmetic, comparison, selection. All operands have the same dtype and shape.
 
-The names users call promote and broadcast first (`language.py`); these ops are what that leaves in the graph.
+Python's operators and the functions that users call first promote and broadcast (`language.py`), then add these ops to the graph.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from .extremes import emit_extreme, extreme_of_arrays
 
 
 def result_type(g: Builder, dtype: DType, *operands: Operand) -> Scalar | Tile:
-    """A scalar as uniform as the least uniform operand, or a tile of the operands' shape."""
+    """The type of an elementwise result: a scalar as uniform as the least uniform operand, or a tile of the operands' shape."""
     types = [type_of(x) for x in operands]
     if any(isinstance(t, Tile) for t in types):
         shapes = {t.shape for t in types if isinstance(t, Tile)}
         if len(shapes) > 1 or any(isinstance(t, Scalar) for t in types):
             raise g.error(f"operands of one shape are needed, not {', '.join(map(str, types))}")
         return Tile(dtype, shapes.pop())
-    weak = [t.weak for t, x in zip(types, operands) if not isinstance(x, Const)]  # a number adapts: it decides nothing
+    weak = [t.weak for t, x in zip(types, operands) if not isinstance(x, Const)]  # constants do not decide: they adapt to the others
     return Scalar(dtype, min([t.uniform for t in types], default=Uniformity.GRID), bool(weak) and all(weak))
 
 
@@ -37,14 +37,17 @@ def same_dtype(g: Builder, *operands: Operand) -> DType:
 
 
 def map_registers(emit: Callable, e, dtype: DType, args: tuple):
-    """Apply `emit(e, dtype, *values)` to a scalar's value, or to each register of tiles."""
+    """Apply `emit(e, dtype, *values)` to the values of scalars, or to each register of tiles."""
     if not any(isinstance(a, list) for a in args):
         return emit(e, dtype, *args)
     return [emit(e, dtype, *values) for values in zip(*args)]
 
 
 def map_words(words: Callable, emit: Callable, e, dtype: DType, args: tuple):
-    """`map_registers` of elements of 1 or 2 bytes: by `words(e, dtype, *words)` where several lie in one word, unless that gives None."""
+    """`map_registers` for elements of 1 or 2 bytes. Elements packed in 32-bit words are computed word by word by `words(e, dtype, *words)`.
+
+    Where that returns None, or the elements are not packed, `emit` computes them one by one.
+    """
     per, made = 32 // dtype.bits, []
     for n in range(0, len(args[0]), per):
         groups = [a[n:n + per] for a in args]
@@ -56,8 +59,12 @@ def map_words(words: Callable, emit: Callable, e, dtype: DType, args: tuple):
 
 def elementwise(name: str, doc: str, sim: Callable, emit: Callable | dict[str, str], kinds: tuple[str, ...], arity: int = 2,
                 result: DType | None = None, words: Callable | None = None) -> Op:
-    """Declare an op on elements of one dtype. `sim` works on arrays, `emit(e, dtype, *values)` on one register each;
-    a dict gives LLVM's instruction for each kind of dtype. `result` is the dtype if it is not the operands'. `words` is for `map_words`."""
+    """Declare an elementwise op of `arity` operands.
+
+    `sim` computes it on arrays, and `emit(e, dtype, *values)` on one register of each operand; `emit` may also be a dict of the LLVM
+    instruction for each kind of dtype. `kinds` are the kinds that it takes. `result` is the result's dtype, if not that of the
+    operands. `words` computes whole words of packed elements (`map_words`).
+    """
     names = ("x", "y", "z")[:arity]
     function = {}
     exec(f"def {name}_({', '.join(names)}): ...", function)
@@ -132,10 +139,10 @@ bit_xor = elementwise("bit_xor", "``x ^ y``.", np.bitwise_xor, {k: "xor" for k i
 
 def _shift(instruction: dict[str, str], left: bool):
     def emit(e, dtype, x, y):
-        """LLVM leaves a shift by the width or more undefined; NumPy's answer is 0, or the sign.
+        """A shift with a defined result for large amounts. LLVM leaves a shift by the width or more undefined; NumPy gives 0, or the sign.
 
-        PTX's 64-bit shifts clamp their 32-bit amount, and LLVM 22 drops the test for it together with the amount's upper
-        half, so those are written as PTX.
+        64-bit shifts are written as PTX, which clamps the 32-bit amount. LLVM 22 drops the test for a large amount, and with it
+        the upper half of the amount.
         """
         if dtype.bits == 64 and not y.text.isdigit():
             amount = e.ins(f"call i64 @llvm.umin.i64(i64 {y.text}, i64 64)", dtype)
@@ -151,9 +158,12 @@ def _shift(instruction: dict[str, str], left: bool):
 
 def _shifted_words(left: bool):
     def words(e, dtype, x, y):
-        """By one number, after which the bits of neighbours are cut off. None by the width or more."""
+        """Shift all elements of a word by the same constant, and mask off the bits that came from neighbouring elements.
+
+        None if the amount is not a constant, differs between the elements, or is the width or more.
+        """
         ones = (1 << dtype.bits) - 1
-        each = 0xFFFFFFFF // ones                         # a one at the lowest bit of each element
+        each = 0xFFFFFFFF // ones                         # the lowest bit of each element is set
         signed = lambda n: n - (1 << 32) if n >> 31 else n
         by = y & ones if isinstance(y, int) else dtype.bits
         if isinstance(x, int) or by >= dtype.bits or y != by * each:
@@ -164,7 +174,7 @@ def _shifted_words(left: bool):
         if dtype.kind == "uint":
             return shifted
         sign, top = (ones // 2 + 1 >> by) * each, signed((ones // 2 + 1) * each)
-        return ((shifted ^ sign | top) - sign) ^ top      # the sign's bit again above itself; `top` keeps the neighbours out of it
+        return ((shifted ^ sign | top) - sign) ^ top      # sign extension by (x ^ sign) - sign; `top` stops borrows between elements
     return words
 
 

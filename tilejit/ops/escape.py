@@ -1,4 +1,4 @@
-"""Ways out of the language: lines of PTX of one's own, and printing from a kernel."""
+"""Escape hatches: inline PTX, and printing from a kernel."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .language import broadcast_shape, converted, number, spread
 
 @op("syncs", attrs=("text", "dtypes", "simulate"))
 def asm_(*operands, text, dtypes, simulate):
-    """Lines of PTX, once for each element."""
+    """Inline PTX, executed once for each element."""
 
 
 @asm_.infer
@@ -46,7 +46,7 @@ def _(m, call, *arrays):
 
 
 def _result(call, x, dtype: DType, arrays: tuple) -> np.ndarray:
-    """What `simulate` returned for a result, of the operands' shape; one number is that everywhere. SimulationError for anything else."""
+    """A result that `simulate` returned, as an array of the operands' shape; a single number is broadcast. SimulationError for others."""
     x = np.asarray(x)
     if x.dtype.kind in "OUSMm":
         raise SimulationError(f"simulate= returns arrays of numbers, not of {x.dtype}", call.loc)
@@ -69,11 +69,11 @@ def _(e, call, *args):
 
 @builtin
 def asm(g: Builder, text, result, *operands, simulate=None):
-    """Run lines of PTX in every thread, once for each element of tile operands.
+    """Execute inline PTX in every thread, once for each element of tile operands.
 
-    In `text`, ``$0, $1, ...`` are the results and then the operands (write ``$$`` for a dollar sign); registers and labels
-    of the text's own go in ``{ }``. `result` is a dtype, a tuple of dtypes, or None. Results of all-scalar operands differ
-    by thread unless the operands are uniform. On the simulator `simulate`, a function of NumPy arrays, stands for it.
+    In `text`, ``$0, $1, ...`` are the results and then the operands (write ``$$`` for a dollar sign). Enclose the text in
+    ``{ }`` if it declares registers or labels. `result` is a dtype, a tuple of dtypes, or None. Results of scalar operands are as
+    uniform as these; without operands, they differ by thread. The simulator calls `simulate`, a function of NumPy arrays, instead.
     """
     if not isinstance(text, str):
         raise g.error(f"the text of asm is a string, not {describe(text)}")
@@ -94,7 +94,7 @@ def asm(g: Builder, text, result, *operands, simulate=None):
 
 @op("syncs", attrs=("text",))
 def print_(*values, text):
-    """A line printed by every thread of the scope that is active."""
+    """Print a line from every active thread of the scope."""
 
 
 @print_.infer
@@ -108,7 +108,7 @@ def _(m, call, *values):
 
 
 def _printed(dtype: DType) -> DType:
-    """C promotes what it prints: integers to 32 or 64 bits, floats to double."""
+    """The dtype to which C promotes a variadic argument: integers to 32 or 64 bits, floats to double."""
     if dtype.is_float:
         return float64
     return int64 if dtype.bits == 64 else int32
@@ -116,16 +116,16 @@ def _printed(dtype: DType) -> DType:
 
 @print_.emit
 def _(e, call, *values):
-    """``vprintf``, which the driver links: a format and a pointer to the packed, aligned values."""
+    """Call ``vprintf``, which the driver links, with the format and a pointer to the packed, aligned values."""
     wide = [e.cast(v if v.dtype.bits > 16 or not v.dtype.is_float else e.cast(v, float32), _printed(v.dtype)) for v in values]
     e.vprintf(call.attrs["text"], wide)
 
 
 @builtin
 def device_print(g: Builder, text, *values):
-    """Print a line from each thread: `text`, and the scalars `values` after it.
+    """Print a line from each thread: `text`, followed by the scalars `values`.
 
-    On the GPU lines come out when the launch is next synchronised; on the simulator at once, with the CTA and thread.
+    The GPU prints its lines when the host next synchronises; the simulator prints at once, with the CTA and thread.
     """
     if not isinstance(text, str):
         raise g.error(f"device_print starts with a plain string, not {describe(text)}")

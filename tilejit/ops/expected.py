@@ -1,4 +1,4 @@
-"""``expect_variant``: blocks of code whose calls are held to one way to be lowered."""
+"""``expect_variant``: blocks of a kernel whose calls must be lowered as a given variant."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..names import nearest
 
 
 class ExpectVariant:
-    """``with tile.expect_variant("tma"):`` inside a kernel; `holds` says whether a call in it was one that it holds."""
+    """``with tile.expect_variant("tma"):`` inside a kernel. `holds` becomes true at the first call in the block that has this variant."""
 
     def __init__(self, name: str):
         self.name, self.holds = name, False
@@ -24,8 +24,11 @@ class ExpectVariant:
 
 @builtin
 def expect_variant(g: Builder, name):
-    """A block in which every call that can be lowered as the variant `name`, a copy, a prefetch or a product, must be; a compile error
-    otherwise, and where there is no such call. Of blocks in blocks the innermost counts."""
+    """A block (``with``) in which every operation that has the variant `name` must be lowered as this variant; otherwise compilation fails.
+
+    The operations are copies, prefetches and products. It is also an error if the block contains no such operation. Of nested
+    blocks, the innermost applies.
+    """
     if not isinstance(name, str):
         raise g.error(f"a variant is named by a string, not {describe(name)}")
     if name not in variant_names():
@@ -34,7 +37,10 @@ def expect_variant(g: Builder, name):
 
 
 def asked_variant(g: Builder, variant: str | None, names: tuple[str, ...]) -> str | None:
-    """The variant that the call names, or that an ``expect_variant`` block around it does, if it is one of this operation's."""
+    """The variant that the call asks for, or the one of the innermost ``expect_variant`` block, if it is one of the operation's `names`.
+
+    None if neither; an error if the two differ.
+    """
     block = next((b for b in reversed(g.entered) if isinstance(b, ExpectVariant)), None)
     if block is None or block.name not in names:
         return variant

@@ -1,6 +1,7 @@
-"""The larger and the smaller of two elements, as arrays and in emitted code: NaN if either is, and -0.0 below 0.0.
+"""Maximum and minimum of two elements, on arrays and in emitted code: NaN if either is NaN, and -0.0 is less than 0.0.
 
-So PTX's ``max.NaN`` and ``min.NaN`` have it (PTX ISA, "Floating point instructions: max"); float64 has no such form.
+These are the semantics of PTX's ``max.NaN`` and ``min.NaN`` (PTX ISA, "Floating point instructions: max"), which do not
+exist for float64.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from ..dtypes import DType, bool_, int64
 
 
 def extreme_of_arrays(which: str):
-    """NumPy's ``maximum`` ('max') or ``minimum`` ('min'), but of two zeros the one with the larger or smaller sign."""
+    """NumPy's ``maximum`` ('max') or ``minimum`` ('min'), but with -0.0 less than 0.0."""
     function = {"max": np.maximum, "min": np.minimum}[which]
 
     def extreme(x, y):
@@ -24,7 +25,7 @@ def extreme_of_arrays(which: str):
 
 
 def emit_extreme(which: str):
-    """What emits it of two values of a dtype."""
+    """The function that emits the maximum ('max') or minimum ('min') of two values of a dtype."""
     def emit(e, dtype: DType, x, y):
         if dtype.is_float:
             if dtype.bits == 64:
@@ -42,6 +43,6 @@ def _of_float64(e, which: str, x, y):
     nan = e.ins(f"fcmp uno double {x.text}, {x.text}", bool_)
     chosen = e.select(e.ins(f"or i1 {ordered.text}, {nan.text}", bool_), x, y)
     bits = [e.ins(f"bitcast double {v.text} to i64", int64) for v in (x, y)]
-    joined = e.ins(f"{'and' if which == 'max' else 'or'} i64 {bits[0].text}, {bits[1].text}", int64)  # the same bits, or zeros
+    joined = e.ins(f"{'and' if which == 'max' else 'or'} i64 {bits[0].text}, {bits[1].text}", int64)  # equal floats differ only in a zero's sign
     equal = e.ins(f"fcmp oeq double {x.text}, {y.text}", bool_)
     return e.select(equal, e.ins(f"bitcast i64 {joined.text} to double", x.dtype), chosen)

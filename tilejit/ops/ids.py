@@ -1,4 +1,4 @@
-"""Where the code runs: program, thread, warp and cluster ids."""
+"""Program, thread, warp and cluster ids."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _axis(g: Builder, axis) -> int:
 
 
 def _id(name: str, doc: str, uniform: Uniformity, simulate, emit, by_axis: bool = False, since: int = 80):
-    """Declare an id: an int32 scalar, per axis of the grid or one for the thread. `since` is the first target that has it."""
+    """Declare an id, an int32 scalar; `by_axis` if there is one for each axis of the grid. `since` is the first target that has it."""
     if by_axis:
         def declaration(axis=0): ...
     else:
@@ -41,7 +41,7 @@ def _id(name: str, doc: str, uniform: Uniformity, simulate, emit, by_axis: bool 
 
     @declared.emit
     def _(e, call):
-        return e.as_value(emit(e, **call.attrs), int32)  # in a scope of one thread its id is a number
+        return e.as_value(emit(e, **call.attrs), int32)  # in a scope of one thread, emit may return a Python number
 
     return declared
 
@@ -69,14 +69,14 @@ lane_id = _id("lane_id", "The thread's lane in its warp.", Uniformity.THREAD,
 
 
 def is_number_of_ctas(g, x) -> bool:
-    """Whether a number is known to be above 0 since it is an extent of the grid."""
+    """Whether a value is the result of ``num_programs``, and therefore at least 1."""
     call = g.definitions.get(x)
     return call is not None and call.op is num_programs
 
 
 @builtin
 def thread_id(g: Builder, scope=None):
-    """The thread's id in the CTA; with ``scope="warpgroup"`` (or "warp", or "scope": the current one) relative to it."""
+    """The thread's id in the CTA, or in its "warpgroup" or "warp" or in the current execution scope ("scope"), as `scope` says."""
     if scope in (None, "cta"):
         return g.call(_absolute)
     if scope == "scope":
@@ -90,6 +90,6 @@ def thread_id(g: Builder, scope=None):
 
 @builtin
 def cluster_size(g: Builder):
-    """How many CTAs a cluster has, a constant."""
+    """The number of CTAs in a cluster, a constant."""
     x, y, z = g.launch.cluster or (1, 1, 1)
     return x * y * z

@@ -1,4 +1,4 @@
-"""Python's operators on kernel values: promotion, broadcasting, indexing, and the ops they become."""
+"""Python's operators on kernel values: promotion, broadcasting, indexing, and the ops that they are translated to."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from . import casts, creation, division, elementwise as ew, shape as shapes, sli
 # -- operands --------------------------------------------------------------------------------------------------------
 
 def static(x) -> bool:
-    """Whether `x` is known at compile time (anything but a Value, or a tuple that holds one)."""
+    """Whether `x` is known at compile time: anything but a Value or a tuple that contains one."""
     if isinstance(x, tuple):
         return all(static(i) for i in x)
     return not isinstance(x, Value)
 
 
 def number(g: Builder, x) -> Scalar | Tile:
-    """The type of a scalar or tile operand; says what to write for anything else."""
+    """The type of a scalar or tile operand. An error for anything else."""
     t = type_of(x)
     if isinstance(t, (Scalar, Tile)):
         return t
@@ -33,8 +33,11 @@ def number(g: Builder, x) -> Scalar | Tile:
 
 
 def common_dtype(g: Builder, *xs) -> DType:
-    """The dtype to which the operands promote. Python numbers and Python scalar arguments are weak: they take the
-    other's dtype unless their kind is higher (a float with ints gives float32), or they need 64 bits where it has 32."""
+    """The dtype to which the operands promote.
+
+    Python numbers and Python scalar arguments are weak: they adapt to the dtype of the other operand, unless their kind is
+    higher (a float with integers gives float32) or they need 64 bits and the other's dtype has 32.
+    """
     types = [number(g, x) for x in xs]
     if all(t.dtype == types[0].dtype for t in types):
         return types[0].dtype
@@ -50,13 +53,13 @@ def common_dtype(g: Builder, *xs) -> DType:
 
 
 def fits(x, dtype: DType) -> bool:
-    """Whether `x` is an integer known while compiling that an integer dtype holds."""
+    """Whether `x` is an integer known at compile time that is in the range of an integer dtype."""
     low, high = integer_range(dtype)
     return isinstance(x, int) and low <= x <= high
 
 
 def converted(g: Builder, x, dtype: DType) -> Operand:
-    """`x` as an operand of `dtype`: a Python number becomes a constant, a value is cast. A weak integer has to fit."""
+    """`x` as an operand of `dtype`: a Python number becomes a constant, a value is cast. A weak integer must fit in `dtype`."""
     if isinstance(x, (bool, int, float)):
         return Const(fitted(g, x, dtype), dtype)
     if isinstance(x, Const):
@@ -70,8 +73,10 @@ def converted(g: Builder, x, dtype: DType) -> Operand:
 
 
 def adapted(g: Builder, x: Value, dtype: DType) -> Value:
-    """A weak run-time integer as the integer dtype of what it meets, which may not hold it. An argument (and one with a
-    constant added) has to fit, by a fact that the launch guards; of other values the simulator checks it.
+    """Cast a weak run-time integer to a narrower dtype, that of the other operand. Its value must fit.
+
+    For an argument, or an argument plus a constant, a guard of the launch ensures this (LaunchError if it does not fit). For
+    other values only the simulator checks it.
     """
     low, high = integer_range(dtype)
     terms = g.linear(x)
@@ -89,7 +94,7 @@ def adapted(g: Builder, x: Value, dtype: DType) -> Value:
 
 
 def strong_cast(g: Builder, x, dtype: DType) -> Operand:
-    """`x` as `dtype` for good, as the cast of a value is made: a weak number would go on adapting to what it meets."""
+    """`x` cast to `dtype` with a strong result, which no longer adapts to other operands, even if `x` is weak."""
     t = number(g, x)
     if isinstance(x, (bool, int, float)):
         source = bool_ if isinstance(x, bool) else float64 if isinstance(x, float) else int64 if x < 2**63 else uint64
@@ -102,7 +107,7 @@ def strong_cast(g: Builder, x, dtype: DType) -> Operand:
 
 
 def fitted(g: Builder, x, dtype: DType):
-    """A Python number as the constant of `dtype`; CompilationError if an integer is out of its range."""
+    """A Python number as a constant of `dtype`. CompilationError if it does not fit, or is a float and `dtype` is not."""
     if dtype.kind == "bool":
         return bool(x)
     if dtype.is_float:
@@ -116,7 +121,7 @@ def fitted(g: Builder, x, dtype: DType):
 
 
 def broadcast_shape(g: Builder, *types: Type) -> tuple[int, ...] | None:
-    """The shape to which scalars and tiles broadcast, as NumPy does; None when all are scalars."""
+    """The shape to which scalars and tiles broadcast by NumPy's rules; None if all are scalars."""
     tiles = [t.shape for t in types if isinstance(t, Tile)]
     if not tiles:
         return None
@@ -131,9 +136,12 @@ def broadcast_shape(g: Builder, *types: Type) -> tuple[int, ...] | None:
 
 
 def as_index(g: Builder, x, size: int | Sym | None = None):
-    """An index of a dimension of `size` as addresses are computed: a signed integer of 32 bits, or of 64 where those may not hold
-    it. In an array of 2^31 bytes and more, what a 32-bit index is a sum and product of counts in 64 bits. A uint64 that signed numbers
-    do not hold is beyond every dimension all the same. Anything else stays."""
+    """An index along a dimension of `size`, in the dtype of address arithmetic: int32, or int64 where 32 bits may not suffice.
+
+    In an array of 2^31 bytes or more (whose sizes have 64 bits), the sums and products that an int32 index is computed from are
+    recomputed in 64 bits, so that they do not wrap. A uint64 is limited to BEYOND, which is out of bounds of every dimension, and
+    converted to int64. What is not an integer value is returned as it is.
+    """
     dtype = getattr(type_of(x), "dtype", None)
     if isinstance(x, int) or dtype is None or not dtype.is_int:
         return x
@@ -144,11 +152,14 @@ def as_index(g: Builder, x, size: int | Sym | None = None):
     return x if dtype in (int32, int64) else converted(g, x, int32 if dtype.bits < 32 else int64)
 
 
-BEYOND = 1 << 62  # an index that no array has, also with what is added to it in a tile; what divides other indices mostly divides it
+# An index that is out of bounds of every array, also after a tile's offsets are added to it. As a power of two, it is a multiple of
+# most divisors that are asked about, so that taking the minimum with it keeps the divisibility of an index.
+BEYOND = 1 << 62
 _INDEX_ARITHMETIC = ("add", "sub", "mul", "neg", "splat", "reshape", "broadcast")
 
 
 def _counted_in_64(g: Builder, x: Operand, made: dict) -> Operand:
+    """An int32 operand recomputed in int64, together with the index arithmetic that computes it. `made` caches what is recomputed."""
     call = g.definitions.get(x) if isinstance(x, Value) and type_of(x).dtype == int32 else None
     if call is None or call.op.name not in _INDEX_ARITHMETIC:
         return converted(g, x, int64)
@@ -158,7 +169,7 @@ def _counted_in_64(g: Builder, x: Operand, made: dict) -> Operand:
 
 
 def spread(g: Builder, x: Operand, shape: tuple[int, ...] | None) -> Operand:
-    """`x` broadcast to `shape` (None leaves a scalar)."""
+    """`x` broadcast to `shape`. With None, `x` is a scalar and stays one."""
     t = None if shape is None else type_of(x)
     if shape is None or (isinstance(t, Tile) and t.shape == shape):
         return x
@@ -170,14 +181,14 @@ def spread(g: Builder, x: Operand, shape: tuple[int, ...] | None) -> Operand:
 
 
 def matched(g: Builder, *xs, dtype: DType | None = None) -> list[Operand]:
-    """Operands promoted to one dtype (or `dtype`) and broadcast to one shape."""
+    """The operands converted to `dtype`, or by default to the one they promote to, and broadcast to one shape."""
     dtype = dtype or common_dtype(g, *xs)
     shape = broadcast_shape(g, *(number(g, x) for x in xs))
     return [spread(g, converted(g, x, dtype), shape) for x in xs]
 
 
 def float_operand(g: Builder, x) -> Value:
-    """`x` as a float operand: integers and bools become float32; a Python number becomes a value of its own."""
+    """`x` as a float value: integers, bools and float8 become float32, and a Python number becomes a `constant`."""
     t = number(g, x)
     if t.dtype.is_float and t.dtype.bits == 8:
         return converted(g, x, float32)
@@ -188,7 +199,7 @@ def float_operand(g: Builder, x) -> Value:
 
 
 def coerce(g: Builder, x, type_: Type) -> Operand:
-    """`x` as an operand of exactly `type_` (a scalar or tile): cast and broadcast. CompilationError if it cannot be."""
+    """`x` cast and broadcast to exactly `type_`, a scalar or tile type. CompilationError if it does not broadcast to it."""
     t = number(g, x)
     if isinstance(type_, Tile):
         shape = broadcast_shape(g, t, type_)
@@ -201,7 +212,7 @@ def coerce(g: Builder, x, type_: Type) -> Operand:
 
 
 def as_mask(g: Builder, mask, shape: tuple[int, ...]) -> Operand:
-    """`mask` as a bool for each element of `shape`, or for the one; None stays."""
+    """`mask` as a bool tile of `shape`, or a bool scalar if that is (). None stays None."""
     if mask is None:
         return None
     if shape == () and isinstance(type_of(mask), Tile):
@@ -217,7 +228,7 @@ _COMPARE = {"==": ew.eq, "!=": ew.ne, "<": ew.lt, "<=": ew.le, ">": ew.gt, ">=":
 
 
 def arithmetic_dtype(dtype: DType, symbol: str) -> DType:
-    """The dtype in which an operator computes: bools count as int32, float8 as float32."""
+    """The dtype in which an operator computes: bools become int32 (except for bitwise operators), float8 becomes float32."""
     if dtype.kind == "bool" and symbol not in ("&", "|", "^"):
         return int32
     return float32 if dtype.is_float and dtype.bits == 8 else dtype
@@ -269,7 +280,7 @@ def unary(g: Builder, symbol: str, x) -> Value:
 
 
 def compare(g: Builder, symbol: str, a, b) -> Value:
-    """``a symbol b``, a bool of the broadcast shape. Integers compare as numbers do, whatever their dtypes."""
+    """``a symbol b``, bools of the broadcast shape. Integers of different dtypes compare by value, without wrapping."""
     dtype = common_dtype(g, a, b)
     for x, other in ((a, b), (b, a)):
         t = number(g, x)
@@ -285,8 +296,7 @@ def compare(g: Builder, symbol: str, a, b) -> Value:
 
 
 def _compare_signs(g: Builder, symbol: str, a, b, left: bool) -> Value:
-    """A signed integer (the `left` one or the right one) with a uint64: negative numbers are below it, the others
-    compare as uint64."""
+    """Compare a signed integer (`a` if `left`, otherwise `b`) with a uint64: a negative one is less, others compare as uint64."""
     shape = broadcast_shape(g, number(g, a), number(g, b))
     x, y = (spread(g, converted(g, v, int64 if s else uint64), shape) for v, s in ((a, left), (b, not left)))
     negative = g.call(ew.lt, x if left else y, spread(g, Const(0, int64), shape))
@@ -297,13 +307,13 @@ def _compare_signs(g: Builder, symbol: str, a, b, left: bool) -> Value:
 
 
 def as_condition(g: Builder, x) -> Operand:
-    """`x` as a bool scalar or tile: numbers are compared with 0."""
+    """`x` as a bool scalar or tile: whether numbers are not 0."""
     t = number(g, x)
     return converted(g, x, bool_) if t.dtype != bool_ else g.operand(x)
 
 
 def logical(g: Builder, word: str, a, b) -> Value:
-    """``a and b``, ``a or b`` of run-time values: both are computed."""
+    """``a and b`` or ``a or b`` of run-time values. There is no short circuit: both operands are evaluated."""
     x, y = as_condition(g, a), as_condition(g, b)
     return g.call(ew.bit_and if word == "and" else ew.bit_or, *matched(g, x, y, dtype=bool_))
 
@@ -311,7 +321,7 @@ def logical(g: Builder, word: str, a, b) -> Value:
 # -- indexing ------------------------------------------------------------------------------------------------------------
 
 def getitem(g: Builder, value: Value, index) -> Value:
-    """``value[index]``: a region or points of memory, a slice of a tile, one of several barriers."""
+    """``value[index]``: a region or points of memory, a slice of a tile, one of several barriers, a box of a tensor map."""
     from . import barriers, regions, tensor_map
     index = index if isinstance(index, tuple) else (index,)
     match value.type:
@@ -327,7 +337,7 @@ def getitem(g: Builder, value: Value, index) -> Value:
 
 
 def uniform_scalar(g: Builder, x, what: str, dtype: DType = int32) -> Operand:
-    """`x` as a scalar operand that is uniform over the current scope; says which value is not."""
+    """`x` as a scalar operand of `dtype`. CompilationError unless it is uniform over the current execution scope."""
     t = number(g, x)
     if isinstance(t, Tile):
         raise g.error(f"{what} is a scalar, not {describe(x)}")
@@ -338,7 +348,7 @@ def uniform_scalar(g: Builder, x, what: str, dtype: DType = int32) -> Operand:
 
 
 def short_of(g: Builder, stop: Operand, reach: int) -> Operand:
-    """``stop - reach``, or the number of its dtype that is nearest to it: `reach` more than an index below it is below `stop`."""
+    """``stop - reach``, saturated to the range of the dtype. For an index i below it, ``i + reach`` is below `stop`."""
     dtype = type_of(stop).dtype
     least, most = integer_range(dtype)
     nearest = least if reach > 0 else most

@@ -1,4 +1,4 @@
-"""A tile in another layout: registers renamed where threads have what they need, shuffles inside warps, scratch memory else."""
+"""Conversion of a tile to another layout: by renaming registers where threads hold what they need, by shuffles in warps, or by scratch memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..types import Tile
 
 @op("pure", collective=True)
 def convert_layout(x):
-    """The same tile, held by other threads and registers."""
+    """The same tile in another layout (that of the result's type)."""
 
 
 @convert_layout.infer
@@ -30,12 +30,15 @@ def _(m, call, x):
 
 
 IDENTITY = (1, 2, 4, 8, 16)
-SEARCHED = 1024  # pairs of registers up to which lanes are searched; larger tiles go through scratch memory
+SEARCHED = 1024  # limit on the (source register, target register) pairs searched for shuffles; larger tiles go through scratch memory
 
 
 @dataclass(frozen=True)
 class Move:
-    """A register of the target is register `reg` of the lane ``base ^ (bits of the own lane, each mapped by lanes)``."""
+    """Where a register of the target comes from: register `reg` of another lane, which is an affine function over GF(2) of the own lane.
+
+    That lane is `base` XORed with ``lanes[b]`` for each bit b that is set in the own lane.
+    """
 
     reg: int
     base: int = 0
@@ -48,10 +51,10 @@ class Move:
 
 @lru_cache(maxsize=512)
 def register_moves(source: Tile, target: Tile) -> tuple[Move, ...] | None:
-    """How each register of the target comes from a register of the same warp, the same one for all threads.
+    """The `Move` for each register of the target, by which it comes from a register of a lane in the same warp.
 
-    None where an element must cross warps, or where shuffles would cost more than scratch memory: a shuffle costs about
-    as much as a store or a load of shared memory, and the two barriers of scratch as much as 16 of them.
+    None if an element must cross warps, if a register has no such move, or if shuffles would cost more than scratch memory. A
+    shuffle costs about as much as a store or load of shared memory, and the two barriers of scratch memory as much as 16.
     """
     threads = max(_threads(source), _threads(target))
     lanes = min(threads, 32)
@@ -72,8 +75,9 @@ def register_moves(source: Tile, target: Tile) -> tuple[Move, ...] | None:
 
 @dataclass(frozen=True)
 class Exchange:
-    """Lanes and registers of a warp change places: a digit of the lane's number, `bits` from `lane` on, and that of the register's number which
-    counts runs of `run` registers. Then register n of the target is `order[n]`."""
+    """A transposition between lanes and registers of a warp: `bits` bits of the lane id, from bit `lane` on, swap places with as many
+    bits of the register number, which count runs of `run` registers. Afterwards, register n of the target is register ``order[n]``.
+    """
 
     bits: int
     lane: int
@@ -83,7 +87,7 @@ class Exchange:
 
 @lru_cache(maxsize=512)
 def register_exchange(source: Tile, target: Tile) -> Exchange | None:
-    """How a warp exchanges whole words to come from one layout to the other; None where it is no such exchange."""
+    """The exchange of whole 32-bit words within a warp that converts one layout to the other; None if there is none."""
     threads, per = max(_threads(source), _threads(target)), max(1, 4 // source.dtype.nbytes)
     if threads % 32 or source.dtype.bits not in (16, 32):
         return None
@@ -108,9 +112,9 @@ def register_exchange(source: Tile, target: Tile) -> Exchange | None:
 
 
 def _exchange(e, x: list, dtype, by: Exchange) -> list:
-    """A bit at a time: of two words each lane keeps the one of its own bit, and gives the other for its neighbour's."""
+    """Emit an exchange, bit by bit: of two words, each lane keeps the one that its lane bit selects, and swaps the other by a butterfly shuffle."""
     words = e._to_units(x, dtype)
-    lane = e.asm("mov.u32 $0, %laneid;", [int32], [])[0]  # read here: known since the kernel's start, it would take a register through loops
+    lane = e.asm("mov.u32 $0, %laneid;", [int32], [])[0]  # read again: one read at the kernel's start would occupy a register through loops
     for bit in range(by.bits):
         apart = by.run * len(words) // len(x) << bit
         upper = ((lane >> by.lane + bit) & 1).equals(1)
@@ -123,7 +127,7 @@ def _exchange(e, x: list, dtype, by: Exchange) -> list:
 
 
 def _crossing(have, wanted, columns: int) -> Move | None:
-    """One register from which all lanes can fetch what they want, each from a lane that is linear in its own bits."""
+    """A source register from which every lane can fetch what it needs, as a `Move`; None if there is none."""
     if have.shape[2] * columns > SEARCHED or have.shape[1] < 32:
         return None
     for reg in range(have.shape[2]):
@@ -142,13 +146,13 @@ def _mapped(lane: int, base: int, lanes: tuple[int, ...]) -> int:
 
 
 def _threads(t: Tile) -> int:
-    """How many threads hold a tile: those of whole warps, or some lanes of one."""
+    """How many threads hold a tile: a multiple of 32, or some lanes of one warp."""
     lanes, warps = (1 + sum((x - 1) * s for x, s, a in (*t.layout.shards, *t.layout.replicas) if a == axis) for axis in ("laneid", "warpid"))
     return 32 * warps if warps > 1 else lanes
 
 
 def _flat(table, t: Tile):
-    """Indices over the domain as indices over the shape; -1 for the padding."""
+    """Row-major indices over the domain as row-major indices over the shape; -1 for padding."""
     at = np.unravel_index(table, t.domain)
     inside = np.ones(table.shape, bool)
     flat = np.zeros(table.shape, np.int64)
@@ -159,7 +163,7 @@ def _flat(table, t: Tile):
 
 
 def _lane(e, move: Move):
-    """The lane that a move fetches from."""
+    """Emit the lane that a move fetches from."""
     kept = sum(1 << b for b, to in enumerate(move.lanes) if to == 1 << b)
     lane = (e.lane_id() & kept) ^ move.base
     for b, to in enumerate(move.lanes):
@@ -183,7 +187,7 @@ def _(e, call, x):
 
 
 def _pitch(t: Tile) -> int:
-    """How many elements apart rows are in scratch memory: an odd number of words, so that a column is in all banks."""
+    """The pitch of rows in scratch memory, in elements: an odd number of words, so that the elements of a column are in different banks."""
     word = max(1, 4 // t.dtype.nbytes)
     return (-(-t.shape[-1] // word) | 1) * word
 

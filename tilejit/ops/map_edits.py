@@ -1,8 +1,9 @@
-"""Tensor maps that the kernel makes: seeded, rebound, published, and fenced before the copies that go by them.
+"""Tensor maps that the kernel edits: seeding, rebinding and publishing them, and the fences before the copies that use them.
 
-A map with a slot starts as a copy of the launch's, is given another array, and is read by copies in another proxy than the one
-that writes it: the writing threads release, whoever copies acquires. PTX ISA, "tensormap.replace", "tensormap.cp_fenceproxy",
-"fence.proxy.tensormap" and "Memory Consistency Model: Proxies".
+A map with a slot starts as a copy of the map that the launch encodes, and is then rebound to another array. Threads write it
+through the generic proxy, and copies read it through the tensormap proxy. So the writing threads must release it, and the
+threads that issue copies acquire it. PTX ISA, "tensormap.replace", "tensormap.cp_fenceproxy", "fence.proxy.tensormap" and
+"Memory Consistency Model: Proxies".
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from .regions import index
 from .sizes import extent_value
 from .tensor_map import host_born, in_steps
 
-# What rebind does not change: the field of ``tensormap.replace`` that does (None: there is none), and why it stays.
+# Properties of a map that rebind does not change: the field of ``tensormap.replace`` that would (None: there is none), and the reason.
 _KEPT = {
     "dtype": ("elemtype", "coordinates, sizes and the bytes that barriers are told count elements of it"),
     "box": ("box_dim", "every copy by the map is planned in whole boxes of it, and as many bytes are announced"),
@@ -34,10 +35,10 @@ _KEPT = {
 }
 
 
-# -- changing it -----------------------------------------------------------------------------------------------------------
+# -- edits -----------------------------------------------------------------------------------------------------------------
 
 def _own(g: Builder, m, what: str) -> TensorMap:
-    """The type of a map that the kernel makes; says why the launch's is not to be changed."""
+    """The type of a map that the kernel edits. An error for a map that is a kernel parameter, which is read-only."""
     t: TensorMap = m.type
     if t.slot is None:
         raise g.error(f"{what} is for a map that the kernel makes: this one is a parameter, which the launch encodes and nothing may write; give "
@@ -47,36 +48,36 @@ def _own(g: Builder, m, what: str) -> TensorMap:
 
 @op("writes")
 def map_seed(map):
-    """Copy the 128 bytes of the map that the launch encodes to the map's slot."""
+    """Copy the 128 bytes of the map that the launch encodes to the slot of `map`."""
 
 
 @op("writes", attrs=("rank",))
 def map_rebind(map, place, *numbers, rank):
-    """Give a map another array: its address, `rank` dimensions and ``rank - 1`` strides in bytes, innermost first."""
+    """Bind a map to another array. `numbers` are its `rank` dimensions and ``rank - 1`` strides in bytes, innermost first."""
 
 
 @op("syncs", attrs=("scope",))
 def map_release(map, scope):
-    """Order the thread's edits of a map before the copies of whoever acquires it."""
+    """Order the thread's edits of a map before copies by threads that acquire it."""
 
 
 @op("syncs", attrs=("scope",))
 def map_acquire(map, scope):
-    """Let the copies that follow see what was released of a map."""
+    """Make the released edits of a map visible to the copies that follow."""
 
 
 @op("syncs", attrs=("scope",))
 def map_publish(map, scope):
-    """Copy a map from shared memory to its slot, all 128 bytes by a warp, and release it."""
+    """Copy the 128 bytes of a map from shared memory to its slot, by one warp, and release it."""
 
 
 @op("pure")
 def map_prefetch(map):
-    """Fetch a map to where copies look for it."""
+    """Prefetch a map into the cache from which copies read it."""
 
 
 def _simple(declared, machine: str, emitter: str) -> None:
-    """The rules of an op that is one method of the machine and one of the emitter."""
+    """Register the rules of an op that is one method of the simulator and one of the emitter."""
     @declared.infer
     def _(g, *operands, **attrs):
         return None
@@ -94,12 +95,15 @@ for _declared in (map_seed, map_rebind, map_release, map_acquire, map_publish, m
     _simple(_declared, _declared.name, _declared.name)
     _declared.rules["written"] = lambda call, mapped: ()
 map_rebind.rules["touches"] = 2
-# The array that a map is bound to is written by the copies to it, if there are any.
+# If copies write by the map, they write the array that it is bound to.
 map_rebind.rules["written"] = lambda call, mapped: [call.args[1]] if mapped and isinstance(type_of(call.args[1]), Region) else []
 
 
 def _whole_granules(context, call: Call) -> None:
-    """The engine clips a store's rows in steps of 16 bytes only, so what is stored to has rows of whole ones, provably."""
+    """Check that the rows of an array that copies store to by a map are provably multiples of 16 bytes.
+
+    The TMA unit clips the rows of a store only at multiples of 16 bytes.
+    """
     map_, nbytes = call.args[0], call.args[0].type.dtype.nbytes
     stored = any(c.op.name == "copy_async" and c.args[0].type.buffer.map is not None and context.definition(c.args[0]).args[0] is map_
                  for c in context.calls)
@@ -128,20 +132,20 @@ map_seed.rules["plan"] = map_rebind.rules["plan"] = _whole_granules
 
 @method(TensorMap)
 def seed(g: Builder, m):
-    """Make the map a copy of the launch's: the first thread of the scope writes its 128 bytes."""
+    """Initialise the map as a copy of the one that the launch encodes. The first thread of the scope writes its 128 bytes."""
     _own(g, m, "seed")
     g.call(map_seed, m)
 
 
 @method(TensorMap)
 def rebind(g: Builder, m, array, shape=None, strides=None, **changes):
-    """Give the map another array: its address, dimensions and strides; everything else stays (``tensormap.replace``).
+    """Bind the map to another array: change its address, dimensions and strides, and nothing else (``tensormap.replace``).
 
-    `array` is an array of the same dtype and rank; or a place in one, as ``storage[start]``, or the address as a 64-bit
-    integer, both with a `shape` (as many extents as the map has) and `strides` (in elements, the last one 1; by default those
-    of rows without gaps). The address and the strides are multiples of 16 bytes, extents at least 1. The first thread of the
-    scope writes; copies see it after ``fence_release`` and ``fence_acquire``. An error says why another field stays, and which
-    raw instruction writes it.
+    `array` is an array of the same dtype and rank. It may also be an element of an array, as ``storage[start]``, or a 64-bit
+    integer address; then give `shape` (with the map's rank) and optionally `strides` (in elements, the last one 1; by default
+    those of a contiguous array). The address and the strides must be multiples of 16 bytes, and extents at least 1. The first
+    thread of the scope writes the map, and copies see the change after ``fence_release`` and ``fence_acquire``. The error for
+    other fields says why they cannot be changed, and which instruction writes them.
     """
     t = _own(g, m, "rebind")
     for name in changes:
@@ -160,14 +164,14 @@ def rebind(g: Builder, m, array, shape=None, strides=None, **changes):
 
 
 def _refuse(g: Builder, t: TensorMap, name: str):
-    """Why rebind leaves a field as it is, and the instruction that changes it."""
+    """Raise the error for a field that rebind does not change."""
     if name not in _KEPT:
         raise g.error(f"rebind has no option {name!r}; it takes an array, or an address with shape= and strides=")
     raise g.error(f"rebind gives a map another address, other dimensions and strides; its {name} stays, since {_kept(g, t, name)}")
 
 
 def _kept(g: Builder, t: TensorMap, name: str) -> str:
-    """Why a field stays, and what writes it on the target."""
+    """In words, why rebind does not change a field, and which instruction of the target does."""
     from ..ptx import form, python_name
     field, why = _KEPT[name]
     if field is None:
@@ -180,7 +184,7 @@ def _kept(g: Builder, t: TensorMap, name: str) -> str:
 
 
 def _whole_array(g: Builder, t: TensorMap, array: Value) -> tuple:
-    """Place, shape and strides of an array; facts that a map needs are asked of the launch."""
+    """Address, shape and strides of an array. The alignment that a map needs becomes a guard of the launch."""
     a, rank = array.type, len(t.array.shape)
     if a.scope != "global" or a.map is not None:
         raise g.error(f"a tensor map is of an array in global memory, not of {describe(array)}")
@@ -201,7 +205,7 @@ def _wrong_dtype(g: Builder, t: TensorMap, dtype):
 
 
 def _given(g: Builder, t: TensorMap, place, shape, strides) -> tuple:
-    """An address with a shape and strides of one's own."""
+    """Address, shape and strides as the caller gave them, checked."""
     place = _address(g, t, place)
     rank = len(t.array.shape)
     for what, values in (("shape", shape), *([("strides", strides)] if strides is not None else [])):
@@ -224,7 +228,7 @@ def _given(g: Builder, t: TensorMap, place, shape, strides) -> tuple:
 
 
 def _address(g: Builder, t: TensorMap, place) -> Value:
-    """Where a map is to begin: a region of an array of its dtype, or an integer of 64 bits."""
+    """The address to which a map is bound: a region of an array of its dtype, or a 64-bit integer."""
     kind = type_of(place)
     if isinstance(kind, Scalar) and kind.dtype.is_int and kind.dtype.bits == 64 and isinstance(place, Value):
         return _number(g, place, int64)
@@ -241,11 +245,11 @@ def _address(g: Builder, t: TensorMap, place) -> Value:
 
 
 def _is_size(n) -> bool:
-    """Whether `n` is an integer that may be a size or a stride: known now and at least 0, or known at run time."""
+    """Whether `n` may be a size or a stride: a constant integer of at least 0, or a run-time integer."""
     if isinstance(n, int):
         return n >= 0 and not isinstance(n, bool)
     kind = type_of(n)
-    return kind is not None and not isinstance(kind, Tile) and kind.dtype.is_int  # a buffer of them is refused where its value is taken
+    return kind is not None and not isinstance(kind, Tile) and kind.dtype.is_int  # a buffer of integers is rejected later, by `_number`
 
 
 def _row_major(g: Builder, shape: tuple) -> tuple:
@@ -262,7 +266,7 @@ def _wide(g: Builder, n):
 
 
 def _number(g: Builder, n, dtype):
-    """A number as an operand: the same for the scope, or each thread's own where the threads have parted."""
+    """A number as an operand. It must be uniform over the scope, unless the threads have diverged: then each has its own."""
     return converted(g, n, dtype) if g.scope.partial is not None else uniform_scalar(g, n, "what a map is rebound to", dtype)
 
 
@@ -282,10 +286,10 @@ def _fence_scope(g: Builder, scope) -> str:
 
 @method(TensorMap)
 def fence_release(g: Builder, m, scope="gpu"):
-    """Order each thread's edits of the map before the copies of who acquires it (``fence.proxy.tensormap``, release).
+    """Order each thread's edits of the map before copies by threads that acquire it (``fence.proxy.tensormap``, release).
 
-    `scope` says how far these copies may be: in the "cta", in the "cluster", on the "gpu" (those of a later kernel too), or on
-    another device ("sys").
+    `scope` says where those threads may be: in the same "cta", "cluster" or "gpu" (also in a later kernel), or on another
+    device ("sys").
     """
     if _own(g, m, "fence_release").slot == "shared":
         raise g.error("a map that is edited in shared memory is released by .publish(scope), which copies it to where copies read it")
@@ -294,10 +298,10 @@ def fence_release(g: Builder, m, scope="gpu"):
 
 @method(TensorMap)
 def fence_acquire(g: Builder, m, scope="gpu"):
-    """Let the copies that follow in these threads see what was released of the map (``fence.proxy.tensormap``, acquire).
+    """Make released edits of the map visible to later copies by these threads (``fence.proxy.tensormap``, acquire).
 
-    `scope` says how far the thread that edited it may be: in the "cta", in the "cluster", on the "gpu" (in an earlier kernel
-    too), or on another device ("sys").
+    `scope` says where the thread that edited the map may be: in the same "cta", "cluster" or "gpu" (also in an earlier kernel),
+    or on another device ("sys").
     """
     _own(g, m, "fence_acquire")
     g.call(map_acquire, m, scope=_fence_scope(g, scope))
@@ -305,8 +309,10 @@ def fence_acquire(g: Builder, m, scope="gpu"):
 
 @method(TensorMap)
 def publish(g: Builder, m, scope="gpu"):
-    """Copy the map from shared memory to its slot and release it, in one (``tensormap.cp_fenceproxy``): the first warp of
-    the scope does it together, between barriers of the scope."""
+    """Copy the map from shared memory to its slot and release it (``tensormap.cp_fenceproxy``).
+
+    The first warp of the scope executes this instruction, between two barriers of the scope.
+    """
     if _own(g, m, "publish").slot != "shared":
         raise g.error('publish is for a map that is edited in shared memory, made with edit="shared"; one in global memory is released '
                       'by .fence_release(scope)')
@@ -318,13 +324,13 @@ def publish(g: Builder, m, scope="gpu"):
 
 @method(TensorMap)
 def prefetch(g: Builder, m):
-    """Fetch the map to where copies look for it (``prefetch.tensormap``)."""
+    """Prefetch the map into the cache from which copies read it (``prefetch.tensormap``)."""
     g.call(map_prefetch, m)
 
 
 @builtin
 def fence_proxy_tensormap(g: Builder, kind, m, scope="gpu"):
-    """``m.fence_release(scope)`` or ``m.fence_acquire(scope)``, as `kind` is "release" or "acquire"."""
+    """``m.fence_release(scope)`` if `kind` is "release", ``m.fence_acquire(scope)`` if it is "acquire"."""
     if kind not in ("release", "acquire"):
         raise g.error(f"kind is 'release' or 'acquire', not {kind!r}")
     if not isinstance(type_of(m), TensorMap):

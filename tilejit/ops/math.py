@@ -1,6 +1,6 @@
-"""Elementary functions: each with its accuracy in ulp of float32, and the hardware's approximation as its fast form.
+"""Elementary functions, with their accuracy in float32 ulp, and fast forms that use the hardware's approximations.
 
-16-bit floats are computed in float32 and rounded once. float64 goes through libdevice.
+16-bit floats are computed in float32 and rounded once. float64 uses libdevice.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FUNCTIONS: dict[str, tuple[Op, Op | None]] = {}  # {name: (accurate op, fast op 
 
 
 def _through_float32(exact):
-    """Compute 16-bit floats in float32; float64 by libdevice of the same name."""
+    """Wrap the emitter `exact` of float32 and float64, so that it computes 16-bit floats in float32."""
     def emit(e, dtype, *values):
         if dtype.bits == 64:
             return exact(e, dtype, *values)
@@ -30,7 +30,10 @@ def _through_float32(exact):
 
 
 def _sim(function):
-    """Computed in float64 and rounded to float32, as near as the hardware's forms come; 16-bit floats once more."""
+    """Simulate a function by computing it in float64 and rounding to float32, which is at least as accurate as the GPU's result.
+
+    16-bit results are rounded once more.
+    """
     def run(*arrays):
         if arrays[0].dtype.itemsize < 8:
             return np.asarray(function(*(a.astype(np.float64) for a in arrays))).astype(np.float32)
@@ -39,7 +42,7 @@ def _sim(function):
 
 
 def _sim_exact(function):
-    """Steps that are exact, or rounded as in float32."""
+    """Simulate a function that is exact, or composed of float32 operations, in float32 (float64 for float64)."""
     def run(*arrays):
         if arrays[0].dtype.itemsize < 4:
             return function(*(a.astype(np.float32) for a in arrays))
@@ -48,7 +51,7 @@ def _sim_exact(function):
 
 
 def _libdevice(name: str):
-    """libdevice's function of float32 ``__nv_<name>f`` or float64 ``__nv_<name>``."""
+    """Emit libdevice's function, ``__nv_<name>f`` for float32 and ``__nv_<name>`` for float64."""
     def emit(e, dtype, *values):
         function = f"__nv_{name}" + ("f" if dtype.bits == 32 else "")
         return e.libdevice(function, dtype, *values)
@@ -56,20 +59,20 @@ def _libdevice(name: str):
 
 
 def _approx(form: str):
-    """One instruction of the special function unit (PTX ISA, "Floating Point Instructions", .approx forms)."""
+    """Emit one instruction of the special function unit (PTX ISA, "Floating Point Instructions", .approx forms)."""
     def emit(e, dtype, x):
         return e.cast(e.approx(form, e.f32(x)), dtype)
     return emit
 
 
-EX2 = "ex2.approx.ftz"  # one MUFU; without .ftz the assembler adds three instructions for subnormal results, and squares their error
+EX2 = "ex2.approx.ftz"  # one MUFU; without .ftz, the assembler adds three instructions that square 2^(x/2) for subnormals, doubling their error
 
 
 def exp2_parts(e, x, scale: float, scale_low: float):
-    """2 to the power of ``x * (scale + scale_low)``, float32, in 8 instructions: the integer part goes into the
-    exponent field, the rest (at most 1/2, unless the result over- or underflows) through ex2.approx.
+    """2 to the power of ``x * (scale + scale_low)`` in float32, in 8 instructions.
 
-    Adding 1.5 * 2**23 leaves the rounded integer in the low mantissa bits.
+    The integer part of the exponent is added to the exponent field, and the rest (at most 1/2, unless the result over- or
+    underflows) goes through ex2.approx. Adding 1.5 * 2**23 leaves the rounded integer in the low mantissa bits.
     """
     magic = 12582912.0
     f = lambda v: e.const(v, float32)
@@ -86,7 +89,7 @@ def exp2_parts(e, x, scale: float, scale_low: float):
     return e.ins(f"fmul float {e.approx(EX2, rest).text}, {power.text}", float32)
 
 
-LOG2_E = 1.4426950216293335   # float32(log2 e), and what it lacks
+LOG2_E = 1.4426950216293335   # float32(log2 e), and below log2 e minus it
 LOG2_E_LOW = 1.9259629911266175e-08
 
 
@@ -102,10 +105,11 @@ def _emit_exp_fast(e, dtype, x):
 
 
 def _emit_exp2(e, dtype, x):
+    """2 to the power of x. ex2.approx.ftz flushes subnormal results to 0, so for x < -126 it is given x + 64, and scaled by 2^-64."""
     if dtype.bits == 64:
         return e.libdevice("__nv_exp2", dtype, x)
     small = e.ins(f"fcmp olt float {x.text}, {e.const(-126.0, float32).text}", bool_)
-    shifted = e.select(small, e.ins(f"fadd float {x.text}, {e.const(64.0, float32).text}", float32), x)  # exact there
+    shifted = e.select(small, e.ins(f"fadd float {x.text}, {e.const(64.0, float32).text}", float32), x)  # exact, unless the result is 0
     power = e.approx(EX2, shifted)
     return e.select(small, e.ins(f"fmul float {power.text}, {e.const(2.0**-64, float32).text}", float32), power)
 
@@ -128,7 +132,7 @@ def _emit_log_fast(scale: float):
 
 
 def _erf(x):
-    """erf of each element, by the C library: NumPy has none."""
+    """erf of each element, by the C library, since NumPy has none."""
     flat = np.fromiter(map(math.erf, np.ravel(x).astype(np.float64).tolist()), np.float64, np.size(x))
     return flat.reshape(np.shape(x)).astype(x.dtype)
 
@@ -162,7 +166,7 @@ def _emit_rsqrt(e, dtype, x):
 _LN2 = 0.6931471805599453
 _LOG10_2 = 0.30102999566398120
 
-# name, NumPy, accurate form, ulp of float32, fast form, its accuracy
+# name, NumPy function, emitter of the accurate form, its error in float32, emitter of the fast form, its error
 _TABLE = (
     ("exp",     np.exp,                     _emit_exp,            "2 ulp",    _emit_exp_fast,          "2.5 + 1.25 |x| ulp; 0 where subnormal"),
     ("exp2",    np.exp2,                    _emit_exp2,           "2.5 ulp",  _approx(EX2),            "2.5 ulp; 0 where subnormal"),
@@ -221,8 +225,11 @@ def _emit_fma(e, dtype, x, y, z):
 
 
 def _sim_fma(x, y, z):
-    """One rounding: exact products of 24-bit mantissas fit in float64, whose sum is rounded to odd so that only the last
-    rounding counts; for float64 itself see S. Boldo, G. Melquiond, "Emulation of a FMA and correctly rounded sums"."""
+    """``x * y + z`` with a single rounding.
+
+    Products of 24-bit mantissas are exact in float64. Their sum with `z` is rounded to odd, so that only the last rounding
+    counts. For float64 itself see S. Boldo, G. Melquiond, "Emulation of a FMA and correctly rounded sums".
+    """
     if x.dtype.itemsize < 8:
         return cast_array(_sum_to_odd(x.astype(np.float64) * y.astype(np.float64), z.astype(np.float64)), float64, dtype_of(x.dtype))
     high, low = _exact_product(x, y)
@@ -247,7 +254,7 @@ def _exact_product(a, b):
 
 
 def _sum_to_odd(a, c):
-    """The sum of two float64 numbers; an inexact one has an odd last bit."""
+    """The sum of two float64 numbers, rounded to odd."""
     total, error = _exact_sum(a, c)
     bits = total.view(np.int64)
     adjust = (error != 0) & np.isfinite(total) & ((bits & 1) == 0)
@@ -255,7 +262,7 @@ def _sum_to_odd(a, c):
 
 
 def _emit_floored(which: str):
-    """Floor division or its remainder by way of fmod, which is exact: NumPy's steps (npy_divmod)."""
+    """Emit floor division or its remainder by fmod, which is exact, in the same steps as NumPy (npy_divmod)."""
     def emit(e, dtype, x, y):
         t, zero, one = dtype.llvm, e.const(0.0, dtype), e.const(1.0, dtype)
         test = lambda word, a, b: e.ins(f"fcmp {word} {t} {a.text}, {b.text}", bool_)
@@ -268,7 +275,7 @@ def _emit_floored(which: str):
             return e.select(test("oeq", moved, zero), sign_of(zero, y), moved)
         quotient = e.ins(f"fdiv {t} {e.ins(f'fsub {t} {x.text}, {rest.text}', dtype).text}, {y.text}", dtype)
         quotient = e.select(crossed, e.ins(f"fsub {t} {quotient.text}, {one.text}", dtype), quotient)
-        whole = e.ins(f"call {t} @llvm.rint.{e.suffix(dtype)}({t} {quotient.text})", dtype)  # rounding left it near a whole number
+        whole = e.ins(f"call {t} @llvm.rint.{e.suffix(dtype)}({t} {quotient.text})", dtype)  # an integer but for rounding errors
         plain = e.ins(f"fdiv {t} {x.text}, {y.text}", dtype)
         whole = e.select(test("oeq", quotient, zero), sign_of(zero, plain), whole)
         return e.select(test("oeq", y, zero), plain, whole)

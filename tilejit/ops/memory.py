@@ -1,4 +1,4 @@
-"""Loads and stores, which move regions and points of memory to and from register tiles."""
+"""``load`` and ``store``: move regions and points of memory to and from register tiles."""
 
 from __future__ import annotations
 
@@ -28,17 +28,19 @@ def _(g, source, other, mask, cache):
 
 
 def _uniformity(g: Builder, source: Value, other: Operand, mask: Operand) -> Uniformity:
-    """A loaded scalar is as uniform as its indices and what stands for it. Beyond one CTA nothing orders the loads, so it is at
-    most that."""
+    """The uniformity of a loaded scalar: that of its indices, mask and `other`, but at most the CTA.
+
+    Several CTAs may load different values from the same address, because nothing orders their loads.
+    """
     operands = [a for a in (*g.definitions[source].args[1:], other, mask) if a is not None]
     return min([type_of(a).uniform for a in operands] + [Uniformity.CTA])
 
 
 @op("writes", attrs=("cache", "each_thread"))
 def store_(target, value, mask, cache, each_thread):
-    """Write `value` to a region or to points; elements out of bounds, or where `mask` is false, are dropped.
+    """Write `value` to a region or to points. Elements out of bounds, or where `mask` is false, are not written.
 
-    A scalar is written by one thread of the scope, or by `each_thread` where the operands differ between threads.
+    A scalar is written by one thread of the scope; with `each_thread`, by each one (if the operands differ between threads).
     """
 
 
@@ -48,8 +50,8 @@ def _(g, target, value, mask, cache, each_thread):
 
 
 def differs_by_thread(g: Builder, place: Value, *operands: Operand) -> bool:
-    """Whether each thread acts for itself: scalars, or the place they go to, differ between the threads of the scope, or
-    only some of the threads are here."""
+    """Whether each thread performs its own access: its scalars or indices differ between the threads of the scope, or the threads
+    have diverged."""
     if g.scope.partial is not None:
         return True
     indices = g.definitions[place].args[1:]
@@ -77,7 +79,7 @@ def _memory(g: Builder, x, what: str) -> Value:
 
 
 def _plain_move(g: Builder, name: str, x: Value, *options) -> None:
-    """CompilationError for what a move of tensor memory does not have."""
+    """CompilationError for points and options, which loads and stores of tensor memory do not support."""
     if isinstance(type_of(x), Points):
         raise g.error(f"{name} moves regions of tensor memory, and this names elements one by one")
     if any(o is not None for o in options):
@@ -94,13 +96,13 @@ def _checked_cache(g: Builder, name: str, place: Value, cache, kinds=CACHE):
 
 @builtin
 def load(g: Builder, source, other=None, mask=None, cache=None, sem=None, scope=None):
-    """The elements of a region or of points as a register tile (a scalar for a single element).
+    """Load a region or points as a register tile (a scalar for a single element).
 
-    Elements out of bounds, or where `mask` (broadcast to the shape) is false, are `other` (0 by default).
-    `cache`: "ca", "cg", "cs", "evict_first", "evict_last", "no_allocate" (PTX ISA, "Cache Operators"). `sem`, "relaxed" or
-    "acquire", reads global memory that other CTAs may be writing: each element once, an acquire before all later accesses of
-    the scope; `scope` ("gpu" by default) says with whom (PTX ISA, "Memory Consistency Model"). From tensor memory it is
-    ``tcgen05_ld``.
+    Elements out of bounds, or where `mask` (broadcast to the shape) is false, are `other` (0 by default). `cache` is "ca",
+    "cg", "cs", "evict_first", "evict_last" or "no_allocate" (PTX ISA, "Cache Operators"). With `sem` ("relaxed" or "acquire"),
+    the load may read global memory that other CTAs write at the same time. Each element is then read once, and an acquire
+    precedes all later accesses of the execution scope. `scope` ("gpu" by default) is the memory scope (PTX ISA, "Memory
+    Consistency Model"). A load from tensor memory is ``tcgen05_ld``.
     """
     from . import ordered
     if getattr(type_of(source), "scope", None) == "tmem":
@@ -139,9 +141,10 @@ def load(g: Builder, source, other=None, mask=None, cache=None, sem=None, scope=
 def store(g: Builder, target, value, mask=None, cache=None, sem=None, scope=None):
     """Write a tile or scalar to a region or to points, cast to its dtype and broadcast to its shape.
 
-    Elements out of bounds, or where `mask` is false, are dropped. `sem`, "relaxed" or "release", writes global memory that
-    other CTAs may be reading with `sem`, a release after all earlier accesses of the scope; `scope` ("gpu" by default) says
-    for whom. To tensor memory it is ``tcgen05_st``.
+    Elements out of bounds, or where `mask` is false, are not written. With `sem` ("relaxed" or "release"), the store may write
+    global memory that other CTAs read (with `sem`) at the same time; a release follows all earlier accesses of the execution
+    scope. `scope` ("gpu" by default) is the memory scope. `cache` is as for `load`, without "ca". A store to tensor memory is
+    ``tcgen05_st``.
     """
     from . import ordered
     if getattr(type_of(target), "scope", None) == "tmem":
@@ -170,7 +173,7 @@ def store(g: Builder, target, value, mask=None, cache=None, sem=None, scope=None
     g.call(store_, target, value, mask, cache=cache, each_thread=t.shape == () and differs_by_thread(g, target, value, mask))
 
 
-# -- simulation: by coordinates, with the thread that owns each element ------------------------------------------------
+# -- simulation --------------------------------------------------------------------------------------------------------
 
 @load_.simulate
 def _(m, call, source, other, mask):

@@ -1,6 +1,6 @@
-"""Hardware barriers of the CTA that a kernel names: rendezvous of some warps, and turns that warpgroups take.
+"""Named hardware barriers: rendezvous of some warps of the CTA, and warpgroups that take turns.
 
-PTX ISA, "barrier": a CTA has 16 of them; the compiler assigns the numbers, those of scopes' own barriers among them.
+A CTA has 16 hardware barriers (PTX ISA, "barrier"). The compiler assigns their numbers, also to the barriers of execution scopes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .reduce import collective
 
 @dataclass(frozen=True)
 class NamedBarriers:
-    """`n` hardware barriers of `threads` threads each; `number` tells those of one call from another's."""
+    """`n` hardware barriers of `threads` threads each. `number` identifies the call that made them; it is not the hardware's number."""
 
     number: int
     threads: int
@@ -27,7 +27,7 @@ class NamedBarriers:
 
 @dataclass(frozen=True)
 class NamedBarrier:
-    """One of them."""
+    """One of the barriers of a `NamedBarriers`."""
 
     barriers: NamedBarriers
     index: Any
@@ -35,7 +35,7 @@ class NamedBarrier:
 
 @dataclass(frozen=True)
 class Turns:
-    """A baton that `members` groups of threads hand round."""
+    """A baton that `members` groups of threads pass on in turn."""
 
     barriers: NamedBarriers
     members: int
@@ -88,7 +88,7 @@ def _(e, call, index):
 
 @op("syncs", attrs=("barriers",), collective=True)
 def first_turn(barriers):
-    """The arrival that gives member 0 its first turn, made at the kernel's start by the last threads of the CTA."""
+    """Give member 0 its first turn: at the kernel's start, the last threads of the CTA arrive at its barrier."""
 
 
 @first_turn.infer
@@ -107,7 +107,7 @@ def _(e, call):
     e.first_turn(call.attrs["barriers"])
 
 
-# -- the language's names --------------------------------------------------------------------------------------------------
+# -- user functions --------------------------------------------------------------------------------------------------------
 
 def _made(g: Builder, threads, n) -> NamedBarriers:
     made = g.state.setdefault("named barriers", [])
@@ -125,11 +125,11 @@ def _whole_warps(g: Builder, threads) -> int:
 
 @builtin
 def named_barrier(g: Builder, threads, n=None):
-    """A hardware barrier at which `threads` threads (whole warps) meet, or `n` of them, indexable.
+    """A hardware barrier of `threads` threads (whole warps); with `n`, an indexable array of them.
 
-    ``b.sync()`` arrives and waits for the others, ``b.arrive()`` arrives and goes on: a producer that arrives and a
-    consumer that syncs are ordered by it. Both count every thread of the current scope. A CTA has 16 hardware barriers,
-    one of them its own; the compiler assigns their numbers. (PTX ISA, "barrier".)
+    ``b.sync()`` arrives and waits for the other threads; ``b.arrive()`` arrives and does not wait. Both count every thread of
+    the current scope. What a producer does before it arrives is visible to a consumer after its sync. A CTA has 16 hardware
+    barriers, one of which is used by the CTA's own barrier; the compiler assigns their numbers. (PTX ISA, "barrier".)
     """
     if n is not None and (isinstance(n, bool) or not isinstance(n, int) or n < 1):
         raise g.error(f"n is a constant of at least 1, not {describe(n)}")
@@ -152,22 +152,22 @@ def _meet(g: Builder, op_, barrier: NamedBarrier) -> None:
 
 
 def _sync(g: Builder, barrier: NamedBarrier) -> None:
-    """Arrive with every thread of the scope, and wait until all the barrier's threads have."""
+    """Arrive with every thread of the scope, and wait until all threads of the barrier have arrived."""
     _meet(g, named_sync, barrier)
 
 
 def _arrive(g: Builder, barrier: NamedBarrier) -> None:
-    """Arrive with every thread of the scope, and go on."""
+    """Arrive with every thread of the scope, without waiting."""
     _meet(g, named_arrive, barrier)
 
 
 @builtin
 def turns(g: Builder, n, threads=128):
-    """A baton that `n` groups of `threads` threads hand round, so that a part of their code runs in one group at a time.
+    """A baton that `n` groups of `threads` threads pass on, so that only one group at a time runs the code between take and pass_on.
 
-    ``t.take(i)`` waits until it is member i's turn, ``t.pass_on(i)`` hands the turn on to member ``(i + 1) % n``. Member 0
-    has the first turn; each member takes and passes on in every round. (PTX ISA, "barrier"; FlashAttention-3's "pingpong"
-    schedule orders the softmax of one warpgroup against the products of the other this way.)
+    ``t.take(i)`` waits for the turn of member i, and ``t.pass_on(i)`` passes the turn to member ``(i + 1) % n``. Member 0 has
+    the first turn. Each member must take and pass on in every round. (PTX ISA, "barrier". FlashAttention-3's "pingpong"
+    schedule orders the softmax of one warpgroup and the products of the other in this way.)
     """
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
         raise g.error(f"the number of members is a constant of at least 1, not {describe(n)}")
@@ -195,14 +195,14 @@ def _member(g: Builder, baton: Turns, i, step: int):
 
 
 def _take(g: Builder, baton: Turns, i) -> None:
-    """Wait until it is member `i`'s turn; the current scope is that member."""
+    """Wait for the turn of member `i`, which is the current scope."""
     i = _member(g, baton, i, 0)
     if baton.members > 1:
         _meet(g, named_sync, NamedBarrier(baton.barriers, i))
 
 
 def _pass_on(g: Builder, baton: Turns, i) -> None:
-    """Hand the turn of member `i`, which is the current scope, on to the next."""
+    """Pass the turn from member `i`, which is the current scope, to the next."""
     i = _member(g, baton, i, 1)
     if baton.members > 1:
         _meet(g, named_arrive, NamedBarrier(baton.barriers, i))

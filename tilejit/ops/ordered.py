@@ -1,7 +1,8 @@
-"""Loads and stores that other CTAs' order hangs on: ``ld`` and ``st`` with .relaxed, .acquire or .release and a scope.
+"""Loads and stores that synchronise with other CTAs: ``ld`` and ``st`` with .relaxed, .acquire or .release and a memory scope.
 
-A scalar is read or written once for its scope by its first thread, and each element of a tile by one thread; whoever else
-holds it is given what that thread read, so that all agree. PTX ISA, "ld", "st" and "Memory Consistency Model".
+A scalar is read or written once, by the first thread of the execution scope, and each element of a tile by one thread. Other
+threads that hold the element are given the value that this thread read, so that all agree. PTX ISA, "ld", "st" and "Memory
+Consistency Model".
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ LOADS, STORES = ("relaxed", "acquire"), ("relaxed", "release")
 
 
 def checked_order(g: Builder, what: str, place: Value, sem, scope, cache) -> str | None:
-    """The scope of an ordered access, or None for an ordinary one."""
+    """The memory scope of an ordered access, checked with its other options; None for an ordinary access."""
     if sem is None:
         if scope is not None:
             raise g.error(f"scope= belongs to sem=: an ordinary {what} orders nothing")
@@ -43,7 +44,7 @@ def checked_order(g: Builder, what: str, place: Value, sem, scope, cache) -> str
 
 @op("reads", attrs=("cache", "sem", "scope", "each_thread"))
 def ordered_load(source, other, mask, cache, sem, scope, each_thread):
-    """The elements of a region or of points, each read once; `other` where they are out of bounds or `mask` is false."""
+    """Load a region or points, reading each element once. Elements are `other` where they are out of bounds or `mask` is false."""
 
 
 @ordered_load.infer
@@ -56,7 +57,7 @@ def _(g, source, other, mask, cache, sem, scope, each_thread):
 
 @op("writes", attrs=("cache", "sem", "scope", "each_thread"))
 def ordered_store(target, value, mask, cache, sem, scope, each_thread):
-    """Write `value` to a region or to points; elements out of bounds, or where `mask` is false, are dropped."""
+    """Write `value` to a region or to points. Elements out of bounds, or where `mask` is false, are not written."""
 
 
 @ordered_store.infer
@@ -91,7 +92,7 @@ ordered_store.rules["declined"] = declined
 # -- simulation ------------------------------------------------------------------------------------------------------------
 
 def _operands(m, place, t: Tile | Scalar, each_thread: bool, *operands):
-    """Coordinates and operands of elements as they are accessed: those of a scalar once, or once for each thread."""
+    """(coordinates, owners, operands) of the elements to access. A scalar is one element, or one for each thread."""
     coords = coordinates(m, place)
     if isinstance(t, Tile):
         rank = len(t.shape)

@@ -1,4 +1,4 @@
-"""Ordered loads and stores as instructions, with the barrier that makes one thread's order that of its whole scope."""
+"""Emission of ordered loads and stores, with the barriers that extend one thread's acquire or release to its whole scope."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Elements of less than a byte: several of them packed into bytes of memory, one of them in a register.
+"""Elements smaller than a byte: packed into bytes in memory, one per register in tiles.
 
-Buffers of a packed dtype count bytes along their last dimension; kernels count elements. What a kernel writes is turned into
-bytes here, and what does not fall on whole ones is refused.
+Buffers of a packed dtype count bytes along their last dimension, while kernels count elements. This module converts a
+kernel's indices and shapes to bytes, and rejects those that do not fall on whole bytes.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from . import casts, creation, elementwise as ew, shape as shapes, slicing
 from .language import binary, converted, spread
 
 
-# -- places -----------------------------------------------------------------------------------------------------------------
+# -- indices and shapes -----------------------------------------------------------------------------------------------------
 
 @op("pure", attrs=("dtype",))
 def byte_of(start, dtype):
-    """The byte at which element `start` of a packed row begins."""
+    """The index of the byte at which element `start` of a packed row begins."""
 
 
 @byte_of.infer
@@ -59,7 +59,7 @@ def _whole(dtype: DType) -> str:
 
 
 def bytes_along(g: Builder, item, start, extent: int, dropped: bool, dtype: DType) -> tuple:
-    """A slice of the packed dimension, in bytes: (start, extent)."""
+    """A slice of the packed dimension as (start, extent) in bytes. CompilationError if it does not cover whole bytes."""
     if dropped:
         raise g.error(f"one element of {counted(dtype)} is no whole byte: take a slice of a multiple of {dtype.packing[0]}, not {describe(item)}")
     size = stored(dtype, extent)
@@ -70,19 +70,19 @@ def bytes_along(g: Builder, item, start, extent: int, dropped: bool, dtype: DTyp
 
 
 def start_byte(g: Builder, start, dtype: DType):
-    """Where an element begins, in bytes: of a number that, or a value."""
+    """The byte at which element `start` begins. It is a number if `start` is one, otherwise a value."""
     if isinstance(start, int):
         return stored(dtype, start)
     return g.call(byte_of, start, dtype=dtype) if dtype.packed else start
 
 
 def shape_of(dtype: DType, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The extents in elements of a box of memory."""
+    """The shape in elements of a box of memory whose last extent is in bytes."""
     return (*shape[:-1], held(dtype, shape[-1])) if dtype.packed and shape else shape
 
 
 def in_memory(dtype: DType, shape: tuple[int, ...], layout: TileLayout | None = None) -> tuple:
-    """A shape and a layout of elements, as memory counts them. CompilationError where rows are no whole bytes."""
+    """A shape and a layout of elements, converted to those in memory (bytes, if packed). CompilationError unless rows are whole bytes."""
     if not dtype.packed:
         return shape, layout
     rows = stored(dtype, shape[-1]) if shape else None
@@ -92,7 +92,7 @@ def in_memory(dtype: DType, shape: tuple[int, ...], layout: TileLayout | None = 
 
 
 def recast(layout: TileLayout, shape: tuple[int, ...], dtype: DType) -> TileLayout:
-    """A layout of packed elements as one of bytes. CompilationError where elements of a byte do not lie side by side."""
+    """The layout of packed elements converted to one of bytes. CompilationError if the elements of a byte are not adjacent in it."""
     elements, per = dtype.packing
     if elements == per:
         return layout
@@ -123,7 +123,7 @@ def recast(layout: TileLayout, shape: tuple[int, ...], dtype: DType) -> TileLayo
 
 
 def checked(g: Builder, what: str, dtype: DType, mask) -> None:
-    """CompilationError for what a load or a store of packed elements does not have."""
+    """CompilationError for masks and padded dtypes, which loads and stores of packed elements do not support."""
     if dtype.padded:
         raise g.error(f"{what} does not reach padded elements, {dtype}, which are for the tensor cores: load them where they are packed")
     if mask is not None:
@@ -131,16 +131,16 @@ def checked(g: Builder, what: str, dtype: DType, mask) -> None:
 
 
 def refused(g: Builder, what: str, dtype: DType) -> None:
-    """CompilationError where an operation works on elements, and those of `dtype` share bytes."""
+    """CompilationError if `dtype` is packed, for an operation `what` that needs elements of whole bytes."""
     if dtype.packed:
         raise g.error(f"{what} works on elements of whole bytes, and {dtype} has {dtype.packing[0]} in {dtype.packing[1]}")
 
 
-# -- bytes as such ------------------------------------------------------------------------------------------------------------
+# -- memory as bytes ----------------------------------------------------------------------------------------------------------
 
 @op("pure")
 def bytes_of(buffer):
-    """The memory of a buffer of packed elements as uint8."""
+    """A buffer of packed elements as one of uint8."""
 
 
 @bytes_of.infer
@@ -159,14 +159,14 @@ def _(e, call, buffer):
 
 
 def as_bytes(g: Builder, place: Value) -> Value:
-    """A region or points of packed elements as those of its bytes."""
+    """A region or points of packed elements as a region or points of bytes."""
     call = g.definitions[place]
     return g.call(call.op, g.call(bytes_of, call.args[0]), *call.args[1:], **call.attrs)
 
 
 @op("pure", attrs=("dtype",))
 def same_bits(x, dtype):
-    """The bits of `x` as elements of another dtype of its size."""
+    """Reinterpret the register values of `x` as another dtype whose values are held in registers of the same size."""
 
 
 @same_bits.infer
@@ -191,7 +191,7 @@ def _width(dtype: DType) -> int:
 
 
 def fill_byte(g: Builder, dtype: DType, other) -> int:
-    """The byte that is read out of bounds: `other` in each of its elements."""
+    """The byte that out-of-bounds reads give, so that each of its elements is `other`."""
     if other is None:
         return 0
     if not isinstance(other, (int, float)) or isinstance(other, bool):
@@ -206,7 +206,7 @@ def fill_byte(g: Builder, dtype: DType, other) -> int:
 
 
 def unpacked(g: Builder, raw: Value, dtype: DType) -> Value:
-    """A tile of bytes as the elements in them."""
+    """Unpack a tile of bytes to a tile of the elements in them."""
     elements, per = dtype.packing
     *outer, last = raw.type.shape
     outer = (*outer, last // per)
@@ -218,7 +218,7 @@ def unpacked(g: Builder, raw: Value, dtype: DType) -> Value:
 
 
 def packed(g: Builder, x: Value) -> Value:
-    """A tile of elements as the bytes that hold them."""
+    """Pack a tile of elements to a tile of the bytes that hold them."""
     dtype = x.type.dtype
     elements, per = dtype.packing
     *outer, last = x.type.shape
@@ -229,7 +229,7 @@ def packed(g: Builder, x: Value) -> Value:
 
 
 def _words(g: Builder, x: Value, outer: tuple[int, ...], parts: int, width: int) -> Value:
-    """Each `parts` neighbours of a tile of bytes in one integer, `width` bits apart: a tile (*outer, 1)."""
+    """Combine each `parts` neighbouring bytes of a tile to one integer, `width` bits apart. The result has shape (*outer, 1)."""
     if parts == 1:
         return g.call(shapes.reshape_, x, shape=(*outer, 1))
     x = g.call(shapes.reshape_, x, shape=(*outer, parts))
@@ -244,7 +244,7 @@ def _words(g: Builder, x: Value, outer: tuple[int, ...], parts: int, width: int)
 
 
 def _shifted(g: Builder, words: Value, outer: tuple[int, ...], parts: int, width: int) -> Value:
-    """`words` (*outer, 1) shifted right by 0, `width`, ... bits: a tile (*outer, parts)."""
+    """Shift `words` of shape (*outer, 1) right by 0, `width`, ... bits. The result has shape (*outer, parts)."""
     if parts == 1:
         return words
     wide = (*outer, parts)

@@ -1,7 +1,7 @@
-"""Cuts a copy into vectors, one for each thread and step: the partition that ldgsts and the synchronous copy share.
+"""Partition of a copy into vectors, one for each thread and step. Used by ldgsts and the synchronous copy.
 
-The memory that drives the cut is the global one (where both are global, the source): vectors run along its contiguous
-dimension, and consecutive threads take consecutive vectors, so that a warp touches whole lines.
+The global side determines the partition (the source, if both are global): vectors run along its contiguous dimension, and
+consecutive threads move consecutive vectors, so that the accesses of a warp are coalesced.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from ..layout import TileLayout
 
 @dataclass(frozen=True)
 class Partition:
-    """`threads` threads take `outer` steps of `vec` elements; step f of thread t is vector ``f * threads + t``.
+    """`threads` threads take `outer` steps, and move `vec` elements in each. In step f, thread t moves vector ``f * threads + t``.
 
-    `shape` are the extents in vectors, outermost first, the vectored dimension last; `order` names the region's
-    dimensions (those of an extent other than 1) in that order. `ragged` when the last step has fewer vectors than
+    `shape` holds the region's extents in vectors, outermost first and the vectorised dimension last; extents of 1 are left
+    out. `order` holds the corresponding dimensions of the region. `ragged` means that the last step has fewer vectors than
     threads. `src_checked` and `dst_checked` are the dimensions of global buffers whose bounds are tested.
     """
 
@@ -48,7 +48,7 @@ class Partition:
 
     @property
     def carry_free(self) -> bool:
-        """Whether what a step adds to the coordinates is the same for all threads."""
+        """Whether each step adds the same coordinates to those of every thread (no digit carries)."""
         span = self.threads
         for n in reversed(self.shape[1:]):
             if span % n and n % span:
@@ -57,10 +57,10 @@ class Partition:
         return True
 
     def coordinates(self, thread, first) -> list:
-        """Element coordinates of vector ``first + thread`` in the region's own order of dimensions.
+        """Element coordinates of vector ``first + thread``, in the region's order of dimensions.
 
-        `thread` is below `threads` and `first` a multiple of it: as long as digits do not carry, what the step adds
-        stays apart from what the thread decides. Runs on ints, NumPy arrays and emitted values.
+        `thread` is below `threads`, and `first` a multiple of `threads`. As long as no digit carries, the contributions of
+        `thread` and `first` are computed separately. Works on ints, NumPy arrays and emitted values.
         """
         at = [0] * len(self.order)
         span: int | None = self.threads
@@ -83,11 +83,11 @@ class Partition:
         return thread + first < self.vectors
 
     def owners(self, shape: tuple[int, ...]) -> np.ndarray:
-        """The thread that moves each element of the region, in the region's own order of dimensions."""
+        """The thread that moves each element of the region, in the region's order of dimensions."""
         return self._numbers(shape) % self.threads
 
     def steps(self, shape: tuple[int, ...]) -> np.ndarray:
-        """The step in which it does."""
+        """The step in which each element of the region is moved."""
         return self._numbers(shape) // self.threads
 
     def _numbers(self, shape: tuple[int, ...]) -> np.ndarray:
@@ -97,9 +97,10 @@ class Partition:
 
 
 def make_partition(site, widths: Sequence[int], even: bool = False) -> Partition | None:
-    """The partition of a copy site with vectors of one of `widths` bytes (widest first); None when none fits.
+    """The partition of a copy site with the widest vectors of `widths` (bytes, widest first) that fit; None if none do.
 
-    Of those that fit, the one with the fewest steps; with `even`, of equal ones that in which no thread idles.
+    With `even`, narrower vectors are tried until no thread idles in the last step; of these partitions, it is the one with
+    the fewest steps, and among equals one in which no thread idles.
     """
     order = driving_order(site)
     made = []
@@ -124,8 +125,10 @@ def _partition(site, order: tuple[int, ...], vec: int) -> Partition:
 
 
 def driving_order(site) -> tuple[int, ...]:
-    """The region's dimensions from the slowest to the fastest in the driving memory: by stride where strides are known,
-    and the contiguous one last."""
+    """The region's dimensions from slowest to fastest in the memory that determines the partition.
+
+    Sorted by stride, if all strides are constants; the contiguous dimension is always last.
+    """
     region = site.array
     dims = site.dims(region)
     if region.scope == "global":
@@ -140,14 +143,14 @@ def driving_order(site) -> tuple[int, ...]:
 
 
 def _innermost_strides(region, dims) -> list[int]:
-    """The step of each dimension of a region with a layout, between neighbouring elements."""
+    """For each dimension of a region in shared memory, the offset from its first element to the next, in elements."""
     layout, shape = region.buffer.layout.without_swizzle(), region.buffer.shape
     return [layout.offset_of(*(int(k == d) for k in range(len(shape))), shape=shape)
             - layout.offset_of(*(0 for _ in shape), shape=shape) for d in dims]
 
 
 def checked(region, starts) -> tuple[int, ...]:
-    """The dimensions of a global region that is not known to lie inside its buffer."""
+    """The dimensions along which a global region is not known to lie inside its buffer."""
     if region.scope != "global":
         return ()
     narrowed = region.buffer.narrowed or (0,) * len(starts)
@@ -156,15 +159,15 @@ def checked(region, starts) -> tuple[int, ...]:
 
 
 def fits(site, k: int | None, vec: int) -> bool:
-    """Whether vectors of `vec` elements along dimension `k` of the region are, on both sides, contiguous, aligned, and
-    wholly inside or wholly outside the bounds."""
+    """Whether vectors of `vec` elements along dimension `k` are, on both sides, contiguous, aligned, and either wholly in bounds or
+    wholly out of bounds."""
     if k is None or site.shape[k] % vec:
         return False
     return all(region_fits(site, region, site.starts(region), site.dims(region)[k], vec) for region in (site.src, site.dst))
 
 
 def region_fits(site, region, starts, d: int, vec: int) -> bool:
-    """The same of one side's region at `starts`, along dimension `d` of its buffer."""
+    """`fits` for one side's region at `starts`, along dimension `d` of its buffer."""
     g, buffer = site.g, region.buffer
     beside = region.scope != "global" or isinstance(buffer.strides[d], int) and buffer.strides[d] == 1
     if not beside or g.asked_divisor(starts[d], vec) % vec:
@@ -186,7 +189,7 @@ def shared_runs(layout: TileLayout, shape: tuple[int, ...], d: int, vec: int) ->
         return False
     try:
         grouped, at = layout.group(shape)
-    except CompilationError:  # a layout whose blocks cut across the dimensions has no such runs that are worth a vector
+    except CompilationError:  # shards of the layout straddle dimensions; such layouts are not vectorised
         return False
     runs = [s for s in grouped.shards[at[d]:at[d + 1]] if s[0] != 1]
     if not runs or runs[-1][1] != 1 or runs[-1][0] % vec:
@@ -195,13 +198,13 @@ def shared_runs(layout: TileLayout, shape: tuple[int, ...], d: int, vec: int) ->
     return all(stride % vec == 0 for stride in rest) and layout.offset.get("m", 0) % vec == 0
 
 
-# -- one side of a partitioned copy in emitted code ------------------------------------------------------------------------
+# -- emission --------------------------------------------------------------------------------------------------------------
 
 class Side:
-    """Addresses and bounds of the vectors of one side.
+    """Emits the addresses and bounds tests of the vectors of one side of a copy.
 
-    What the thread decides is computed once, in 64 bits for an array; what a step adds to it is a constant offset in
-    shared memory wherever the layout allows, and in an array a constant number of strides.
+    The part of the address that depends on the thread is computed once (for arrays in 64 bits). What a step adds to it is a
+    constant offset in shared memory, wherever the layout allows, and constant multiples of the strides in an array.
     """
 
     def __init__(self, e, plan: Partition, region, bounds: tuple[int, ...], thread):
@@ -219,7 +222,7 @@ class Side:
             self.first = e.shared_address(buffer, [s + c for s, c in zip(region.starts, self.own)])
 
     def place(self, first):
-        """(address, constant byte offset, whether it is in bounds or None) of vector ``first + thread``."""
+        """(address, constant byte offset, predicate or None) of vector ``first + thread``. The predicate is true where it is in bounds."""
         e, region, plan = self.e, self.region, self.plan
         apart = isinstance(first, int) and plan.carry_free
         if apart:
@@ -240,7 +243,7 @@ class Side:
         return *e.shared_address(region.buffer, coordinates), inside
 
     def _inner(self, at: list) -> list:
-        """The region's own coordinates as one for each dimension of the buffer."""
+        """Coordinates of the region (without extents of 1) as one for each dimension of the buffer."""
         own = iter(at)
         return [next(own) if n != 1 else 0 for n in self.region.type.extents]
 
@@ -254,10 +257,10 @@ class Side:
 
 @lru_cache(maxsize=1024)
 def constant_steps(plan: Partition, layout: TileLayout, shape: tuple[int, ...], starts: tuple, extents: tuple[int, ...]) -> dict[int, int]:
-    """The steps that move every thread's vector by the same number of elements of a layout, with that number.
+    """The steps in which the offset in a layout is the same distance from step 0 in all threads: {step: distance in elements}.
 
-    `starts` are the region's, None where they are known at run time: there, only along a dimension of which the region
-    takes one element, and whose strides leave the swizzle's pattern as it is.
+    `starts` are those of the region, None where they are run-time values. A run-time start is possible only along a dimension
+    where the region's extent is 1 and all strides are multiples of the swizzle's period.
     """
     if not plan.carry_free or plan.outer > 64:
         return {}

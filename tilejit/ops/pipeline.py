@@ -1,4 +1,4 @@
-"""What marks the trips of a pipelined loop: which slot of its buffers each takes. passes/pipeline.py writes the rest."""
+"""The marker that says which slot of the ring an iteration of a pipelined loop uses. passes/pipeline.py does the rest."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .ring import advanced
 
 @op("syncs", attrs=("stages",), collective=True)
 def pipeline_slot(stage, phase, stages):
-    """From here on a trip works on slot `stage`, whose barriers' phase has the parity `phase`."""
+    """Start of an iteration that uses slot `stage` of the ring; the current phase of the slot's barriers has parity `phase`."""
 
 
 @pipeline_slot.infer
@@ -22,7 +22,10 @@ def _(g, stage, phase, stages):
 
 
 def pipeline_turn(g: Builder, name: Hashable, stages: int) -> Iterator[None]:
-    """Mark a trip's begin and, at the second step, its end. The cursor goes on from loop to loop around."""
+    """Mark the start of an iteration; when resumed at its end, advance the cursor (slot and phase) to the next.
+
+    The cursor is kept from one run of the loop to the next, as when an outer loop repeats it.
+    """
     key = "pipeline", name
     stage, phase = g.cells.setdefault(key, (0, 0))
     g.call(pipeline_slot, g.operand(stage, int32), g.operand(phase, int32), stages=stages)

@@ -1,4 +1,4 @@
-"""The names of elementwise functions with several operands, and what the compiler is told or asked in passing."""
+"""Elementwise functions that users call, promises to the compiler (``assume``, ``uniform``), and ``device_assert``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .language import as_condition, binary, broadcast_shape, common_dtype, compa
 
 @builtin
 def where(g: Builder, condition, x, y):
-    """`x` where `condition` holds, else `y`, broadcast together and promoted to one dtype."""
+    """`x` where `condition` holds, otherwise `y`. The operands are broadcast together, and `x` and `y` promoted to one dtype."""
     test = as_condition(g, condition)
     dtype = common_dtype(g, x, y)
     shape = broadcast_shape(g, number(g, test), number(g, x), number(g, y))
@@ -44,13 +44,13 @@ maximum, minimum = _extreme(ew.maximum), _extreme(ew.minimum)
 
 @builtin
 def clip(g: Builder, x, low, high):
-    """`x` limited to `low` to `high`, of which one may be None; NaN stays."""
+    """`x` limited to the range from `low` to `high`, of which one may be None. NaN stays NaN."""
     x = x if low is None else maximum.function(g, x, low)
     return x if high is None else minimum.function(g, x, high)
 
 
 def abs_(g: Builder, x):
-    """The absolute value; the most negative integer stays."""
+    """The absolute value. That of the most negative integer is itself."""
     if isinstance(x, (int, float)):
         return abs_of_number(x)
     t = number(g, x)
@@ -93,7 +93,7 @@ def isfinite(g: Builder, x):
 
 @builtin
 def bitcast(g: Builder, x, dtype):
-    """The bits of `x` as another dtype of as many bits, as NumPy's ``x.view(dtype)`` of one element each."""
+    """Reinterpret the bits of each element of `x` as another dtype of the same width, like NumPy's ``x.view(dtype)``."""
     t = number(g, x)
     x = x if isinstance(x, Value) else converted(g, x, t.dtype)
     return g.call(casts.bitcast, x, dtype=dtype_of(dtype))
@@ -101,16 +101,16 @@ def bitcast(g: Builder, x, dtype):
 
 @builtin
 def cast(g: Builder, x, dtype):
-    """`x` as `dtype`. Floats round to nearest even; to float8 they saturate; to integers they truncate and saturate."""
+    """Convert `x` to `dtype`. Floats round to nearest even; to float8 they also saturate; to integers they truncate and saturate."""
     return strong_cast(g, x, dtype_of(dtype))
 
 
 @builtin
 def cdiv(g: Builder, a, b):
-    """``a / b`` rounded up, of integers, and 0 for a `b` of 0; a constant if both are. Also outside kernels, for grids.
+    """Integer division ``a / b``, rounded up. The result is a constant if both are constants. Also works outside kernels, for grids.
 
-    A constant 0 is an error. Of int32 and int64 scalars by a constant above 0, or by `tile.num_programs()`, ``a + b - 1`` has
-    to be within their dtype.
+    The result is 0 where a run-time `b` is 0; a constant 0 is an error. If `a` is an int32 or int64 scalar, and `b` a positive
+    constant or `tile.num_programs()`, then ``a + b - 1`` must not overflow the dtype.
     """
     if isinstance(b, int) and b == 0:
         raise g.error("cdiv divides by zero")
@@ -122,7 +122,7 @@ def cdiv(g: Builder, a, b):
     positive = b > 0 if isinstance(b, int) else is_number_of_ctas(g, b)
     if dtype in (int32, int64) and all(isinstance(number(g, x), Scalar) for x in (a, b)) and positive:
         return binary(g, "//", binary(g, "+", a, binary(g, "-", b, 1) if not isinstance(b, int) else b - 1), b)
-    rest = compare(g, "!=", binary(g, "%", a, b), 0)  # nothing is added to `a` that its dtype may not hold
+    rest = compare(g, "!=", binary(g, "%", a, b), 0)  # unlike a + b - 1, this cannot overflow
     if not isinstance(b, int):
         rest = binary(g, "&", rest, compare(g, "!=", b, 0))
     return binary(g, "+", binary(g, "//", a, b), rest)
@@ -147,7 +147,7 @@ cdiv.plain = _plain_cdiv
 
 @op("syncs")
 def assumed(condition):
-    """The kernel's promise that `condition` holds."""
+    """A promise that `condition` holds."""
 
 
 @assumed.infer
@@ -169,7 +169,7 @@ def _(e, call, condition):
 
 @builtin
 def assume(g: Builder, fact):
-    """Promise a fact (a bool scalar): the compiler trusts it, the simulator checks it.
+    """Promise that `fact`, a bool scalar, is true. The compiler relies on it, and the simulator checks it.
 
     ``tile.assume(n % 16 == 0)`` makes 16 a known divisor of `n`.
     """
@@ -184,7 +184,7 @@ def assume(g: Builder, fact):
 
 @op("pure")
 def the_same(x):
-    """The kernel's promise that all threads of the scope hold the same `x`."""
+    """`x`, with the promise that it is the same in all threads of the scope."""
 
 
 @the_same.infer
@@ -194,7 +194,7 @@ def _(g, x):
 
 @the_same.simulate
 def _(m, call, x):
-    """The number of the scope's first thread; NaN is the same as NaN."""
+    """The value of the scope's first active thread. An assertion fails if others differ; NaN equals NaN here."""
     here = np.broadcast_to(m.active, (m.batch, m.threads))
     x = np.broadcast_to(x, here.shape)
     first = np.take_along_axis(x, here.argmax(axis=1)[:, None], axis=1)
@@ -211,10 +211,11 @@ def _(e, call, x):
 
 @builtin
 def uniform(g: Builder, x):
-    """The scalar `x`, which all threads of the scope hold the same: a promise that the compiler trusts and the simulator checks.
+    """`x`, with the promise that this scalar is the same in all threads of the scope. The compiler relies on it, the simulator checks it.
 
-    Of what comes from a thread's number, a shuffle or a vote the compiler does not see it. What a scope's threads share needs it: an
-    element that a tile is made of, where a region begins, the condition of a branch with operations on tiles in it.
+    Uniform scalars are required where the threads of a scope work together: as an element that fills a tile, the start of a
+    region, or the condition of a branch that contains operations on tiles. The compiler cannot prove uniformity of values
+    computed from a thread's id, a shuffle or a vote.
     """
     if not isinstance(type_of(x), Scalar):
         raise g.error(f"uniform takes a scalar, not {describe(x)}")
@@ -223,7 +224,7 @@ def uniform(g: Builder, x):
 
 @op("syncs", attrs=("message",))
 def assert_(condition, message):
-    """Stop the kernel where `condition` is false."""
+    """Stop the kernel with an error if `condition` is false."""
 
 
 @assert_.infer
@@ -241,7 +242,7 @@ def _(m, call, condition):
 
 @assert_.emit
 def _(e, call, condition):
-    """``trap`` in the threads that hold a false element; without a trap the branch costs one instruction."""
+    """Execute ``trap`` in the threads that hold a false element. If none does, this costs one instruction for each register."""
     t = type_of(call.args[0])
     parts = condition if isinstance(condition, list) else [condition]
     for r, value in enumerate(parts):
@@ -252,9 +253,9 @@ def _(e, call, condition):
 
 @builtin
 def device_assert(g: Builder, condition, message=""):
-    """Stop the kernel with an error if `condition` (a bool, or each element of a bool tile) is false.
+    """Stop the kernel with an error if `condition`, or an element of it if it is a tile, is false.
 
-    On the simulator the error names the line and the CTA; on the GPU the launch fails at its next synchronisation.
+    On the simulator, the error names the line and the CTA. On the GPU, the error appears when the host next synchronises.
     """
     if not isinstance(message, str):
         raise g.error("an assertion's message is a plain string")

@@ -1,4 +1,4 @@
-"""What the instructions that count and move bits mean on the simulator. PTX ISA, "popc", "clz", "brev", "mul"."""
+"""Simulation of the PTX instructions that count or move bits, and of mul.hi. PTX ISA, "popc", "clz", "brev", "mul"."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .ptx_meanings import means
 
 
 def _bits(a: np.ndarray) -> np.ndarray:
-    """The bits of unsigned integers, the lowest first, along a last dimension."""
+    """The bits of unsigned integers along an additional last dimension, least significant first."""
     return a[..., None] >> np.arange(8 * a.dtype.itemsize, dtype=a.dtype) & a.dtype.type(1)
 
 

@@ -1,7 +1,7 @@
-"""``tile.ptx.<form>(...)``: one instruction of the table, executed by every thread of the scope that comes to it.
+"""``tile.ptx.<form>(...)``: one instruction of the instruction table, executed by every thread of the scope that reaches it.
 
-What the operands may be, the results' types, the targets and what it does to memory are those of the form's row. Rows that
-touch memory or order threads keep their place among all others in the graph, as `asm` does.
+The form's row in the table gives the operands, the types of the results, the targets and the effect on memory. Like `asm`,
+instructions that access memory or order threads are not moved with respect to each other.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from .regions import index, whole
 _WORDS = {8: (uint8, int8, float8_e4m3fn, float8_e5m2), 16: (uint16, int16), 32: (uint32, int32), 64: (uint64, int64)}
 _BITS = {16: (*_WORDS[16], float16, bfloat16), 32: (*_WORDS[32], float32), 64: (*_WORDS[64], float64)}
 
-# The dtypes that may stand for an operand of a PTX type; results have the first. Packed pairs are the word that holds them,
-# and 128 bits are a pair (low, high) of 64.
+# The dtypes accepted for an operand of a PTX type; results have the first one. A packed pair is passed as the word that holds it,
+# and 128 bits as a pair (low, high) of 64-bit values.
 DTYPES: dict[str, tuple[DType, ...]] = {
     "b8": _WORDS[8], "u8": (uint8, int8), "s8": (int8, uint8), "b16": _BITS[16], "b32": _BITS[32], "b64": _BITS[64], "b128": _BITS[64],
     "u16": (uint16, int16), "s16": (int16, uint16), "u32": (uint32, int32), "s32": (int32, uint32), "u64": (uint64, int64),
@@ -35,7 +35,7 @@ DTYPES: dict[str, tuple[DType, ...]] = {
     "f16x2": _WORDS[32], "bf16x2": _WORDS[32], "f32x2": _WORDS[64], "tf32": _BITS[32], "pred": (bool_,),
 }
 
-#: What a place in memory may be for an address of each space.
+#: In words, what is accepted for an address of each space.
 PLACES = {
     "shared": "an element of the CTA's own shared memory, or a barrier", "cluster": "an element of shared memory or a barrier, the CTA's "
                                                                                     "own or a peer's",
@@ -47,7 +47,7 @@ _ATTRS = ("form", "slots", "imm", "simulate")
 
 
 def _declare(name: str, effect: str, doc: str) -> Op:
-    """An op for the forms of one kind of effect: `slots` says how many of the arguments each operand takes."""
+    """Declare the op for the forms with one kind of effect. Its `slots` are pairs (operand's name, number of arguments it takes)."""
     def declaration(*operands, form, slots, imm, simulate): ...
     declaration.__name__, declaration.__doc__ = name, doc
     declared = op(effect, attrs=_ATTRS)(declaration)
@@ -67,11 +67,11 @@ def _form(name: str):
 # -- the call ------------------------------------------------------------------------------------------------------------
 
 def call(g: Builder, name, args: tuple, kwargs: dict):
-    """Call the instruction that `name` (as ``tile.ptx.mapa.u64``) is; the operands in the row's order, or by their names.
+    """Call the instruction `name`, such as ``tile.ptx.mapa.u64``. Operands are given in the row's order, or by name.
 
-    A register takes a number or a scalar, a vector a tuple of them, an address a place in memory or the address as an
-    integer, an immediate a constant. ``simulate=`` is a function of NumPy arrays that stands for it on the simulator. A
-    result is a scalar, or a tuple of them for a vector; several results are a tuple.
+    A register operand is a number or a scalar, a vector a tuple of them, an address an element of memory or an integer, and
+    an immediate a constant. The simulator calls ``simulate=``, a function of NumPy arrays, in place of the instruction. A
+    result is a scalar, or for a vector a tuple of scalars; several results are a tuple.
     """
     form = name.form
     simulate = kwargs.pop("simulate", None)
@@ -101,7 +101,7 @@ def call(g: Builder, name, args: tuple, kwargs: dict):
 
 
 def _bound(g: Builder, form, args: tuple, kwargs: dict) -> dict:
-    """The operands by name. Says what is missing, too many or not an operand."""
+    """The operands by name. An error for missing, superfluous and unknown operands."""
     names = [o.name for o in form.inputs]
     takes = f"it takes {', '.join(names) or 'no operands'}"
     if len(args) > len(names):
@@ -120,7 +120,7 @@ def _bound(g: Builder, form, args: tuple, kwargs: dict) -> dict:
 
 
 def _check_scope(g: Builder, form) -> None:
-    """Forms that a whole warp or warpgroup executes together are not for some of its threads."""
+    """CompilationError if a form that a whole warp or warpgroup must execute together is called by only some of its threads."""
     head = form.mnemonic.split(".")[0]
     together = "aligned" in form.mnemonic.split(".") or head == "bar" or head in ("redux", "elect")
     threads = 128 if head == "wgmma" or head == "setmaxnreg" else 32
@@ -132,7 +132,7 @@ def _check_scope(g: Builder, form) -> None:
 
 
 def _needs(operand) -> str:
-    """What may stand for an operand, in the words of the language."""
+    """In words, what is accepted for an operand."""
     if operand.kind == "imm":
         return f"an immediate: {operand.values}"
     one = PLACES[operand.space] if operand.kind == "address" else f"a .{operand.type} value"
@@ -154,7 +154,7 @@ def _immediate(g: Builder, form, operand, value):
 
 
 def _values(g: Builder, form, operand, given) -> list[Operand]:
-    """The graph's operands for one of the form's."""
+    """The operands of the graph for one operand of the form."""
     wrong = lambda x: g.error(f"{form.name}: operand {operand.name} needs {_needs(operand)}, not {describe(x)}")
     if operand.kind == "address":
         return [_address(g, form, operand, given, wrong)]
@@ -184,7 +184,7 @@ def _register(g: Builder, operand, x, wrong) -> Operand:
 
 
 def _constant(g: Builder, x, dtype: DType, wrong):
-    """A Python number as a constant; negative ones as the word that two's complement makes of them."""
+    """A Python number as a constant. For unsigned dtypes, a negative number is converted to its two's complement."""
     if isinstance(x, float) and not dtype.is_float or isinstance(x, bool) != (dtype == bool_):
         raise wrong(x)
     if dtype.kind == "uint" and -(1 << dtype.bits - 1) <= x < 0:
@@ -219,7 +219,7 @@ def _address(g: Builder, form, operand, x, wrong) -> Operand:
 
 
 def _place_of_map(g: Builder, form, operand, x, wrong) -> Operand:
-    """A named map as the place of its 128 bytes; what edits it takes where the kernel keeps it."""
+    """A tensor map as the address of its 128 bytes. Instructions that edit it require the address space where the kernel edits it."""
     slot = x.type.slot
     if not form.mnemonic.startswith("tensormap."):
         if operand.space == "map" or form.mnemonic.startswith("fence.proxy.tensormap"):
@@ -238,8 +238,8 @@ def _first_element(g: Builder, x: Value) -> Value:
 
 
 def _written(call: Call, _mapped: bool) -> tuple[Value, ...]:
-    """The places whose address goes to an instruction that may write there: all but those called a source, and the array of a
-    map by which it stores."""
+    """The places that an instruction may write: those whose address it takes, unless the operand is named ``src``, and for a
+    tensor store the map."""
     row, args, found = _form(call.attrs["form"]), iter(call.args), []
     for name, count in call.attrs["slots"]:
         parts = [next(args) for _ in range(count)]
@@ -252,12 +252,12 @@ def _written(call: Call, _mapped: bool) -> tuple[Value, ...]:
 
 
 def _stores_by_map(call: Call) -> bool:
-    """Whether a call is a tensor store: what its map points to is written."""
+    """Whether a call is a tensor store, which writes the array that its map describes."""
     return call.attrs["form"].startswith("cp.") and ".tensor." in call.attrs["form"] and ".global.shared::cta" in call.attrs["form"]
 
 
 def _structured(form, results):
-    """The results as the row has them: a vector is a tuple, several results are a tuple of theirs."""
+    """The flat results in the structure of the row: a vector becomes a tuple, and so do several results."""
     if not form.results:
         return None
     flat = iter(results if isinstance(results, tuple) else (results,))
@@ -270,7 +270,7 @@ def _structured(form, results):
 
 # -- types -----------------------------------------------------------------------------------------------------------------
 
-# What is the same for all threads of a CTA, or of a grid.
+# Prefixes of the special registers that are the same for all threads of a CTA, or of the grid.
 _OF_CTA = ("ctaid.", "clusterid.", "cluster_ctaid.", "cluster_ctarank")
 _OF_GRID = ("ntid.", "nctaid.", "nclusterid.", "cluster_nctaid.", "cluster_nctarank", "nwarpid", "nsmid", "total_smem_size",
             "dynamic_smem_size", "aggr_smem_size", "gridid", "is_explicit_cluster")
@@ -289,7 +289,7 @@ def _infer(g: Builder, *operands, form, slots, imm, simulate):
 
 
 def _uniformity(row, operands) -> Uniformity:
-    """A computation is as uniform as its operands; what memory, lanes and clocks say differs by thread."""
+    """The uniformity of results. Pure results are as uniform as the operands; what depends on memory, lanes or clocks differs by thread."""
     register = row.name.rpartition("mov.")[2].partition(".")[2] if row.template.count("%") else ""
     if register:
         return Uniformity.CTA if register.startswith(_OF_CTA) else Uniformity.GRID if register.startswith(_OF_GRID) else Uniformity.THREAD
@@ -326,7 +326,7 @@ def _simulate(m, call: Call, *values):
 
 
 def _canonical(operand, x):
-    """A register's value with the NumPy type of the operand's own; places stay as they are."""
+    """A register's value, viewed as the operand's own dtype. Places in memory are returned as they are."""
     if not isinstance(x, np.ndarray) or operand.kind == "address":
         return x
     own = DTYPES[operand.type][0].np
@@ -334,7 +334,7 @@ def _canonical(operand, x):
 
 
 def _seen(m, x):
-    """An operand as simulate= gets it: a place in memory is the element there."""
+    """An operand as it is passed to simulate=: for a place in memory, the element there."""
     if isinstance(x, tuple):
         return tuple(_seen(m, part) for part in x)
     if not hasattr(x, "buffer"):
@@ -363,7 +363,7 @@ def _emit(e, call: Call, *args):
 
 
 def _emit_one(e, call: Call, args) -> list:
-    """One inline asm call, text and constraints from the row."""
+    """Emit one inline asm call, with text and constraints from the row."""
     row, imm, values = _form(call.attrs["form"]), dict(call.attrs["imm"]), iter(args)
     registers, offsets = {}, {}
     for name, count in call.attrs["slots"]:

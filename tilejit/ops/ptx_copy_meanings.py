@@ -1,5 +1,5 @@
-"""What the instructions of asynchronous copies without a tensor map mean on the simulator: ``cp.async``, bulk copies and
-reductions, stores and reductions to another CTA, and how they complete. PTX ISA, "Data Movement and Conversion Instructions".
+"""Simulation of the PTX instructions of asynchronous copies without a tensor map: ``cp.async``, bulk copies and reductions, stores
+and reductions to another CTA, and their completion. PTX ISA, "Data Movement and Conversion Instructions".
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from .ptx_memory_meanings import element_of, elements_of, place_of
 
 
 def run_of(m, form, place):
-    """The buffer and the byte offset (B or 1, 1) of a place that one thread names."""
+    """The buffer and the byte offset (B or 1, 1) of a place. SimulationError unless the scope has one thread."""
     buffer, at = place_of(m, form, place)
     if m.threads != 1:
         raise SimulationError(f"the simulator runs {form.name} in a scope of one thread, as in with tile.elect():", m.loc)
     return buffer, at[:, :1]
 
 
-# -- by threads --------------------------------------------------------------------------------------------------------------
+# -- cp.async ----------------------------------------------------------------------------------------------------------------
 
 @means(r"cp\.async\.c[ag]\.shared\.global(\.L2::cache_hint)?(\.L2::(64|128|256)B)?\.(4|8|16)(\.zfill|\.ignore_src)?")
 def copy_by_threads(m, form, x):
-    """Each thread's bytes; those past `src_size`, or all with `ignore_src`, are zero and not read."""
+    """Each thread copies its own bytes. Those past `src_size`, or all with `ignore_src`, are not read, and zeros are written."""
     nbytes = int(re.search(r"\.(4|8|16)\b", form.name)[1])
     (dst, to), (src, source) = place_of(m, form, x["dst"]), place_of(m, form, x["src"])
     count = np.full((1, 1), nbytes)
@@ -61,7 +61,7 @@ def arrival_of_copies(m, form, x):
 @means(r"cp\.(reduce\.)?async\.bulk\.(shared::(cta|cluster)\.(global|shared::cta)\.mbarrier::complete_tx::bytes(\.multicast::cluster)?|"
        r"global\.shared::cta\.bulk_group)(\.L2::cache_hint)?(\.(add|min|max|inc|dec|and|or|xor)(\.noftz)?\.\w+|\.cp_mask)?")
 def bulk_copy(m, form, x):
-    """A reduction combines elements of the instruction's type, whatever the buffers' are."""
+    """A bulk copy or reduction. A reduction works on elements of the instruction's type, whatever the dtype of the buffers."""
     (dst, to), (src, source) = run_of(m, form, x["dst"]), run_of(m, form, x["src"])
     barrier = barrier_of(m, form, x) if "bar" in x else None
     if barrier is not None:
@@ -79,7 +79,10 @@ def bulk_copy(m, form, x):
 @means(r"(st|red)\.async\.(weak|relaxed\.cluster)\.shared::cluster\.mbarrier::complete_tx::bytes(\.(add|min|max|inc|dec|and|or|xor))?"
        r"(\.v[24])?\.[bsuf](32|64)")
 def to_a_peer(m, form, x):
-    """The bytes complete where the place is. The elements are of the instruction's type, whatever the buffer's is."""
+    """A store or reduction to another CTA, which must complete at a barrier of that CTA.
+
+    The elements have the instruction's type, whatever the dtype of the buffer.
+    """
     place, value, barrier = x["dst"], x["value"], barrier_of(m, form, x)
     if not hasattr(place, "buffer") or place.buffer.peer is None:
         raise SimulationError(f"the simulator runs {form.name} on a place in the memory of a peer, as in s.peer(1)[i]", m.loc)
@@ -92,7 +95,7 @@ def to_a_peer(m, form, x):
 
 
 def completes_there(m, form, barrier, buffer) -> None:
-    """A finding if the barrier is not in the CTA whose memory is written."""
+    """Report a finding if the barrier is not in the CTA whose memory is written."""
     there, told = (np.full((1, 1), m.rank) if x.peer is None else x.peer for x in (buffer, barrier))
     if (there != told).any():
         m.finding("transaction-count", f"{form.name} writes the memory of the CTA of rank {int(there.flat[0])} in the cluster, and its "

@@ -1,7 +1,7 @@
-"""What the instructions of tensor maps mean on the simulator: edits, fences, and the tensor copies that go by a map.
+"""Simulation of the PTX instructions on tensor maps: edits, fences, and the tensor copies that use a map.
 
-A map is one that the kernel names, or the place of its 128 bytes. PTX ISA, "tensormap.replace", "tensormap.cp_fenceproxy",
-"fence.proxy.tensormap", "cp.async.bulk.tensor".
+The operand is a tensor map of the kernel, or the place of its 128 bytes in memory. PTX ISA, "tensormap.replace",
+"tensormap.cp_fenceproxy", "fence.proxy.tensormap", "cp.async.bulk.tensor".
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .ptx_meanings import barrier_of, means
 
 
 def _map(m, form, x):
-    """The map of an operand."""
+    """The tensor map that an operand denotes."""
     if isinstance(x, np.ndarray):
         raise SimulationError(f"the simulator runs {form.name} on a tensor map or the place of one, not on a number as address", m.loc)
     return m.map_in(x) if hasattr(x, "starts") else x
@@ -24,7 +24,7 @@ def _map(m, form, x):
 
 @means(r"tensormap\.replace\.tile\.\w+\.(global|shared::cta)\.b1024\.b(32|64)")
 def replace_field(m, form, x):
-    """Sizes are as they are, strides bytes, and the rank one less than it is."""
+    """The value is the plain number for sizes, bytes for strides, and the rank minus one for the rank."""
     name = form.name.split(".")[3]
     if name == "swizzle_atomicity":
         if x["value"]:
@@ -45,13 +45,13 @@ def fence_of_maps(m, form, x):
 
 
 def _numbers(x, name: str) -> list[np.ndarray]:
-    """The coordinates or offsets of a thread, (B or 1, 1) each."""
+    """The coordinates or offsets that one thread gives, (B or 1, 1) each."""
     given = x.get(name, ())
     return [np.asarray(c)[:, :1].astype(np.int64) for c in (given if isinstance(given, tuple) else (given,))]
 
 
 def _mode(form) -> str:
-    """How a form finds its elements, as the machine calls it."""
+    """The addressing mode of a form, by the simulator's name: "tile", "rows" (gather4, scatter4), "im2col" or one of its variants."""
     found = re.search(r"im2col::w::128|im2col::w|im2col|gather4|scatter4", form.name)
     return "tile" if found is None else "rows" if "4" in found[0] else found[0]
 
@@ -79,7 +79,7 @@ def tensor_store(m, form, x):
 
 @means(r"cp\.async\.bulk\.prefetch\.tensor\.[1-5]d\.L2\.global\.(tile|tile::gather4|im2col(::w(::128)?)?)(\.L2::cache_hint)?")
 def tensor_prefetch(m, form, x):
-    """Nothing is seen of it but a map or coordinates that are wrong."""
+    """A prefetch has no effect, but a wrong map or wrong coordinates are reported."""
     with m.reading_map(_map(m, form, x["map"]), None) as maps:
         for described, _ in maps:
             m.tma_prefetch(described, _numbers(x, "coords"), mode=_mode(form), offsets=_numbers(x, "offsets"))

@@ -1,7 +1,8 @@
-"""What instruction forms mean on the simulator, where the meaning is short. PTX ISA, "Instruction Set".
+"""Simulation of PTX instructions called by ``tile.ptx``. PTX ISA, "Instruction Set".
 
-A meaning is a function over (machine, form, operands by name): registers are arrays (B or 1, T or 1) of the operand's dtype,
-vectors tuples of them, immediates ints, places simulated regions and barriers. Forms without one are refused.
+A meaning is a function of (machine, form, operands by name) that returns the results. Registers are arrays (B or 1, T or 1),
+of B CTAs and T threads, with the operand's dtype; vectors are tuples of them, immediates ints, and places simulated regions
+and barriers. Forms without a meaning are rejected.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _MEANINGS: list[tuple[re.Pattern, Callable]] = []
 
 
 def means(pattern: str):
-    """Give the forms whose whole name matches `pattern` this meaning."""
+    """Decorator that registers a function as the meaning of all forms whose whole name matches `pattern`."""
     def register(function: Callable) -> Callable:
         _MEANINGS.append((re.compile(pattern), function))
         return function
@@ -27,7 +28,7 @@ def means(pattern: str):
 
 
 def meaning(form) -> Callable | None:
-    """What a form means; None where the simulator has no meaning for it."""
+    """The meaning of a form, or None if the simulator has none for it."""
     return next((function for pattern, function in _MEANINGS if pattern.fullmatch(form.name)), None)
 
 
@@ -66,7 +67,7 @@ _OPERATIONS = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "abs": np.
 @means(r"(add|sub|mul)\.rn(\.sat)?\.(f32|f64|f16|bf16)|(ex2|lg2|sin|cos|rcp|rsqrt|sqrt|tanh)\.approx\.f32|(abs|neg)\.(f16|bf16)|"
        r"(rcp|sqrt)\.rn\.f(32|64)")
 def arithmetic(m, form, x):
-    """The approximate functions are computed to NumPy's precision."""
+    """Arithmetic. The approximate functions are computed to NumPy's precision."""
     operands = [x[o.name] for o in form.inputs]
     with np.errstate(all="ignore"):
         result = _OPERATIONS[form.name.split(".")[0]](*operands)
@@ -81,7 +82,7 @@ def divide(m, form, x):
 
 @means(r"(min|max)(\.NaN)?\.(f32|f16|bf16)")
 def extreme(m, form, x):
-    """The number, where one operand is NaN; NaN with .NaN."""
+    """If one operand is NaN, the result is the other one; with .NaN it is NaN."""
     a, b = x["a"], x["b"]
     if ".NaN" not in form.name:
         a, b = np.where(np.isnan(a), b, a), np.where(np.isnan(b), a, b)
@@ -90,7 +91,7 @@ def extreme(m, form, x):
 
 @means(r"cvt\.(rn\.)?(f16|bf16|f32)\.(f16|bf16|f32)|cvt\.(rni|rzi|rmi|rpi)\.(s32|u32|s64|u64|f32)\.f32")
 def convert(m, form, x):
-    """To an integer: rounded, saturated, NaN gives 0."""
+    """Conversions to integers round, then saturate; NaN gives 0."""
     rounding = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}.get(form.name.split(".")[1])
     kind = form.name.split(".")[-2]
     with np.errstate(all="ignore"):
@@ -132,7 +133,7 @@ def unpack(m, form, x):
 
 @means(r"lop3\.b32")
 def lop3(m, form, x):
-    """Bit k of the table is the result where the bits of a, b, c read as the number k."""
+    """Where the bits of a, b and c, read as a number of three bits, are k, the result is bit k of the table."""
     result = np.uint32(0)
     for k in range(8):
         if x["table"] >> k & 1:
@@ -145,7 +146,7 @@ def lop3(m, form, x):
 
 @means(r"prmt\.b32")
 def permute_bytes(m, form, x):
-    """Each nibble of the selector names one of eight bytes; its top bit repeats that byte's sign."""
+    """Each nibble of the selector picks one of eight bytes; if its top bit is set, the byte's sign bit is replicated instead."""
     pool = x["b"].astype(np.uint64) << np.uint64(32) | x["a"].astype(np.uint64)
     result = np.uint32(0)
     for i in range(4):
@@ -173,14 +174,14 @@ def dot_of_bytes(m, form, x):
 # -- warps -----------------------------------------------------------------------------------------------------------------
 
 def _lanes(m, x) -> np.ndarray:
-    """A scalar by CTA, warp and lane: (B, warps, 32)."""
+    """A scalar's values by CTA, warp and lane, of shape (B, warps, 32). SimulationError unless the scope is whole warps."""
     if m.threads % 32:
         raise SimulationError("the simulator runs forms that exchange values among lanes in scopes of whole warps only", m.loc)
     return np.broadcast_to(x, (m.batch, m.threads)).reshape(m.batch, -1, 32)
 
 
 def _members(m, x) -> np.ndarray:
-    """Which lanes take part: those of the mask that are here."""
+    """Which lanes take part: those in the mask that are active."""
     named = _lanes(m, x) >> np.arange(32, dtype=np.uint32) & np.uint32(1)
     return (named.astype(bool)) & _lanes(m, m.active)
 
@@ -243,7 +244,8 @@ def elect(m, form, x):
 # -- barriers, fences --------------------------------------------------------------------------------------------------------
 
 def _times(m, n) -> np.ndarray:
-    """What every thread of the scope does once, as one operation of the scope."""
+    """The count of one operation of the whole scope that stands for `n` by each of its threads. If they have diverged, the machine
+    performs it for each thread, and the count is `n`."""
     return np.asarray(n) * (m.threads if m._active is None else 1)
 
 
@@ -267,7 +269,7 @@ def arrive_expect(m, form, x):
 
 
 def _each(m, n) -> np.ndarray:
-    """The sum over the threads that are here."""
+    """The sum of `n` over the active threads."""
     return (np.broadcast_to(n, (m.batch, m.threads)) * np.broadcast_to(m.active, (m.batch, m.threads))).sum(axis=1, keepdims=True)
 
 
@@ -278,7 +280,7 @@ def count_bytes(m, form, x):
 
 @means(r"mbarrier\.(test_wait|try_wait)\.parity(\.acquire)?(\.cta|\.cluster)?\.shared::cta\.b64(\.hint)?")
 def test_phase(m, form, x):
-    """try_wait may come back before the phase is over, which here it does at once."""
+    """test_wait and try_wait. try_wait may return before the phase completes; the simulated one never blocks."""
     return m.test(barrier_of(m, form, x), x["parity"][:, :1].astype(np.int64))
 
 
@@ -289,7 +291,7 @@ def invalidate(m, form, x):
 
 @means(r"bar\.sync|barrier\.sync(\.aligned)?")
 def barrier_of_the_cta(m, form, x):
-    """Barrier 0 at the scope of the CTA is its sync(); another one is met by number."""
+    """A barrier of all threads of the CTA. At CTA scope it is ``sync()``; in a narrower scope, the threads meet at its number."""
     number = int(np.asarray(x["id"]).flat[0])
     return m.sync() if m.threads == m.sim.program.threads else m.named_sync(("ptx", number), m.sim.program.threads)
 
@@ -320,16 +322,16 @@ def init_fence(m, form, x):
     m.fence_mbarrier_init()
 
 
-# -- what nothing is seen of -----------------------------------------------------------------------------------------------
+# -- instructions without an effect in the simulator ------------------------------------------------------------------------
 
 @means(r"prefetch\..*|prefetchu\..*|applypriority\..*|nanosleep\.u32|cp\.async\.bulk\.prefetch\.L2\..*|pmevent|setmaxnreg\..*|griddepcontrol\.\w+")
 def unseen(m, form, x):
-    """Hints, and what steers the machine without a result."""
+    """Hints, and instructions that control the hardware and have no result."""
 
 
 @means(r"createpolicy\..*")
 def policy(m, form, x):
-    """A number that only hints take, which nothing is seen of."""
+    """A cache policy, which only cache hints use; the simulator ignores them."""
     return np.zeros((1, 1), np.uint64)
 
 

@@ -1,4 +1,5 @@
-"""What loads, stores and atomics mean on the simulator, and where the place in memory is that an instruction is given.
+"""Simulation of PTX loads, stores and atomics, and the places in memory that instructions address.
+
 PTX ISA, "Data Movement and Conversion Instructions", "Parallel Synchronization and Communication Instructions".
 """
 
@@ -18,20 +19,20 @@ _ELEMENTS = {"f16": "float16", "bf16": "bfloat16", "b32": "uint32", "b64": "uint
 # -- places ----------------------------------------------------------------------------------------------------------------
 
 def element_of(form) -> np.dtype:
-    """The type that an instruction's last word names."""
+    """The element type in the last part of an instruction's name."""
     word = form.name.split(".")[-1]
     return DTYPES[_ELEMENTS.get(word) or {"s": "int", "u": "uint", "b": "uint", "f": "float"}[word[0]] + word[1:]].np
 
 
 def buffer_of(m, form, place):
-    """The buffer and the coordinates (B or 1, T or 1) in it of a place."""
+    """The buffer of a place, and the coordinates (B or 1, T or 1) in it."""
     if not hasattr(place, "buffer"):
         raise SimulationError(f"the simulator runs {form.name} on a place in memory, as in x[i], not on a number as address", m.loc)
     return place.buffer, tuple(s.astype(np.int64) for s in place.starts)
 
 
 def offset_of(buffer, coords: tuple) -> np.ndarray:
-    """The byte offset of an element in its buffer: a swizzled one's own."""
+    """The byte offset of elements in their buffer, with its layout and swizzle."""
     coords = np.broadcast_arrays(*coords)
     if buffer.memory.scope == "global":
         at = sum((c * k for c, k in zip(coords, buffer.strides)), np.zeros_like(coords[0]))
@@ -47,8 +48,10 @@ def place_of(m, form, place):
 
 
 def elements_of(m, form, place):
-    """The buffer, and the coordinates of the one, two or four elements of an instruction, which lie side by side at a multiple of
-    their bytes (PTX ISA, "Vectors as Operands")."""
+    """The buffer of a place, and the coordinates of the 1, 2 or 4 elements that an instruction accesses there.
+
+    The elements of a vector must be contiguous and aligned to its size (PTX ISA, "Vectors as Operands").
+    """
     buffer, coords = buffer_of(m, form, place)
     nbytes, vector = element_of(form).itemsize, re.search(r"\.v([24])\b", form.name)
     if buffer.type.dtype.np.itemsize != nbytes:
@@ -102,7 +105,7 @@ def ordered_store(m, form, x):
 
 @means(r"discard\.global\.L2")
 def discard(m, form, x):
-    """A write of bytes that mean nothing."""
+    """Discarded bytes become undefined; they are overwritten with 0xff."""
     buffer, coords = buffer_of(m, form, x["a"])
     own = buffer.type.dtype.np
     nothing = np.full((1, own.itemsize), 0xff, np.uint8).view(own)
@@ -113,7 +116,7 @@ def discard(m, form, x):
 @means(r"(atom|red)(\.(relaxed|acquire|release|acq_rel)\.(cta|cluster|gpu|sys))?\.(global|shared::(cta|cluster))"
        r"\.(add|min|max|and|or|xor|exch|cas|inc|dec)\.(u32|s32|u64|s64|f32|f64|b32|b64)")
 def atomic(m, form, x):
-    """Every active thread acts for itself."""
+    """An atomic operation by each active thread."""
     buffer, (coords,) = elements_of(m, form, x["a"])
     words = form.name.split(".")
     kind, order = words[-2], words[1] if words[1] in ("acquire", "release", "acq_rel") else None

@@ -1,7 +1,7 @@
-"""The warning of reductions and scans over loads that reach out of bounds, where they read 0 for want of an explicit `other`.
+"""The warning about reductions and scans over loads that may be partly out of bounds and, without an explicit `other`, give 0 there.
 
-What is followed back from a reduction to its loads is a tile and the axes of it that are reduced: the ones along which what
-lies out of bounds takes part.
+The search goes from a reduced tile back to the loads that it is computed from, and keeps track of the axes that are reduced:
+elements that are out of bounds along these axes take part in the result.
 """
 
 from __future__ import annotations
@@ -26,8 +26,11 @@ MOVED = (casts.cast, reshape_, transpose_, broadcast)
 
 @dataclass(frozen=True)
 class Ragged:
-    """A load that is reduced or scanned: the region, what of its own axes is, and whether what lies beyond its end lies at the end of these
-    too. `direct` says whether it is the load's own elements that are."""
+    """A load that is reduced or scanned along `axes` (of the load) and may be out of bounds along them.
+
+    `at_end` says whether its elements out of bounds are also at the end of the axes that are reduced. `direct` says whether
+    the load's own elements are reduced, rather than values computed from them.
+    """
 
     region: Value
     axes: Axes
@@ -37,8 +40,11 @@ class Ragged:
 
 @dataclass(frozen=True)
 class Tail:
-    """A scan towards the end of an axis, along which loads begin at (start, in an array of so many elements) and may reach beyond its end, and
-    what its author should know if what lies there reaches a result that is kept."""
+    """A scan towards the end of an axis, over loads that may reach beyond the end of their arrays along it.
+
+    `scanned` are the results. `loads` are pairs (start index, size of the array) along the axis. `warning` is given if elements
+    beyond the end reach a result that is used.
+    """
 
     scanned: tuple[Value, ...]
     axis: int
@@ -47,9 +53,9 @@ class Tail:
 
 
 def warn_if_ragged(g: Builder, x: Value, what: str, axes: Iterable[int]) -> None:
-    """Warn when elements out of bounds along `axes` take part in a reduction. Along the other axes they have results of their own.
+    """Warn if elements that are out of bounds along `axes` affect a reduction. Along other axes they only affect results of their own.
 
-    They take none in a sum or in `any` where what is reduced is 0 there, nor in the largest of what is never less than 0.
+    Where the reduced tile is 0 out of bounds, they affect neither a sum, nor `any`, nor the maximum of a tile without negative elements.
     """
     found = next(_ragged_loads(g, x, what, frozenset(axes)), None)
     if found is not None:
@@ -57,7 +63,10 @@ def warn_if_ragged(g: Builder, x: Value, what: str, axes: Iterable[int]) -> None
 
 
 def warn_if_scanned_ragged(g: Builder, x: Value, what: str, axis: int, reverse: bool, scanned: tuple[Value, ...]) -> None:
-    """The same for a scan. What it meets at the end of the axis alone is noted, until it is known what becomes of the `scanned`."""
+    """`warn_if_ragged` for a scan. If only elements at the end of the axis are out of bounds, a `Tail` is recorded instead of a warning.
+
+    A later pass warns if the results at the end of the axis (in `scanned`) are used.
+    """
     found = list(_ragged_loads(g, x, what, frozenset([axis])))
     if not found:
         return
@@ -76,7 +85,7 @@ def _message(g: Builder, found: Ragged, what: str, x: Value) -> str:
 
 
 def _ragged_loads(g: Builder, x: Value, what: str, axes: Axes) -> Iterator[Ragged]:
-    """The loads that a tile is made of and whose elements out of bounds take part in a reduction along `axes`."""
+    """The loads that a tile is computed from, and whose elements out of bounds affect a reduction along `axes`."""
     if what in ("sum", "cumsum", "any") and _zero_outside(g, x, axes) or what == "max" and _not_negative(g, x) and _zero_outside(g, x, axes):
         return
     seen, queue = set(), [(x, axes, True, True)]
@@ -97,7 +106,7 @@ def _ragged_loads(g: Builder, x: Value, what: str, axes: Axes) -> Iterator[Ragge
 
 
 def _before(call: Call, axes: Axes) -> Axes:
-    """The axes of a call's operands that become `axes` of its results."""
+    """The axes of a call's operands that correspond to `axes` of its results."""
     if call.op is transpose_:
         return frozenset(call.attrs["axes"][a] for a in axes)
     if call.op not in (broadcast, reshape_, reduce_):
@@ -112,24 +121,26 @@ def _before(call: Call, axes: Axes) -> Axes:
 
 
 def _before_reshape(source: tuple[int, ...], target: tuple[int, ...], axes: Axes) -> Axes:
-    """The axes of `source` that share elements with `axes` of `target`: both shapes are cut where their leading extents multiply to
-    the same, and all axes between two cuts belong together."""
+    """The axes of shape `source` that correspond to `axes` of shape `target`.
+
+    Both shapes are cut wherever the products of their leading extents are equal. All axes between two cuts correspond.
+    """
     first, other = ([math.prod(shape[:d]) for d in range(len(shape) + 1)] for shape in (source, target))
     cuts = sorted({*first} & {*other})
     pieces = [(low, high) for low, high in zip(cuts, cuts[1:]) if any(low <= other[a] < high and target[a] > 1 for a in axes)]
     return frozenset(d for d, n in enumerate(source) if n > 1 and any(low <= first[d] < high for low, high in pieces))
 
 
-# -- what lies outside -----------------------------------------------------------------------------------------------------
+# -- out of bounds ---------------------------------------------------------------------------------------------------------
 
 def _reads_outside(g: Builder, value: Value, axes: Axes) -> bool:
-    """Whether a value is a load, without `other` and mask, of what may lie partly out of bounds along one of `axes`."""
+    """Whether a value is a load without `other` and mask that may be partly out of bounds along one of `axes`."""
     call = g.definitions.get(value)
     return value in g.state.get("implicit_other", ()) and call.args[2] is None and _ragged(g, call.args[0], axes)
 
 
 def _ragged(g: Builder, source: Value, axes: Axes) -> bool:
-    """Whether a region may lie partly out of bounds: a box that does not tile its buffer, for all that is known."""
+    """Whether a region may be partly out of bounds along one of `axes`: it is not known to be inside its buffer, nor to tile it exactly."""
     t = source.type
     if not isinstance(t, Region) or t.scope != "global":
         return False
@@ -150,10 +161,10 @@ def _tiles(g: Builder, t: Region, d: int, start) -> bool:
     return size % extent == 0 if isinstance(size, int) else g.facts.ask("size_multiple", size.arg, size.dim, extent)
 
 
-# -- what a tile is there --------------------------------------------------------------------------------------------------
+# -- values of a tile out of bounds ----------------------------------------------------------------------------------------
 
 def _zero_outside(g: Builder, x: Value, axes: Axes) -> bool:
-    """Whether a tile is 0 wherever the loads that it is made of are out of bounds along `axes`."""
+    """Whether a tile is 0 wherever the loads that it is computed from are out of bounds along `axes`."""
     seen, queue = set(), [] if _alike(g, x, axes) else [(x, axes)]
     while queue:
         value, axes = queue.pop()
@@ -181,12 +192,12 @@ def _zero_outside(g: Builder, x: Value, axes: Axes) -> bool:
 
 
 def _known_reduction(call: Call) -> bool:
-    """Whether a call is a reduction that makes 0 of zeros, and of what is never less than 0."""
+    """Whether a call is a reduction by a known operation: that of zeros is 0, and that of non-negative numbers non-negative."""
     return call.op is reduce_ and isinstance(call.attrs["combine"], Known)
 
 
 def _not_negative(g: Builder, x: Value) -> bool:
-    """Whether no element of a tile is less than 0, whatever is loaded."""
+    """Whether no element of a tile can be negative, whatever is loaded."""
     seen, queue = set(), [x]
     while queue:
         value = queue.pop()
@@ -207,7 +218,7 @@ def _not_negative(g: Builder, x: Value) -> bool:
 
 
 def _alike(g: Builder, x, axes: Axes) -> bool:
-    """Whether a tile is one number along `axes`."""
+    """Whether a tile is constant along `axes`."""
     seen, queue = set(), [(x, axes)]
     while queue:
         value, axes = queue.pop()
@@ -223,7 +234,7 @@ def _alike(g: Builder, x, axes: Axes) -> bool:
 
 
 def _known(g: Builder, value):
-    """The number that a tile is everywhere, where it is written as such; else None."""
+    """The number that fills a tile, if it is a constant; otherwise None."""
     if isinstance(value, Const):
         return value.value
     call = g.definitions.get(value)
@@ -233,10 +244,10 @@ def _known(g: Builder, value):
     return casts.cast_number(n, call.args[0].type.dtype, value.type.dtype) if n is not None and call.op is casts.cast else n
 
 
-# -- what to write ---------------------------------------------------------------------------------------------------------
+# -- the message -----------------------------------------------------------------------------------------------------------
 
 def _remedy(what: str, dtype: DType, direct: bool) -> str:
-    """What to write for a reduction of `dtype`; of the load's own elements (`direct`) it is known which one changes nothing."""
+    """In words, how to change the kernel. For a `direct` reduction, this includes the `other` that does not affect the result."""
     if what == "mean":
         return "the mean counts these elements too; divide tile.sum(...) by how many there are, or accept it by tile.load(..., other=0)"
     if not direct:

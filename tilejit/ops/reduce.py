@@ -1,10 +1,11 @@
-"""A tile reduced along some of its dimensions: in each thread, then across lanes, then across warps.
+"""Reduction of a tile along some of its dimensions: first within each thread, then across lanes, then across warps.
 
-The plan fixes the order of the combines, and code and simulator both follow it: float results agree to the bit.
+The plan fixes the order in which elements are combined. The emitted code and the simulator both follow it, so that float
+results agree to the bit.
 
-  registers   a tree of halves: with n partial results, the first n // 2 take those that stand n - n // 2 further on
-  lanes       each lane takes its neighbour's across one bit of its id, least bit first (``shfl.sync.bfly``)
-  warps       the first lanes of each warp write to scratch, a barrier, and every thread combines what its elements need
+  registers   a tree of halves: of n partial results, each of the first n // 2 is combined with the one n - n // 2 further on
+  lanes       a butterfly (``shfl.sync.bfly``): lanes whose ids differ in one bit, least significant bit first
+  warps       the first lanes of each warp write to scratch memory; after a barrier, every thread combines what it needs
 """
 
 from __future__ import annotations
@@ -26,12 +27,14 @@ from .digits import Digit, crossable, digits, inside, lane_masks, padded, regist
 
 @dataclass(frozen=True)
 class ReducePlan:
-    """How a tile is reduced. `registers[j]` are those that result register j combines, in order; `masks` are the bits of
-    the lane's id to cross, in order; `warps` the digits of the warp's id along the axes, widest stride first, and
-    `replicas` the (extent, stride, axis) over which threads hold copies.
+    """How a tile is reduced along `axes`.
 
-    `of_warp` is the word of the instruction that crosses all lanes at once, if there is one. `guarded`: padding stands
-    among the elements and the combine has no identity to put there. `kept` are the extents (padded) that remain.
+    ``registers[j]`` are the registers that are combined, in order, to result register j. `masks` are the lane bits of the
+    butterfly, in order. `warps` are the digits of the warp id along the axes, largest stride first, and `replicas` the
+    (extent, stride, axis) along which threads hold copies. `kept` are the remaining extents of the (padded) domain.
+
+    `of_warp` is the operation of the instruction that reduces a whole warp (redux), or None. `guarded` means that there is
+    padding among the elements, and that the combine has no identity to replace it by.
     """
 
     axes: tuple[int, ...]
@@ -48,12 +51,12 @@ class ReducePlan:
         return prod(d.extent for d in self.warps)
 
     def offsets(self, dtypes: tuple[DType, ...]) -> tuple[int, ...]:
-        """The byte offset of each partial result's array in scratch, and the end of the last."""
+        """The byte offset of the array of each dtype in scratch memory, and the end of the last."""
         return behind_each_other(prod(self.kept) * self.warp_count, dtypes)
 
 
 def behind_each_other(elements: int, dtypes: tuple[DType, ...]) -> tuple[int, ...]:
-    """The byte offsets in scratch of an array of so many elements of each dtype, at multiples of 16, and the end of the last."""
+    """The byte offsets of consecutive arrays of `elements` elements, one for each dtype, at multiples of 16; and the end of the last."""
     offsets = [0]
     for dtype in dtypes:
         offsets.append(offsets[-1] + -(-elements * dtype.nbytes // 16) * 16)
@@ -62,7 +65,7 @@ def behind_each_other(elements: int, dtypes: tuple[DType, ...]) -> tuple[int, ..
 
 @op("pure", attrs=("axes", "keepdims", "combine"), collective=True)
 def reduce_(*xs, axes, keepdims, combine):
-    """Tiles of one shape, reduced together along `axes` by a Combine over one entry of each."""
+    """Reduce tiles of one shape together along `axes`. The Combine works on tuples of one element of each."""
 
 
 @reduce_.infer
@@ -76,7 +79,7 @@ def _(g: Builder, *xs, axes, keepdims, combine):
 
 
 def collective(g: Builder, what: str) -> None:
-    """CompilationError in a partial scope: all threads of the scope take part in `what`."""
+    """CompilationError if the threads have diverged, because `what` needs all threads of the scope."""
     if g.scope.partial is not None:
         raise g.error(f"{what} needs all threads of the {g.scope.kind}, and the condition {written(g.scope.partial)} differs between them")
 
@@ -88,7 +91,10 @@ def reduced_shape(shape: tuple[int, ...], axes: tuple[int, ...], keepdims: bool)
 # -- layouts and the plan ------------------------------------------------------------------------------------------------
 
 def _layout(assigner, call: Call, types: tuple) -> tuple[tuple, tuple]:
-    """The operands' own layout, if its lanes can be crossed; the result stays where its elements' threads are."""
+    """Layouts of operands and results: the operands keep theirs, if butterfly shuffles work in it, otherwise take the default one.
+
+    The result's layout is that of the operands without the reduced dimensions.
+    """
     first = call.args[0].type
     base = next((t for t in types if t is not None), None)
     axes, keepdims = call.attrs["axes"], call.attrs["keepdims"]
@@ -124,7 +130,7 @@ def plan_reduce(t: Tile, axes: tuple[int, ...], combine: Combine, target: str) -
 
 
 def _by_result_register(t: Tile, axes, groups: dict) -> tuple[tuple[int, ...], ...]:
-    """The groups in the order of the result's registers: `collapse` keeps their order and closes the gaps."""
+    """The groups in the order of the result's registers, which `collapse` renumbers without gaps in the same order."""
     layout, domain = t.layout, t.domain
     for d in axes:
         layout, domain = collapse(layout, domain, d)
@@ -154,7 +160,7 @@ def _(m, call, *xs):
         parts += (_arranged(np.ones((1, *t.shape), bool), t, plan, False),)
         combine = Guarded(combine)
     registers, lanes = (_along(t, plan, axis) for axis in ("reg", "laneid"))
-    if all(d.extent & d.extent - 1 == 0 for d in registers[:-1]):  # halves of all are then halves of the widest digit
+    if all(d.extent & d.extent - 1 == 0 for d in registers[:-1]):  # then each halving of the registers is one of the widest digit left
         for _ in registers:
             parts = _tree(m, combine, parts)
     else:
@@ -174,12 +180,12 @@ def _(m, call, *xs):
 
 
 def _along(t: Tile, plan: ReducePlan, axis: str) -> list[Digit]:
-    """The digits of an axis along the reduced dimensions, widest stride first."""
+    """The digits of an axis along the reduced dimensions, largest stride first."""
     return sorted((d for a in plan.axes for d in digits(t.layout, t.domain)[a] if d.axis == axis), key=lambda d: -d.stride)
 
 
 def _arranged(x: np.ndarray, t: Tile, plan: ReducePlan, fill) -> np.ndarray:
-    """(B, *shape) as a view (*registers, *lanes, *warps, B, *digits of what is kept)."""
+    """An array (B, *shape) as (*registers, *lanes, *warps, B, *remaining): digits along the reduced axes, batch, digits of the others."""
     all_digits = [d for dim in digits(t.layout, t.domain) for d in dim]
     x = padded(x, t.shape, t.domain, fill).reshape(x.shape[0], *(d.extent for d in all_digits))
     place = {d: n + 1 for n, d in enumerate(all_digits)}
@@ -188,12 +194,12 @@ def _arranged(x: np.ndarray, t: Tile, plan: ReducePlan, fill) -> np.ndarray:
 
 
 def _joined(parts: tuple, n: int) -> tuple:
-    """The first `n` dimensions as one."""
+    """Merge the first `n` dimensions."""
     return tuple(p.reshape(-1, *p.shape[n:]) for p in parts)
 
 
 def _tree(m, combine: Combine, parts: tuple) -> tuple:
-    """Combine along the leading dimension by halves."""
+    """Combine along the leading dimension, by a tree of halves."""
     while (n := len(parts[0])) > 1:
         low, step = n // 2, n - n // 2
         joined = combine.simulate(m, tuple(p[:low] for p in parts), tuple(p[step:] for p in parts))
@@ -218,7 +224,7 @@ def _(e, call, *xs):
 
 
 def _element(e, t: Tile, plan: ReducePlan, combine: Combine, reg: int, values: tuple) -> tuple:
-    """A register's values; the identity, or a mark that they are none, where it is padding."""
+    """A register's values. In padding, they are replaced by the identity or, if there is none, marked as no element."""
     test = inside(e, t, reg, plan.axes)
     if plan.guarded:
         return (*values, e.const(True, bool_) if test is None else test)
@@ -228,7 +234,7 @@ def _element(e, t: Tile, plan: ReducePlan, combine: Combine, reg: int, values: t
 
 
 def emit_tree(e, combine: Combine, items: list[tuple]) -> tuple:
-    """Combine by halves."""
+    """Emit the combination of `items` by a tree of halves."""
     while len(items) > 1:
         low, step = len(items) // 2, len(items) - len(items) // 2
         items = [combine.emit(e, items[i], items[i + step]) for i in range(low)] + items[low:step]
@@ -240,14 +246,14 @@ def _across_lanes(e, plan: ReducePlan, combine: Combine, item: tuple) -> tuple:
         return (e.redux(plan.of_warp, item[0]),)
     for mask in plan.masks:
         item = combine.emit(e, item, tuple(e.shuffle("bfly", v, mask) for v in item))
-    if plan.masks and not combine.commutative:  # the lanes have combined in different orders: the first one's counts
+    if plan.masks and not combine.commutative:  # the lanes combined in different orders: all take the result of the first one
         first = e.cached(("first lane", plan.masks), lambda: e.lane_id() & (31 & ~sum(plan.masks)))
         item = tuple(e.shuffle("idx", v, first) for v in item)
     return item
 
 
 def _across_warps(e, call: Call, plan: ReducePlan, combine: Combine, t: Tile, parts: list[tuple]) -> list[tuple]:
-    """Partial results go to scratch, the warps' next to each other for each element, and come back to all."""
+    """Combine partial results through scratch memory, where those of all warps for one element are adjacent."""
     dtypes = tuple(v.dtype for v in parts[0])
     offsets, count = plan.offsets(dtypes), plan.warp_count
     digit, tests = 0, [("laneid", 2, mask) for mask in plan.masks] + [(axis, n, stride) for n, stride, axis in plan.replicas]
@@ -272,7 +278,7 @@ def _across_warps(e, call: Call, plan: ReducePlan, combine: Combine, t: Tile, pa
 
 
 def load_run(e, address, offset: int, dtype: DType, count: int) -> list:
-    """`count` consecutive elements, in vectors of up to 16 bytes."""
+    """Load `count` consecutive elements from shared memory, in vectors of up to 16 bytes."""
     vector = 1
     while count % (2 * vector) == 0 and 2 * vector * dtype.nbytes <= 16:
         vector *= 2
@@ -283,7 +289,7 @@ def load_run(e, address, offset: int, dtype: DType, count: int) -> list:
 
 
 def _kept_index(e, t: Tile, plan: ReducePlan, reg: int):
-    """The row-major index of a register's element over the dimensions that are kept (padded)."""
+    """Emit the row-major index of a register's element over the remaining dimensions of the (padded) domain."""
     at, index = register_coordinates(t.layout, t.domain)[reg], 0
     for d, n in enumerate(t.domain):
         if d not in plan.axes:

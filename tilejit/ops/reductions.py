@@ -1,4 +1,4 @@
-"""The names of reductions, with NumPy's semantics: sum, prod, mean, max, min, any, all, argmax, argmin, and reduce."""
+"""Reductions that users call, with NumPy's semantics: sum, prod, mean, max, min, any, all, argmax, argmin, and reduce."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .shape import broadcast, checked_axis, reshape_
 
 
 def checked_axes(g: Builder, axis, rank: int) -> tuple[int, ...]:
-    """The axes to reduce, in order: an int, a tuple of them, or None for all."""
+    """The axes to reduce, sorted. `axis` is an int, a tuple of ints, or None for all axes."""
     if axis is None:
         return tuple(range(rank))
     axes = tuple(checked_axis(g, a, rank) for a in (axis if isinstance(axis, tuple) else (axis,)))
@@ -29,19 +29,19 @@ def checked_axes(g: Builder, axis, rank: int) -> tuple[int, ...]:
 
 
 def sum_dtype(dtype: DType) -> DType:
-    """The dtype of a sum: that of the elements, but ints keep at least 32 bits and bools count."""
+    """The dtype of a sum: that of the elements, but at least 32 bits for integers, and int32 for bools, which are counted."""
     if dtype.is_float or dtype.bits >= 32:
         return dtype
     return uint32 if dtype.kind == "uint" else int32
 
 
 def wide(dtype: DType) -> DType:
-    """The dtype in which a sum of `dtype` is accumulated: 8- and 16-bit floats in float32, rounded once at the end."""
+    """The dtype in which a sum is accumulated. 8- and 16-bit floats are accumulated in float32, and rounded once at the end."""
     return float32 if dtype.is_float and dtype.bits < 32 else dtype
 
 
 def _operand(g: Builder, x, axis, what: str) -> tuple[Operand, tuple[int, ...]]:
-    """The tile to reduce and its axes; a scalar has none."""
+    """(operand, axes to reduce), with a warning if the operand may be out of bounds. A scalar has no axes."""
     t = number(g, x)
     axes = checked_axes(g, axis, len(t.shape) if isinstance(t, Tile) else 0)
     if isinstance(t, Tile):
@@ -73,22 +73,22 @@ def _accumulated(g: Builder, name: str, x, axis, keepdims: bool, dtype) -> Opera
 
 
 def sum_(g: Builder, x, axis=None, keepdims=False, dtype=None):
-    """The sum along `axis`: an int, a tuple of them, or None for all of them (a scalar, the same in every thread).
+    """The sum along `axis`: an int, a tuple of ints, or None for all axes (a scalar, the same in every thread).
 
-    8- and 16-bit floats are accumulated in float32 and rounded once; ints keep at least 32 bits and wrap; `dtype`
-    accumulates in (and returns) another. The order of the additions is fixed by the layout: halves of a thread's
-    registers, then lanes, then warps.
+    8- and 16-bit floats are accumulated in float32 and rounded once. Integer sums have at least 32 bits, and wrap. `dtype`
+    selects another dtype to accumulate in and return. The layout determines the order of the additions: first a tree of
+    halves of each thread's registers, then lanes, then warps.
     """
     return _accumulated(g, "sum", x, axis, keepdims, dtype)
 
 
 def prod(g: Builder, x, axis=None, keepdims=False, dtype=None):
-    """The product along `axis`, with the dtypes of `sum`."""
+    """The product along `axis`. The dtypes are those of `sum`."""
     return _accumulated(g, "prod", x, axis, keepdims, dtype)
 
 
 def mean(g: Builder, x, axis=None, keepdims=False, dtype=None):
-    """The mean along `axis`: the sum, divided once. Ints and bools give float32."""
+    """The mean along `axis`: the sum, divided once. The mean of integers or bools is float32."""
     x, axes = _operand(g, x, axis, "mean")
     t = type_of(x)
     target = dtype_of(dtype) if dtype is not None else t.dtype if t.dtype.is_float else float32
@@ -127,7 +127,7 @@ def _truth(name: str, which: str, word: str):
 any_, all_ = _truth("any", "or", "any element"), _truth("all", "and", "every element")
 
 
-# -- places ----------------------------------------------------------------------------------------------------------------
+# -- argmax, argmin --------------------------------------------------------------------------------------------------------
 
 def _place(name: str, which: str, word: str):
     def call(g: Builder, x, axis=None, keepdims=False):
@@ -147,7 +147,7 @@ def _single(g: Builder, name: str, axis, x: Operand) -> int:
 
 
 def place(g: Builder, name: str, which: str, x: Operand, axes: tuple[int, ...], keepdims: bool) -> Operand:
-    """The least index of an element that equals the extreme (or is NaN): two reductions."""
+    """The smallest index of an element that equals the extreme (or is NaN), by two reductions."""
     t = type_of(x)
     if not axes:
         return g.call(creation.constant, Const(0, int32))
@@ -164,7 +164,7 @@ def place(g: Builder, name: str, which: str, x: Operand, axes: tuple[int, ...], 
 
 
 def flat_index(g: Builder, shape: tuple[int, ...], axes: tuple[int, ...]) -> Value:
-    """An int32 tile of `shape` with each element's row-major index over `axes`."""
+    """An int32 tile of `shape` that holds each element's row-major index over `axes`."""
     total, weight = None, 1
     for a in reversed(axes):
         ramp = g.call(creation.iota, start=0, stop=shape[a], axis=0)
@@ -182,13 +182,13 @@ def flat_index(g: Builder, shape: tuple[int, ...], axes: tuple[int, ...]) -> Val
 argmax, argmin = _place("argmax", "max", "largest"), _place("argmin", "min", "smallest")
 
 
-# -- a function of one's own -----------------------------------------------------------------------------------------------
+# -- reduction by a user's function ----------------------------------------------------------------------------------------
 
 def reduce(g: Builder, x, axis, combine, keepdims=False):
-    """`x` reduced along `axis` by `combine`, a @tile.jit helper of two scalars (or a function such as tile.maximum).
+    """Reduce `x` along `axis` by `combine`, a @tile.jit helper of two scalars or a function such as tile.maximum.
 
-    A tuple of tiles, a named one too, is reduced together: `combine` then takes two such tuples of scalars and returns one,
-    and so does `reduce`. `combine` is associative and commutative; the order in which it is applied is not specified.
+    A tuple of tiles (also a named tuple) is reduced together: `combine` then takes two tuples of scalars and returns one, and
+    `reduce` returns a tuple. `combine` must be associative and commutative; the order in which it is applied is unspecified.
     """
     xs = x if isinstance(x, tuple) else (x,)
     if not xs:

@@ -1,4 +1,4 @@
-"""Places in memory: boxes of buffers, and elements that index tiles name one by one."""
+"""Places in memory: regions (boxes of buffers), and points (elements that index tiles address one by one)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .sizes import elements_value
 
 @op("pure", attrs=("extents", "kept"))
 def region(buffer, *starts, extents, kept):
-    """A box of `buffer`: one start per dimension, constant extents; dimensions not in `kept` are dropped."""
+    """A box of `buffer`, with a start and a constant extent for each dimension. Dimensions not in `kept` are dropped."""
 
 
 @region.infer
@@ -36,7 +36,7 @@ def _(e, call, buffer, *starts):
 
 @op("pure", attrs=("shape",))
 def points(buffer, *indices, shape):
-    """Elements of `buffer` named one by one: an index per dimension, of the shape of the result or a scalar."""
+    """Elements of `buffer` addressed one by one. The index along each dimension is a tile of the result's `shape`, or a scalar."""
 
 
 @points.infer
@@ -55,7 +55,7 @@ def _(e, call, buffer, *indices):
 
 
 def whole(g: Builder, x: Value) -> Value:
-    """A buffer as the region of all of it; a region stays."""
+    """The region of all of a buffer. A region is returned as it is."""
     if isinstance(x.type, Region):
         return x
     if x.type.narrowed is not None:
@@ -68,14 +68,14 @@ def whole(g: Builder, x: Value) -> Value:
 
 
 def reached(g: Builder, what: str, x: Value) -> Value:
-    """`x`, unless it is a box of a tensor map, which only copy_async moves."""
+    """`x`, which must not be a box of a tensor map: only copy_async moves those."""
     if isinstance(x.type, Region) and x.type.buffer.map is not None:
         raise g.error(f"{what} does not go by a tensor map: move its boxes with tile.copy_async, or name the array itself")
     return x
 
 
 def index(g: Builder, x: Value, items: tuple) -> Value:
-    """``x[...]`` of a buffer or region: slices and integers give a region, integer tiles name points."""
+    """``x[...]`` of a buffer or region. Slices and integers give a region, integer tiles give points."""
     base, starts, extents, dims = _unpack(g, reached(g, "a further index", x))
     items = _expanded(g, x, items, len(dims))
     if any(isinstance(type_of(i), Tile) for i in items):
@@ -98,7 +98,7 @@ def index(g: Builder, x: Value, items: tuple) -> Value:
 
 
 def _unpack(g: Builder, x: Value) -> tuple[Value, tuple, tuple, tuple[int, ...]]:
-    """The buffer behind `x`, one start and one extent (int or Sym) per dimension of it, and the dimensions kept."""
+    """The buffer that `x` is a region of (or is), a start and an extent (int or Sym) for each dimension, and the dimensions kept."""
     if isinstance(x.type, Region):
         call = g.definitions[x]
         return call.args[0], call.args[1:], x.type.extents, x.type.kept
@@ -121,7 +121,7 @@ def _expanded(g: Builder, x: Value, items: tuple, rank: int) -> tuple:
 
 
 def _part(g: Builder, x: Value, item, size: int | Sym, base: Value, d: int) -> tuple:
-    """The index of dimension `d` of the buffer `base` as (start, extent, dropped); in bytes where elements share them."""
+    """The index along dimension `d` of the buffer `base` as (start, extent, dropped), in bytes if the elements are packed."""
     dtype = base.type.dtype
     if dtype.packed and d == len(base.type.shape) - 1:
         start, extent, dropped = _elements_part(g, x, item, held(dtype, size) if isinstance(size, int) else size, base, d)
@@ -130,6 +130,7 @@ def _part(g: Builder, x: Value, item, size: int | Sym, base: Value, d: int) -> t
 
 
 def _elements_part(g: Builder, x: Value, item, size: int | Sym, base: Value, d: int) -> tuple:
+    """`_part` in elements."""
     if not isinstance(item, slice):
         t = type_of(item)
         if not isinstance(t, Scalar) or not t.dtype.is_int:
@@ -160,14 +161,14 @@ def _elements_part(g: Builder, x: Value, item, size: int | Sym, base: Value, d: 
 
 
 def _from_end(g: Builder, bound, size: int | Sym, base: Value, d: int):
-    """A literal negative constant counts from the end."""
+    """A bound of a slice, or an index. A negative constant counts from the end."""
     if isinstance(bound, int) and bound < 0:
         return size + bound if isinstance(size, int) else binary(g, "+", elements_value(g, base, size, d) if isinstance(size, Sym) else size, bound)
     return bound
 
 
 def _shifted(g: Builder, start, by):
-    """``start + by``, without an op where one is 0."""
+    """``start + by``, without an op if one is 0 or both are constants."""
     start = start.value if isinstance(start, Const) else start
     if isinstance(by, int) and by == 0:
         return start
@@ -177,7 +178,10 @@ def _shifted(g: Builder, start, by):
 
 
 def _points(g: Builder, x, base, starts, extents, dims, items) -> Value:
-    """Advanced indexing: index tiles broadcast together and stand where the first of them stood; slices follow NumPy."""
+    """Advanced indexing. Index tiles are broadcast together, and their dimensions stand at the position of the first one.
+
+    Otherwise slices and integers behave as in NumPy.
+    """
     tiles = [i for i in items if isinstance(type_of(i), Tile)]
     for t in tiles:
         if not t.type.dtype.is_int:
@@ -211,7 +215,7 @@ def _points(g: Builder, x, base, starts, extents, dims, items) -> Value:
 # -- simulation --------------------------------------------------------------------------------------------------------------
 
 def coordinates(m, source) -> tuple[np.ndarray, ...]:
-    """One array of coordinates per dimension of the buffer behind a simulated region or points."""
+    """The coordinates of the elements of a simulated region or points: an array for each dimension of the buffer."""
     t = source.type
     if isinstance(t, Points):
         rank = max(len(t.shape), 1)

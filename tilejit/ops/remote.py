@@ -1,8 +1,8 @@
-"""Register values to the shared memory of another CTA of the cluster, completing by their bytes on its barrier.
+"""Asynchronous stores and reductions from registers to the shared memory of another CTA of the cluster.
 
-``st.async`` stores 4, 8 or 16 bytes a thread and ``red.async`` combines one element with what is there; both report their
-bytes to an mbarrier of the CTA that they reach. PTX ISA, "Data Movement and Conversion Instructions: st.async" and
-"Parallel Synchronization and Communication Instructions: red.async".
+``st.async`` stores 4, 8 or 16 bytes per thread, and ``red.async`` combines one element with the one in memory. Both complete
+by bytes (complete-tx) on an mbarrier of the CTA that they write to. PTX ISA, "Data Movement and Conversion Instructions:
+st.async" and "Parallel Synchronization and Communication Instructions: red.async".
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ from .regions import coordinates, whole
 
 @op("writes", attrs=("kind", "each_thread"))
 def remote_(place, value, mbar, kind, each_thread):
-    """Start writing `value` to a region of a peer's shared memory (or combining it there: `kind`), once for each element.
+    """Start storing `value` to a region of a peer's shared memory, or combining it with the region by `kind`.
 
-    A scalar goes once for the scope, or from `each_thread` where the operands differ between threads.
+    Each element of a tile is written once. A scalar is written once for the scope; with `each_thread`, by each thread (if the
+    operands differ between threads).
     """
 
 
@@ -43,7 +44,7 @@ def _(g, place, value, mbar, kind, each_thread):
 
 @dataclass(frozen=True)
 class Plan:
-    """How the elements are reached; `type` is the instruction's type for a reduction. `nbytes` a call brings in all."""
+    """The access; for a reduction, the type in the instruction's name; and in `nbytes`, the bytes that the whole call transfers."""
 
     access: AccessPlan
     type: str | None
@@ -53,7 +54,7 @@ class Plan:
 
 
 def _layout(assigner, call, types: tuple) -> tuple[tuple, tuple]:
-    """A tile to be stored needs 4 neighbouring bytes in a thread; one that has fewer changes its layout for it."""
+    """The layout of the tile to store. A thread must hold runs of 4 contiguous bytes; if it does not, the tile is converted."""
     place, value, _ = call.args
     if not isinstance(type_of(value), Tile):
         return (None,) * len(call.args), ()
@@ -99,7 +100,7 @@ def _(e, call, place, value, mbar):
     plan: Plan = call.choice.plan
     t, rank = type_of(call.args[1]), place.buffer.rank
     barrier = e.mapped(mbar.address, mbar.offset, rank)
-    # A CTA's window of the cluster's shared memory is its own one, moved.
+    # In the shared::cluster window, an address of the peer is at a constant distance from the same address of this CTA.
     away = e.mapped(e.shared_base(), 0, rank) - e.shared_base()
     if isinstance(t, Scalar):
         access = Access(e, place, None, plan.access)
@@ -127,7 +128,7 @@ def _(m, call, place, value, mbar):
     m.remote(place.buffer, coords, value, mbar, owner=owner, kind=call.attrs["kind"])
 
 
-# -- names -----------------------------------------------------------------------------------------------------------------
+# -- user functions --------------------------------------------------------------------------------------------------------
 
 def _issue(g: Builder, what: str, place, value, mbar, kind: str | None) -> None:
     g.need(what, 90)
@@ -158,9 +159,9 @@ def _issue(g: Builder, what: str, place, value, mbar, kind: str | None) -> None:
 def store_async(g: Builder, place, value, mbar):
     """Start storing a tile or scalar to a region of a peer's shared memory, ``buf.peer(rank)[...]`` (``st.async``).
 
-    The bytes complete on the peer's instance of `mbar`, which it has armed; after its wait the values are there for it. A
-    scalar is stored once for the scope, or by each thread where its place or value differs between threads. A thread's
-    neighbouring elements must fill 4, 8 or 16 bytes.
+    The bytes complete on the peer's instance of the barrier `mbar`, which must expect them; after waiting on it, the peer can
+    read the values. A scalar is stored once for the scope, or by each thread if its place or value differs between threads.
+    The adjacent elements that a thread holds must fill 4, 8 or 16 bytes.
     """
     _issue(g, "store_async", place, value, mbar, None)
 
@@ -170,7 +171,7 @@ def reduce_async(g: Builder, place, value, kind, mbar):
     """Start combining a tile or scalar with a region of a peer's shared memory, element by element (``red.async``).
 
     `kind` is "add" (int32, uint32, int64, uint64), "min", "max" (int32, uint32), "and", "or", "xor" (int32, uint32), "inc"
-    or "dec" (uint32). Each element is one step; the bytes complete on the peer's instance of `mbar`.
+    or "dec" (uint32). Each element is combined atomically, and the bytes complete on the peer's instance of the barrier `mbar`.
     """
     if kind not in KINDS:
         raise g.error(f"kind is one of {', '.join(KINDS)}, not {kind!r}")

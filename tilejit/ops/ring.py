@@ -1,10 +1,10 @@
-"""A ring of buffers with full and empty barriers: what producers and consumers of a pipeline share, as one object.
+"""A ring of buffers with full and empty barriers, which the producers and consumers of a pipeline share.
 
-Each scope that uses a ring keeps a cursor of its own, the slot that comes next and the parity of its barriers' phase,
-which loops carry. A slot is full when all its bytes have arrived, empty when every consumer has released it: with
-``multicast=True`` those of every CTA of the cluster, so that each producer may write into the slots of all. Slots that
-``tcgen05`` products read are released by their commit; slots in tensor memory are filled by products, and full when the commit
-arrives.
+Each execution scope that uses a ring has its own cursor: the next slot, and the parity of its barriers' phase. Loops carry
+the cursor. A slot is full when all its bytes have arrived. It is empty when every consumer has released it; with
+``multicast=True``, the consumers of every CTA of the cluster, so that each producer may write into the slots of all CTAs.
+Slots that ``tcgen05`` products read are released by the commit of the products. Slots in tensor memory are filled by products,
+and are full when their commit arrives.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ from .tmem.alloc import LANES, allocate, columns_of, default_layout, needs_tenso
 from .tmem.order import tcgen05_fence
 from .tmem.slots import commit, leader, met_in, pair_mask, products_of, read_by_threads, release_by_commit
 
-START = (0, 0)  # the slot and the parity of its phase
+START = (0, 0)  # the initial cursor: slot, parity of its phase
 FILLED = ("copies", "stores", "products")
 OPTIONS = ("consumers", "filled", "multicast", "cta_group")
 
 
 class Ring:
-    """The buffers of a ring, `stages` slots of each, and the barriers of the slots."""
+    """The buffers of a ring, each with `stages` slots, and the full and empty barriers of the slots."""
 
     def __init__(self, number: int, stages: int, consumers: int, filled: str, ranks: int, cta_group: int, buffers: dict[str, Value],
                  full: Value, empty: Value):
         self.number, self.stages, self.consumers, self.filled, self.ranks, self.cta_group = number, stages, consumers, filled, ranks, cta_group
         self.buffers, self.full, self.empty = buffers, full, empty
-        self.used: dict[str, Any] = {}  # "produce" and "consume": where, first
-        self.passed: set[tuple] = set()  # cursors of scopes that may leave a slot held in which their warps have not met
+        self.used: dict[str, Any] = {}  # "produce" and "consume" -> location of the first use
+        self.passed: set[tuple] = set()  # cursors with which consume(behind=True) may keep a slot before the scope's warps have synchronised
 
     def check(self) -> None:
-        """CompilationError where slots are awaited that nobody fills."""
+        """CompilationError if slots are consumed that no producer fills."""
         if "consume" in self.used and "produce" not in self.used:
             raise CompilationError("nothing fills this ring's slots, and a full one would be awaited for ever: fill them in `with "
                                    "ring.produce() as slot:`",
@@ -57,13 +57,13 @@ class Ring:
 
     @property
     def slot_bytes(self) -> int:
-        """Bytes that fill a slot."""
+        """The bytes of a slot that its full barrier counts."""
         return sum(arriving(b.type.dtype, prod(b.type.shape[1:]) * b.type.dtype.nbytes) for b in self.buffers.values())
 
 
 @dataclass(eq=False)
 class Slot:
-    """A slot that a scope has for itself: a region for each buffer of the ring, by its name, and the barrier `full`."""
+    """A slot that a scope holds. Its attributes are a region for each buffer of the ring, by name, and the barrier `full`."""
 
     ring: Ring
     stage: Any
@@ -79,7 +79,7 @@ class Slot:
 
 @dataclass(eq=False)
 class Turn:
-    """What ``with ring.produce()`` and ``with ring.consume()`` enter."""
+    """The context manager of ``with ring.produce()`` and ``with ring.consume()``."""
 
     ring: Ring
     role: str
@@ -90,11 +90,12 @@ class Turn:
     tile_hint = ": `with ring.produce() as slot:` and `with ring.consume() as slot:` give the slot"
 
     def tile_enter(self, g: Builder) -> Slot:
+        """Wait for the next slot after those that enclosing blocks hold. A producer of copies also makes its full barrier expect them."""
         collective(g, f"{self.role}() of a ring")
         self.ring.used.setdefault(self.role, g.loc)
         self.cursor = _cursor(g, self.ring, self.role)
         ring, (stage, phase) = self.ring, g.cells.setdefault(self.cursor, START)
-        around = [turn for turn in g.entered if isinstance(turn, Turn) and turn.cursor == self.cursor]  # they have the slots before
+        around = [turn for turn in g.entered if isinstance(turn, Turn) and turn.cursor == self.cursor]  # enclosing blocks hold earlier slots
         if around and any(turn.behind for turn in (*around, self)):
             raise g.error("consume(behind=True) gives back the slot before its own, so it stands neither around nor within another block of its ring")
         if len(around) >= ring.stages:
@@ -120,6 +121,7 @@ class Turn:
         return self.slot
 
     def tile_exit(self, g: Builder) -> None:
+        """Release a consumed slot (with `behind`, the one kept before), or signal that a produced one is full; advance the cursor."""
         if self.role == "consume" and self.behind:
             if _products(g, self.slot):
                 raise g.error("products into tensor memory give their slot back when they are done: leave behind= out")
@@ -137,17 +139,17 @@ class Turn:
 
 
 def _of_leader(g: Builder, ring: Ring, barrier: Value) -> Value:
-    """The barrier itself, or that at its place in the even CTA of a pair."""
+    """The barrier itself; with cta_group=2, the one at the same address in the even CTA of the pair."""
     return barriers.peer(g, barrier, leader(g)) if ring.cta_group == 2 else barrier
 
 
 def _products(g: Builder, slot: Slot) -> list:
-    """The tcgen05 products that read the slot so far."""
+    """The tcgen05 products in the block so far that read the slot."""
     return products_of(g, slot.block[slot.entered:], slot.ring.buffers.values())
 
 
 def _met(g: Builder, slot: Slot) -> bool:
-    """Whether the scope's warps have met in the slot so far."""
+    """Whether the scope's warps have synchronised since they entered the slot."""
     return g.scope.threads <= 32 or met_in(g, slot.block[slot.entered:], slot.ring.buffers.values())
 
 
@@ -158,7 +160,7 @@ def _part(g: Builder, buffer: Value, stage) -> Value:
 
 @op("pure", attrs=("stages",))
 def ring_slot(stage, stages):
-    """The number of a slot, known to be one of `stages`."""
+    """The number of a slot, which is known to be less than `stages`."""
 
 
 @ring_slot.infer
@@ -181,12 +183,12 @@ def _operand(g: Builder, x):
 
 
 def cursors(g: Builder) -> list[tuple[tuple, tuple[int, int]]]:
-    """The names that cursors of the rings so far have in this scope, each with where it begins."""
+    """The names of this scope's cursors of all rings so far, each with its initial value."""
     return [(_cursor(g, ring, role), START) for ring in g.state.get("rings", ()) for role in ("produce", "consume")]
 
 
 def _cursor(g: Builder, ring: Ring, role: str) -> tuple:
-    """The name of a scope's cursor."""
+    """The name of the current scope's cursor in a ring."""
     def place(scope: ExecScope | None) -> tuple:
         return () if scope is None else (scope.kind, scope.first, scope.threads, scope.elected, *place(scope.parent))
     return "ring", ring.number, role, place(g.scope)
@@ -197,7 +199,7 @@ def flipped(g: Builder, phase):
 
 
 def advanced(g: Builder, stages: int, stage, phase, n=1) -> tuple:
-    """The cursor `n` slots on: the parity changes where the ring begins again."""
+    """The cursor advanced by `n` slots. The parity flips each time it wraps around."""
     if isinstance(stage, int) and isinstance(phase, int) and isinstance(n, int):
         return (stage + n) % stages, phase ^ (stage + n) // stages & 1
     if n != 1:
@@ -208,27 +210,29 @@ def advanced(g: Builder, stages: int, stage, phase, n=1) -> tuple:
     return where.function(g, around, 0, following), where.function(g, around, flipped(g, phase), phase)
 
 
-# -- the language's names --------------------------------------------------------------------------------------------------
+# -- user functions --------------------------------------------------------------------------------------------------------
 
 @builtin
 def ring(g: Builder, stages, *, consumers=1, filled="copies", multicast=False, cta_group=1, **buffers):
-    """A ring of `stages` slots; ``A=(shape, dtype)`` or ``A=(shape, dtype, layout)`` gives each of them a buffer `A`.
+    """A ring of `stages` slots. ``A=(shape, dtype)`` or ``A=(shape, dtype, layout)`` gives each slot a buffer `A`.
 
-    ``with r.produce() as slot:`` waits for an empty slot and arms its barrier with the bytes of all its buffers, which
-    copies with ``mbar=slot.full`` then bring. ``with r.consume() as slot:`` waits for a full slot, and releases it at the
-    end of the block or with ``slot.release()``, once the scope has read it; ``r.consume(behind=True)`` releases the slot
-    before it instead, and ``r.release()`` the last one, so that a product may run while the next slot is awaited. ``r.skip(n)``
-    passes over `n` slots that another scope consumes. `consumers` counts the warpgroups (or narrower scopes) that release
-    each slot. With ``filled="stores"`` the producer writes the slot by ordinary stores, and it is full at the end of the producer's block:
-    so a scope hands numbers to others. With `multicast` the rings of a cluster's CTAs turn together: a slot is empty when the consumers
-    of all of them have released it, and copies with ``multicast=`` may fill it everywhere; the bytes of all producers together are the slot's.
+    ``with r.produce() as slot:`` waits for an empty slot and makes its barrier ``slot.full`` expect the bytes of all its buffers;
+    copies with ``mbar=slot.full`` then fill it. ``with r.consume() as slot:`` waits for a full slot. The slot is released at the
+    end of the block or by ``slot.release()``, when the scope has read it. ``r.consume(behind=True)`` releases the previous slot
+    instead, and ``r.release()`` the last one, so that a product may run during the wait for the next slot. ``r.skip(n)`` skips
+    `n` slots that another scope consumes. `consumers` is the number of warpgroups (or narrower scopes) that release each slot.
 
-    Products into tensor memory (sm_100a, sm_103a) that read a slot give it back by their commit when they are done, and the one
-    thread that starts them goes on at once. With ``filled="products"`` the buffers are in tensor memory: the thread that produces a
-    slot starts products into it, and it is full when they are done. With ``cta_group=2`` the rings of a pair of CTAs turn
-    together: both produce, each its own part, on the barrier of the even one (``slot.full``, for copies with ``cta_group=2``),
-    where one thread consumes; of accumulators that thread is the producer, and both CTAs consume. Without a layout,
-    or with ``tile.auto``, a buffer's is chosen by its uses.
+    With ``filled="stores"``, the producer writes the slot by ordinary stores, and it is full at the end of the producer's block;
+    in this way a scope passes values to others.
+    With `multicast`, the CTAs of a cluster use their rings in step: a slot is empty when the consumers of all CTAs have released
+    it, and copies with ``multicast=`` may fill it in several CTAs. The slot's bytes are then those from all producers together.
+    Without a layout, or with ``tile.auto``, a buffer's layout is chosen by its uses.
+
+    On sm_100a and sm_103a, products into tensor memory that read a slot release it by their commit when they are done, and the
+    thread that starts them does not wait. With ``filled="products"``, the buffers are in tensor memory: the producer is the thread
+    that starts products into a slot, which is full when they are done. With ``cta_group=2``, a pair of CTAs uses its rings in step:
+    both CTAs produce their parts, on the barrier of the even CTA (``slot.full``, for copies with ``cta_group=2``), where one
+    thread consumes them. In a ring of accumulators, that thread is the producer, and both CTAs consume.
     """
     for what, n in (("stages", stages), ("consumers", consumers)):
         if isinstance(n, bool) or not isinstance(n, int) or n < 1:
@@ -281,14 +285,14 @@ def _buffer(g: Builder, name: str, stages: int, spec, filled: str, cta_group: in
 
 
 def _lines(stages: int, extent: int, dtype: DType) -> TileLayout:
-    """Slots of one dimension, each at a multiple of 128 bytes, where boxes of TMA begin. Unlike those by `auto` they may be viewed."""
+    """The layout of one-dimensional slots, each at a multiple of 128 bytes, as TMA boxes require. Unlike with `auto`, views are possible."""
     elements, units = dtype.packing
     step = lcm(128, units * dtype.nbytes) // (units * dtype.nbytes) * elements
     return TileLayout([(stages, -(-extent // step) * step, axis.m), (extent, 1, axis.m)])
 
 
 def _accumulators(g: Builder, stages: int, shape: tuple[int, ...], dtype, layout, cta_group: int) -> Value:
-    """The slots side by side in tensor memory."""
+    """Allocate the slots next to each other in tensor memory."""
     needs_tensor_memory(g, "filled='products'")
     layout = default_layout(shape) if layout is None or isinstance(layout, Auto) else layout
     if not isinstance(layout, TileLayout):
@@ -299,13 +303,13 @@ def _accumulators(g: Builder, stages: int, shape: tuple[int, ...], dtype, layout
 
 
 def _produce(g: Builder, ring: Ring) -> Turn:
-    """The next empty slot, armed: ``with r.produce() as slot``."""
+    """``with r.produce() as slot``: wait for the next empty slot, and make its full barrier expect the slot's bytes."""
     return Turn(ring, "produce")
 
 
 def _consume(g: Builder, ring: Ring, behind=False) -> Turn:
-    """The next full slot: ``with r.consume() as slot``. It is released at the end of the block; with `behind` the slot before
-    it is, and this one with the next or by ``r.release()``."""
+    """``with r.consume() as slot``: wait for the next full slot. The end of the block releases it; with `behind`, it releases
+    the previous slot, and this one is released with the next or by ``r.release()``."""
     if not isinstance(behind, bool):
         raise g.error(f"behind is True or False, known at compile time, not {describe(behind)}")
     if behind and ring.stages == 1:
@@ -314,8 +318,8 @@ def _consume(g: Builder, ring: Ring, behind=False) -> Turn:
 
 
 def _skip(g: Builder, ring: Ring, n) -> None:
-    """The next `n` slots are for other scopes to consume, and the scope's place is behind them. Nothing is awaited: that the others have seen these
-    slots full is for the kernel to order (`tile.turns`)."""
+    """Advance the scope's cursor past `n` slots, which other scopes consume. This does not wait: the kernel must ensure (`tile.turns`)
+    that the others have seen these slots full."""
     collective(g, "skip() of a ring")
     place = _cursor(g, ring, "consume")
     if any(isinstance(turn, Turn) and turn.cursor == place for turn in g.entered):
@@ -334,14 +338,14 @@ def _skip(g: Builder, ring: Ring, n) -> None:
 
 
 def _check_releases(g: Builder, ring: Ring) -> None:
-    """CompilationError where the scope releases a slot more often than the ring counts."""
+    """CompilationError if the scope has more warpgroups than the `consumers` that each slot counts."""
     releases = arrivals(g.scope.threads)
     if releases > ring.consumers:
         raise g.error(f"{releases} warpgroups release each slot here, and consumers={ring.consumers}: give tile.ring(..., consumers={releases})")
 
 
 def _release_held(g: Builder, ring: Ring) -> None:
-    """Give back the slot that ``consume(behind=True)`` left, if there is one: the scope has read it."""
+    """Release the slot that ``consume(behind=True)`` has kept, if there is one. The scope has read it."""
     held = g.cells.setdefault(_cursor(g, ring, "held"), 0)
     if isinstance(held, int) and not held:
         return
@@ -354,14 +358,14 @@ def _release_held(g: Builder, ring: Ring) -> None:
 
 
 def _before(g: Builder, ring: Ring, stage):
-    """The number of the slot before."""
+    """The number of the slot before `stage`."""
     if isinstance(stage, int):
         return (stage - 1) % ring.stages
     return where.function(g, compare(g, "==", stage, 0), ring.stages - 1, binary(g, "-", stage, 1))
 
 
 def _release(g: Builder, slot: Slot) -> None:
-    """Give the slot back: the scope has read it (and awaited the products that do)."""
+    """Release the slot. The scope has read it (and waited for the products that read it)."""
     if slot.released:
         raise g.error("this slot has been released already")
     if g.blocks[-1] is not slot.block:
@@ -378,7 +382,7 @@ def _release(g: Builder, slot: Slot) -> None:
     elif found:
         everywhere = (1 << ring.ranks) - 1 if ring.ranks > 1 else None
         if not _met(g, slot):
-            g.call(sync)  # a warp that has not seen the slot full yet would find the phase of a later turn
+            g.call(sync)  # a warp that has not passed the wait yet might miss this phase, and see a later one of the same parity
         release_by_commit(g, empty, found, pair_mask(g) if ring.cta_group == 2 else everywhere)
     elif ring.cta_group == 2:
         raise g.error("with cta_group=2 the pair's products read a slot, and give it back: there are none here")

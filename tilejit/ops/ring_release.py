@@ -1,4 +1,4 @@
-"""The release of a ring's slot: arrivals at its empty barrier, after the scope's reads of the slot."""
+"""Release of a ring's slot: arrivals at its empty barrier, ordered after the scope's reads of the slot."""
 
 from __future__ import annotations
 
@@ -10,23 +10,24 @@ from ..ir.builder import describe, type_of
 from ..ir.op import op
 from ..types import BarrierRef
 
-# calls that read no slot in threads' own time
+# operations with which the threads themselves do not read a slot
 ASYNCHRONOUS = ("region", "buffer_view", "points", "mma_async", "tensor_mma", "copy_async", "ring_release")
 
 
 def arrivals(threads: int) -> int:
-    """How often a scope arrives: once for each of its warpgroups."""
+    """How often a scope arrives: once per warpgroup, and at least once."""
     return max(threads // 128, 1)
 
 
 @op("syncs", attrs=("ranks", "met"), collective=True)
 def ring_release(barrier, held, *buffers, ranks, met):
-    """Arrive at the barrier, once for each warpgroup, after the scope's reads of the buffers; at that of each of the first
-    `ranks` CTAs of the cluster where there are several; not at all where `held` is 0.
+    """Arrive at the barrier, once per warpgroup, after the scope's reads of the buffers. Nothing is done where `held` is 0.
 
-    Products of a warpgroup are over for all of it where one of its threads has awaited them; ordinary reads of other
-    threads are over after a barrier of the scope only. A barrier also stands where the scope's warps have not `met` in the slot: one that
-    has not seen it full yet would find the phase of a later turn.
+    If `ranks` is more than 1, the arrival is at the barrier of each of the first `ranks` CTAs of the cluster.
+
+    Once one thread of a warpgroup has waited for its products, they are complete for the whole warpgroup. Ordinary reads by other
+    threads, however, are complete only after a barrier of the scope. A barrier is also needed if the scope's warps have not
+    synchronised in the slot (`met`): a warp that has not passed the wait yet might miss the phase, and see a later one instead.
     """
 
 
@@ -38,7 +39,7 @@ def _(g, barrier, held, *buffers, ranks, met):
 
 @dataclass(frozen=True)
 class Release:
-    """Whether a barrier of the scope stands before it: threads themselves read the buffers somewhere in the kernel, or its warps have not met."""
+    """Whether a barrier of the scope precedes the release: if threads read the buffers anywhere in the kernel, or the warps have not met."""
 
     after_barrier: bool
 
@@ -80,7 +81,7 @@ def _(e, call, barrier, held, *buffers):
 
 
 def _release_everywhere(e, address, ranks: int, held) -> None:
-    """Thread r of each warpgroup arrives at the barrier of CTA r."""
+    """Have thread r of each warpgroup arrive at the barrier of CTA r."""
     arrive = "{{ .reg .b32 a; {0}mapa.shared::cluster.u32 a, $0, $1; {0}mbarrier.arrive.shared::cluster.b64 _, [a]; }}"
     threads = range(ranks) if e.threads < ranks else [e.absolute_thread() & 127 if e.threads >= 128 else e.thread_id()]
     for rank in threads:

@@ -1,13 +1,14 @@
-"""Running combines along one dimension of a tile: cumsum, cumprod, and scan with a function of one's own.
+"""Inclusive scans along one dimension of a tile: cumsum, cumprod, and scan with a user's function.
 
-The dimension is a chain of digits of registers, lanes and warps; the scan takes them from the innermost out. At each
-digit every block knows its total; a block's elements take what stands before it, and the digit's total goes on:
+The dimension is a sequence of digits of registers, lanes and warps (`digits.py`). The scan goes from the innermost digit out.
+At each digit, blocks of elements have been scanned, and their totals are known. The blocks' totals are scanned along the digit,
+each block's elements are combined with the total of the blocks before, and the next digit continues with the larger blocks:
 
-  registers   one block after the other
-  lanes       inclusive totals by doubling distances (``shfl.sync.up``), then the neighbour's
-  warps       totals through scratch memory, one after the other in every thread
+  registers   sequentially
+  lanes       inclusive totals by doubling distances (``shfl.sync.up``), then that of the lane before
+  warps       totals through scratch memory, combined sequentially in every thread
 
-Code and simulator follow the same digits in the same order: float results agree to the bit.
+The emitted code and the simulator follow the same order, so that float results agree to the bit.
 """
 
 from __future__ import annotations
@@ -34,8 +35,11 @@ from .shape import checked_axis, tile_operand
 
 @dataclass(frozen=True)
 class ScanPlan:
-    """How a tile is scanned along `axis`: its digits, innermost first. `padding` stands before the elements (in
-    reverse): it becomes the identity, or is `guarded` when the combine has none."""
+    """How a tile is scanned along `axis`. `digits` are those of the axis, innermost first.
+
+    `padding` means that padding precedes the elements (in reverse scans). It is replaced by the identity, or `guarded` if the
+    combine has none.
+    """
 
     axis: int
     reverse: bool
@@ -46,13 +50,13 @@ class ScanPlan:
     replicas: tuple[tuple[int, int, str], ...]
 
     def offsets(self, digit: Digit, dtypes: tuple[DType, ...]) -> tuple[int, ...]:
-        """The byte offset of each array of totals at a digit of warps, and the end of the last."""
+        """The byte offsets in scratch memory of the totals of each dtype at a digit of warps, and the end of the last."""
         return behind_each_other(prod(self.domain) // digit.weight, dtypes)
 
 
 @op("pure", attrs=("axis", "reverse", "combine"), collective=True)
 def scan_(*xs, axis, reverse, combine):
-    """Tiles of one shape, scanned together along `axis` by a Combine over one entry of each."""
+    """Scan tiles of one shape together along `axis`. The Combine works on tuples of one element of each."""
 
 
 @scan_.infer
@@ -62,7 +66,7 @@ def _(g: Builder, *xs, axis, reverse, combine):
 
 
 def _layout(assigner, call: Call, types: tuple) -> tuple[tuple, tuple]:
-    """The operands' own layout, if its lanes count in powers of two."""
+    """Operands and results keep the operands' layout, if its lane digits are powers of two; otherwise they take the default one."""
     first = call.args[0].type
     base = next((t for t in types if t is not None), None)
     if base is None or not crossable(base, (call.attrs["axis"],)):
@@ -111,7 +115,7 @@ def _(m, call, *xs):
 
 
 def _arranged(x: np.ndarray, t: Tile, plan: ScanPlan, fill) -> np.ndarray:
-    """(B, *shape) as (B, ..., axis), in the order of the scan."""
+    """An array (B, *shape), padded, as (B, ..., axis) in the order of the scan."""
     x = np.moveaxis(padded(x, t.shape, t.domain, fill), plan.axis + 1, -1)
     return np.array(x[..., ::-1] if plan.reverse else x)
 
@@ -122,7 +126,7 @@ def _restored(x: np.ndarray, t: Tile, plan: ScanPlan) -> np.ndarray:
 
 
 def _scanned(m, combine: Combine, plan: ScanPlan, values: tuple) -> tuple:
-    """Scan the last dimension, digit by digit."""
+    """Scan along the last dimension, digit by digit."""
     whole, inner = values[0].shape, 1
     totals = tuple(v.copy() for v in values)
     for digit in plan.digits:
@@ -138,7 +142,7 @@ def _scanned(m, combine: Combine, plan: ScanPlan, values: tuple) -> tuple:
 
 
 def _serial(m, combine: Combine, extent: int, values: tuple, totals: tuple) -> tuple[tuple, tuple]:
-    """One block after the other: (..., extent, inner) and their totals (..., extent)."""
+    """Scan a digit sequentially: `values` of shape (..., extent, inner), and the blocks' totals (..., extent)."""
     running = tuple(t[..., 0] for t in totals)
     for i in range(1, extent):
         before = tuple(r[..., None] for r in running)
@@ -149,7 +153,7 @@ def _serial(m, combine: Combine, extent: int, values: tuple, totals: tuple) -> t
 
 
 def _lanes(m, combine: Combine, extent: int, values: tuple, totals: tuple, first: bool) -> tuple[tuple, tuple]:
-    """Inclusive totals by doubling distances; each block then takes its neighbour's."""
+    """Scan a digit of lanes: inclusive totals by doubling distances; each block is then combined with the total of the block before."""
     totals = tuple(t.copy() for t in totals)
     distance = 1
     while distance < extent:
@@ -188,8 +192,8 @@ def _element(e, t: Tile, plan: ScanPlan, combine: Combine, reg: int, values: tup
 
 
 class _Scan:
-    """The state of a scan in emitted code: `values[r]` of each register, scanned within the blocks done so far, and
-    `totals[b]` of each block, named by its register of least number."""
+    """Emits a scan. ``values[r]`` is register r, scanned within its current block; ``totals[b]`` is the total of the block whose lowest
+    register is b."""
 
     def __init__(self, e, call: Call, plan: ScanPlan, t: Tile, combine: Combine, items: list[tuple]):
         self.e, self.call, self.plan, self.t, self.combine = e, call, plan, t, combine
@@ -218,6 +222,7 @@ class _Scan:
         return [r for r, b in enumerate(self.block) if b == block]
 
     def registers(self, digit: Digit) -> None:
+        """Scan a digit of registers: join the blocks sequentially, each with the total of those before."""
         order = range(digit.extent)[::-1] if self.plan.reverse else range(digit.extent)
         for base in [b for b in self.totals if b // digit.stride % digit.extent == 0]:
             blocks = [base + i * digit.stride for i in order]
@@ -232,6 +237,7 @@ class _Scan:
         self.block = [b - b // digit.stride % digit.extent * digit.stride for b in self.block]
 
     def lanes(self, digit: Digit, first: bool, last: bool) -> None:
+        """Scan a digit of lanes. In the `first` digit a block is one element, whose scan is the total so far; the `last` needs no total."""
         e, back = self.e, self.plan.reverse
         kind, mask = "down" if back else "up", (digit.extent - 1) * digit.stride
         position = e.digit("laneid", digit.extent, digit.stride)
@@ -254,6 +260,7 @@ class _Scan:
             self.totals[block] = total
 
     def warps(self, digit: Digit) -> None:
+        """Scan a digit of warps: one thread of each warp writes its block's total to scratch memory, and every thread reads all of them."""
         e, plan, extent = self.e, self.plan, digit.extent
         dtypes = tuple(v.dtype for v in self.values[0])
         offsets = plan.offsets(digit, dtypes)
@@ -278,7 +285,7 @@ class _Scan:
             self.totals[block] = self.follow(block, list(zip(*columns)), position)
 
     def follow(self, block: int, totals: list[tuple], position) -> tuple:
-        """Give a block's registers what stands before their warp; the total of all warps."""
+        """Combine a block's registers with the total of the warps before. Returns the total of all warps."""
         order = range(len(totals))[::-1] if self.plan.reverse else range(len(totals))
         running = before = totals[order[0]]
         for i in order[1:]:
@@ -290,7 +297,7 @@ class _Scan:
         return running
 
     def line(self, block: int, digit: Digit):
-        """The index of a block's line of warps: its coordinates, and what is outside the digit along the axis."""
+        """The index of a block's row of warp totals in scratch memory, from its coordinates without the digit and those inside it."""
         t, index = self.t, 0
         at = register_coordinates(t.layout, t.domain)[block]
         unit = digit.weight * digit.extent
@@ -305,7 +312,7 @@ class _Scan:
         return index
 
 
-# -- names ---------------------------------------------------------------------------------------------------------------
+# -- user functions ------------------------------------------------------------------------------------------------------
 
 def _running(name: str, which: str, word: str):
     def call(g: Builder, x, axis=0, reverse=False, dtype=None):
@@ -324,11 +331,11 @@ def _running(name: str, which: str, word: str):
 
 
 def scan(g: Builder, x, axis, combine, reverse=False):
-    """`x` combined with all elements before it along `axis` (after it, if `reverse`), itself included.
+    """Inclusive scan along `axis`: each element combined with all before it (after it, if `reverse`).
 
-    `combine(earlier, later)` is an associative @tile.jit helper of two scalars, or a function such as tile.maximum. A
-    tuple of tiles, a named one too, is scanned together: `combine` then takes two such tuples of scalars and returns one, and
-    so does `scan`.
+    ``combine(earlier, later)`` is an associative @tile.jit helper of two scalars, or a function such as tile.maximum. A tuple
+    of tiles (also a named tuple) is scanned together: `combine` then takes two tuples of scalars and returns one, and `scan`
+    returns a tuple.
     """
     xs = x if isinstance(x, tuple) else (x,)
     if not xs:

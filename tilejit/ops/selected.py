@@ -1,4 +1,4 @@
-"""Elements that the tensor engine finds by itself: the patches of a convolution, and rows named one by one."""
+"""Elements that the TMA unit gathers: the patches of a convolution (im2col), and rows named by their indices (gather4, scatter4)."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ from .slicing import index
 
 @op("pure", attrs=("extents", "window"))
 def patches(buffer, *at, extents, window):
-    """`extents` (pixels, channels) of the images `buffer`, (image, ..., channel): from the pixel and the channel `at` on, at
-    one place of a convolution's filter."""
+    """`extents` (pixels, channels) of the images `buffer`, (image, ..., channel), for one element of a convolution's filter.
+
+    `at` is the first pixel (image, position of the filter's corner), the first channel, and the element's offsets in the filter.
+    """
 
 
 @patches.infer
@@ -33,7 +35,7 @@ def _(g, buffer, *at, extents, window):
 
 @op("pure", attrs=("extents",))
 def rows(buffer, column, *indices, extents):
-    """The rows `indices` of a matrix, a scalar for each or one tile of all, from `column` on."""
+    """The rows `indices` of a matrix, from `column` on. `indices` are a scalar for each row, or one tile."""
 
 
 @rows.infer
@@ -42,7 +44,7 @@ def _(g, buffer, column, *indices, extents):
 
 
 def _rows_layout(assigner, call, types):
-    """A tile of rows goes to the threads that move them, once."""
+    """The layout of a tile of row indices: each thread holds those of the rows that it copies."""
     index, (count, columns) = call.args[2], call.attrs["extents"]
     if not isinstance(type_of(index), Tile):
         return (None,) * len(call.args), (None,)
@@ -71,7 +73,7 @@ for declared in (patches, rows):
 # -- patches -------------------------------------------------------------------------------------------------------------
 
 class ImageMatrix:
-    """Images as the rows of the matrix that a convolution multiplies: pixel, place in the filter, channel."""
+    """Images as the matrix that a convolution multiplies, indexed by pixel of the result, element of the filter, and channel."""
 
     def __init__(self, images: Value, filter: tuple[int, ...], dilation: tuple[int, ...], window: Window, counts: tuple):
         self.images, self.filter, self.dilation, self.window, self.counts = images, filter, dilation, window, counts
@@ -104,7 +106,7 @@ class ImageMatrix:
         return g.call(patches, self.images, *at, uniform_scalar(g, channel, "a channel"), *offsets, extents=(pixels, channels), window=self.window)
 
     def _place(self, g: Builder, first, dims: range) -> list:
-        """The image and the filter's corner along `dims` of a pixel."""
+        """[image, position of the filter's corner along each of `dims`] for a pixel of the result."""
         place: list[Any] = []
         for d in reversed(dims):
             if isinstance(first, int) and first == 0:
@@ -115,7 +117,7 @@ class ImageMatrix:
         return [first, *place]
 
     def _corner(self, g: Builder, place, d: int):
-        """Where the filter's corner is for a place of the result along dimension `d`."""
+        """The position of the filter's corner along dimension `d`, for a position in the result."""
         step, low = self.window.stride[d], self.window.lower[d]
         if isinstance(place, int):
             return place * step + low
@@ -125,7 +127,7 @@ class ImageMatrix:
 
 @attribute(ImageMatrix)
 def shape(g, x):
-    """What an index of the matrix counts: pixels, other places of the result where it goes along w, places in the filter, channels."""
+    """The extents of the matrix: pixels, with ``along`` the other positions of the result, extents of the filter, channels."""
     images = x.images.type.shape
     lines = x.counts[:-1] if x.window.along else ()
     pixels = extent_value(g, x.images, images[0])
@@ -140,12 +142,12 @@ def dtype(g, x):
 
 
 def plain(operands) -> list:
-    """Operands with constants as numbers."""
+    """The operands, with each Const replaced by its number."""
     return [x.value if isinstance(x, Const) else x for x in operands]
 
 
 def _slice(g: Builder, item, what: str) -> tuple[Any, int]:
-    """(start, extent) of a slice with a constant extent."""
+    """(start, extent) of a slice whose extent must be a constant."""
     if not isinstance(item, slice) or item.stop is None or item.step not in (None, 1):
         found = describe(item) if not isinstance(item, slice) else "one without a stop" if item.stop is None else "one with a step"
         raise g.error(f"{what} are taken by a slice start:stop, not by {found}")
@@ -157,7 +159,7 @@ def _slice(g: Builder, item, what: str) -> tuple[Any, int]:
 
 
 def _each(g: Builder, what: str, value, rank: int, low: int) -> tuple[int, ...]:
-    """One whole number for each spatial dimension, of a number or of one for each."""
+    """`value` as one integer for each spatial dimension. It is one integer for all, or a tuple of them."""
     values = value if isinstance(value, tuple) else (value,) * rank
     if len(values) != rank or any(isinstance(v, bool) or not isinstance(v, int) or v < low for v in values):
         raise g.error(f"{what} is a constant of at least {low}, or {rank} of them, not {value!r}")
@@ -169,17 +171,20 @@ HALOS = {"w": 511, "w128": 31}  # PTX ISA, ``cp.async.bulk.tensor``: the ranges 
 
 @builtin
 def im2col(g: Builder, images, filter, stride=1, padding=0, dilation=1, along=None, halo=0):
-    """Images as the matrix that a convolution multiplies: a row for each pixel of its result.
+    """Images as the matrix that a convolution multiplies. It has a row for each pixel of the result.
 
-    `images` is an array (N, W, C), (N, H, W, C) or (N, D, H, W, C), channels last; `filter` are the extents of the filter.
-    `stride`, `padding` (or (before, after) for a dimension) and `dilation` are numbers, or one for each dimension. The
-    result is indexed by pixels (image, then place, the last dimension fastest), by a place in the filter, and by channels:
-    ``tile.im2col(x, (3, 3), padding=1)[m:m + 128, r, s, c:c + 64]`` is a source of copy_async and of prefetch, and where
-    nothing is padded a destination. With ``along="w"`` (or "w128", for 128 pixels; Blackwell) pixels go along the last
-    spatial dimension and on in the next image, and the places of the result in the others are indices of their own, behind
-    the pixels. There a copy may bring `halo` pixels more, those that follow its last one, and with "w128" those that follow
-    each 32 of its 128: the slice counts them, ``x[m:m + 64 + halo, ...]`` or ``x[m:m + 128 + 4 * halo, ...]``. So one copy
-    serves several places of the filter. PTX ISA, "im2col mode", "im2col::w and im2col::w::128 modes".
+    `images` is an array (N, W, C), (N, H, W, C) or (N, D, H, W, C), and `filter` holds the extents of the filter. `stride`,
+    `padding` and `dilation` are a number each, or one for each dimension; a padding may also be (before, after).
+
+    The matrix is indexed by pixels of the result (images outermost, the last dimension fastest), by an element of the filter,
+    and by channels. ``tile.im2col(x, (3, 3), padding=1)[m:m + 128, r, s, c:c + 64]`` is a source of copy_async and of prefetch
+    and, without padding, a destination.
+
+    On Blackwell, with ``along="w"`` (or "w128", for 128 pixels), the pixels run along the last spatial dimension and continue
+    in the next image; the positions in the other dimensions of the result are separate indices after the pixels. A copy may
+    then bring `halo` additional pixels that follow its last one (with "w128", those that follow each 32 of its 128), so that
+    it serves several elements of the filter. The slice includes them: ``x[m:m + 64 + halo, ...]`` or
+    ``x[m:m + 128 + 4 * halo, ...]``. PTX ISA, "im2col mode", "im2col::w and im2col::w::128 modes".
     """
     t = type_of(images)
     if isinstance(t, Buffer) and t.narrowed is not None:
@@ -206,7 +211,7 @@ def im2col(g: Builder, images, filter, stride=1, padding=0, dilation=1, along=No
     for d in range(rank):
         beyond = window.upper[d] - window.lower[d]
         last = binary(g, "+", extent_value(g, images, t.shape[d + 1]), beyond - 1)
-        last = maximum.function(g, last, 0) if beyond < 0 else last  # so that a first image at least 0 is known to be that
+        last = maximum.function(g, last, 0) if beyond < 0 else last  # the count is provably positive, and so a quotient by it not negative
         counts.append(binary(g, "+", binary(g, "//", last, stride[d]), 1))
     return ImageMatrix(images, filter, dilation, window, tuple(counts))
 
@@ -214,7 +219,7 @@ def im2col(g: Builder, images, filter, stride=1, padding=0, dilation=1, along=No
 # -- rows ----------------------------------------------------------------------------------------------------------------
 
 class Taken:
-    """Rows of a matrix, named one by one: by a scalar each, or by one tile of `scope`. `tile` is the one of it that scalars come from."""
+    """Rows of a matrix, named by a scalar each, or by one tile that `scope` holds. If the scalars are elements of a tile, it is `tile`."""
 
     def __init__(self, matrix: Value, indices: tuple, count: int, tile: Value | None = None, scope: ExecScope | None = None):
         self.matrix, self.indices, self.count, self.tile, self.scope = matrix, indices, count, tile, scope
@@ -232,7 +237,7 @@ class Taken:
         return self.part(g, uniform_scalar(g, column, "a column"), columns)
 
     def part(self, g: Builder, column: Operand, columns: int) -> Value:
-        """So many columns of the rows, from one on."""
+        """`columns` columns of the rows, starting at `column`."""
         made = g.call(rows, self.matrix, column, *self.indices, extents=(self.count, columns))
         if self.tile is not None and g.scope is self.scope:
             g.state.setdefault(TILES, {})[made] = self.tile
@@ -243,7 +248,7 @@ TILES, SCALARS, SPARE = "tiles of rows", "scalars of tiles of rows", "values tha
 
 
 def by_threads(g: Builder, taken: Value) -> Value:
-    """Rows as the threads of a scope copy them, each of which holds the numbers of its own: by their tile, if they come from one."""
+    """The rows for a copy by threads, where each thread needs only the indices of its own rows: named by the tile, if they come from one."""
     tile = g.state.get(TILES, {}).get(taken)
     if tile is None:
         return taken
@@ -257,10 +262,13 @@ NAMED = "rows are named by a tile of integers, by a one-dimensional region of si
 
 @method(Buffer, name="take")
 def take(g, x, indices):
-    """The rows `indices` of a matrix: a tile of integers, a region of signed integers in global or shared memory (read here; beyond its
-    array are no rows), or a tuple of scalars. ``x.take(rows)[:, c:c + 64]`` is a source of copy_async, by the tensor engine where it has the mode
-    (PTX ISA, ``.tile::gather4``), else by ``cp.async``, and on Blackwell a destination (``.tile::scatter4``). Rows outside of
-    the matrix read as zero."""
+    """The rows `indices` of a matrix.
+
+    `indices` is a tile of integers, a tuple of scalars, or a region of signed integers in global or shared memory. A region is
+    loaded by this call; elements out of bounds of its array name no row. ``x.take(rows)[:, c:c + 64]`` is a source of
+    copy_async, by TMA if the target has that mode (PTX ISA, ``.tile::gather4``), otherwise by ``cp.async``. On Blackwell it
+    is also a destination (``.tile::scatter4``). Rows outside of the matrix read as zero.
+    """
     if x.type.narrowed is not None:
         raise g.error("rows are taken of a whole array, whose bounds they have, and this is a window: name the array")
     if x.type.scope != "global" or len(x.type.shape) != 2:
@@ -278,7 +286,7 @@ def take(g, x, indices):
         if architecture(g.target) < 100:
             return Taken(x, (tile,), t.shape[0], scope=g.scope)
         before, named = len(g.blocks[-1]), in_32_bits(g, tile)
-        scalars = tuple(uniform_scalar(g, index(g, named, (i,)), "a row", int32) for i in range(t.shape[0]))  # as the engine takes them
+        scalars = tuple(uniform_scalar(g, index(g, named, (i,)), "a row", int32) for i in range(t.shape[0]))  # TMA takes scalars
         g.state.setdefault(SCALARS, set()).update(r for call in g.blocks[-1][before:] for r in call.results)
         return Taken(x, scalars, t.shape[0], tile, g.scope)
     if not isinstance(indices, tuple) or not indices or not all(isinstance(i, int) or isinstance(type_of(i), Scalar) for i in indices):
@@ -287,7 +295,7 @@ def take(g, x, indices):
 
 
 def in_32_bits(g: Builder, numbers):
-    """Rows' numbers such that 32 bits name a row no matrix has where they do not hold the number."""
+    """Row indices limited so that they fit in 32 bits. Those out of range become -1 or 2^31 - 1, which no matrix has as a row."""
     if isinstance(numbers, int) or type_of(numbers).dtype.bits <= 32:
         return numbers
     return maximum.function(g, minimum.function(g, numbers, 2 ** 31 - 1), -1)

@@ -1,4 +1,4 @@
-"""Tiles with another shape: broadcast, reshape, transpose."""
+"""Shapes of tiles: broadcast, reshape, transpose."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .creation import constant_integer
 
 @op("pure", attrs=("shape",))
 def broadcast(x, shape):
-    """The tile `x` with its extents of 1 repeated to `shape`; ranks are equal."""
+    """The tile `x` repeated along dimensions of extent 1 to `shape`, which has the same rank."""
 
 
 @broadcast.infer
@@ -34,26 +34,26 @@ def _(m, call, x):
 
 @broadcast.emit
 def _(e, call, x):
-    """The operand's layout is the result's with the repeated dimensions collapsed: registers are shared, not moved."""
+    """The operand has the result's layout with the repeated dimensions collapsed, so that its registers are shared, not moved."""
     source, target = type_of(call.args[0]), call.result.type
     return [x[e.register_at(source, tuple(min(c, d - 1) for c, d in zip(e.register_coordinates(target, r), source.domain)))]
             for r in range(e.registers(target))]
 
 
 def _broadcast_backward(assigner, call, want):
-    """The dimensions along which the operand is repeated, collapsed."""
+    """The operand's layout for a wanted layout of the result: the repeated dimensions are collapsed."""
     t, layout, domain = call.args[0].type, want.layout, want.domain
     for d in (d for d, (one, many) in enumerate(zip(t.shape, want.shape)) if one != many):
         layout, domain = collapse(layout, domain, d)
     return (Tile(t.dtype, t.shape, layout, domain),)
 
 
-broadcast.rules.update(lazy=True, layout_backward=_broadcast_backward)  # made where it is used, in the layout of what it meets
+broadcast.rules.update(lazy=True, layout_backward=_broadcast_backward)  # computed at each use, in the layout that the use needs
 
 
 @op("pure", attrs=("shape",))
 def reshape_(x, shape):
-    """The elements of `x` in row-major order with another shape."""
+    """The tile `x` with another shape and the same row-major order of elements."""
 
 
 @reshape_.infer
@@ -68,7 +68,7 @@ def _(m, call, x):
 
 @reshape_.emit
 def _(e, call, x):
-    """Registers stay as they are if the layouts say the same of the elements' row-major order; else through scratch."""
+    """Nothing is emitted if both layouts put the elements, in row-major order, into the same registers; otherwise by scratch memory."""
     source, target = type_of(call.args[0]), call.result.type
     if _keeps_registers(source, target):
         return x
@@ -77,9 +77,10 @@ def _(e, call, x):
 
 
 def reshaped(layout: TileLayout, domain: tuple[int, ...], source: tuple[int, ...], target: tuple[int, ...]) -> tuple | None:
-    """The domain that gives a tile of shape `target` the registers of one of shape `source`; None if there is none.
+    """The domain with which a tile of shape `target` and the same `layout` has its elements in the same registers; None if there is none.
 
-    Dimensions of extent 1 come and go freely, and padded ones stay as they are; others become others where shards can be cut so.
+    Dimensions of extent 1 may be added and removed, and padded dimensions must stay as they are. Other dimensions may be split
+    and merged if the layout's shards can be cut accordingly.
     """
     if any(n != 1 for n, extent in zip(domain, source) if extent == 1):
         return None
@@ -134,7 +135,7 @@ reshape_.rules.update(free=True, layout=_reshape_layout, layout_backward=_reshap
 
 @op("pure", attrs=("axes",))
 def transpose_(x, axes):
-    """The tile with its dimensions in the order `axes`."""
+    """The tile `x` with its dimensions permuted to the order `axes`."""
 
 
 @transpose_.infer
@@ -150,7 +151,7 @@ def _(m, call, x):
 
 @transpose_.emit
 def _(e, call, x):
-    """Dimensions are renamed, elements stay where they are; registers are renumbered to the result's layout."""
+    """Elements stay in their threads. Their registers are only renumbered to match the result's layout."""
     source, target, axes = type_of(call.args[0]), call.result.type, call.attrs["axes"]
     inverse = [axes.index(d) for d in range(len(axes))]
     result = []
@@ -178,7 +179,7 @@ def _transpose_backward(assigner, call, want):
 transpose_.rules.update(free=True, layout=_transpose_layout, layout_backward=_transpose_backward)
 
 
-# -- names -----------------------------------------------------------------------------------------------------------
+# -- user functions --------------------------------------------------------------------------------------------------
 
 def tile_operand(g: Builder, x, what: str) -> Value:
     if not isinstance(type_of(x), Tile):
@@ -187,7 +188,7 @@ def tile_operand(g: Builder, x, what: str) -> Value:
 
 
 def checked_axis(g: Builder, axis, rank: int) -> int:
-    """An axis counted from the end if negative; CompilationError out of range."""
+    """`axis` as a non-negative number; a negative one counts from the end. CompilationError if it is out of range."""
     if isinstance(axis, bool) or not isinstance(axis, int):
         raise g.error(f"an axis is a constant integer, not {describe(axis)}")
     if not -rank <= axis < rank:
@@ -196,12 +197,12 @@ def checked_axis(g: Builder, axis, rank: int) -> int:
 
 
 def as_tuple(items: tuple) -> tuple:
-    """What a method of NumPy takes as one tuple or as its items."""
+    """Arguments that NumPy's methods accept either as one tuple or as separate items, as a tuple."""
     return items[0] if len(items) == 1 and isinstance(items[0], tuple) else items
 
 
 def completed(g: Builder, shape: tuple, size: int) -> tuple:
-    """A shape for `size` elements in which one extent may be -1. CompilationError for an extent that is no constant."""
+    """`shape` with an extent of -1 replaced by that which `size` elements need. CompilationError for an extent that is not constant."""
     for n in shape:
         constant_integer(g, n, "an extent", "the extents of a shape are constants: declare them as tile.constexpr parameters")
     if shape.count(-1) == 1:
@@ -212,7 +213,7 @@ def completed(g: Builder, shape: tuple, size: int) -> tuple:
 
 @builtin
 def reshape(g: Builder, x, *shape):
-    """`x` with another shape of as many elements, in row-major order; one extent may be -1."""
+    """`x` with another shape and as many elements, in row-major order. One extent may be -1."""
     x = tile_operand(g, x, "reshape")
     size = x.type.size
     shape = completed(g, as_tuple(shape), size)
@@ -223,7 +224,7 @@ def reshape(g: Builder, x, *shape):
 
 @builtin
 def transpose(g: Builder, x, axes=None):
-    """`x` with its dimensions permuted: reversed, or in the order `axes`."""
+    """`x` with its dimensions permuted to the order `axes`, by default reversed."""
     x = tile_operand(g, x, "transpose")
     rank = len(x.type.shape)
     if axes is not None and not isinstance(axes, tuple):
@@ -236,7 +237,7 @@ def transpose(g: Builder, x, axes=None):
 
 @builtin
 def expand_dims(g: Builder, x, axis):
-    """`x` with a dimension of extent 1 put in at `axis`."""
+    """`x` with a dimension of extent 1 inserted at `axis`."""
     x = tile_operand(g, x, "expand_dims")
     axis = checked_axis(g, axis, len(x.type.shape) + 1)
     return g.call(reshape_, x, shape=x.type.shape[:axis] + (1,) + x.type.shape[axis:])
@@ -244,7 +245,7 @@ def expand_dims(g: Builder, x, axis):
 
 @builtin
 def broadcast_to(g: Builder, x, shape):
-    """`x` repeated to `shape`, as NumPy broadcasts."""
+    """`x` broadcast to `shape` by NumPy's rules."""
     from .creation import checked_shape
     from .language import broadcast_shape, number, spread
     shape = checked_shape(g, shape)
@@ -280,7 +281,7 @@ def _size(g, x):
 
 @method(Tile, Scalar, name="to")
 def _to(g, x, dtype):
-    """The value as `dtype`."""
+    """The value converted to `dtype`, as by ``tile.cast``."""
     from .language import strong_cast
     return strong_cast(g, x, dtype_of(dtype))
 

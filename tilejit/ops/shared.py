@@ -1,4 +1,4 @@
-"""Shared memory and the barriers of a scope: alloc, views, sync."""
+"""Shared memory: alloc, sync, the buffers of other CTAs, and attributes of memory."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ from .sizes import elements_value, extent_value, scaled
 
 
 def swizzled(dtype, shape, mode_bytes: int) -> TileLayout:
-    """The standard shared-memory layout of a tile whose rows are swizzled in spans of 32, 64 or 128 bytes.
+    """The standard shared-memory layout of a tile whose rows are swizzled in spans of `mode_bytes`: 32, 64 or 128 bytes.
 
-    Atoms of 8 rows of `mode_bytes` lie one after the other down the rows, then across the columns; inside an atom the
-    16-byte chunks of row i are XORed with i. 0 is the unswizzled form of 16-byte columns. CompilationError when the rows
-    are not a multiple of 8 or a row is not a multiple of the span. (PTX ISA, "Shared Memory Matrix Layout".)
+    It consists of atoms of 8 rows by `mode_bytes`, ordered first down the rows, then across the columns. Inside an atom, the number
+    of each 16-byte chunk in row i is XORed with ``i * mode_bytes // 128``. 0 is the unswizzled form, with columns of 16 bytes.
+    CompilationError if the number of rows is not a multiple of 8, or a row not a multiple of the span. (PTX ISA, "Shared Memory
+    Matrix Layout".)
     """
     dtype = dtype_of(dtype)
     return standard(8 * dtype.packing[1] // dtype.packing[0] if dtype.packed else dtype.bits,
@@ -32,7 +33,7 @@ def swizzled(dtype, shape, mode_bytes: int) -> TileLayout:
 
 
 def widest_swizzle(dtype, shape: tuple[int, ...]) -> TileLayout | None:
-    """The standard layout with the widest swizzle that the rows allow; None (row-major) if they allow none."""
+    """The standard layout with the widest swizzle that the shape allows; None (row-major) if it allows none."""
     if len(shape) < 2 or shape[-2] % 8:
         return None
     span = next((n for n in (128, 64, 32) if shape[-1] * dtype.nbytes % n == 0), None)
@@ -40,7 +41,7 @@ def widest_swizzle(dtype, shape: tuple[int, ...]) -> TileLayout | None:
 
 
 def check_in_memory(layout: TileLayout) -> None:
-    """CompilationError for a layout that a buffer in shared memory cannot have: an element has one place, in the buffer's own bytes."""
+    """CompilationError for a layout that is impossible in shared memory: each element has one address, which is not before the buffer."""
     if layout.replicas or any(along != axis.m for along in layout.axes):
         raise CompilationError(f"a layout of shared memory is over axis.m alone, without replicas, and {layout} is not")
     before = -layout.offset.get(axis.m, 0) - sum(min(0, (extent - 1) * stride) for extent, stride, _ in layout.shards)
@@ -49,15 +50,17 @@ def check_in_memory(layout: TileLayout) -> None:
 
 
 def default_align(layout: TileLayout) -> int:
-    """The bytes to which a buffer is aligned where nothing else is asked."""
+    """The default alignment of a buffer, in bytes."""
     return 1024 if layout.swizzle is not None else 128
 
 
 @op("writes", attrs=("dtype", "shape", "layout", "align", "auto", "slots"))
 def alloc_shared(dtype, shape, layout, align, auto=None, slots=None):
-    """Shared memory for the whole kernel, at the same offset in every CTA. With `auto`, the alignment that was asked for or 0, a
-    pass replaces the layout by one that is chosen by the buffer's uses. With `slots`, True or None, the first dimension counts the
-    slots of a ring."""
+    """Allocate shared memory for the whole kernel, at the same offset in every CTA.
+
+    If `auto` is not None, a pass replaces the layout by one that it chooses from the buffer's uses; `auto` is the requested
+    alignment, or 0. If `slots` is True (otherwise None), the first dimension is that of a ring's slots.
+    """
 
 
 @alloc_shared.infer
@@ -77,14 +80,15 @@ def _(e, call):
 
 @builtin
 def alloc(g: Builder, shape, dtype, scope="shared", layout=None, align=None, cta_group=1):
-    """Memory of a constant `shape`, one allocation per call site, alive for the whole kernel.
+    """Allocate memory of a constant `shape`, once per call site, for the whole kernel.
 
-    In "shared" memory `layout=None` is row-major; `layout=tile.auto` is one that the compiler chooses by the buffer's uses:
-    rows swizzled, in the form that TMA, ldmatrix and the tensor cores take, or row-major (`.explain()` says which,
-    and why). The offset is a multiple of 128 bytes (1024 when the layout is swizzled) or of `align`. In "tmem",
-    tensor memory (sm_100a, sm_103a), a layout is over ``axis.TLane`` (128 lanes) and ``axis.TCol`` (512 columns of
-    32 bits, counted in elements); None puts row i in lane i. One warp allocates it when the kernel begins and
-    deallocates it when it ends, or where ``buffer.dealloc()`` stands; with ``cta_group=2`` in both CTAs of a pair.
+    In "shared" memory, ``layout=None`` is row-major. With ``layout=tile.auto``, the compiler chooses from the buffer's uses: a
+    swizzled layout, as TMA, ldmatrix and the tensor cores take it, or row-major (`.explain()` says which, and why). The offset
+    is a multiple of `align`, by default 128 bytes (1024 if the layout is swizzled).
+
+    "tmem" is tensor memory (sm_100a, sm_103a). A layout is over ``axis.TLane`` (128 lanes) and ``axis.TCol`` (512 columns of 32
+    bits, counted in elements); None puts row i in lane i. One warp allocates the memory at the kernel's start and deallocates
+    it at its end, or at ``buffer.dealloc()``; with ``cta_group=2``, in both CTAs of a pair.
     """
     if scope == "tmem":
         from .tmem.alloc import allocate
@@ -108,7 +112,7 @@ def _checked(g: Builder, shape, dtype, layout) -> tuple[tuple[int, ...], DType, 
 
 
 def allocated(g: Builder, shape, dtype, layout=None, align=None, buffer_of_ring: str | None = None) -> Value:
-    """`alloc` in shared memory, or the slots of a ring's buffer of that name."""
+    """`alloc` in shared memory. With `buffer_of_ring`, the slots of a ring's buffer of this name."""
     shape, dtype, layout = _checked(g, shape, dtype, layout)
     auto = (align or 0) if isinstance(layout, Auto) else None
     if auto is not None:
@@ -127,7 +131,7 @@ def allocated(g: Builder, shape, dtype, layout=None, align=None, buffer_of_ring:
 
 
 def laid_out(g: Builder, shape, dtype: DType, layout) -> tuple[tuple[int, ...], TileLayout | Auto | None]:
-    """A shape and a layout that a kernel names, checked, and in bytes where elements share them."""
+    """The shape and layout that a kernel gives, checked, and converted to bytes if the elements are packed."""
     shape = checked_shape(g, shape)
     if layout is not None and not isinstance(layout, (Auto, TileLayout)):
         raise g.error(f"a layout is a tile.TileLayout, as tile.swizzled(dtype, shape, 128) makes, not {describe(layout)}")
@@ -140,10 +144,10 @@ def laid_out(g: Builder, shape, dtype: DType, layout) -> tuple[tuple[int, ...], 
 
 @op("syncs", collective=True)
 def sync():
-    """Wait until every thread of the current scope is here; their writes to memory are then visible to each other.
+    """The barrier of the current execution scope: wait until all its threads have arrived. Their earlier writes are then visible to all.
 
-    The barrier of the scope: ``bar.sync`` for the CTA, a named barrier assigned by the compiler for other groups of
-    warps, ``bar.warp.sync`` for a warp, nothing for a thread.
+    It is ``bar.sync`` for the CTA, a hardware barrier assigned by the compiler for other groups of warps, ``bar.warp.sync``
+    for a warp, and nothing for a thread.
     """
 
 
@@ -167,7 +171,7 @@ def _(e, call):
 
 @op("pure")
 def peer_buffer(buffer, rank):
-    """The shared buffer at the same place in CTA `rank` of the cluster (PTX ISA, ``mapa``)."""
+    """The shared buffer at the same offset in CTA `rank` of the cluster (PTX ISA, ``mapa``)."""
 
 
 @peer_buffer.infer
@@ -188,7 +192,7 @@ def _(e, call, buffer, rank):
 
 @method(Buffer, name="peer")
 def _peer(g, x, rank):
-    """The buffer at the same place in CTA `rank` of the cluster: where ``copy_async`` may write."""
+    """The buffer at the same offset in CTA `rank` of the cluster, a destination for ``copy_async``."""
     if x.type.scope != "shared" or x.type.peer:
         raise g.error(f"the CTA's own shared buffers have peers, and this is {describe(x)}")
     ranks = 1
@@ -241,12 +245,12 @@ def _nbytes(g, x):
 
 @method(Buffer, name="tiles")
 def _tiles(g, x, extents):
-    """The buffer in boxes of `extents`: ``A.tiles((BM, BK))[m, k]`` is the region of box (m, k)."""
+    """The buffer as a grid of boxes of `extents`: ``A.tiles((BM, BK))[m, k]`` is the region of box (m, k)."""
     return Tiles(x, checked_shape(g, extents))
 
 
 class Tiles:
-    """A buffer seen as a grid of boxes, inside a kernel."""
+    """A buffer as a grid of boxes, which an index selects. Exists at compile time only."""
 
     def __init__(self, buffer: Value, extents: tuple[int, ...]):
         self.buffer, self.extents = buffer, extents

@@ -1,4 +1,4 @@
-"""What every copy asks of its two sides: regions of memory, one dtype, equal extents."""
+"""Checks of the two sides of a copy: regions of memory, with one dtype and equal extents."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from .selected import Taken
 
 
 def checked_sides(g: Builder, name: str, dst, src) -> tuple[Value, Value]:
-    """Both sides of a copy as regions. CompilationError says what does not fit: memory, dtypes, extents, or regions that
-    differ between the threads that share the copy."""
+    """Both sides of a copy as regions. CompilationError if one is not memory, if dtypes or extents differ, or if a region differs
+    between the threads that share the copy."""
     for x in (dst, src):
         if isinstance(type_of(x), Selected) and name == "copy_async":
             continue
@@ -39,7 +39,7 @@ def checked_sides(g: Builder, name: str, dst, src) -> tuple[Value, Value]:
 
 
 def _instead(name: str, x) -> str:
-    """What to write for elements or rows that an index names."""
+    """In words, what to write instead, if `x` is rows or points."""
     if isinstance(x, Taken):
         return ": name the columns too, as in A.take(rows)[:, k:k + BLOCK]"
     if isinstance(type_of(x), Points) and name == "copy_async":
@@ -48,7 +48,7 @@ def _instead(name: str, x) -> str:
 
 
 def moves_tile(g: Builder, name: str, dst, src, wait: bool, variant, *options) -> bool:
-    """Whether a copy is of a register tile to tensor memory, which is then moved by ``tcgen05.st``."""
+    """If a copy is from a register tile to tensor memory, add it to the graph as ``tcgen05.st``, and return True."""
     if getattr(type_of(dst), "scope", None) != "tmem" or not isinstance(type_of(src), Tile):
         return False
     from .tmem.ldst import checked, tmem_store

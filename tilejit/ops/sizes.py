@@ -1,4 +1,4 @@
-"""Extents and strides that the launch knows."""
+"""Extents and strides of arrays that are known at launch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .language import binary, converted
 
 @op("pure", attrs=("sym",))
 def size_of(buffer, sym):
-    """A size or stride of a global buffer that is known at launch."""
+    """The size or stride `sym` of a global buffer, which is known at launch."""
 
 
 @size_of.infer
@@ -34,12 +34,12 @@ def _(e, call, buffer):
 
 
 def extent_value(g: Builder, buffer: Value, n: int | Sym):
-    """An extent or a stride as memory counts it, as compile-time code sees it: a constant, or a run-time scalar."""
+    """An extent or stride (in bytes, if the dtype is packed) as a constant or a run-time scalar."""
     return n if isinstance(n, int) else g.call(size_of, buffer, sym=n, name=n.name or None)
 
 
 def elements_value(g: Builder, buffer: Value, n: int | Sym, d: int):
-    """The extent of dimension `d` in elements, several of which may share a byte."""
+    """The extent of dimension `d` in elements, also if the dtype is packed."""
     dtype, value = buffer.type.dtype, extent_value(g, buffer, n)
     if not dtype.packed or d != len(buffer.type.shape) - 1:
         return value
@@ -52,7 +52,7 @@ def elements_value(g: Builder, buffer: Value, n: int | Sym, d: int):
 
 
 def scaled(g: Builder, value, elements: int, per: int):
-    """A multiple of `per` bytes as the elements in them."""
+    """Convert a number of bytes to the number of elements in them: `elements` for each `per` bytes."""
     if isinstance(value, int):
         return value // per * elements
     return binary(g, "*", binary(g, "//", value, per) if per > 1 else value, elements)

@@ -1,4 +1,4 @@
-"""Parts of register tiles, as ``x[...]`` names them: slices, and single elements."""
+"""Indexing of register tiles, ``x[...]``: slices and single elements."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .shape import reshape_
 
 @op("pure", attrs=("starts", "shape", "steps"))
 def slice_(x, starts, shape, steps):
-    """The elements of `x` at ``starts + i * steps``; each dimension of the result has the extent of `shape`."""
+    """The elements of `x` at ``starts + i * steps``, for the indices i of a tile of `shape`."""
 
 
 @slice_.infer
@@ -29,8 +29,8 @@ def _(m, call, x):
 
 @slice_.emit
 def _(e, call, x):
-    """Registers picked where every thread has what it needs. Else through scratch memory: every thread writes its elements,
-    then reads those of the result."""
+    """If every thread holds the elements that it needs, registers are selected. Otherwise scratch memory is used: every thread
+    writes its elements of `x`, then reads those of the result."""
     source, target = type_of(call.args[0]), call.result.type
     found = _picked(call, source, target)
     if found is not None:
@@ -41,20 +41,22 @@ def _(e, call, x):
 
 
 def _register_slice(call, source: Tile):
-    """The slice as registers of the same threads: (layout, domain, registers); None where it is none. Along a step the domain is one of
-    groups as long as the step, of each of which one place is taken."""
+    """The slice as a selection of registers in each thread: (layout, domain, registers). None if it is not one.
+
+    A dimension with a step is split into groups of `step` elements, of which the same position is selected in each.
+    """
     domain, starts, shape, kept = [], [], [], []
     for n, extent, start, taken, step in zip(source.domain, source.shape, call.attrs["starts"], call.attrs["shape"], call.attrs["steps"]):
         if n % step:
             return None
-        taken = n if taken == extent else taken  # all of it, with its padding
+        taken = n if taken == extent else taken  # the whole dimension, with its padding
         domain += [n] if step == 1 else [n // step, step]
         starts += [start] if step == 1 else [start // step, start % step]
         shape += [taken] if step == 1 else [taken, 1]
         kept.append(taken)
     try:
         found = register_slice(source.layout, tuple(domain), tuple(starts), tuple(shape))
-    except CompilationError:  # shards that are not cut into such groups
+    except CompilationError:  # the layout's shards cannot be split into such groups
         return None
     return found and (found[0], tuple(kept), found[2])
 
@@ -82,7 +84,7 @@ slice_.rules["scratch"] = _slice_scratch
 
 @op("pure")
 def item_of(x):
-    """The only element of a tile of one element, as a scalar."""
+    """The element of a tile of one element, as a scalar."""
 
 
 @item_of.infer
@@ -97,17 +99,17 @@ def _(m, call, x):
 
 @item_of.emit
 def _(e, call, x):
-    """The layout of a tile of one element holds it in every thread."""
+    """In the default layout of a tile of one element, every thread holds the element."""
     return x[0]
 
 
 item_of.rules["layout"] = lambda assigner, call, types: ((assigner.default(call.args[0].type.shape, call.args[0].type.dtype),), (None,))
 
 
-# -- names -----------------------------------------------------------------------------------------------------------
+# -- indexing --------------------------------------------------------------------------------------------------------
 
 def index(g: Builder, x: Value, items: tuple) -> Value:
-    """``x[...]`` of a tile: constant slices, None for a new dimension, Ellipsis; an integer keeps one element."""
+    """``x[...]`` of a tile, by constant slices, constant integers (which drop the dimension), None (a new dimension) and Ellipsis."""
     shape = x.type.shape
     used = sum(1 for i in items if i is not None and i is not Ellipsis)
     if used > len(shape):

@@ -1,4 +1,4 @@
-"""Tiles next to each other along a new dimension, which stays in the threads' registers."""
+"""``stack``: tiles joined along a new dimension, which lies in the threads' registers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .shape import checked_axis
 
 @op("pure", attrs=("axis",))
 def stack_(*tiles, axis):
-    """Tiles of one dtype and shape, next to each other along a new dimension `axis`."""
+    """Join tiles of one dtype and shape along a new dimension `axis`."""
 
 
 @stack_.infer
@@ -33,7 +33,7 @@ def _(m, call, *tiles):
 
 @stack_.emit
 def _(e, call, *tiles):
-    """Registers of the operands by turns; where threads stand along the new dimension, each chooses."""
+    """Take the operands' registers. If the result's layout distributes the new dimension over threads, each thread selects its operand's."""
     source, target, axis = type_of(call.args[0]), call.result.type, call.attrs["axis"]
     mine, last, result = e.thread_coordinate(target, axis), len(tiles) - 1, []
     for r in range(e.registers(target)):
@@ -50,7 +50,7 @@ def _(e, call, *tiles):
 
 
 def _stack_layout(assigner, call, types):
-    """What each thread has of the operands it has of the result."""
+    """The operands share one layout. In the result's, each thread has the elements that it has of the operands."""
     operand, t, axis = call.args[0].type, call.result.type, call.attrs["axis"]
     base = next((have for have in types if have is not None), None) or assigner.default(operand.shape, operand.dtype)
     dims = [list(shards) for shards in base.layout.dims(base.domain)]
@@ -70,7 +70,7 @@ stack_.rules.update(free=True, layout=_stack_layout, layout_backward=_stack_back
 
 @builtin
 def stack(g: Builder, tiles, axis=0):
-    """The tiles of a tuple, of one shape and promoted to one dtype, next to each other along a new dimension `axis`."""
+    """Join a tuple of tiles of one shape along a new dimension `axis`. They are promoted to one dtype."""
     if not isinstance(tiles, tuple) or not tiles or not all(isinstance(type_of(t), Tile) for t in tiles):
         raise g.error(f"stack takes a tuple of tiles, as in (a, b), not {describe(tiles)}")
     one = tiles[0].type.shape

@@ -1,6 +1,6 @@
-"""Tensor maps that a kernel names: of an array, encoded by the launch, or made and edited by the kernel itself.
+"""``tensor_map``: explicit tensor maps of arrays. The launch encodes them, or the kernel edits them in a slot.
 
-What changes them, and the fences that stand between that and copies, is in `map_edits`. PTX ISA, "Tensors".
+The edits, and the fences between edits and copies, are in `map_edits`. PTX ISA, "Tensors".
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from .packed import bytes_along, refused, shape_of
 from .selected import ImageMatrix, Taken
 from .shared import alloc_shared
 
-BYTES = 128                                    # of a map; a slot is as large and as aligned
+BYTES = 128                                    # size of a map, and size and alignment of a slot
 REPLACING = ("sm_90a", "sm_100a", "sm_103a", "sm_120a")  # targets that have tensormap.replace
 MODES = {0: 0, 32: 1, 64: 2, 128: 3}           # bytes of a swizzled row -> mode
 
 
-# -- making one ------------------------------------------------------------------------------------------------------------
+# -- creation --------------------------------------------------------------------------------------------------------------
 
 @op("pure", attrs=("map",))
 def tensor_map_(array, slot, shared, map):
-    """A tensor map of `array`: a parameter of the kernel, or 128 bytes in the region `slot`, edited there or in `shared`."""
+    """A tensor map of `array`. It is a parameter of the kernel or, with `slot`, 128 bytes in that region, edited there or in `shared`."""
 
 
 @tensor_map_.infer
@@ -50,7 +50,7 @@ def _(e, call, array, slot, shared):
 
 
 def _plan(context, call: Call) -> None:
-    """A slot must provably begin at a multiple of its 128 bytes."""
+    """Check that a slot provably begins at a multiple of 128 bytes."""
     slot = call.args[1]
     if slot is None:
         return None
@@ -76,21 +76,23 @@ tensor_map_.rules["written"] = lambda call, mapped: [call.args[1]] if call.args[
 
 @builtin
 def tensor_map(g: Builder, region, swizzle=0, fill=0, l2_promotion=128, precision=None, slot=None, edit="global"):
-    """A tensor map of the array that `region` is of, with a box of its extents; copies go by ``m[i:i + N, j:j + M]``.
+    """A tensor map of the array that `region` belongs to. ``tile.copy_async`` copies its boxes, ``m[i:i + N, j:j + M]``.
 
-    `region` begins at 0 in every dimension. Its extents are cut into boxes of at most 256 elements, and rows of at most
-    `swizzle` bytes (0, 32, 64 or 128: the swizzle of the shared buffers that it is copied to). `fill` (0 or "nan") is what is
-    read out of bounds, `l2_promotion` (0, 64, 128 or 256) the bytes that L2 fetches; ``precision="tf32"`` has loads round float32
-    to TF32 on the way. Of patches, as in
-    ``tile.tensor_map(tile.im2col(x, (3, 3))[0:64, 0, 0, 0:32])``, it is the im2col map of copies of so many pixels and
-    channels, for the instructions ``tile.ptx.cp_async.bulk.tensor...im2col``; it has no slot.
+    `region` must begin at 0 in every dimension; its extents give the map's box. They are divided into boxes of at most 256
+    elements in each dimension, with rows of at most `swizzle` bytes (0, 32, 64 or 128: the swizzle of the shared buffers that
+    are copied to and from). `fill` (0 or "nan") is what reads out of bounds give, and `l2_promotion` (0, 64, 128 or 256) the
+    bytes that L2 fetches. With ``precision="tf32"``, loads round float32 to TF32.
 
-    Without a `slot` the launch encodes it, and it stays as it is. With one, 128 bytes of global memory as in
-    ``slots[i, 0:128]``, the kernel makes it (sm_90a and later): ``.seed()`` copies the launch's, ``.rebind(...)`` gives it
-    another array, ``.fence_release(scope)`` and ``.fence_acquire(scope)`` stand between that and the copies, of this kernel or
-    of a later one. ``edit="shared"`` edits it in shared memory, and ``.publish(scope)`` copies it to the slot and releases it.
+    If `region` is patches, as in ``tile.tensor_map(tile.im2col(x, (3, 3))[0:64, 0, 0, 0:32])``, the result is the im2col map
+    for copies of as many pixels and channels, by the instructions ``tile.ptx.cp_async.bulk.tensor...im2col``. It has no slot.
 
-    ``m.dtype`` and ``m.box`` are its element type and box. ``tile.ptx.tensormap...`` takes it as the place of its 128 bytes.
+    Without a `slot`, the launch encodes the map, and it cannot be changed. A slot is 128 bytes of global memory, as in
+    ``slots[i, 0:128]``, in which the kernel edits the map (sm_90a and later). ``.seed()`` copies the map that the launch
+    encodes, and ``.rebind(...)`` binds it to another array. ``.fence_release(scope)`` and ``.fence_acquire(scope)`` must come
+    between the edits and the copies, of this kernel or of a later one. With ``edit="shared"``, the map is edited in shared
+    memory, and ``.publish(scope)`` copies it to the slot and releases it.
+
+    ``m.dtype`` and ``m.box`` are its element type and box. ``tile.ptx.tensormap...`` takes `m` as the address of its 128 bytes.
     """
     g.need("a tensor map", 90)
     if edit not in ("global", "shared"):
@@ -125,7 +127,7 @@ def tensor_map(g: Builder, region, swizzle=0, fill=0, l2_promotion=128, precisio
 
 
 def host_born(g: Builder, x, what: str) -> None:
-    """Refuse images as a matrix and rows one by one, whose maps the launch makes for each copy; says why."""
+    """CompilationError for patches and for rows by their indices, whose maps the launch makes for each copy."""
     kind = "patches" if isinstance(x, ImageMatrix) else "rows" if isinstance(x, Taken) else None
     if isinstance(type_of(x), Selected):
         kind = "patches" if isinstance(x.type, Patches) else "rows"
@@ -140,7 +142,7 @@ def host_born(g: Builder, x, what: str) -> None:
 
 
 def _checked_map(g: Builder, t: Region, swizzle, fill, l2_promotion, precision) -> TensorMap:
-    """The descriptor of a region's array; says which of its fields or facts of the array do not fit."""
+    """The descriptor of a region's array. CompilationError if an option or a fact about the array does not fit."""
     fields = _checked_array(g, t.buffer, swizzle, fill, l2_promotion, precision)
     span = SPAN[MODES[swizzle]] // t.dtype.nbytes if swizzle else MAX_BOX
     box = tuple(_largest(n, min(MAX_BOX, span) if d == len(t.extents) - 1 else MAX_BOX) for d, n in enumerate(t.extents))
@@ -155,7 +157,7 @@ def _checked_map(g: Builder, t: Region, swizzle, fill, l2_promotion, precision) 
 
 
 def _map_of_patches(g: Builder, region: Value, swizzle, fill, l2_promotion, precision) -> TensorMap:
-    """The descriptor of a copy's patches; says which of its fields do not fit."""
+    """The descriptor of patches. CompilationError if an option or a fact about the array does not fit."""
     t, at = region.type, g.definitions[region].args[1:]
     window, rank, (rows, channels) = t.window, len(t.buffer.shape), t.extents
     fields = _checked_array(g, t.buffer, swizzle, fill, l2_promotion, precision)
@@ -179,7 +181,7 @@ def _map_of_patches(g: Builder, region: Value, swizzle, fill, l2_promotion, prec
 
 
 def _checked_array(g: Builder, array: Buffer, swizzle, fill, l2_promotion, precision) -> tuple[int, int, int, str]:
-    """A descriptor's swizzle, fill, promotion and element type; says which of them or which facts of the array do not fit."""
+    """A descriptor's swizzle, fill, promotion and element type. CompilationError if an option or a fact about the array does not fit."""
     dtype, ask = array.dtype, g.facts.ask
     if swizzle not in MODES or isinstance(swizzle, bool):
         raise g.error(f"swizzle is 0, 32, 64 or 128 bytes, not {swizzle!r}")
@@ -225,11 +227,11 @@ def _checked_slot(g: Builder, slot) -> Value:
     return slot
 
 
-# -- regions by a map --------------------------------------------------------------------------------------------------------
+# -- regions of a map --------------------------------------------------------------------------------------------------------
 
 @op("pure", attrs=("extents", "kept"))
 def map_region(map, *starts, extents, kept):
-    """A box of the array that a map describes: copies to and from it go by the map."""
+    """A box of the array that a map describes. Copies to and from it use the map."""
 
 
 @map_region.infer
@@ -250,7 +252,7 @@ def _(e, call, map_, *starts):
 
 
 def index(g: Builder, m: Value, items: tuple) -> Value:
-    """``m[i:i + N, j]``: a box of the map's array, which only ``tile.copy_async`` reads or writes."""
+    """``m[i:i + N, j]``: a box of the map's array, which only ``tile.copy_async`` can read or write."""
     rank = len(m.type.array.shape)
     if m.type.window is not None:
         raise g.error("an im2col map is for the instructions tile.ptx.cp_async.bulk.tensor...im2col: index the matrix of the images in "

@@ -1,4 +1,4 @@
-"""Vectors through registers: the loads and stores of the synchronous copy, and of copy_async where nothing else fits."""
+"""Copies by vector loads and stores through registers: the synchronous copy, and copy_async where no other variant is possible."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from .partition import Partition, Side, make_partition
 
 WIDTHS = (16, 8, 4, 2, 1)
 IN_FLIGHT = 8     # vectors that a thread loads before it stores the first of them
-UNROLLED = 32     # steps written out; more of them become a loop
+UNROLLED = 32     # up to so many steps are unrolled; more become a loop
 
 
 def partition(site) -> Partition:
-    """The widest vectors that are right on both sides; single elements always are."""
+    """The partition with the widest vectors that both sides allow. Single elements are always possible."""
     return site.searched("copy", lambda: make_partition(site, [n for n in WIDTHS if n >= site.itemsize]))
 
 
@@ -23,13 +23,13 @@ def scalars(site) -> Partition:
 
 
 def simulate(m, plan: Partition, dst, src, fill=None):
-    """Every element is read and written by the thread that moves it."""
+    """Simulate the copy. Each element is read and written by the thread that moves it."""
     values = m.read(src.buffer, None, other=float("nan") if fill == "nan" else 0, owner=plan.owners(src.type.shape), region=src)
     m.write(dst.buffer, None, values.reshape(values.shape[0], *dst.type.shape), owner=plan.owners(dst.type.shape), region=dst)
 
 
 def emit(e, plan: Partition, dst, src, fill=None):
-    """Groups of loads, each followed by its stores, so that several loads are on their way at once."""
+    """Emit groups of loads, each followed by the group's stores, so that several loads are in flight at once."""
     thread = e.thread_id() if plan.threads > 1 else 0
     source, target = Side(e, plan, src, plan.src_checked, thread), Side(e, plan, dst, plan.dst_checked, thread)
     unit, count = {16: (int32, 4), 8: (int32, 2), 4: (int32, 1), 2: (int16, 1), 1: (int8, 1)}[plan.vec_bytes]
@@ -60,7 +60,7 @@ def emit(e, plan: Partition, dst, src, fill=None):
 
 
 def fill_bits(dtype, bits: int, fill) -> int:
-    """The fill of a ragged read, repeated over `bits`: zeros, or the dtype's NaN."""
+    """The value of out-of-bounds elements, repeated over `bits` bits: zeros, or the dtype's NaN."""
     if fill != "nan":
         return 0
     pattern = np.asarray(float("nan")).astype(dtype.np).tobytes() * 8

@@ -1,4 +1,4 @@
-"""How many elements of a region or of points one instruction moves: what must be known for it, and in words what is not."""
+"""How many elements of a region or of points one load or store instruction can move, and why not more."""
 
 from __future__ import annotations
 
@@ -12,20 +12,22 @@ from .partition import shared_runs
 
 
 def widest_of(dtype: DType) -> int:
-    """The elements of the longest vector, of 16 bytes."""
+    """The number of elements in the longest vector (16 bytes)."""
     return max(1, 16 // dtype.nbytes)
 
 
 def widest(g, source: Value, axis: int, most: int, mask: Operand = None) -> int:
-    """How many elements along an axis of a region or of points, `most` at most, are provably one access from each multiple of that on."""
+    """The largest number n, `most` halved as often as needed, such that each aligned run of n elements along `axis` provably is one access."""
     while most > 1 and next(_obstacles(g, source, axis, most, mask), None) is not None:
         most //= 2
     return most
 
 
 def narrower(g, source: Value, tile: Tile | Scalar, mask: Operand, vector: int, most: int | None = None) -> tuple[tuple[str, str], ...]:
-    """Why the instructions of an access have `vector` elements and no more, where a thread moves as many as a longer vector has: its bytes, and
-    the needs of it that do not hold, along the dimension that lacks the least."""
+    """Why an access moves only `vector` elements per instruction, if a thread holds enough elements for more.
+
+    Returns (bytes of the longer vector, its needs that do not hold, along the dimension with the fewest of them), or nothing.
+    """
     t = source.type
     registers = len(register_table(tile.layout, tile.domain)) if isinstance(tile, Tile) else 1
     wanted = min(most or widest_of(t.dtype), 1 << registers.bit_length() - 1)
@@ -39,15 +41,15 @@ def narrower(g, source: Value, tile: Tile | Scalar, mask: Operand, vector: int, 
     return (f"{wanted * t.dtype.nbytes} bytes", "; ".join(missed[axis] or [held])),
 
 
-# -- what must hold --------------------------------------------------------------------------------------------------------
+# -- needs -----------------------------------------------------------------------------------------------------------------
 
 def _obstacles(g, source: Value, axis: int, vector: int, mask: Operand) -> Iterator[str]:
-    """The needs of one access to `vector` elements along an axis, from each multiple of that on, that do not hold."""
+    """In words, the needs that do not hold of one access to each aligned run of `vector` elements along an axis."""
     t = source.type
     if t.shape[axis] % vector:
         yield f"needs an extent along dimension {axis} of the tile that is a multiple of {vector}: {t.shape[axis]}"
         return
-    alike = lambda m: _first(g.ramp(m, axis - len(t.shape), vector), 0)  # 0 where it is, and else 1
+    alike = lambda m: _first(g.ramp(m, axis - len(t.shape), vector), 0)  # 0 if the mask is constant in each run, otherwise 1
     differs = f"needs a mask that is the same for {vector} neighbours, as one up to a multiple of {vector} (what lies beyond an array needs none)"
     may_be_alike = mask is None or g.may_divide(mask, vector, alike)
     if not may_be_alike:
@@ -60,19 +62,21 @@ def _obstacles(g, source: Value, axis: int, vector: int, mask: Operand) -> Itera
     if d is not None and not joint(g, source, d, vector):
         found = "the window's are not known to be" if t.buffer.narrowed is not None and t.buffer.narrowed[d] else f"{t.buffer.shape[d]} is not"
         yield f"needs bounds that are multiples of {vector}{', or a region that is known to be inside' * isinstance(t, Region)}: {found}"
-    # The launch is asked for its numbers last: they change more often than its arrays, and each answer has a version of the kernel.
+    # Facts about the launch's scalars are asked last. Scalars change more often than arrays, and each answer compiles another version.
     if mask is not None and may_be_alike and g.asked_divisor(mask, vector, alike) != 0:
         yield differs
 
 
 def _first(ramp: tuple[int, int] | None, step: int) -> int:
-    """What divides the first element of each run of a ramp with a step of 1, or 0 for runs that are all alike; 1 for other ramps than asked for."""
+    """A divisor of the first element of each run of `ramp`, if it has the `step` asked for; 1 otherwise. With step 0, constant runs give 0."""
     return 1 if ramp is None or ramp[0] != step else ramp[1] if step else 0
 
 
 def _along(g, source: Value, axis: int, vector: int) -> int | None:
-    """The buffer's dimension along which the elements of each vector follow each other, from a multiple of their number on; they share the other
-    coordinates."""
+    """The dimension of the buffer along which each vector's elements are adjacent and start at a multiple of `vector`.
+
+    The other indices are the same for all elements of a vector. None if this does not provably hold.
+    """
     t, indices = source.type, g.definition(source).args[1:]
     d, first = t.kept[axis] if isinstance(t, Region) else None, g.divisor
     if d is None:
@@ -85,7 +89,7 @@ def _along(g, source: Value, axis: int, vector: int) -> int | None:
 
 
 def _askew(g, t: Region | Points, d: int, vector: int) -> Iterator[str]:
-    """What keeps `vector` elements along `d`, from a multiple of that on, from being contiguous and starting at a multiple of their size."""
+    """In words, why aligned runs of `vector` elements along `d` are not contiguous or not aligned to their size in memory."""
     nbytes = vector * t.dtype.nbytes
     if t.buffer.scope != "global":
         if not shared_runs(t.buffer.layout, t.buffer.shape, d, vector):
@@ -99,7 +103,7 @@ def _askew(g, t: Region | Points, d: int, vector: int) -> Iterator[str]:
 
 
 def joint(g, source: Value, d: int, vector: int) -> bool:
-    """Whether a vector along `d` is wholly inside or wholly outside the bounds."""
+    """Whether every vector along `d` is either wholly in bounds or wholly out of bounds."""
     t, (_, *indices) = source.type, g.definition(source).args
     size = t.buffer.shape[d]
     if isinstance(t, Region) and inside(g, t, indices, d):
@@ -119,7 +123,7 @@ def inside(g, t: Region, starts, d: int) -> bool:
 # -- in words --------------------------------------------------------------------------------------------------------------
 
 def _apart(g, source: Value, axis: int, vector: int) -> str:
-    """Why the elements along an axis do not follow each other from a multiple of `vector` on."""
+    """In words, why the elements along an axis are not runs of adjacent elements that start at multiples of `vector`."""
     t, d = source.type, _moving(g, source, axis, vector)
     if d is None:
         return f"needs one index that goes up by 1 along dimension {axis} of the tile, and others that stay: not known of these"
@@ -131,7 +135,7 @@ def _apart(g, source: Value, axis: int, vector: int) -> str:
 
 
 def _moving(g, source: Value, axis: int, vector: int) -> int | None:
-    """The buffer's dimension along which the elements of an axis go up one by one; None where they go along none."""
+    """The dimension of the buffer whose index goes up by 1 along an axis of the tile, if only that index changes; otherwise None."""
     t, (_, *indices) = source.type, g.definition(source).args
     if isinstance(t, Region):
         return t.kept[axis]

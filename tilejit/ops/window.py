@@ -1,4 +1,4 @@
-"""Windows: views of arrays with narrower bounds, which every path keeps to the element."""
+"""``window``: views of arrays with narrower bounds, which every access respects exactly, to the element."""
 
 from __future__ import annotations
 
@@ -20,8 +20,11 @@ from .sizes import extent_value
 
 @op("pure", attrs=("narrowed",))
 def window_(array, *bounds, narrowed):
-    """`array` with the bounds of each dimension as its first element and how many there are. The origins and
-    the extents of the window's own coordinates come first among `bounds`; coordinates of regions stay the array's."""
+    """`array` with narrower bounds.
+
+    `bounds` holds, for all dimensions each: the origins of the window's coordinates, their extents, the first elements in
+    bounds, and the numbers of elements in bounds. Regions of the window keep coordinates of the array.
+    """
 
 
 @window_.infer
@@ -42,8 +45,8 @@ def _(e, call, array, *bounds):
 
 
 def parts(g: Builder, array: Value) -> tuple[tuple, ...]:
-    """For each dimension of an array or a window the origin and the extent of its coordinates, and the first element that is
-    in its bounds and how many there are."""
+    """The `bounds` of a window or an array, as four tuples: origins and extents of its coordinates, first elements in bounds, and
+    numbers of elements in bounds."""
     rank = len(array.type.shape)
     if array.type.narrowed is None:
         sizes = tuple(extent_value(g, array, n) for n in array.type.shape)
@@ -54,11 +57,11 @@ def parts(g: Builder, array: Value) -> tuple[tuple, ...]:
 
 @builtin
 def window(g: Builder, array, offsets, extents):
-    """A view of an array, or of another window: ``extents`` elements from ``offsets`` on, one of each for every dimension.
+    """A view of an array or of another window: `extents` elements from `offsets` on, one number of each for every dimension.
 
-    Its coordinates begin at 0, and its bounds are its own: what lies outside of them, or outside of the array, reads as
-    `other` and is not written, to the element. Offsets and extents may be run-time numbers, the same for all threads of the
-    scope; None as an extent leaves the rest of the dimension. Regions of a window have constant extents, as of an array.
+    Its coordinates begin at 0. Elements outside of the window or of the array are read as `other`, and not written. Offsets and
+    extents may be run-time numbers that are the same for all threads of the scope. An extent of None is the rest of the
+    dimension. Regions of a window have constant extents, like those of an array.
     """
     if not isinstance(type_of(array), Buffer) or type_of(array).scope != "global" or type_of(array).map is not None:
         raise g.error(f"window narrows the bounds of an array, as in tile.window(A, (0, start), (M, n)), not of {describe(array)}")
@@ -71,7 +74,7 @@ def window(g: Builder, array, offsets, extents):
 
 
 def narrower(g: Builder, array: Value, offsets: tuple, extents: tuple, divisor: Callable[[int, Operand | int], int]) -> Value:
-    """The window; `divisor` says what divides a number of a dimension."""
+    """The window of `offsets` and `extents`. ``divisor(d, x)`` is a known divisor of x, an offset or extent of dimension d."""
     made, narrowed = [], []
     for d, (origin, size, low, count) in enumerate(zip(*parts(g, array))):
         offset, extent = (None if x is None and what == "an extent" else _uniform(g, x, what, array.type.shape[d])
@@ -104,7 +107,7 @@ def _uniform(g: Builder, x, what: str, size):
 
 
 def _is_size(g: Builder, extent, size) -> bool:
-    """Whether an extent is a dimension's own."""
+    """Whether an extent is the size of the whole dimension."""
     call = g.definitions.get(extent) if isinstance(extent, Value) else None
     return extent == size if call is None else call.op.name == "size_of" and call.attrs["sym"] == size
 
@@ -116,7 +119,7 @@ def _sum(g: Builder, a, b, symbol: str = "+"):
 
 
 def _stop(g: Builder, begin, extent):
-    """``begin + extent`` of an extent that is at least 0, or the greatest number of their dtype."""
+    """``begin + extent`` with negative extents taken as 0, saturated at the largest number of their dtype."""
     if isinstance(begin, int) and isinstance(extent, int):
         return begin + extent
     most, extent = integer_range(common_dtype(g, begin, extent))[1], _extreme(g, "maximum", extent, 0)
@@ -130,7 +133,7 @@ def _extreme(g: Builder, name: str, a, b):
 
 
 def _divisor(g: Builder, x: Operand | int, known: dict | None = None) -> int:
-    """A number that divides an integer, as far as its making shows (0 for 0); `known` of others already."""
+    """A divisor of an integer, derived from the operations that compute it (0 for the number 0). `known` caches those of operands."""
     if isinstance(x, (int, Const)):
         return abs(int(getattr(x, "value", x)))
     known = {} if known is None else known
