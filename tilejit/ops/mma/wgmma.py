@@ -202,7 +202,7 @@ def _constants(form, plan: Plan) -> dict:
 # -- simulation --------------------------------------------------------------------------------------------------------------
 
 def simulate(m, plan: Plan, call, acc, a, b, accumulate=None):
-    """Simulate the product of the bytes that the descriptors describe; operands in memory are read at the warpgroup's simulated time."""
+    """Simulate the product of the bytes that the descriptors address. They are read at once; for the detection of races, until the wait."""
     m.collective("mma_async")
     if accumulate is not None:
         acc = np.where(accumulate[:, :1, None], acc, 0).astype(acc.dtype)
