@@ -373,6 +373,7 @@ def cut_fits(dim: Dim, weight: int, ask) -> bool:
 
 
 def moving(view: View, piece: Piece) -> tuple[int, int, int] | None:
+    """The run-time part of the coordinate along a dimension of the map (see `Boxes`); None if the start is constant."""
     start = view.dims[piece.dim].start
     if start.value is not None or not piece.outermost:
         return None

@@ -108,6 +108,7 @@ def _step(at: list[int], n: int, default: int) -> int:
 
 
 def _k_major(row_at, k_at, span: int, itemsize: int) -> Descriptor | None:
+    """The descriptor that the first offsets suggest for a matrix contiguous along k; None if it is not."""
     if len(k_at) > 1 and k_at[1] - k_at[0] != itemsize:
         return None
     stride = _step(row_at, 8, 8 * (span or 16))
@@ -116,6 +117,7 @@ def _k_major(row_at, k_at, span: int, itemsize: int) -> Descriptor | None:
 
 
 def _mn_major(row_at, k_at, mn: int, span: int, itemsize: int) -> Descriptor | None:
+    """The descriptor that the first offsets suggest for a matrix contiguous along its rows (16-bit and narrower elements); else None."""
     if itemsize > 2 or len(row_at) < 2 or row_at[1] - row_at[0] != itemsize:
         return None
     width = (span or 16) // itemsize

@@ -123,6 +123,7 @@ def _shared_out(s: MmaSite) -> bool | Miss:
 
 
 def _of_each(need: Need) -> Need:
+    """A need of a tcgen05 product as a need of the `dot`, which holds if it holds for each of the dot's products."""
     def test(s: MmaSite) -> bool | str:
         return next((found for found in map(need.test, sites(s)) if found is not True and found is not None), True)
     return Need(need.words, test, need.gate)

@@ -156,6 +156,7 @@ def _grouped(at: list[tuple[int, int]]) -> list[Group]:
 
 
 def _steps(t: Tile, region: Region, starts, row: int, transposed: bool, table, groups: list[Group]) -> tuple[Group, ...]:
+    """The groups with `flip` and `step` set where all threads derive their addresses alike, found from the offsets of every thread."""
     known = _known_starts(region, starts)
     if known is None:
         return tuple(groups)

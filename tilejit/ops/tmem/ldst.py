@@ -83,6 +83,7 @@ def found(s: MoveSite) -> Plan | str:
 
 
 def search(region: Region, starts: tuple, divisor, threads: int, shape: str | None, pack: bool | None, load: bool) -> Plan | str:
+    """The plan of the first shape that moves the region, of those that `shape` and `pack` allow, or a string with each one's reason."""
     if len(region.kept) != 2 and len(region.kept) != 1:
         return f"the region has {len(region.kept)} dimensions"
     read = digits_of(region, starts, divisor)
