@@ -1,4 +1,4 @@
-"""``copy_async``: one call, lowered per site by the first variant that accepts it."""
+"""``copy_async``: asynchronous copies. Each call is lowered by the first variant whose needs hold for it."""
 
 from __future__ import annotations
 
@@ -24,39 +24,39 @@ from .tokens import NoToken, Token, next_token
 
 
 def declining(variant: Variant, *options: str) -> Variant:
-    """`variant`, declining calls with one of these options."""
+    """`variant` with needs that decline calls which give any of these options."""
     return replace(variant, needs=(*variant.needs, *(Need(f"no {o}=", lambda s, o=o: not s.options.get(o)) for o in options)))
 
 
 def without(variant: Variant, *options: str) -> Variant:
-    """`variant`, for the CTA's own memory only, declining calls with one of these options."""
+    """`variant` restricted to the CTA's own shared memory, and to calls that give none of these options."""
     own = Need("the CTA's own shared memory", lambda s: not (s.dst.buffer.peer or s.src.buffer.peer) or "the shared memory of a peer", gate=True)
     return declining(replace(variant, needs=(own, *variant.needs)), *options)
 
 
 def as_it_is(variant: Variant) -> Variant:
-    """`variant`, which moves bytes as they are."""
+    """`variant` with the need of one dtype on both sides, since it copies bytes unchanged."""
     same = Need("one dtype on both sides", lambda s: s.src.dtype == s.dst.dtype or f"{s.src.dtype} to {s.dst.dtype}, which only tma pads", gate=True)
     return replace(variant, needs=(same, *variant.needs))
 
 
-ENGINE = ("multicast", "reduce", "precision", "cta_group")  # what only the tensor engine's instructions may have
+ENGINE = ("multicast", "reduce", "precision", "cta_group")  # options that only instructions of the copy engine can have
 
-TENSOR = ("shape",)  # what only copies to tensor memory may have
+TENSOR = ("shape",)  # options that only copies to tensor memory can have
 
 VARIANTS = (as_it_is(without(ldgsts.VARIANT, *ENGINE, *TENSOR)), declining(tma.VARIANT, *TENSOR),
             as_it_is(declining(bulk.VARIANT, *ENGINE[2:], *TENSOR)), as_it_is(declining(dsmem.VARIANT, *ENGINE[2:], *TENSOR)),
             as_it_is(tcgen05_cp.VARIANT), as_it_is(without(vector.VARIANT, *ENGINE, *TENSOR)))
 
-ROWS = (selected.TAKEN, as_it_is(without(gathered.VARIANT, *ENGINE, *TENSOR)))  # of rows named one by one
+ROWS = (selected.TAKEN, as_it_is(without(gathered.VARIANT, *ENGINE, *TENSOR)))  # for rows that an index selects
 
 
 @op("writes", attrs=("options", "partial"))
 def copy_async_(dst, src, mbar, mask=None, count=None, options=None, partial=None):
-    """Start moving the elements of the region `src` to the region `dst`.
+    """Start copying the region `src` to the region `dst`.
 
-    `mask` holds the ranks that a multicast reaches. The last operand of a copy with a token is its `count`.
-    `partial` names the value by which the threads of the scope part, where each that comes here makes a copy of its own.
+    `mask` is the multicast mask of ranks; `count` is the number of a copy with a token, and its last operand. `partial` names the
+    condition on which the threads of the scope diverge: each thread that reaches the call then makes a copy of its own.
     """
 
 
@@ -85,7 +85,7 @@ copy_async_.rules["variants"] = lambda call: variants_of(*(a.type for a in call.
 
 
 def variants_of(dst, src) -> tuple[Variant, ...]:
-    """The variants for these sides: all, but for what the engine selects, and what goes by a map that the kernel names."""
+    """The candidate variants for regions of these types: those of a named tensor map, of gathered rows, of patches, or `VARIANTS`."""
     if any(getattr(side.buffer, "map", None) is not None for side in (dst, src)):
         return (tma_map.VARIANT,)
     if isinstance(dst, Rows) or isinstance(src, Rows):
@@ -96,31 +96,31 @@ def variants_of(dst, src) -> tuple[Variant, ...]:
 @builtin
 def copy_async(g: Builder, dst, src, mbar=None, variant=None, cache=None, fill=0, prefetch=None, l2_promotion=None,
                multicast=None, reduce=None, precision=None, cta_group=None, prefetch_map=False, shape=None):
-    """Start an asynchronous copy of the region `src` to the region `dst`; the path is chosen for this call.
+    """Start an asynchronous copy of the region `src` to the region `dst`. The compiler chooses the hardware path for each call.
 
-    Both sides have one dtype and equal extents other than 1. Reads out of bounds give `fill` (0 or "nan"), writes out of bounds
-    are dropped. ``A.take(rows)[:, c:c + 64]`` as `src` gathers rows of a matrix into shared memory.
+    Both sides have the same dtype and, apart from extents of 1, the same shape. Elements read out of bounds are `fill` (0 or
+    "nan"); writes out of bounds are dropped. ``A.take(rows)[:, c:c + 64]`` as `src` gathers rows of a matrix into shared memory.
 
-    Where the result is used it is a completion token: ``done.wait()`` waits for the copy, whatever its path is, and
-    ``done.wait(read=True)`` until a store's source may be written again. Else the kernel waits by hand: a copy with `mbar`
-    completes by its bytes on that barrier, one without in a group (``cp_async_commit``, ``bulk_commit``), and one to tensor
-    memory by ``tcgen05_commit``.
+    If the result is used, it is a completion token: ``done.wait()`` waits for the copy, whichever path it took;
+    ``done.wait(read=True)`` waits only until the source of a store may be overwritten. Otherwise the kernel waits explicitly: for
+    a copy with `mbar`, on that barrier, which counts its bytes; without `mbar`, for its group (``cp_async_commit``,
+    ``bulk_commit``); for a copy to tensor memory, on the barrier of a ``tcgen05_commit``.
 
-    `variant` names the path. `cache` is "ca" or "cg" of ``cp.async``, or an L2 policy: "evict_first", "evict_last",
-    "evict_normal", or one for a share of the lines, ("evict_last", 0.5), with what the others get, ("evict_last", 0.5,
-    "evict_first"). `prefetch` (64, 128 or 256) is how many bytes of L2 a ``cp.async`` may fetch around its own, `l2_promotion`
-    (0, 64, 128 or 256; 128 by default) the same for a tensor map, and ``prefetch_map=True`` fetches that map at the kernel's
-    entry. ``precision="tf32"`` rounds float32 to TF32 on the way in. `reduce` ("add", "min", "max", "inc", "dec", "and", "or",
-    "xor") combines with what is there.
+    `variant` names the path. `cache` is the operator of ``cp.async``, "ca" or "cg", or an L2 policy: "evict_first", "evict_last",
+    "evict_normal"; ("evict_last", 0.5) applies it to half of the lines, and ("evict_last", 0.5, "evict_first") gives the others
+    a second policy. `prefetch` (64, 128 or 256) is the number of bytes around its own that a ``cp.async`` may prefetch into L2,
+    `l2_promotion` (0, 64, 128 or 256; 128 by default) the same for a tensor map; ``prefetch_map=True`` prefetches the map at the
+    kernel's entry. ``precision="tf32"`` rounds float32 to TF32 on a load. `reduce` ("add", "min", "max", "inc", "dec", "and",
+    "or", "xor") combines the elements with those of the destination.
 
-    `multicast` is a mask of the cluster's ranks: a load goes to the same place of each of those CTAs, and completes on the
-    barrier of each; its token is waited for where every CTA of the cluster makes the call. To ``buf.peer(rank)`` the bytes
-    complete on that CTA's instance of `mbar`. `cta_group` (1 or 2; sm_100a, sm_103a) is that of the products which read the
-    copy: with 2 the bytes complete in the CTA of the pair that `mbar` names (``bar.peer(rank)``).
+    `multicast` is a mask of ranks in the cluster: a load writes the same offset in the shared memory of each of these CTAs, and
+    completes on the barrier of each; if its token is used, every CTA of the cluster must make the call. A copy to
+    ``buf.peer(rank)`` completes on that CTA's instance of `mbar`. `cta_group` (1 or 2; sm_100a, sm_103a) is that of the products
+    which read the copy: with 2, the bytes complete in the CTA of the pair that `mbar` names (``bar.peer(rank)``).
 
-    Shared memory goes to tensor memory by ``tcgen05.cp``, which `shape` ("128x256b", "4x256b", "128x128b", "64x128b",
-    "32x128b") and `multicast` ("warpx2::02_13", "warpx2::01_23", "warpx4") may name; padded elements of 4 and 6 bits become
-    bytes on the way. A register tile as `src` goes there by ``tcgen05_st``, and is there after ``tcgen05_wait("st")``.
+    Copies from shared to tensor memory use ``tcgen05.cp``; `shape` ("128x256b", "4x256b", "128x128b", "64x128b", "32x128b") and
+    `multicast` ("warpx2::02_13", "warpx2::01_23", "warpx4") can select its form, and it expands padded 4- and 6-bit elements to
+    bytes. A register tile as `src` is stored to tensor memory by ``tcgen05_st``, and is complete after ``tcgen05_wait("st")``.
     """
     if moves_tile(g, "copy_async", dst, src, False, variant, mbar, cache, fill or None, prefetch, l2_promotion, multicast, reduce,
                   precision, cta_group, prefetch_map or None, shape):
@@ -152,14 +152,15 @@ def copy_async(g: Builder, dst, src, mbar=None, variant=None, cache=None, fill=0
 
 
 def _by_engine(g: Builder, mbar, token) -> bool:
-    """Whether the tensor engine may make a copy of rows: of one thread's call, or of one whose bytes complete on a barrier, as in the
-    body of a pipelined loop."""
+    """Whether TMA may gather the rows: one thread makes the call, or the copy completes on a barrier (`mbar`, a token, or the body
+    of a pipelined loop)."""
     ahead = any(isinstance(n, Call) and n.op is pipeline_slot for n in g.blocks[-1])
     return mbar is not None or token is not None or ahead or g.scope.threads == 1 or g.scope.partial is not None
 
 
 def _check_cluster(g: Builder, mbar, options: dict) -> None:
-    """CompilationError for ranks that the cluster does not have, and for a barrier that the bytes would not complete on."""
+    """CompilationError for a multicast mask or cta_group that the cluster does not allow, or a barrier that the bytes cannot
+    complete on."""
     ranks, mask, paired = prod(g.launch.cluster or (1,)), options.get("multicast"), options.get("cta_group") == 2
     if isinstance(mask, int) and mask is not True:
         check_mask(mask, ranks)

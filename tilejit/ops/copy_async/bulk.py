@@ -1,9 +1,8 @@
-"""bulk: one thread moves runs of bytes that are contiguous in both memories, global to shared or back, without a descriptor.
+"""bulk: one thread copies runs of bytes that are contiguous in both memories, global to shared or back, without a tensor map.
 
-``cp.async.bulk`` takes a multiple of 16 bytes between addresses that are multiples of 16, and clips nothing. A load
-completes by its bytes on the call's barrier (with `multicast` on the barrier of every CTA in the mask), a store or a
-reduction by the thread's bulk group. PTX ISA, "Data Movement and Conversion Instructions: Bulk copy", ``cp.async.bulk``
-and ``cp.reduce.async.bulk``.
+``cp.async.bulk`` copies a multiple of 16 bytes between addresses that are multiples of 16, and does not clip. A load completes by
+bytes on the call's barrier (with `multicast`, on the barrier of every CTA in the mask), a store or reduction by a bulk group of
+the thread. PTX ISA, "Data Movement and Conversion Instructions: Bulk copy", ``cp.async.bulk`` and ``cp.reduce.async.bulk``.
 """
 
 from __future__ import annotations
@@ -23,8 +22,11 @@ from .site import SM90, CopySite
 
 @dataclass(frozen=True)
 class Plan:
-    """`chunks` copies of `chunk_bytes` bytes. `places` are (coordinates in the region, bytes in the shared buffer from the
-    region's first element) of each; `reduce` is the operator and type of a reduction."""
+    """`chunks` copies of `chunk_bytes` bytes each.
+
+    `places` are their starts: (coordinates in the region, byte offset in shared memory from the region's first element). `reduce`
+    is the operator and type of a reduction.
+    """
 
     chunk_bytes: int
     chunks: int
@@ -40,7 +42,7 @@ class Plan:
 
     @property
     def completion(self) -> str:
-        """What tells that the copy is done: 'bulk' groups of the thread for a store, 'bytes' on a barrier for a load."""
+        """How the copy completes: a store by a 'bulk' group of the thread, a load by 'bytes' on a barrier."""
         return "bulk" if self.store else "bytes"
 
 

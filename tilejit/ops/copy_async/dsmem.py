@@ -1,9 +1,9 @@
 """dsmem: one thread copies shared memory to the shared memory of another CTA of its cluster.
 
-``mapa`` gives the address of the destination and of its barrier in the other CTA, and ``cp.async.bulk.shared::cluster``
-moves each run of bytes that is contiguous on both sides. It completes by its bytes on the destination CTA's own instance
-of the barrier: the hardware reports there whatever barrier is named. Where both sides have the same swizzle and lie alike
-in its period, whole rows of its atoms are moved as they are. PTX ISA, "Data Movement and Conversion Instructions: mapa",
+``mapa`` gives the addresses of the destination and of its barrier in the other CTA, and ``cp.async.bulk.shared::cluster`` copies
+each run of bytes that is contiguous on both sides. The copy completes by bytes on the destination CTA's instance of the barrier:
+the hardware signals that one even if the barrier of another CTA is named. Regions with the same swizzle, at the same position
+within its period, are copied by whole rows of the swizzle atom. PTX ISA, "Data Movement and Conversion Instructions: mapa",
 "cp.async.bulk" and "cp.reduce.async.bulk".
 """
 
@@ -20,8 +20,11 @@ from .site import SM90, CopySite
 
 @dataclass(frozen=True)
 class Plan:
-    """`chunks` copies of `chunk_bytes` bytes. `places` are the bytes of each from the first of either region (destination,
-    source); `reduce` is the operator and type of a reduction."""
+    """`chunks` copies of `chunk_bytes` bytes each.
+
+    `places` are their byte offsets from the first elements of the regions: (destination, source). `reduce` is the operator and
+    type of a reduction.
+    """
 
     chunk_bytes: int
     chunks: int
@@ -45,7 +48,7 @@ def _own_barrier(s: CopySite) -> bool | str:
 
 
 def _swizzles(s: CopySite) -> bool | str:
-    """Both sides have the same swizzle, and every run is made of whole rows of its atoms, alike in its period."""
+    """Whether both sides have the same swizzle, and each run consists of whole rows of its atom, at equal positions in its period."""
     swizzles = [r.buffer.layout.swizzle for r in (s.dst, s.src)]
     one, other = (None if w is None or not w.swizzle_len else w for w in swizzles)
     if one != other:

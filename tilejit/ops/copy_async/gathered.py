@@ -1,7 +1,8 @@
-"""ldgsts, for rows named one by one: every thread of the scope issues ``cp.async`` of 16, 8 or 4 bytes from rows whose numbers it holds.
+"""ldgsts for rows that an index selects: every thread of the scope issues ``cp.async`` of 16, 8 or 4 bytes from rows whose indices
+it holds.
 
-PTX ISA, "Data Movement and Conversion Instructions: cp.async". Rows and columns out of bounds are written as zero by a source
-size of 0, which reads nothing.
+Rows and columns out of bounds are filled with zero: the source size is 0, so nothing is read. PTX ISA, "Data Movement and
+Conversion Instructions: cp.async".
 """
 
 from __future__ import annotations
@@ -21,8 +22,11 @@ from .site import CopySite
 
 @dataclass(frozen=True)
 class Plan(ldgsts.Plan):
-    """`lanes` neighbouring threads share a row: step ``f * across + j`` of a thread is vector ``j * lanes + thread % lanes`` of row
-    ``f * (threads // lanes) + thread // lanes``. `shape` is (rows, vectors of a row); who has no such row or vector sits out."""
+    """A partition in which `lanes` neighbouring threads share a row.
+
+    In step ``f * across + j``, a thread copies vector ``j * lanes + thread % lanes`` of row ``f * (threads // lanes) + thread // lanes``.
+    `shape` is (rows, vectors per row); a thread whose row or vector is beyond it copies nothing in that step.
+    """
 
     lanes: int = 1
 
@@ -30,16 +34,16 @@ class Plan(ldgsts.Plan):
 
     @property
     def at_once(self) -> int:
-        """Rows of a step."""
+        """Rows that the threads copy at the same time."""
         return self.threads // self.lanes
 
     @property
     def across(self) -> int:
-        """Steps along a row."""
+        """Steps that a row takes."""
         return -(-self.shape[1] // self.lanes)
 
     def place(self, thread, step: int) -> tuple:
-        """(row, vector in it)."""
+        """(row, vector within the row) of a thread's step."""
         return step // self.across * self.at_once + thread // self.lanes, step % self.across * self.lanes + thread % self.lanes
 
     def coordinates(self, thread, first: int) -> list:
@@ -55,13 +59,13 @@ class Plan(ldgsts.Plan):
 # -- what the need and the plan share ---------------------------------------------------------------------------------------
 
 def starts(site: CopySite) -> tuple:
-    """Where the rows' box begins: at no row in particular, and at a column."""
+    """The starts of the gathered region: one of its row indices as a stand-in for all, and its first column."""
     column, row, *_ = site.src_starts
     return row, column
 
 
 def width(site: CopySite) -> int | None:
-    """Bytes of an instruction: the most that both sides allow."""
+    """Bytes per instruction: the widest that both sides allow; None if there is none."""
     def search() -> int | None:
         for nbytes in ldgsts.WIDTHS:
             vec = nbytes // site.itemsize
@@ -72,7 +76,7 @@ def width(site: CopySite) -> int | None:
 
 
 def _runs(site: CopySite, vec: int) -> bool:
-    """Whether vectors along a row are, on both sides, contiguous, aligned, and wholly inside or wholly outside the bounds."""
+    """Whether, on both sides, vectors of `vec` elements along a row are contiguous, aligned, and in or out of bounds as a whole."""
     return region_fits(site, site.src, starts(site), 1, vec) and region_fits(site, site.dst, site.dst_starts, site.dims(site.dst)[-1], vec)
 
 
@@ -98,7 +102,7 @@ def plan(site: CopySite) -> Plan:
                 bool(rows % at_once or vectors % lanes), bounds, (), "cg" if past_l1 else "ca", lanes)
 
 
-# -- in the simulator -------------------------------------------------------------------------------------------------------
+# -- simulation -------------------------------------------------------------------------------------------------------------
 
 def simulate(m, plan: Plan, call, dst, src, mbar):
     thread, first = np.arange(plan.threads)[None, :, None], np.arange(plan.outer)[None, None, :] * plan.threads
@@ -119,7 +123,7 @@ def simulate(m, plan: Plan, call, dst, src, mbar):
 
 
 def numbers(src) -> np.ndarray:
-    """The rows' numbers, (B or 1, rows): of a tile, or of one scalar for each."""
+    """The row indices [B or 1, rows] (B: CTAs of the batch), given as one tile or as a scalar for each row."""
     given = src.starts[1:]
     if len(given) < src.type.extents[0]:
         return given[0].astype(np.int64)
@@ -127,7 +131,7 @@ def numbers(src) -> np.ndarray:
     return np.concatenate([np.broadcast_to(x[:, :1], (batch, 1)) for x in given], axis=1).astype(np.int64)
 
 
-# -- in code ----------------------------------------------------------------------------------------------------------------
+# -- emission ---------------------------------------------------------------------------------------------------------------
 
 def emit(e, plan: Plan, call, dst, src, mbar):
     options, thread = call.attrs["options"], e.thread_id()
@@ -140,15 +144,18 @@ def emit(e, plan: Plan, call, dst, src, mbar):
 
 
 class Rows:
-    """Addresses and bounds of a thread's vectors. What follows from the row alone is apart from what follows from the first column,
-    which a loop moves."""
+    """Emits the addresses and bounds checks of a thread's vectors.
+
+    The part of an address that depends on the row is computed apart from that of the first column, so that it is invariant in a loop
+    over the columns.
+    """
 
     def __init__(self, e, plan: Plan, region, thread):
         self.e, self.plan, self.region, self.thread = e, plan, region, thread
         self.pointers: dict[int, tuple] = {}
 
     def place(self, step: int) -> tuple:
-        """(address, whether it is in bounds or None) of the step's vector."""
+        """(address of the step's vector, condition that it is in bounds, or None if it always is)."""
         e, plan, buffer = self.e, self.plan, self.region.buffer
         nbytes, stride = buffer.type.dtype.nbytes, buffer.strides[1]
         row, in_matrix = self.row(step // plan.across)
@@ -158,7 +165,7 @@ class Rows:
         return pointer, e.all_of(tests)
 
     def row(self, f: int) -> tuple:
-        """(address, whether it is a row of the matrix) of a thread's row number `f`."""
+        """(address of the `f`-th row of the thread, condition that the matrix has such a row)."""
         e, buffer = self.e, self.region.buffer
         if f not in self.pointers:
             number = self.number(f)
@@ -167,7 +174,7 @@ class Rows:
         return self.pointers[f]
 
     def number(self, f: int):
-        """From the tile's register, or the one of the scalars that is the thread's."""
+        """The index of the `f`-th row of the thread: register `f` of the index tile, or a selection among the scalars."""
         e, plan, given = self.e, self.plan, self.region.starts[1:]
         if isinstance(given[0], list):
             return given[0][f]
@@ -178,7 +185,7 @@ class Rows:
         return first
 
     def takes_part(self, step: int):
-        """None where every thread of the scope does."""
+        """The condition that the thread copies something in this step; None if all threads of the scope do."""
         e, plan = self.e, self.plan
         place, last = plan.place(self.thread, step), plan.place(plan.threads - 1, step)
         return e.all_of([e.in_bounds(at, n) for at, most, n in zip(place, last, plan.shape) if most >= n])

@@ -1,7 +1,7 @@
 """ldgsts: every thread of the scope issues ``cp.async`` of 16, 8 or 4 bytes, global to shared (SASS LDGSTS).
 
-PTX ISA, "Data Movement and Conversion Instructions: cp.async". ``.cg`` (past L1) exists for 16 bytes only; what is out of
-bounds is written as zero by a source size of 0, which reads nothing.
+``.cg``, which bypasses L1, exists only for 16 bytes. Elements out of bounds are filled with zero: the source size is 0, so nothing
+is read. PTX ISA, "Data Movement and Conversion Instructions: cp.async".
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ WIDTHS = (16, 8, 4)
 
 @dataclass(frozen=True)
 class Plan(Partition):
-    """A partition whose vectors are ``cp.async`` instructions with the cache operator `cache`."""
+    """A partition of which each vector is one ``cp.async`` with the cache operator `cache`."""
 
     cache: str = "ca"
 
@@ -54,7 +54,7 @@ def simulate(m, plan: Plan, call, dst, src, mbar):
 
 
 def coordinates(region, at: list) -> list:
-    """Coordinates (B or 1, T, steps) in a simulated region's buffer of vectors at `at`."""
+    """The buffer coordinates [B or 1, threads, steps] of vectors at `at`, coordinates of a simulated region (B: CTAs of the batch)."""
     own = iter(at)
     starts = [s[:, :1].astype(np.int64)[:, :, None] for s in region.starts]
     return [start + next(own) if n != 1 else start for start, n in zip(starts, region.type.extents)]

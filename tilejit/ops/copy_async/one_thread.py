@@ -1,6 +1,6 @@
-"""What the copies have in common that one thread starts: what they need, which thread issues them, where shared regions begin.
+"""Shared by the copies that a single thread issues: their needs, the choice of the thread, the address of a shared region.
 
-In a partial scope every thread that comes to the call makes a copy of its own; else the first thread of the scope does.
+In a partial scope, every thread that reaches the call makes a copy of its own; otherwise the first thread of the scope issues it.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from .options import is_policy
 from .site import CopySite
 
 LOAD, STORE = ("global", "shared"), ("shared", "global")
-MAX_BYTES = (1 << 20) - 1  # what a phase of an mbarrier may have pending (PTX ISA, tx-count)
+MAX_BYTES = (1 << 20) - 1  # the largest pending tx-count of an mbarrier phase (PTX ISA, tx-count)
 
 
 # -- needs ----------------------------------------------------------------------------------------------------------------
 
 def _elected(s: CopySite) -> bool | str:
-    """What the engine copies, one thread starts: a call by more elects it where it completes on a barrier."""
+    """Whether one thread makes the call, or each of a partial scope, or the copy completes on a barrier, so that one can issue it for all."""
     elects = s.mbar is not None or s.by_token
     return s.threads == 1 or s.partial is not None or elects or f"{s.threads} threads of a {s.scope}: use tile.elect(), or give mbar="
 
@@ -49,10 +49,10 @@ POLICY = Need("an L2 policy as the cache option", is_policy)
 MULTICAST = Need("multicast= on loads only", lambda s: not s.options.get("multicast") or s.scopes == LOAD)
 
 
-# -- in code --------------------------------------------------------------------------------------------------------------
+# -- emission -------------------------------------------------------------------------------------------------------------
 
 def emit_issue(e, each_thread: bool, issue: Callable[[], None]) -> None:
-    """Emit `issue()` for the threads that start the copy."""
+    """Emit `issue()` for the threads that issue the copy: every thread, or the first of the scope."""
     if each_thread:
         issue()
     else:
@@ -68,10 +68,10 @@ def region_address(e, region) -> tuple:
     return e.shared_base() + e.word(at), region.buffer.offset
 
 
-# -- in the simulator -----------------------------------------------------------------------------------------------------
+# -- simulation -----------------------------------------------------------------------------------------------------------
 
 def issuers(m, each_thread: bool) -> Iterator[tuple[int, np.ndarray | None]]:
-    """The threads of the scope that issue, each with the CTAs of the batch in which it does (None for all)."""
+    """Yield the threads of the scope that issue the copy, each with the CTAs of the batch in which it does (None for all)."""
     if not each_thread:
         yield 0, None
         return
@@ -81,7 +81,10 @@ def issuers(m, each_thread: bool) -> Iterator[tuple[int, np.ndarray | None]]:
 
 
 def of_thread(scalar: np.ndarray, thread: int, positions: np.ndarray | None) -> np.ndarray:
-    """A thread's value of a scalar, (B or 1, 1); CTAs that do not issue get that of one that does."""
+    """A thread's value of a scalar: [B or 1, 1] (B: CTAs of the batch).
+
+    CTAs outside `positions`, in which the thread does not issue, get the value of one in which it does.
+    """
     column = scalar[:, thread if scalar.shape[1] > 1 else 0].astype(np.int64)[:, None]
     if positions is None or len(column) == 1:
         return column
@@ -91,8 +94,10 @@ def of_thread(scalar: np.ndarray, thread: int, positions: np.ndarray | None) -> 
 
 
 def region_bytes(m, region, thread: int, positions: np.ndarray | None) -> np.ndarray | None:
-    """Where a shared region begins in its buffer, in bytes before the swizzle, as `thread` knows it: (B or 1, 1). None, and a finding, where it
-    is not inside the buffer."""
+    """The byte offset of a shared region in its buffer, before the swizzle, from the starts that `thread` holds: [B or 1, 1].
+
+    Reports a finding and returns None if the region is not inside the buffer.
+    """
     t, starts = region.type, tuple(of_thread(s, thread, positions) for s in region.starts)
     if not m.in_buffer(region, starts):
         return None

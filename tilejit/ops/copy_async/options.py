@@ -1,4 +1,4 @@
-"""The options of copy_async and copy: what each may be. CompilationError says what a call got wrong."""
+"""The options of copy_async and copy, and the values that each accepts."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from ...names import nearest
 from .reductions import KINDS
 from .shapes import MULTICASTS, NAMES
 
-# A cache policy of L2: its 64 bits where all accesses have it, as ``createpolicy.fractional`` makes them for a fraction of 1;
-# else (primary, fraction, secondary), which an instruction of the kernel makes.
+# An L2 cache policy. If it applies to all accesses, its 64 bits, as ``createpolicy.fractional`` makes them for a fraction of 1;
+# otherwise (primary, fraction, secondary), from which the kernel creates it by that instruction.
 Policy = int | tuple[str, float, str]
 POLICIES = {"evict_normal": 0x1000000000000000, "evict_first": 0x12F0000000000000, "evict_last": 0x14F0000000000000}
-PREFETCH = (64, 128, 256)              # bytes of L2 that a cp.async may fetch around its own (PTX ISA, .level::prefetch_size)
+PREFETCH = (64, 128, 256)              # bytes that a cp.async may prefetch into L2 (PTX ISA, .level::prefetch_size)
 L2_PROMOTION = {0: 0, 64: 1, 128: 2, 256: 3}  # bytes -> CUtensorMapL2promotion
 
-HINTS = {"prefetch": "ldgsts", "l2_promotion": "tma", "prefetch_map": "tma"}  # what changes no path: an option -> the only one that has it
+HINTS = {"prefetch": "ldgsts", "l2_promotion": "tma", "prefetch_map": "tma"}  # hint, which does not influence the choice -> variant that uses it
 
 PRIMARY, SECONDARY = (*POLICIES, "evict_unchanged"), ("evict_unchanged", "evict_first")  # PTX ISA, createpolicy
 
-#           option          what it may be                                   words
+#           option          accepted values                                  in words
 CHOICES = {
     "cache":        (("ca", "cg", *POLICIES),                       '"ca", "cg", "evict_first", "evict_last", "evict_normal", or a share '
                                                                     'as in ("evict_last", 0.5)'),
@@ -35,7 +35,7 @@ CHOICES = {
 
 
 def checked_options(given: dict, variants: tuple[str, ...]) -> dict:
-    """The options that differ from their defaults. CompilationError names the one that is wrong, and what it may be."""
+    """The options that differ from their defaults. CompilationError for an unknown option or value."""
     kept = {}
     for name, value in given.items():
         if name == "fill" and isinstance(value, float) and (value == 0 or value != value):
@@ -62,7 +62,7 @@ def checked_options(given: dict, variants: tuple[str, ...]) -> dict:
 
 
 def check_mask(mask: int, ranks: int = 16) -> None:
-    """CompilationError for a multicast mask that names no CTA, or CTAs that a cluster of so many does not have."""
+    """CompilationError for a multicast mask that is 0 or names CTAs beyond a cluster of `ranks`."""
     if not 0 < mask < 1 << 16:
         raise CompilationError(f"multicast is a mask of the cluster's ranks, 1 to 65535, not {mask!r}")
     if mask >> ranks:
@@ -71,12 +71,12 @@ def check_mask(mask: int, ranks: int = 16) -> None:
 
 
 def unused_hints(options: dict, variant: str) -> tuple[tuple[str, str], ...]:
-    """The hints of a call that the path which it took does not have, each with the path that does."""
+    """The hints of a call that the chosen variant does not use, each with the variant that does."""
     return tuple((name, path) for name, path in HINTS.items() if name in options and path != variant)
 
 
 def _share(value: tuple) -> str | tuple[str, float, str]:
-    """A policy for a share of the accesses: (primary, fraction) or (primary, fraction, what the others have)."""
+    """Check a fractional policy, (primary, fraction) or (primary, fraction, secondary). A fraction of 1 gives the plain policy."""
     primary, fraction, secondary = (*value, "evict_unchanged")[:3] if 2 <= len(value) <= 3 else (None,) * 3
     right = (primary in PRIMARY and secondary in SECONDARY
              and isinstance(fraction, (int, float)) and not isinstance(fraction, bool) and 0 < fraction <= 1)
@@ -87,12 +87,12 @@ def _share(value: tuple) -> str | tuple[str, float, str]:
 
 
 def policy_of(options: dict) -> Policy | None:
-    """The L2 policy that the cache option names."""
+    """The L2 policy that the cache option names; None for none, "ca" and "cg"."""
     cache = options.get("cache")
     return cache if isinstance(cache, tuple) else POLICIES.get(cache)
 
 
 def is_policy(site) -> bool | str:
-    """Whether a site's cache option, if there is one, is a policy of L2."""
+    """Whether a site's cache option, if it is given, is an L2 policy."""
     cache = site.options.get("cache")
     return cache is None or policy_of(site.options) is not None or f"cache={cache!r}"

@@ -1,5 +1,4 @@
-"""``prefetch``: a region of an array is brought into L2, by the copy engine as runs of bytes or as boxes of a tensor map, else
-line by line."""
+"""``prefetch``: brings a region of an array into L2, by the copy engine (runs of bytes, or boxes of a tensor map) or line by line."""
 
 from __future__ import annotations
 
@@ -31,7 +30,7 @@ MODES = tma.LOAD_MODES | {"tile": ".tile"}
 
 @op("reads", attrs=("options", "partial"))
 def prefetch_(src, options=None, partial=None):
-    """Bring the region `src` of an array into L2. Nothing waits for it."""
+    """Prefetch the region `src` of an array into L2. There is no completion to wait for."""
 
 
 @prefetch_.infer
@@ -60,11 +59,11 @@ def _(e, call, src):
 
 @builtin
 def prefetch(g: Builder, region, cache=None):
-    """Bring a region of an array, patches or rows of it into L2 (PTX ISA, ``cp.async.bulk.prefetch.L2``, ``cp.async.bulk.prefetch.tensor`` and
-    ``prefetch.global.L2``).
+    """Prefetch a region of an array, or patches or selected rows of one, into L2 (PTX ISA, ``cp.async.bulk.prefetch.L2``,
+    ``cp.async.bulk.prefetch.tensor`` and ``prefetch.global.L2``).
 
-    The scope makes it once; nothing waits for it, and nothing is brought that is out of bounds. `cache` is an L2 policy as
-    copy_async takes it, for the engine.
+    The scope prefetches the region once, without its parts out of bounds; there is no completion to wait for. `cache` is an L2
+    policy as in `copy_async`, which only prefetches by the copy engine accept.
     """
     if not isinstance(type_of(region), (Buffer, Region, Selected)) or type_of(region).scope != "global":
         raise g.error(f"prefetch brings a region of an array into L2, not {describe(region)}")
@@ -80,7 +79,7 @@ def prefetch(g: Builder, region, cache=None):
 
 @dataclass(frozen=True)
 class Runs:
-    """`chunks` prefetches of `chunk_bytes` bytes, at `places` in the region."""
+    """`chunks` prefetches of `chunk_bytes` bytes each; `places` are the coordinates of their starts in the region."""
 
     chunk_bytes: int
     chunks: int
@@ -109,7 +108,7 @@ def _emit_runs(e, plan: Runs, call, src):
 
 
 def engine_site(site: CopySite) -> CopySite:
-    """The site as the planner of tensor copies sees it: a load to a packed buffer whose rows lie as the array's do."""
+    """The site for the planner of tensor copies: a load to an imaginary packed buffer with the dimensions in the array's order."""
     def made() -> CopySite:
         extents = site.src.extents
         along = isinstance(site.src, Patches) and site.src.window.along
@@ -120,7 +119,7 @@ def engine_site(site: CopySite) -> CopySite:
 
 
 def packed(site: CopySite) -> TileLayout:
-    """The region's elements in the order of the array's memory."""
+    """A gapless layout of the region's elements in the order of the array's memory."""
     extents, step = site.src.extents, 1
     strides = [0] * len(extents)
     for k in reversed(driving_order(site)):
@@ -130,7 +129,8 @@ def packed(site: CopySite) -> TileLayout:
 
 
 def in_columns(rows: int, columns: int, dtype, swizzled: bool) -> TileLayout:
-    """Columns of at most a box's width, one after the other; `swizzled` if the map of a walk must be."""
+    """A layout by blocks of columns, each at most as wide as a box. `swizzled` (for maps of walks along w) gives it the widest swizzle
+    that fits the columns."""
     mode = next((m for m in (3, 2, 1) if columns * dtype.bits % (128 << m) == 0), 0) if swizzled else 0
     width = (16 << mode) // dtype.nbytes if mode else largest(columns, MAX_BOX)
     swizzle = Swizzle((16 // dtype.nbytes).bit_length() - 1, mode, 3) if mode else None
@@ -164,7 +164,10 @@ def _simulate_boxes(m, plan: tma.Plan, call, src):
 
 @dataclass(frozen=True)
 class Lines:
-    """A prefetch for each `step` elements along dimension `order[-1]` of the region; the scope's threads share them."""
+    """One prefetch for every `step` elements along the region's dimension `order[-1]`, divided among the threads of the scope.
+
+    `shape` is the number of prefetches along each dimension, in `order`; `bounds` are the dimensions with a bounds check.
+    """
 
     step: int
     shape: tuple[int, ...]
@@ -193,7 +196,7 @@ def _plan_lines(site: CopySite) -> Lines:
 
 
 def _emit_lines(e, plan: Lines, call, src):
-    """The line of each `step` elements begins where the first of them lies; what is out of bounds is skipped."""
+    """Prefetch the line that holds the first of each `step` elements, if that element is in bounds."""
     side = ArrayRegion(e, src, plan.bounds)
     thread = e.thread_id() if plan.threads > 1 else 0
     for first in range(0, plan.lines, plan.threads):

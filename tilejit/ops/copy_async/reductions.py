@@ -1,6 +1,6 @@
-"""What ``cp.reduce.async.bulk`` can do: the operators and types of global memory and of a peer's shared memory.
+"""The operators and types of asynchronous reductions, to global memory, to a peer's shared memory and through a tensor map.
 
-PTX ISA, "Data Movement and Conversion Instructions: cp.reduce.async.bulk". The simulator and the emitter read this table.
+PTX ISA, "Data Movement and Conversion Instructions: cp.reduce.async.bulk". The simulator and the emitter use this table.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ KINDS = ("add", "min", "max", "inc", "dec", "and", "or", "xor")
 
 _BITS = {"int32": "b32", "uint32": "b32", "int64": "b64", "uint64": "b64"}
 
-# Types of tensor maps by dtype. Sums and bits of signed 64-bit integers are those of unsigned ones; the hardware faults on
-# other types than these, though the driver and the assembler take them.
+# dtype -> element type of the tensor map. Bitwise operators, and sums of int64, use unsigned types, with equal results. The hardware
+# faults on types other than these, although the driver and the assembler accept them.
 _MAP_BITS = {"int32": "uint32", "uint32": "uint32", "int64": "uint64", "uint64": "uint64"}
 _MAP_ORDER = {n: n for n in ("int32", "uint32", "int64", "uint64", "float16", "bfloat16")}
 
-# (destination, operator) -> {dtype: the instruction's type}. A sum of signed 64-bit integers is that of unsigned ones.
+# (destination, operator) -> {dtype: type of the instruction or the map}. Sums of int64 use u64, which gives equal results.
 TYPES = {
     ("global", "add"): {"int32": "s32", "uint32": "u32", "int64": "u64", "uint64": "u64", "float32": "f32", "float64": "f64",
                         "float16": "noftz.f16", "bfloat16": "noftz.bf16"},
@@ -39,7 +39,8 @@ TYPES = {
 
 
 def reduction(site, where: str | None = None) -> bool | str:
-    """Whether the reduction that a site asks for exists in its destination (or `where` it is said), or what there is instead."""
+    """Whether the hardware has the reduction that a site asks for, in the scope of its destination or in `where` (a first component
+    of the keys of `TYPES`). A string names the dtypes that it has instead."""
     kind = site.options.get("reduce")
     if kind is None:
         return True

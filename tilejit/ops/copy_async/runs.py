@@ -1,7 +1,7 @@
-"""The runs of bytes that are contiguous on both sides of a copy: what one bulk copy moves, and how often it is repeated.
+"""Finds the longest runs of elements that are contiguous on both sides of a copy, each of which one bulk copy can move.
 
-The region's dimensions are cut into digits where either side's layout is cut. From stride 1 on, the digits whose steps
-continue the run on both sides make it longer; each digit left over repeats it.
+The region's dimensions are split into digits, (extent, stride) factors as in a mixed-radix number, fine enough for the layouts of
+both sides. Starting from stride 1, digits whose steps on both sides continue the run extend it; the others enumerate the runs.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from ...types import Region
 from .site import CopySite, finds
 from .tma_view import Multiple, Number, multiple, number, shared_digits, times
 
-UNIT = 16            # bytes: sizes and addresses of bulk copies are multiples of it (PTX ISA, cp.async.bulk)
-MAX_RUNS = 256       # instructions that one call may become
+UNIT = 16            # bytes of which the size and the addresses of a bulk copy are multiples (PTX ISA, cp.async.bulk)
+MAX_RUNS = 256       # instructions that a call may expand to
 
 
 @dataclass(frozen=True)
 class Digit:
-    """`extent` elements, `weight` apart along dimension `dim` of the region; their steps (elements) at destination and source."""
+    """`extent` steps of `weight` elements along dimension `dim` of the region; `steps` are the strides in memory of (destination,
+    source), in elements."""
 
     dim: int
     extent: int
@@ -31,8 +32,11 @@ class Digit:
 
 @dataclass(frozen=True)
 class Runs:
-    """A region as `count` runs of `elements` elements. `offsets` is where it begins in the memory of either side, in
-    elements before the swizzle: an int, a Multiple where only a divisor is known, 0 in an array."""
+    """A region as `count` runs of `elements` elements, which `loops` enumerate.
+
+    `offsets` are where the regions of (destination, source) start in their buffers, in elements before the swizzle: an int, or a
+    Multiple if only a divisor is known; for arrays 0.
+    """
 
     elements: int
     loops: tuple[Digit, ...]
@@ -43,8 +47,8 @@ class Runs:
         return prod(d.extent for d in self.loops)
 
     def places(self, rank: int) -> list[tuple[tuple[int, ...], tuple]]:
-        """For each run its coordinates in the region, and its distance from the region's first element on either side
-        (elements; None along a stride that is known at launch only)."""
+        """For each run its coordinates in the region, and the offsets of its start from the region's start in (destination, source),
+        in elements (None if a stride is known only at launch)."""
         made = []
         for index in product(*(range(d.extent) for d in self.loops)):
             at = [0] * rank
@@ -60,7 +64,7 @@ def _distance(index, loops, side: int) -> int | None:
 
 
 def runs_of(site: CopySite) -> Runs | str:
-    """The longest common runs of a site, found once. A string says what is in the way."""
+    """The longest common runs of a site (memoised), or a string that says why there are none."""
     return site.searched("runs", lambda: _search(site))
 
 
@@ -92,7 +96,7 @@ def _search(site: CopySite) -> Runs | str:
 
 
 def _side(site: CopySite, region: Region) -> tuple[list, int | Multiple] | str:
-    """For each dimension of an extent other than 1 its digits (extent, step), outermost first; and the region's offset."""
+    """(digits (extent, step) of each dimension with an extent other than 1, outermost first; the region's offset in its buffer)."""
     if region.scope == "global":
         strides = [number(region.buffer.strides[d]) for d in site.dims(region)]
         return [[(n, s)] for n, s in zip(site.shape, strides)], 0
@@ -105,8 +109,10 @@ def _side(site: CopySite, region: Region) -> tuple[list, int | Multiple] | str:
 
 
 def refined(one: list, other: list) -> list[tuple] | None:
-    """Two cuts of one dimension, (extent, step) outermost first, as one cut (extent, step, step) innermost first; None
-    where they cross."""
+    """The common refinement of two lists of digits of one dimension: digits (extent, step in `one`, step in `other`), innermost first.
+
+    The arguments are (extent, step) digits, outermost first. None if their boundaries do not nest.
+    """
     left, right, cut = list(one), list(other), []
     while left and right:
         (n, s), (m, t) = left.pop(), right.pop()
@@ -122,7 +128,7 @@ def refined(one: list, other: list) -> list[tuple] | None:
 
 
 def equal(a: Number, n: int, ask: Callable[..., bool]) -> bool:
-    """Whether a step is `n`: compared as far as it is known, asked of the launch for the rest."""
+    """Whether a step equals `n`. What is not known at compile time becomes a fact asked of the launch."""
     if isinstance(a, int):
         return a == n
     if a[0] == "mul":
@@ -145,7 +151,7 @@ def few(s: CopySite) -> bool | str:
 
 
 def aligned(s: CopySite) -> bool | str:
-    """Whether every run begins at a multiple of 16 bytes on both sides."""
+    """Whether every run starts at a multiple of 16 bytes on both sides."""
     runs, itemsize = runs_of(s), s.itemsize
     unit = UNIT // gcd(UNIT, itemsize)
     for side, (region, align) in enumerate(((s.dst, s.dst_align), (s.src, s.src_align))):
@@ -178,7 +184,7 @@ def _array_aligned(s: CopySite, region: Region, unit: int) -> str | None:
 
 
 def in_bounds(s: CopySite) -> bool | str:
-    """Whether the region of the array is provably inside it: bulk copies clip nothing."""
+    """Whether the region is provably inside the array, since bulk copies do not clip."""
     if s.array.buffer.narrowed is not None:
         return "a window, whose bounds are not the array's"
     for d, (size, start, extent) in enumerate(zip(s.array.buffer.shape, s.starts(s.array), s.array.extents)):
@@ -193,10 +199,13 @@ def in_bounds(s: CopySite) -> bool | str:
     return True
 
 
-# -- an array in emitted code ----------------------------------------------------------------------------------------------
+# -- emission --------------------------------------------------------------------------------------------------------------
 
 class ArrayRegion:
-    """Addresses in the region of an array: that of its first element is computed once, in 64 bits."""
+    """Emits addresses in a region of an array. The address of its first element is computed once, in 64 bits.
+
+    `bounds` are the dimensions to check.
+    """
 
     def __init__(self, e, region, bounds: tuple[int, ...] = ()):
         self.e, self.region, self.bounds = e, region, bounds
@@ -206,8 +215,8 @@ class ArrayRegion:
         self.first = e.offset_pointer(buffer.pointer, offset, self.nbytes)
 
     def place(self, at):
-        """(address, whether it is in bounds or None) of the element at `at`, the region's own coordinates in the
-        dimensions of an extent other than 1."""
+        """(address of an element, condition that it is in bounds or None). `at` are its coordinates in the region, along the dimensions
+        with an extent other than 1."""
         e, region, own = self.e, self.region, iter(at)
         inner = [next(own) if n != 1 else 0 for n in region.type.extents]
         inside = e.all_of([e.inside(region.buffer, d, region.starts[d] + inner[d]) for d in self.bounds])

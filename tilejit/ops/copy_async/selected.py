@@ -1,7 +1,7 @@
-"""tma, for what the engine finds by itself: the patches of a convolution (``.im2col``), rows named one by one
-(``.tile::gather4``, ``.tile::scatter4``).
+"""tma for selections instead of boxes: patches of a convolution (``.im2col``), and rows that an index selects (``.tile::gather4``,
+``.tile::scatter4``).
 
-The maps of patches are made by ``cuTensorMapEncodeIm2col``. PTX ISA, "Tensors", ``cp.async.bulk.tensor``.
+Maps of patches are encoded by ``cuTensorMapEncodeIm2col``. PTX ISA, "Tensors", ``cp.async.bulk.tensor``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .site import CopySite, finds
 
 
 def _not_negative(s: CopySite) -> bool | str:
-    """The first image and channel of a store; its places in the images follow from the filter."""
+    """Whether the first image and the first channel of a store are at least 0; `stays_inside` checks its pixels."""
     for name, k in (("image", 0), ("channel", column_start(s.array))):
         low = s.g.bounds(s.starts(s.array)[k])[0]
         if low is None or low < 0:
@@ -36,7 +36,7 @@ def _gathers(s: CopySite) -> bool | str:
 
 
 def swizzled_along(s: CopySite) -> bool:
-    """Whether a walk along w has the swizzle that its map must have."""
+    """Whether the shared layout is swizzled if the copy walks along w, whose map requires a swizzle."""
     return s.array.window.along is None or tma.view(s).mode > 0
 
 

@@ -1,7 +1,7 @@
-"""How copies of patches and of rows are cut into instructions: columns into boxes, pixels kept together, rows by four.
+"""Plans copies of patches and of selected rows by TMA: how they are divided into instructions.
 
-An ``.im2col`` copy walks the pixels of images by itself, so that all pixels of a copy go with one instruction for each box of
-channels; ``.tile::gather4`` and ``.tile::scatter4`` take four rows of a matrix. PTX ISA, "im2col mode", "Tiled mode".
+An ``.im2col`` instruction walks over the pixels of images by itself, so that one for each box of channels copies all pixels.
+``.tile::gather4`` and ``.tile::scatter4`` copy a box of columns of four rows of a matrix. PTX ISA, "im2col mode", "Tiled mode".
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from .tma_plan import MAX_BOX, MAX_ISSUES, SPAN, Boxes, Im2col, Run, encodable, 
 from .tma_view import Digit, Dim, Start, View, multiple, number, shared_digits, swizzle_mode, times
 
 ROWS, MAX_PIXELS = 4, 1024
-CORNERS = {3: (-(1 << 15), (1 << 15) - 1), 4: (-(1 << 7), (1 << 7) - 1), 5: (-(1 << 4), (1 << 4) - 1)}  # by rank of the images
-ALONG_OFFSET = 31  # of wOffset (PTX ISA, ``cp.async.bulk.tensor``)
-OFFSETS = {3: (1 << 16) - 1, 4: (1 << 8) - 1, 5: (1 << 5) - 1}
+CORNERS = {3: (-(1 << 15), (1 << 15) - 1), 4: (-(1 << 7), (1 << 7) - 1), 5: (-(1 << 4), (1 << 4) - 1)}  # range of a corner, by rank of the images
+ALONG_OFFSET = 31  # largest wOffset (PTX ISA, ``cp.async.bulk.tensor``)
+OFFSETS = {3: (1 << 16) - 1, 4: (1 << 8) - 1, 5: (1 << 5) - 1}  # largest im2col offset, by rank of the images
 
 
 def column_start(array) -> int:
-    """Which of the values that define a selection is its first column."""
+    """The index of the first column (channel) among the starts of a selection."""
     return len(array.buffer.shape) - 1 if isinstance(array, Patches) else 0
 
 
 def selected_view(site) -> View | str:
-    """The planner's view of a site whose array's side is patches or rows: the rows, and the columns in them."""
+    """The planner's view of a site whose array side is patches or selected rows: two dimensions, rows and columns."""
     array, shared = site.array, site.shared
     starts = [getattr(s, "value", s) for s in site.starts(shared)]
     found = shared_digits(shared.buffer.layout, shared.buffer.shape, starts, shared.extents, site.g.divisor)
@@ -50,9 +50,10 @@ def _digits(pairs, itemsize: int) -> tuple[Digit, ...]:
 
 
 def selected_boxes(site, view: View) -> Boxes | str:
-    """The instructions of a site whose array's side is patches or rows; a string says what is in the way.
+    """The map and the instructions of a site whose array side is patches or selected rows; a string says why there are none.
 
-    The first coordinate of an issue is what it adds to the first column; of rows, the second is the first of its four.
+    The first coordinate of an issue is added to the first column; for rows, the second is the position of its four rows among the
+    selected ones.
     """
     patches = isinstance(site.array, Patches)
     columns, height = [r for r in runs_of(view, 1) if r.dim == 1], [r for r in runs_of(view, 1) if r.dim == 0]
@@ -77,7 +78,10 @@ def selected_boxes(site, view: View) -> Boxes | str:
 
 
 def _width(columns: Run, pitch: int | None, span: int, itemsize: int) -> int | None:
-    """Columns of an instruction: as many as lie between rows in shared memory; None where no number of them fits."""
+    """The number of columns per instruction, so that its rows have the pitch of those in shared memory; None if there is none.
+
+    `pitch` is the distance in bytes between rows in shared memory (None for a single row), `span` that of the swizzle (0: none).
+    """
     limit = span // itemsize if span else MAX_BOX
     if pitch is None:
         width = largest(columns.extent, limit)
@@ -90,7 +94,7 @@ def _width(columns: Run, pitch: int | None, span: int, itemsize: int) -> int | N
 
 
 def _mapped(site, width: int, issues: list) -> Boxes | str:
-    """The issues with a map of the array's own dimensions."""
+    """Complete the issues to `Boxes` with a map that has the array's own dimensions; a string names a stride that it cannot have."""
     array, ask = site.array, site.g.facts.ask
     shape, strides = array.buffer.shape, array.buffer.strides
     rank, patches = len(shape), isinstance(array, Patches)
@@ -113,7 +117,7 @@ def filter_fits(site) -> bool | str:
 
 
 def window_fits(window: Window, rank: int) -> bool | str:
-    """Whether a map of images of that rank can hold the places of the filter, and an instruction the one in it."""
+    """Whether a map of images of this rank can encode the corners of the window, and an instruction the offsets in the filter."""
     window = walked(window)
     low, high = CORNERS[rank]
     for name, corner in (("before the first element", window.lower), ("beyond the last element", window.upper)):
@@ -127,14 +131,14 @@ def window_fits(window: Window, rank: int) -> bool | str:
 
 
 def walked(window: Window) -> Window:
-    """What of a window the engine walks: all of it, or the last spatial dimension."""
+    """The part of a window that the engine walks over: all of it, or the last spatial dimension (w)."""
     if window.along is None:
         return window
     return Window(window.lower[-1:], window.upper[-1:], window.stride[-1:], window.reach[-1:], window.along)
 
 
 def goes_along(site) -> bool | str:
-    """Whether a walk along one dimension is one that the engine has."""
+    """Whether the engine supports the walk: one through all dimensions, or a load along w on these targets with this many pixels."""
     along = site.array.window.along
     if along is None:
         return True
@@ -148,13 +152,13 @@ def goes_along(site) -> bool | str:
 
 
 def constant_offsets(site) -> tuple[int, ...] | None:
-    """The place in the filter, in the order of the array; None where it is known at run time only."""
+    """The offsets in the filter, in the order of the array's dimensions; None if they are known only at run time."""
     offsets = site.starts(site.array)[len(site.array.buffer.shape):]
     return tuple(int(o.value) for o in offsets) if all(hasattr(o, "value") for o in offsets) else None
 
 
 def stays_inside(site) -> bool | str:
-    """Whether a store's pixels are all inside of the images: the engine writes nowhere else."""
+    """Whether all pixels of a store are inside the images, since the engine does not write outside of them."""
     offsets, window = constant_offsets(site), site.array.window
     if offsets is None:
         return "the place in the filter is known at run time only"
@@ -165,14 +169,16 @@ def stays_inside(site) -> bool | str:
 
 
 def walk(site, width: int) -> tuple[Im2col, tuple[int, ...]]:
-    """What the map of patches is given in place of a box, and its steps; a store's place in the filter moves the corners."""
+    """The im2col parameters of a map of patches, and its element strides. A store's offsets in the filter are added to the corners."""
     moved = constant_offsets(site) if site.dst is site.array else None
     return walk_of(site.array.window, len(site.array.buffer.shape), width, site.array.extents[0], moved)
 
 
 def walk_of(window: Window, rank: int, width: int, rows: int, moved: tuple[int, ...] | None = None) -> tuple[Im2col, tuple[int, ...]]:
-    """The walk of copies of `rows` pixels and `width` channels of images of that rank, and its steps; corners `moved` in the
-    order of the array."""
+    """The im2col parameters and element strides for copies of `rows` pixels by `width` channels of images of this rank.
+
+    `moved` is added to the corners; it has the order of the array's dimensions.
+    """
     taken = walked(window)
     moved = moved or (0,) * len(taken.lower)
     lower, upper = (tuple(c + o for c, o in zip(reversed(corner), reversed(moved))) for corner in (taken.lower, taken.upper))

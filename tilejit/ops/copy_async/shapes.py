@@ -1,4 +1,4 @@
-"""The shapes of ``tcgen05.cp``: rows of how many bytes go to which lanes of tensor memory. PTX ISA, "tcgen05.cp"."""
+"""The shapes of ``tcgen05.cp``: the rows that one instruction copies, and the lanes of tensor memory they go to. PTX ISA, "tcgen05.cp"."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Shape:
-    """`rows` rows of `width` bytes. `lanes` are the (extent, lane stride) digits of the rows, outermost first; `replica` the
-    lanes at which the rows appear again."""
+    """`rows` rows of `width` bytes each.
+
+    `lanes` maps rows to lanes by (extent, lane stride) digits, outermost first; `replica` (extent, lane stride) are the further
+    lanes that get a copy of each row.
+    """
 
     name: str
     multicast: str
@@ -28,7 +31,7 @@ class Shape:
         return lane
 
 
-# The widest first.
+# The widest first, which is the order in which they are tried.
 SHAPES = (
     Shape("128x256b", "", 128, 32, ((128, 1),)),
     Shape("4x256b", "", 4, 32, ((4, 32),)),

@@ -1,4 +1,4 @@
-"""What a copy's variants are asked about: both regions, the execution scope, the target and the call's options."""
+"""The site of a copy, on which the needs of its variants are tested: both regions, the scope, the target and the options."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ SM90 = Need("sm_90 or later", lambda s: s.architecture() >= 90 or s.target)
 
 @dataclass(frozen=True)
 class CopySite:
-    """One call of copy or copy_async. `g` answers facts, divisors and bounds of the starts.
+    """One call of copy or copy_async. `g` answers facts about arguments, and divisors and bounds of the starts.
 
-    `partial` names the value by which the threads of the scope have parted, None where all take part. `planning` is a question
-    without a kernel (``tile.plan_copy``), where a barrier may be left out. `base_offset` is where an array's element (0, ..., 0)
-    is, in elements from its pointer. `dst_align` and `src_align` are the bytes to which shared buffers are aligned.
+    `partial` names the condition on which the threads of the scope diverge, None if all take part. With `planning`, the question is
+    asked without a kernel (``tile.plan_copy``), and a barrier may be left out. `base_offset` is the offset of an array's element
+    (0, ..., 0) from its pointer, in elements. `dst_align` and `src_align` are the alignments of shared buffers, in bytes.
     """
 
     dst: Region
@@ -75,22 +75,22 @@ class CopySite:
 
     @property
     def by_token(self) -> bool:
-        """Whether the call's token is waited for: the compiler brings the barrier, and elects the thread."""
+        """Whether the call's token is used: then the compiler provides the barrier and elects the issuing thread."""
         return bool(self.options.get("token"))
 
     @property
     def partial_reason(self) -> str:
-        """Why not all threads of the scope take part."""
+        """The reason to report if not all threads of the scope take part."""
         return f"the condition on {self.partial} differs between the threads of the {self.scope}"
 
     @property
     def array(self) -> Region:
-        """The side in global memory (the source, where both are)."""
+        """The side in global memory (the source if both are)."""
         return self.src if self.src.scope == "global" else self.dst
 
     @property
     def shared(self) -> Region:
-        """The side in shared memory (the destination, where both are)."""
+        """The side in shared memory (the destination if both are)."""
         return self.dst if self.dst.scope == "shared" else self.src
 
     @property
@@ -101,7 +101,7 @@ class CopySite:
         return self.dst_starts if region is self.dst else self.src_starts
 
     def dims(self, region: Region) -> tuple[int, ...]:
-        """The buffer's dimensions that carry the extents of `shape`, in order."""
+        """The buffer's dimensions along which the region's extent is not 1, in order: those of `shape`."""
         return tuple(d for d, n in enumerate(region.extents) if n != 1)
 
     def architecture(self) -> int:
@@ -109,7 +109,7 @@ class CopySite:
         return architecture(self.target)
 
     def searched(self, key: str, search):
-        """The result of `search()`, which a variant's needs and its plan share."""
+        """The memoised result of `search()`, which a variant's needs and its plan share."""
         memo = self.__dict__.setdefault("_searched", {})
         if key not in memo:
             memo[key] = search()
@@ -120,7 +120,7 @@ class CopySite:
 
 
 def finds(search):
-    """The test of a need: whether a search finds anything, where it does not a string says why."""
+    """The test of a need that holds if `search(site)` succeeds. A search that fails returns the reason as a string."""
     def test(site: CopySite) -> bool | str:
         found = search(site)
         return found if isinstance(found, str) else True
@@ -128,7 +128,7 @@ def finds(search):
 
 
 def alignment(g, region) -> int:
-    """Bytes to which the buffer behind a region's call is aligned, as its allocation says."""
+    """The alignment in bytes of the buffer behind a region (given by its defining call), from the buffer's allocation."""
     call = region
     while call is not None and "align" not in call.attrs:
         buffer = call.args[0] if call.args else None

@@ -1,8 +1,8 @@
-"""tcgen05_cp: one thread copies shared memory to tensor memory, by a matrix descriptor, to all lanes or to several warps at once.
+"""tcgen05_cp: one thread copies shared memory to tensor memory through a matrix descriptor, possibly replicated to several warps' lanes.
 
-The descriptor is encoded once and patched for each copy. It completes by ``tcgen05_commit``, or, for products of the same
-thread, by its place before them; with ``cta_group=2`` each CTA of the pair copies its own shared memory to its own tensor
-memory. Padded elements of 4 or 6 bits become bytes on the way. PTX ISA, "tcgen05.cp".
+The descriptor is encoded once, and its address field is advanced for each instruction. A copy completes at a ``tcgen05_commit``;
+products that the same thread issues later are ordered after it anyway. With ``cta_group=2``, each CTA of the pair copies from its
+own shared memory to its own tensor memory. Padded 4- and 6-bit elements are expanded to bytes. PTX ISA, "tcgen05.cp".
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from .tcgen05_cp_plan import Plan, search
 
 
 def found(s: CopySite) -> Plan | str:
-    """The first shape's plan; a string says why none fits. The needs and the plan share it."""
+    """The plan of the first shape that fits, or a string that says why none does; memoised on the site."""
     return s.searched("tcgen05_cp", lambda: search(s, group(s)))
 
 
 def group(s: CopySite) -> int:
-    """The cta_group of the tensor memory's allocation; in a question without a kernel, that of the option."""
+    """The cta_group of the tensor memory's allocation; without a kernel (``tile.plan_copy``), that of the option."""
     return s.options.get("cta_group") or 1 if s.dst_buffer is None else allocation(s.g.definitions, s.dst_buffer).attrs["cta_group"]
 
 
@@ -44,7 +44,10 @@ NEEDS = (
 
 
 def emit(e, plan: Plan, call, dst, src, mbar):
-    """Every copy in one asm: the descriptor is that of the region's buffer, and its address field moves."""
+    """Emit all copies in one asm statement, with offsets added to one descriptor and one tensor-memory address.
+
+    Each of these two starts at the buffer, or at the region on a side where the plan `moves`.
+    """
     address = e.matrix_address(src) if plan.moves[1] else e.shared_base() + src.buffer.offset
     descriptor = e.descriptor(address, plan.descriptor.bits)
     tensor = e.tensor_address(dst) if plan.moves[0] else dst.buffer.pointer + dst.buffer.offset

@@ -1,7 +1,8 @@
-"""The planner of tcgen05_cp: which shape moves a region of shared memory to tensor memory, and in how many copies.
+"""Plans tcgen05_cp: the shape that copies a region of shared memory to tensor memory, and its instructions.
 
-Both layouts are cut into common digits. Those that make up one copy's rows and columns have to lie as the shape and the matrix
-descriptor say; the others repeat the copy. PTX ISA, "tcgen05.cp".
+Both layouts are split into common digits, (extent, strides) factors as in a mixed-radix number. The digits that form the rows and
+columns of one instruction must match the shape and the matrix descriptor; the others enumerate the instructions. PTX ISA,
+"tcgen05.cp".
 """
 
 from __future__ import annotations
@@ -17,16 +18,20 @@ from .shapes import DECOMPRESSED, SHAPES, Shape
 from .site import CopySite
 from .tma_view import Multiple, shared_digits, swizzle_mode
 
-ATOM = 8   # rows that a swizzle mixes
-UNIT = 16  # bytes that it keeps together
-FARTHEST = 1 << 18  # bytes, that a field of 14 bits cannot say any more in units of 16 (PTX ISA, "Shared memory descriptor")
+ATOM = 8   # rows of a swizzle atom
+UNIT = 16  # bytes that a swizzle keeps together
+FARTHEST = 1 << 18  # offsets in bytes must be less: they have 14 bits, in units of 16 (PTX ISA, "Shared memory descriptor")
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Copies of `shape`. `ldo` and `sdo` are the descriptor's fields, in units of 16 bytes, and `swizzle` its mode's number.
-    `issues` are (tensor-memory address, byte in shared memory) of each copy, relative to where the two buffers begin; or to
-    where the regions do, on a side that `moves`, known at run time only: (tensor, shared)."""
+    """Instructions of one shape.
+
+    `ldo` and `sdo` are the leading and stride dimension offsets of the descriptor, in units of 16 bytes, and `swizzle` is its mode
+    (0 none, 1, 2, 3 for 32, 64, 128 bytes). `places` (also `issues`) are (tensor-memory address, byte in shared memory) of each
+    instruction, relative to the two buffers. On a side that `moves` (tensor, shared), whose start is known only at run time, they
+    are relative to the region.
+    """
 
     shape: str
     multicast: str
@@ -59,7 +64,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Digit:
-    """`extent` steps: `shared` bytes in shared memory, and `lane` lanes or `column` bytes in tensor memory."""
+    """`extent` steps, each of `shared` bytes in shared memory, and of `lane` lanes or `column` bytes along the columns of tensor memory."""
 
     extent: int
     shared: int
@@ -67,14 +72,14 @@ class Digit:
     column: int
 
     def cut(self, inner: int) -> tuple["Digit", "Digit"]:
-        """The outer and the inner part, of `inner` steps."""
+        """Split the digit into (outer, inner), where the inner one has `inner` steps."""
         return (Digit(self.extent // inner, self.shared * inner, self.lane * inner, self.column * inner),
                 Digit(inner, self.shared, self.lane, self.column))
 
 
 def common(site: CopySite) -> tuple[list[Digit], int | Multiple, dict] | str:
-    """The digits of both sides, the byte of the shared buffer at which the region begins, before the swizzle, and where in tensor
-    memory the other begins; a string says what is in the way."""
+    """(common digits of both sides, start of the shared region in bytes before the swizzle, start of the other region in tensor
+    memory by axis), or a string that says why there are none."""
     shared, tensor = site.src, site.dst
     read = digits_of(tensor, site.dst_starts, site.g.divisor)
     if isinstance(read, str):
@@ -95,7 +100,10 @@ def common(site: CopySite) -> tuple[list[Digit], int | Multiple, dict] | str:
 
 
 def _refined(shared: list, tensor: list, nbytes: int) -> list[Digit] | None:
-    """Digits that both lists (of (extent, stride) and (extent, stride, axis), outermost first) are made of."""
+    """The common refinement of one dimension's digits in shared memory, (extent, stride), and in tensor memory, (extent, stride, axis).
+
+    All are outermost first. None if their boundaries do not nest.
+    """
     shared, tensor, made = [list(d) for d in shared], [list(d) for d in tensor], []
     while shared and tensor:
         (n, step), (m, stride, along) = shared[-1], tensor[-1]
@@ -112,7 +120,7 @@ def _refined(shared: list, tensor: list, nbytes: int) -> list[Digit] | None:
 
 
 def search(site: CopySite, cta_group: int) -> Plan | str:
-    """The first shape that moves the regions; a string has each shape's reason."""
+    """The plan of the first shape that copies the region, or a string with the reason of each shape."""
     found = common(site)
     if isinstance(found, str):
         return found
@@ -132,7 +140,7 @@ def search(site: CopySite, cta_group: int) -> Plan | str:
 
 
 def fitted(shape: Shape, site: CopySite, digits: list[Digit], begin, offset: dict, replicas) -> tuple | str:
-    """(ldo, sdo, swizzle, issues) of the copies of one shape; a string says why they do not make up the region."""
+    """(ldo, sdo, swizzle, places, moves) of a plan with this shape, or a string that says why the shape does not fit."""
     if replicas != tuple(sorted(shape.replica)):
         shown = " + ".join(f"R[{n} : {s} @ axis.TLane]" for n, s in replicas) or "none"
         wanted = " + ".join(f"R[{n} : {s} @ axis.TLane]" for n, s in shape.replica) or "none"
@@ -159,7 +167,7 @@ def fitted(shape: Shape, site: CopySite, digits: list[Digit], begin, offset: dic
 
 
 def _parted(shape: Shape, digits: list[Digit]) -> tuple[list[Digit], list[Digit], list[Digit]] | str:
-    """The digits that are a copy's rows, those that are its columns, and the rest."""
+    """Divide the digits into (rows of one instruction, columns of one instruction, the rest)."""
     rows, columns, rest = [], [], []
     for digit in digits:
         room, whole = _room(shape, digit)
@@ -178,7 +186,7 @@ def _parted(shape: Shape, digits: list[Digit]) -> tuple[list[Digit], list[Digit]
 
 
 def _room(shape: Shape, digit: Digit) -> tuple[int, str]:
-    """How many steps of a digit one copy may hold, 0 where it holds none; and what is wrong if they do not divide the digit."""
+    """(the number of steps of a digit that fit in one instruction, 0 if none; the reason to give if they do not divide its extent)."""
     if digit.lane:
         room = next((n * s // digit.lane for n, s in shape.lanes if s <= digit.lane < n * s), 0)
         return room, f"{digit.extent} rows cross its {shape.rows}"
@@ -187,7 +195,7 @@ def _room(shape: Shape, digit: Digit) -> tuple[int, str]:
 
 
 def _bytes_at(digits: list[Digit], side: str) -> dict[int, int]:
-    """The bytes in shared memory of what digits bring to each lane, or to each byte of the columns."""
+    """{lane or byte of the columns: byte in shared memory that is copied there}; `side` is "lane" or "column"."""
     found = {0: 0}
     for d in digits:
         found = {at + i * getattr(d, side): byte + i * d.shared for at, byte in found.items() for i in range(d.extent)}
@@ -195,7 +203,7 @@ def _bytes_at(digits: list[Digit], side: str) -> dict[int, int]:
 
 
 def _between_groups(shape: Shape, rows: list[Digit], mode: int) -> int | str:
-    """The bytes from 8 rows to the next 8, the descriptor's stride dimension."""
+    """The descriptor's stride dimension offset: the bytes from 8 rows to the next 8. A string says why there is none."""
     by_lane = _bytes_at(rows, "lane")
     at = [by_lane.get(shape.lane(r)) for r in range(shape.rows)]
     if None in at:
@@ -213,7 +221,10 @@ def _between_groups(shape: Shape, rows: list[Digit], mode: int) -> int | str:
 
 
 def _between_units(shape: Shape, columns: list[Digit], mode: int) -> int | str:
-    """The bytes from the first 16 of a row to the second 16, the descriptor's leading dimension; 0 where a row has no more."""
+    """The descriptor's leading dimension offset: the bytes from the first 16 of a row to the second 16, or 0 for rows of 16 bytes.
+
+    A string says why there is none.
+    """
     by_column = _bytes_at(columns, "column")
     step = min((d.column for d in columns), default=UNIT)
     units = [by_column.get(u * UNIT) for u in range(shape.width // UNIT)]
@@ -230,7 +241,7 @@ def _between_units(shape: Shape, columns: list[Digit], mode: int) -> int | str:
 
 
 def _refused_beginning(shape: Shape, offset: dict, mode: int, site: CopySite) -> str | None:
-    """Why no copy may begin where the regions do; None where one may."""
+    """Why instructions cannot start where the regions do, or None."""
     lane, column = offset.get("TLane", 0), offset.get("TCol", 0)
     if not isinstance(lane, int):
         return "the lane in which it begins is known at run time only"
@@ -245,8 +256,8 @@ def _refused_beginning(shape: Shape, offset: dict, mode: int, site: CopySite) ->
 
 
 def _beginnings(site: CopySite, atom: int) -> list[int]:
-    """The bytes of an atom at which a region may begin of which some starts are known at run time only: by what divides those, and since it lies in
-    its buffer."""
+    """The offsets modulo `atom` bytes at which a region with run-time starts may begin: the starts are multiples of their known
+    divisors, and the region lies in its buffer."""
     buffer, found = site.src.buffer, {site.src.buffer.layout.offset.get("m", 0) * site.itemsize % atom}
     grouped, at = buffer.layout.group(buffer.shape)
     for d, (start, extent) in enumerate(zip(site.src_starts, site.src.extents)):
@@ -260,7 +271,10 @@ def _beginnings(site: CopySite, atom: int) -> list[int]:
 
 
 def _placed(shape: Shape, rest: list[Digit], first: int, mode: int) -> list[tuple[int, int]] | str:
-    """(address in tensor memory, byte in shared memory) of each copy, the latter from `first` on; a string where one may not begin there."""
+    """(address in tensor memory, byte in shared memory) of each instruction, for a region that starts at byte `first` of shared memory.
+
+    A string says why an instruction could not start at such a byte.
+    """
     places = [(0, 0, first)]
     for d in reversed(sorted(rest, key=lambda d: (not d.lane, -d.lane, -d.column))):
         places = [(lane + i * d.lane, column + i * d.column, at + i * d.shared) for lane, column, at in places for i in range(d.extent)]

@@ -1,8 +1,8 @@
-"""tma: one thread has the tensor memory accelerator move a box of an array, global to shared or shared to global.
+"""tma: one thread makes the tensor memory accelerator copy a box of an array, global to shared or shared to global.
 
-``cp.async.bulk.tensor`` reads a tensor map that the launch encodes (``cuTensorMapEncodeTiled``). A load completes by the
-bytes of its boxes, clipped or not, on the call's barrier (with `multicast` on that of every CTA in the mask); a store or a
-reduction by the thread's bulk group. PTX ISA, "Data Movement and Conversion Instructions: Tensor copy" and "Tensors".
+``cp.async.bulk.tensor`` uses a tensor map that the launch encodes (``cuTensorMapEncodeTiled``). A load completes on the call's
+barrier (with `multicast`, on that of every CTA in the mask) by the bytes of its whole boxes, even if they are clipped; a store or
+reduction completes by a bulk group of the thread. PTX ISA, "Data Movement and Conversion Instructions: Tensor copy" and "Tensors".
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from .tma_view import Dim, View, multiple, view_of
 STORED_AS = {"bool": "uint8", "int8": "uint8", "uint8": "uint8", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8",
              "float8_e8m0fnu": "uint8", "float4_e2m1fn": "uint8", "float6_e2m3fn": "uint8", "float6_e3m2fn": "uint8",
              "int16": "uint16", "uint16": "uint16"}
-TF32 = "tfloat32"           # the element type of a map that rounds float32
+TF32 = "tfloat32"           # element type of a map whose loads round float32 to TF32
 NAN_FILLED = ("float16", "bfloat16", "float32", "float64")
 LOAD_MODES = {"tile": "", "im2col": ".im2col", "im2col::w": ".im2col::w", "im2col::w::128": ".im2col::w::128", "rows": ".tile::gather4"}
 STORE_MODES = {"tile": ".tile", "im2col": ".im2col_no_offs", "rows": ".tile::scatter4"}
-PAST = (1 << 31) - 1  # a row beyond every matrix's last
-PAIRED = ("sm_100a", "sm_103a")  # targets whose copies know CTA pairs
+PAST = (1 << 31) - 1  # a row index beyond the last row of every matrix
+PAIRED = ("sm_100a", "sm_103a")  # targets whose copies support CTA pairs (cta_group)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """One instruction for each of `issues`: (coordinates innermost first, shared byte offset from the buffer's base).
+    """One instruction for each of `issues`: (coordinates, innermost first; byte offset in the shared buffer).
 
-    What a region's run-time starts add to coordinates is in `moving`: for each dimension of the map None, or (dimension
-    of the buffer, factor, divisor); offsets then count from the region's start where that is known at run time.
+    `moving` says what run-time starts of the array's region add to the coordinates: for each dimension of the map None, or
+    (dimension of the array, factor, divisor). Byte offsets are relative to the shared region if its start is known only at run time.
     """
 
     tensor_map: TensorMap
@@ -55,9 +55,9 @@ class Plan:
     reduce: str | None = None
     cta_group: int | None = None
     prefetch_map: bool = False
-    mode: str = "tile"         # how the engine finds the elements: 'tile', 'im2col', 'im2col::w', 'im2col::w::128', or 'rows'
-    each_thread: bool = False  # in a partial scope, where every thread that comes to the call makes its own copy
-    outside: bool = False      # of an array without elements: every box lies beyond the map
+    mode: str = "tile"         # how the engine addresses elements: 'tile', 'im2col', 'im2col::w', 'im2col::w::128', or 'rows'
+    each_thread: bool = False  # the scope is partial: every thread that reaches the call makes its own copy
+    outside: bool = False      # the array has no elements: every box is placed beyond the map
 
     @property
     def instructions(self) -> int:
@@ -65,16 +65,16 @@ class Plan:
 
     @property
     def completion(self) -> str:
-        """What tells that the copy is done: 'bulk' groups of the thread for a store, 'bytes' on a barrier for a load."""
+        """How the copy completes: a store by a 'bulk' group of the thread, a load by 'bytes' on a barrier."""
         return "bulk" if self.store else "bytes"
 
     def moves(self, starts, divide: Callable = floordiv) -> Iterator[tuple[list, int]]:
-        """(coordinates, bytes from the shared region's first element) of each instruction, for the array's region at `starts`."""
+        """Yield (coordinates, byte offset from the start of the shared region) of each instruction, for the array's region at `starts`."""
         for issue, offset in self.issues:
             yield self.coordinates(issue, starts, divide), offset - self.issues[0][1]
 
     def coordinates(self, issue: tuple[int, ...], starts, divide: Callable = floordiv) -> list:
-        """An instruction's coordinates: the constant part and what the starts of the array's region add."""
+        """The coordinates of an instruction: its constant part plus what the starts of the array's region add."""
         if self.mode == "rows":
             column, first = issue
             at = [starts[0] + column, *starts[1 + first:1 + first + ROWS]]
@@ -83,7 +83,7 @@ class Plan:
         return [self.tensor_map.global_dim[0], *at[1:]] if self.outside else at
 
     def offsets(self, starts) -> list:
-        """A load's place in the filter, innermost first, where it loads patches; along w the halo and the place."""
+        """The im2col offsets of a load of patches: its offsets in the filter, innermost first, or for walks along w (halo, offset)."""
         given = list(starts[self.tensor_map.rank:]) if self.mode.startswith("im2col") and not self.store else []
         return given[::-1] if self.mode == "im2col" else given
 
@@ -106,24 +106,24 @@ def boxes(site: CopySite) -> Boxes | str:
 def _boxes(site: CopySite) -> Boxes | str:
     if isinstance(site.array, Selected):
         return selected_boxes(site, view(site))
-    typed = padding(site) or any(site.options.get(o) for o in ("fill", "precision", "reduce"))  # what the elements are matters
+    typed = padding(site) or any(site.options.get(o) for o in ("fill", "precision", "reduce"))  # these depend on the element type
     return search(view(site), site.g.facts.ask, promote=not typed)
 
 
 def padding(site: CopySite) -> bool:
-    """Whether packed elements are padded on the way to shared memory."""
+    """Whether packed 4- or 6-bit elements are padded on their way to shared memory."""
     return site.src.dtype != site.dst.dtype
 
 
 def inner(site: CopySite) -> Dim | None:
-    """The dimension of the array that is contiguous in both memories; None when there is none."""
+    """The dimension of the array that is contiguous in both memories; None if there is none."""
     v = view(site)
     runs = runs_of(v, 1)
     return v.dims[runs[0].dim] if runs else None
 
 
 def empty(site: CopySite) -> bool:
-    """Whether the array has no elements: then every box is out of bounds, of a map that has something."""
+    """Whether the array has no elements. No map can describe such an array; `_of_nothing` makes a substitute that no box touches."""
     some = lambda size: size > 0 if isinstance(size, int) else site.g.facts.ask("size_at_least", size.arg, size.dim, 1)
     return not all(some(size) for size in site.array.buffer.shape)
 
@@ -155,14 +155,14 @@ def _bounds(s: CopySite) -> bool | str:
 
 def _strides(s: CopySite) -> bool | str:
     if s.array.buffer.narrowed is not None:
-        return True  # whatever they are, it has no map
+        return True  # the need `_bounds` has failed already
     for d, (size, stride) in enumerate(zip(s.array.buffer.shape, s.array.buffer.strides)):
         if isinstance(stride, int):
             if stride < 0 and size != 1:
                 return f"the stride of dimension {d} is {stride}"
         elif not s.g.facts.ask("stride_at_least", stride.arg, stride.dim, 0):
             return f"the stride of dimension {d} is negative"
-    empty(s)  # which the plan rests on
+    empty(s)  # asked here, inside a need, since the plan depends on this fact
     return True
 
 
@@ -227,7 +227,7 @@ def paired(s: CopySite) -> bool | str:
 
 
 def shared_address(view: Callable, boxes: Callable) -> Need:
-    """The need of boxes, found by the search `boxes` in what `view` says, that the engine can write or read."""
+    """The need that every box starts at an aligned address in shared memory; `view` and `boxes` are the site's planner functions."""
     def test(s: CopySite) -> bool | str:
         v, aligned = view(s), 128 << view(s).mode
         if s.shared_align % aligned:
@@ -241,7 +241,7 @@ def shared_address(view: Callable, boxes: Callable) -> Need:
     return Need("boxes that begin at multiples of 128 bytes in shared memory", test)
 
 
-# What a tensor map asks of an array and the region of it.
+# The needs concerning the array and its region.
 ARRAY_NEEDS = (
     Need("the same contiguous elements innermost in both memories", lambda s: inner(s) is not None, gate=True),
     Need("the bounds of the array, which its tensor map has", _bounds),
@@ -251,7 +251,7 @@ ARRAY_NEEDS = (
     Need("a start along the innermost dimension at a multiple of 16 bytes", _coordinate),
     Need("a tensor map with strides of 16 bytes, at most five dimensions and boxes of at most 256", finds(boxes), gate=True),
 )
-# What it asks of the threads, the bytes and the shared memory; of the call's options; and of the boxes.
+# The needs concerning threads, bytes and shared memory; then those concerning the options of the call.
 PLACE_NEEDS = (
     GLOBAL_AND_SHARED,
     SM90,
@@ -286,7 +286,7 @@ def plan(site: CopySite) -> Plan:
 
 
 def tensor_map(site: CopySite, found: Boxes, steps: tuple[int, ...], walk: Im2col | None = None) -> TensorMap:
-    """What the launch encodes for the boxes of a site: `steps` are the map's element strides."""
+    """The tensor map that the launch encodes for the boxes of a site; `steps` are its element strides."""
     promotion = L2_PROMOTION[site.options.get("l2_promotion", 128)]
     made = TensorMap(
         argument=site.array.buffer.arg, base_offset=found.base_offset + site.base_offset * site.itemsize, dtype=_dtype(site, found.unit),
@@ -296,7 +296,7 @@ def tensor_map(site: CopySite, found: Boxes, steps: tuple[int, ...], walk: Im2co
 
 
 def _dtype(site: CopySite, unit: int) -> str:
-    """The element type of the site's tensor map, of which one is `unit` elements of the array."""
+    """The element type of the site's tensor map; one element of the map is `unit` elements of the array."""
     name, kind = site.src.dtype.name, site.options.get("reduce")
     if unit > 1:
         return PROMOTED[unit * site.itemsize]
@@ -308,9 +308,11 @@ def _dtype(site: CopySite, unit: int) -> str:
 
 
 def _of_nothing(made: TensorMap, padded: bool) -> TensorMap:
-    """A map for an array without elements, since no dimension of a map is 0: of a few elements of the launcher's own, beyond which
-    every box lies. Libraries give such an array any address, or 0, and the engine wants one that is there. Its images are as
-    large as the walk needs to have a pixel."""
+    """The map of an array without elements: a few elements of memory that the launcher owns, beyond which every box is placed.
+
+    No dimension of a map can be 0, and the engine needs a valid address, while libraries give such arrays any address, or 0. Images
+    are made just large enough for the walk to have one pixel.
+    """
     first, unit = (PADDED, 32) if padded else (16, 16)
     dims = [first] + [1] * (made.rank - 1)
     for d, (low, high) in enumerate(zip(made.im2col.lower, made.im2col.upper) if made.im2col else ()):
@@ -319,7 +321,7 @@ def _of_nothing(made: TensorMap, padded: bool) -> TensorMap:
 
 
 def planned(site: CopySite, tensor_map: TensorMap, found: Boxes, nbytes: int, mode: str = "tile") -> Plan:
-    """The plan with what the call's options say."""
+    """Assemble the plan from a map, its boxes and the options of the call."""
     options = site.options
     return Plan(tensor_map, list(found.issues), nbytes, site.scopes == STORE, found.moving, policy_of(options), options.get("reduce"),
                 options.get("cta_group"), options.get("prefetch_map", False), mode, site.partial is not None, tensor_map.nowhere)
@@ -349,7 +351,7 @@ def emit(e, plan: Plan, call, dst, src, mbar, mask=None):
 
 
 def _rows_inside(e, at: list) -> list:
-    """Rows to store to, with those before the first one past the last one, where the engine drops them."""
+    """Coordinates with negative row indices replaced by `PAST` (as unsigned numbers they are larger), so that the engine drops the rows."""
     return [at[0], *(e.ins(f"call i32 @llvm.umin.i32({e.word(r).typed}, i32 {PAST})", int32) for r in at[1:])]
 
 
@@ -359,7 +361,7 @@ def simulate(m, plan: Plan, call, dst, src, mbar, mask=None):
 
 
 def simulate_by(reading: Callable[..., AbstractContextManager], m, plan: Plan, dst, src, mbar, mask):
-    """The copy by the maps that `reading(positions)` gives, each with the CTAs of the batch that go by it."""
+    """Simulate the copy. `reading(positions)` is a context that gives the maps to use, each with the CTAs of the batch that use it."""
     array, shared = (dst, src) if plan.store else (src, dst)
     for thread, positions in issuers(m, plan.each_thread):
         starts = [of_thread(s, thread, positions) for s in array.starts]

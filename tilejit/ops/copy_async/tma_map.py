@@ -1,7 +1,7 @@
-"""tma by a tensor map that the kernel names: every instruction moves one box of it.
+"""tma through a tensor map that the kernel names: every instruction copies one box of that map.
 
-The map's dimensions are those of its array, innermost first, whatever the region; the region is cut into its boxes, which
-must lie in shared memory one after the other as the engine writes them. PTX ISA, ``cp.async.bulk.tensor``.
+The map has the dimensions of its array, innermost first, whatever the region is. The region is divided into boxes of the map, which
+must be consecutive in shared memory, each as the engine writes it. PTX ISA, ``cp.async.bulk.tensor``.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ from .tma_view import Dim, View, multiple, number, times, view_of
 
 @dataclass(frozen=True)
 class Boxes:
-    """The boxes of a region: (coordinates, shared byte offset) of each, constant starts included; `moving` are the
-    dimensions of the map whose starts are known at run time."""
+    """The boxes of a region: `issues` are (coordinates, byte offset in shared memory) of each, which include constant starts.
+
+    `moving` has the run-time starts by dimension of the map, as in `tma.Plan`.
+    """
 
     issues: tuple[tuple[tuple[int, ...], int], ...]
     moving: tuple[tuple[int, int, int] | None, ...]
@@ -35,7 +37,7 @@ def named(site: CopySite) -> TensorMap:
 
 
 def template(map_: TensorMap) -> Fields:
-    """What the launch encodes for a map: its array as it is."""
+    """The map that the launch encodes: its array unchanged, with the box, or the im2col parameters, that the kernel gave."""
     array, nbytes = map_.array, map_.dtype.nbytes
     box, steps, walk = map_.box[::-1], (1,) * len(map_.box), None
     if map_.window is not None:
@@ -76,8 +78,10 @@ def _boxes(site: CopySite) -> Boxes | str:
 
 
 def _cut(dim: Dim, d: int, box: int) -> tuple[Group, list[Group]] | None:
-    """A dimension's digits as its part of the box, evenly stepped in shared memory, and what repeats that; None where the
-    box ends inside of a digit that it does not divide."""
+    """Split a dimension's digits into (its part of the box, loops over the boxes).
+
+    None if the part of the box is not evenly spaced in shared memory, or the box ends inside a digit that it does not divide.
+    """
     step, at, loops = dim.digits[-1].step if dim.digits else 0, 1, []
     for digit in reversed(dim.digits):
         taken = min(digit.extent, box // at)
@@ -119,7 +123,7 @@ def _coordinate(s: CopySite) -> bool | str:
 
 
 def _clipped(s: CopySite) -> bool | str:
-    """Of a map that the kernel makes, the rebind is held to it."""
+    """Whether clipping at the end of a row is safe for a store. For a map that the kernel makes (`slot`), its rebind checks it."""
     inner = view(s).dims[-1]
     return named(s).slot is not None or inner.inside() or multiple(inner.size, 16 // s.itemsize or 1, s.g.facts.ask) or \
         "it is not, and the engine would write past the end of a row"

@@ -1,13 +1,13 @@
-"""Finds the tensor map and the boxes that move a region with the fewest ``cp.async.bulk.tensor`` instructions.
+"""Finds the tensor map and the boxes that copy a region with the fewest ``cp.async.bulk.tensor`` instructions.
 
-A map has up to five dimensions of sizes and byte strides, the innermost contiguous; one instruction moves a box of it,
-packed in shared memory innermost dimension first. PTX ISA, "Tensors"; CUDA Driver API, ``cuTensorMapEncodeTiled``.
+A map has up to five dimensions with sizes and byte strides, the innermost contiguous. One instruction copies a box of it, which is
+packed in shared memory, innermost dimension first. PTX ISA, "Tensors"; CUDA Driver API, ``cuTensorMapEncodeTiled``.
 
-The digits of the region, sorted by their step in shared memory, are a chain. A prefix of it that lies in memory as a box
-does becomes the box; every digit left over repeats the instruction. A digit in the box cuts its dimension in two there
-(64-element swizzle atoms of a row of K elements: K/64 by 64), which is right only where the dimension is a multiple of
-the cut: that is asked of the launch, and where it does not hold the dimension stays whole, so that a ragged edge never
-reads its neighbour.
+The dimensions of the region are split into digits, (extent, step) factors as in a mixed-radix number. Sorted by their step in
+shared memory, they form a chain. A prefix of the chain that is packed like a box becomes the box; the other digits enumerate the
+instructions. A digit in the box splits a dimension of the array into two of the map (rows of K elements in swizzle atoms of 64:
+K/64 by 64). That is correct only if the dimension is a multiple of the split, which becomes a fact asked of the launch. Where it
+does not hold, the dimension stays whole, so that a box at the ragged edge of a row never reads from the next one.
 """
 
 from __future__ import annotations
@@ -20,18 +20,20 @@ from math import gcd, prod
 from .tma_view import Dim, Number, View, multiple, over
 
 MAX_RANK, MAX_BOX, MAX_BOX_BYTES, MAX_ISSUES = 5, 256, 233_472, 256
-SPAN = (0, 32, 64, 128)  # bytes of a swizzled row, by mode
-MAX_STRIDE = 2**40 - 16  # bytes, that a tensor map can have (CUDA driver API, cuTensorMapEncodeTiled)
-PADDED = 128  # elements of the innermost box, of 4 or 6 bits that the engine pads (CUDA Driver API, cuTensorMapEncodeTiled)
-PROMOTED = {2: "uint16", 4: "uint32", 8: "uint64"}
-SEARCHED = 64            # boxes that the search looks at, at most; of 100 000 random layouts none had more than 32
+SPAN = (0, 32, 64, 128)  # bytes of a swizzled row, by swizzle mode
+MAX_STRIDE = 2**40 - 16  # largest stride of a tensor map, in bytes (CUDA driver API, cuTensorMapEncodeTiled)
+PADDED = 128             # innermost box in elements, if they have 4 or 6 bits and are padded (CUDA Driver API, cuTensorMapEncodeTiled)
+PROMOTED = {2: "uint16", 4: "uint32", 8: "uint64"}  # element type of a map that joins several elements, by its bytes
+SEARCHED = 64            # candidate boxes to consider at most; none of 100 000 random layouts had more than 32
 
 
 @dataclass(frozen=True)
 class Im2col:
-    """What ``cuTensorMapEncodeIm2col`` is given in place of a box: the corners of the filter's places (w, h, ... first),
-    the channels and the pixels of a copy. With `wide` (0 for ``.im2col::w``, 1 for ``.im2col::w::128``) the corners along w
-    alone, for ``cuTensorMapEncodeIm2colWide``."""
+    """The arguments of ``cuTensorMapEncodeIm2col`` that replace the box.
+
+    `lower` and `upper` are the corners of the pixel box (w first, then h, ...), `channels` and `pixels` the extents of a copy. With
+    `wide` (0 for ``.im2col::w``, 1 for ``.im2col::w::128``), the corners are those along w only, for ``cuTensorMapEncodeIm2colWide``.
+    """
 
     lower: tuple[int, ...]
     upper: tuple[int, ...]
@@ -42,9 +44,12 @@ class Im2col:
 
 @dataclass(frozen=True)
 class TensorMap:
-    """What ``cuTensorMapEncodeTiled`` is given, innermost dimension first, or with `im2col` (and an empty box) what
-    ``cuTensorMapEncodeIm2col`` is. Sizes and strides (bytes, one fewer) are ints or
-    numbers known at launch, as data. With `nowhere` the argument has no elements, and the map is of memory of the launcher's."""
+    """The arguments of ``cuTensorMapEncodeTiled``, innermost dimension first; with `im2col` (and an empty box), of
+    ``cuTensorMapEncodeIm2col``.
+
+    Sizes, and strides in bytes (of all dimensions but the innermost), are ints or expressions that the launch evaluates (`Number`).
+    With `nowhere`, the array has no elements, and the map covers memory of the launcher instead.
+    """
 
     argument: int | None
     base_offset: int
@@ -79,7 +84,7 @@ class TensorMap:
 
 @dataclass(frozen=True)
 class Run:
-    """Digits that follow each other in one dimension and in shared memory; `cuts` are where they meet."""
+    """Adjacent digits of one dimension that also continue each other in shared memory; `cuts` are the boundaries between them."""
 
     dim: int
     weight: int
@@ -90,7 +95,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Group:
-    """A dimension of the box: `box` steps of `weight` elements along `dim`."""
+    """A dimension of the box, or a loop over boxes: `box` steps of `weight` elements along `dim`, `step` bytes apart in shared memory."""
 
     dim: int
     weight: int
@@ -100,9 +105,10 @@ class Group:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A box: its groups innermost first, the digits that repeat it, and how many of its cuts are no digits' ends."""
+    """A possible box: its `groups`, innermost first, the `loops` that repeat it, and the number of its cuts that the search `made_up`,
+    which are not boundaries of digits."""
 
-    unit: int  # elements of the array in one of the map
+    unit: int  # elements of the array per element of the map
     groups: tuple[Group, ...]
     loops: tuple[Group, ...]
     made_up: int
@@ -113,15 +119,17 @@ class Candidate:
 
     @property
     def cost(self) -> tuple:
-        """Fewest instructions; but a cut of the search's own has to save more than half of them, since it asks for more
-        of the array than the copy does, and dimensions kept whole are what a reader expects."""
+        """The sort key: fewest instructions first. A made-up cut must save more than half of the instructions, since it requires more
+        of the array than the copy itself does, and readers expect dimensions that are kept whole."""
         return self.issues * (2 if self.made_up else 1), self.made_up, self.unit, len(self.groups)
 
 
 @dataclass(frozen=True)
 class Boxes:
-    """The plan's geometry. `issues` are (coordinates, shared byte offset) with constant starts included; `moving` gives
-    for each dimension of the map its run-time part: None or (dimension of the buffer, factor, divisor)."""
+    """A map and its instructions: `issues` are (coordinates, byte offset in shared memory), which include constant starts.
+
+    `moving` is the run-time part of the coordinates for each dimension of the map: None, or (dimension of the array, factor, divisor).
+    """
 
     unit: int
     base_offset: int
@@ -130,13 +138,14 @@ class Boxes:
     box: tuple[int, ...]
     issues: tuple[tuple[tuple[int, ...], int], ...]
     moving: tuple[tuple[int, int, int] | None, ...]
-    width: int = 0  # columns of an instruction, of patches and rows
+    width: int = 0  # columns per instruction, for patches and selected rows
 
 
 def search(view: View, ask: Callable[..., bool], *, promote: bool) -> Boxes | str:
-    """The boxes that take the fewest instructions; a string says what is in the way of every one of them.
+    """The boxes that take the fewest instructions, or a string that says why there are none.
 
-    `ask` answers facts of the launch; facts are asked only of boxes that are about to be chosen.
+    `ask` answers facts about the launch, which become guards of the kernel; they are asked only for the next best candidate. With
+    `promote`, a map may join 2, 4 or 8 elements to a wider one.
     """
     units = [unit for unit in (1, 2, 4, 8) if unit == 1 or (promote and unit * view.itemsize <= 8)]
     found = islice(chain.from_iterable(candidates(view, unit) for unit in units), SEARCHED)
@@ -154,7 +163,7 @@ def search(view: View, ask: Callable[..., bool], *, promote: bool) -> Boxes | st
 
 
 def strides_in_the_way(view: View, ask: Callable[..., bool]) -> str | None:
-    """What no choice of boxes could change: a stride that a tensor map cannot have."""
+    """The failure that no choice of boxes could avoid, a stride that a tensor map cannot have; None if there is none."""
     for d, dim in enumerate(view.dims):
         if dim.stride != view.itemsize and dim.extent > 1 and not multiple(dim.stride, view.unit, ask):
             return f"the stride of dimension {d} is not known to be a multiple of {view.unit} bytes"
@@ -164,7 +173,10 @@ def strides_in_the_way(view: View, ask: Callable[..., bool]) -> str | None:
 # -- boxes --------------------------------------------------------------------------------------------------------------
 
 def runs_of(view: View, unit: int) -> list[Run] | None:
-    """The chain: runs of digits by their step in shared memory. None where elements cannot be joined by `unit`."""
+    """The chain: runs of digits, sorted by their step in shared memory, the first in units of `unit` elements.
+
+    None if its first run is not contiguous in both memories or not a multiple of `unit`.
+    """
     runs = []
     for d, dim in enumerate(view.dims):
         for digit in reversed(dim.digits):
@@ -185,7 +197,7 @@ def runs_of(view: View, unit: int) -> list[Run] | None:
 
 
 def candidates(view: View, unit: int) -> Iterator[Candidate]:
-    """Boxes made of prefixes of the chain. Only arithmetic: nothing is asked of the launch."""
+    """Yield the boxes that prefixes of the chain form. No facts are asked of the launch."""
     runs = runs_of(view, unit)
     if runs is None:
         return
@@ -213,9 +225,9 @@ def candidates(view: View, unit: int) -> Iterator[Candidate]:
 
 
 def packed(groups: tuple[Group, ...], span: int) -> bool:
-    """Whether the groups lie in shared memory as the box does: without gaps, and with rows pitched at the swizzle's span.
+    """Whether the groups are laid out in shared memory like a box: without gaps, and with the swizzle's span as the pitch of rows.
 
-    The inner box is whole 16-byte units, and no wider than the span; a box is at most 228 KB.
+    The innermost group must be a multiple of 16 bytes and no wider than the span, and the box at most 228 KB.
     """
     inner = groups[0].box * groups[0].step
     if inner % 16 or (span and inner > span):
@@ -229,9 +241,9 @@ def packed(groups: tuple[Group, ...], span: int) -> bool:
 
 
 def cuttings(run: Run, span: int) -> Iterator[tuple[list[Group], int]]:
-    """Ways to put a run, or an inner part of it, into dimensions of at most 256: the groups, and how many cuts are new.
+    """Yield the ways to divide a run, or an inner part of it, into box dimensions of at most 256: (groups, number of made-up cuts).
 
-    `span` is the widest that the first group may be in bytes (0: any).
+    `span` limits the bytes of the first group (0: no limit).
     """
     seen = set()
     first = min(MAX_BOX, span // run.step if span else MAX_BOX)
@@ -246,7 +258,7 @@ def cuttings(run: Run, span: int) -> Iterator[tuple[list[Group], int]]:
             for box in part:
                 groups.append(Group(run.dim, weight, box, step))
                 weight, step = weight * box, step * box
-            # A cut where digits meet is the copy's own, and so is one at the end of a swizzled row.
+            # Cuts at boundaries of digits, and at the end of a swizzled row, are not made up.
             at, new = 1, 0
             for box in part[:-1]:
                 at *= box
@@ -255,8 +267,10 @@ def cuttings(run: Run, span: int) -> Iterator[tuple[list[Group], int]]:
 
 
 def _at_edges(edges: list[int], first: int) -> list[int]:
-    """Group sizes that end at `edges` (ascending, each dividing the next), as large as they may be; where even the next
-    edge is too far, the last group is as much of the way as divides it."""
+    """Group sizes that end at `edges` (ascending, each dividing the next), each as large as possible.
+
+    If even the next edge is too far for one group, the last size is the largest divisor of the way to it.
+    """
     sizes, at = [], 1
     while at < edges[-1]:
         limit = MAX_BOX if sizes else first
@@ -269,7 +283,7 @@ def _at_edges(edges: list[int], first: int) -> list[int]:
 
 
 def _divided(extent: int, first: int) -> list[int]:
-    """The extent as factors of at most 256, the largest divisors first; what has none is left over."""
+    """Factors of the extent of at most 256 (the first at most `first`), each the largest possible; a rest without such factors is dropped."""
     sizes = []
     while extent > 1:
         sizes.append(largest(extent, MAX_BOX if sizes else first))
@@ -280,7 +294,7 @@ def _divided(extent: int, first: int) -> list[int]:
 
 
 def largest(extent: int, limit: int) -> int:
-    """The largest divisor of `extent` that is at most `limit`."""
+    """The largest divisor of `extent` that is at most `limit`; 0 if there is none."""
     for n in range(min(extent, limit), 0, -1):
         if extent % n == 0:
             return n
@@ -291,7 +305,7 @@ def largest(extent: int, limit: int) -> int:
 
 @dataclass(frozen=True)
 class Piece:
-    """A dimension of the map: a run of weights of a dimension of the array."""
+    """A dimension of the map: one part of the dimension `dim` of the array, in steps of `weight` elements."""
 
     dim: int
     weight: int
@@ -302,7 +316,7 @@ class Piece:
 
 
 def realised(view: View, candidate: Candidate, ask) -> Boxes | str:
-    """The map of a candidate box, if its cuts and strides are right for this launch."""
+    """The map and the instructions of a candidate, or a string that says why its cuts or strides do not suit this launch."""
     inner = candidate.groups[0].dim
     pieces: dict[tuple[int, int], Piece] = {}
     for d, dim in enumerate(view.dims):
@@ -337,13 +351,18 @@ def realised(view: View, candidate: Candidate, ask) -> Boxes | str:
 
 
 def encodable(stride: Number) -> Number:
-    """A stride as the map has it: that of a dimension of one element may be anything, and the encoder wants a multiple of 16."""
+    """A run-time stride made acceptable to the encoder: rounded down to a multiple of 16 and clamped.
+
+    That only changes the stride of a dimension of one element, which can be arbitrary and does not matter.
+    """
     return stride if isinstance(stride, int) else ("mul", ("floordiv", ("min", ("max", stride, 0), MAX_STRIDE), 16), 16)
 
 
 def cut_fits(dim: Dim, weight: int, ask) -> bool:
-    """Whether a dimension may be cut into runs of `weight` elements: it is a multiple of them, or the region is known to
-    lie in its whole runs; and the region begins at one."""
+    """Whether a dimension may be split into blocks of `weight` elements.
+
+    The region must start at a block, and either the dimension is a multiple of a block or the region is known to lie in whole blocks.
+    """
     if weight == 1:
         return True
     if not dim.start.multiple_of(weight):
@@ -354,6 +373,7 @@ def cut_fits(dim: Dim, weight: int, ask) -> bool:
 
 
 def moving(view: View, piece: Piece) -> tuple[int, int, int] | None:
+    """The run-time part of the coordinate along a dimension of the map (see `Boxes`); None if the start is constant."""
     start = view.dims[piece.dim].start
     if start.value is not None or not piece.outermost:
         return None
@@ -362,7 +382,7 @@ def moving(view: View, piece: Piece) -> tuple[int, int, int] | None:
 
 
 def issues(view: View, candidate: Candidate, order: list[Piece]) -> tuple:
-    """Coordinates and shared offset of each instruction, in the order of the shared offsets."""
+    """(coordinates, byte offset in shared memory) of each instruction, ordered by the offset."""
     origin = []
     for piece in order:
         start = view.dims[piece.dim].start.value

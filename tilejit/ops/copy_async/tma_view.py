@@ -1,7 +1,8 @@
-"""What a copy between an array and a shared buffer looks like to the tensor-map planner, in bytes.
+"""The tensor-map planner's view of a copy between an array and a shared buffer, in bytes.
 
-The array's dimensions carry the digits of the region: extents with a step in the array (`weight` elements of the
-dimension) and a step in shared memory. Dimensions that the array holds without a gap, and the region in full, are one.
+Each dimension of the array has digits, the factors of the region's extent as in a mixed-radix number: an extent with a step in the
+array (`weight` elements of the dimension) and a step in shared memory. Dimensions are merged if the array has no gap between them
+and the region takes the inner one in full.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from ...layout import TileLayout
 from ...layout.shards import slice_dim
 from ...types import Sym
 
-# A number known at launch, as data: an int, ("size", argument, dimension), ("stride", argument, dimension) in elements,
-# or an operation on two of them: mul, floordiv, min, max.
+# An expression that the launch evaluates, as plain data: an int, ("size", argument, dimension), ("stride", argument, dimension) in
+# elements, or (operation, operand, operand) with mul, floordiv, min or max.
 Number = int | tuple
 
 
@@ -47,7 +48,7 @@ def over(a: Number, divisor: int) -> Number:
 
 
 def multiple(a: Number, n: int, ask: Callable[..., bool]) -> bool:
-    """Whether `a` is a multiple of `n`: computed as far as it can be, asked of the launch for the rest."""
+    """Whether `a` is a multiple of `n`. What is not known at compile time becomes a fact asked of the launch."""
     if isinstance(a, int):
         return a % n == 0
     if n == 1:
@@ -61,8 +62,8 @@ def multiple(a: Number, n: int, ask: Callable[..., bool]) -> bool:
 
 @dataclass(frozen=True)
 class Start:
-    """Where a region begins along a dimension: a `value`, or the run-time start of dimension `dim` of the buffer times
-    `factor` over `over`, of which only the `divisor` is known."""
+    """Where a region starts along a dimension: the constant `value`; or, if that is None, the run-time start along dimension `dim` of
+    the array times `factor` / `over`, of which only a `divisor` is known."""
 
     value: int | None
     dim: int = 0
@@ -76,7 +77,7 @@ class Start:
 
 @dataclass(frozen=True)
 class Digit:
-    """`extent` elements of the region along one dimension: `weight` apart in the array, `step` bytes in shared memory."""
+    """`extent` steps of the region along one dimension: each `weight` elements of the dimension, and `step` bytes in shared memory."""
 
     extent: int
     weight: int
@@ -85,8 +86,11 @@ class Digit:
 
 @dataclass(frozen=True)
 class Dim:
-    """A dimension of the array: `stride` in bytes, digits from the outermost on (none where the extent is 1). Of packed elements
-    that get a byte each in shared memory the array has the `packing` (elements, bytes)."""
+    """A dimension of the array, with its `stride` in bytes, and the region's `start`, `extent` and `digits` along it.
+
+    Digits are outermost first; an extent of 1 has none. `packing` is (elements, bytes they take in the array) for packed elements
+    that get a byte each in shared memory.
+    """
 
     size: Number
     stride: Number
@@ -96,20 +100,23 @@ class Dim:
     packing: tuple[int, int] = (1, 1)
 
     def steps(self, n: int) -> Number:
-        """The bytes of the array from an element to the one `n` after it."""
+        """The bytes in the array from an element to the one `n` after it."""
         elements, per = self.packing
         return over(times(self.stride, n * per), elements)
 
     def inside(self, size: int | None = None) -> bool:
-        """Whether the region is known to lie in the dimension's `size` elements."""
+        """Whether the region is known to lie within the first `size` elements of the dimension (by default, all of it)."""
         size = self.size if size is None else size
         return isinstance(size, int) and self.start.value is not None and 0 <= self.start.value <= size - self.extent
 
 
 @dataclass(frozen=True)
 class View:
-    """`offset` is where the region begins in the shared buffer, in bytes before the swizzle: the constant part, and a
-    number that divides the rest. With `padded`, elements of the array are packed and in shared memory they are not."""
+    """A copy for the planner: the array's dimensions and the swizzle `mode` of the shared buffer.
+
+    The region starts `offset` bytes into the shared buffer (before the swizzle), plus a run-time part that `offset_divisor` divides.
+    With `padded`, elements are packed in the array but not in shared memory.
+    """
 
     itemsize: int
     dims: tuple[Dim, ...]
@@ -120,12 +127,12 @@ class View:
 
     @property
     def unit(self) -> int:
-        """The bytes of which strides are multiples."""
+        """The bytes of which the strides of the map must be multiples."""
         return 32 if self.padded else 16
 
 
 class Multiple:
-    """An integer of which only a divisor is known."""
+    """An integer of which only the divisor `of` is known."""
 
     def __init__(self, of: int):
         self.of = of
@@ -146,9 +153,9 @@ class Multiple:
 
 
 def swizzle_mode(layout: TileLayout, itemsize: int) -> int | None:
-    """The swizzle mode (0 none, 1, 2, 3 for 32, 64, 128 bytes) of a shared layout; None if the engine has no such one.
+    """The swizzle mode (0 none, 1, 2, 3 for 32, 64, 128 bytes) of a shared layout; None if the engine has no such swizzle.
 
-    The engine XORs address bits 4.. with bits 7.. (PTX ISA, "Swizzling modes").
+    The engine XORs the address bits from 4 on with those from 7 on (PTX ISA, "Swizzling modes").
     """
     s = layout.swizzle
     if s is None or s.swizzle_len == 0:
@@ -158,15 +165,15 @@ def swizzle_mode(layout: TileLayout, itemsize: int) -> int | None:
 
 
 def shared_digits(layout: TileLayout, shape, starts, extents, divisor: Callable) -> tuple[list, int | Multiple] | str:
-    """For each dimension of a shared region its (extent, stride) pairs, and the region's offset; or what is in the way.
+    """(digits (extent, stride) of each dimension of a shared region, the region's offset), or a string that says why there are none.
 
-    `starts` are ints or operands, whose divisors `divisor` knows. All in elements, before the swizzle.
+    `starts` are ints, or operands of which `divisor` gives a known divisor. Strides and offset are in elements, before the swizzle.
     """
     if layout.replicas or any(name != "m" for name in layout.axes):
         return f"the layout {layout}"
     try:
         grouped, at = layout.group(shape)
-    except CompilationError as error:  # the algebra says why
+    except CompilationError as error:  # its message is the reason
         return error.message
     offset = layout.offset.get("m", 0)
     digits = []
@@ -183,8 +190,10 @@ def shared_digits(layout: TileLayout, shape, starts, extents, divisor: Callable)
 
 
 def view_of(site, merge: bool = True) -> View | str:
-    """The planner's view of a copy site; a string says what of the shared layout is in the way. Without `merge` the array's
-    dimensions stay as they are."""
+    """The planner's view of a copy site, or a string that says what about the shared layout does not fit.
+
+    Without `merge`, the dimensions of the array are not merged.
+    """
     array, shared = site.array, site.shared
     starts = [s.value if hasattr(s, "value") else s for s in site.starts(shared)]
     found = shared_digits(shared.buffer.layout, shared.buffer.shape, starts, shared.extents, site.g.divisor)
@@ -215,8 +224,11 @@ def view_of(site, merge: bool = True) -> View | str:
 
 
 def settled(site) -> tuple[list, list]:
-    """The array's sizes and strides; where its rows are too short for the engine by themselves, the launch is asked
-    whether they are taken in full and follow each other without a gap (rows of 4 bytes of a (…, 128, 4) array)."""
+    """The array's sizes and strides, with some run-time ones replaced by constants so that `merged` can merge short rows.
+
+    If the innermost extent is not a multiple of 16 bytes, as the engine needs (a (…, 128, 4) array of bytes), the launch is asked
+    whether the region takes the rows in full and they have no gaps between them.
+    """
     array, ask = site.array, site.g.facts.ask
     shape, strides, starts = list(array.buffer.shape), list(array.buffer.strides), site.starts(array)
     d = next((k for k in reversed(range(len(shape))) if isinstance(strides[k], int) and strides[k] == 1), None)
@@ -240,7 +252,7 @@ def settled(site) -> tuple[list, list]:
 
 
 def merged(dims: list[Dim]) -> tuple[Dim, ...]:
-    """Dimensions joined where the inner one is taken in full and the outer one continues it: bounds stay exact."""
+    """Merge each dimension that the region takes in full with the dimension that continues it, which keeps bounds exact."""
     dims = list(dims)
     again = True
     while again:

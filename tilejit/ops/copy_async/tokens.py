@@ -1,7 +1,7 @@
-"""Completion tokens: what ``done = tile.copy_async(...)`` holds, and what ``done.wait()`` says.
+"""Completion tokens: the result of ``done = tile.copy_async(...)``, and ``done.wait()``.
 
-The copies of a scope that give tokens are numbered in the order of their issue, by a count that control flow carries. A
-token is its copy's number. Which wait that means is settled when the copies' paths are known (passes/tokens.py).
+The copies of a scope whose tokens are used are numbered in the order of issue, by a counter that loops and branches carry like a
+variable. A token is the number of its copy. passes/tokens.py lowers the waits, once the variants of the copies are chosen.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from ..language import binary
 
 @dataclass(frozen=True)
 class Token:
-    """The copy number `count` of the scope `pool`. Loops and branches carry the number."""
+    """Copy number `count` of the scope `pool`. Loops and branches carry the number."""
 
     count: Any
     pool: str
 
-    tile_record = True  # control flow joins its parts
+    tile_record = True  # the frontend merges its fields one by one where control flow joins
 
 
 class NoToken:
-    """What a copy with ``mbar=`` gives: its bytes complete on that barrier."""
+    """The result of a copy with ``mbar=``, which completes on that barrier; waiting for it is an error."""
 
 
 @op("syncs", attrs=("pool", "read"))
 def token_wait(count, now, pool, read):
-    """Wait for copy number `count` of the `now` that the scope `pool` has issued."""
+    """Wait for copy number `count` of the `now` copies that the scope `pool` has issued so far."""
 
 
 @token_wait.infer
@@ -42,7 +42,7 @@ def _(g, count, now, pool, read):
 
 
 def next_token(g: Builder) -> Token:
-    """The token of the copy that is about to be issued."""
+    """Create the token of the copy about to be issued, and advance the scope's counter."""
     if g.scope.partial is not None:
         raise g.error(f"a token is of all threads of the {g.scope.kind}, and the condition on {g.scope.partial.name} differs between them; "
                       "leave the result of copy_async unused and wait by hand")
@@ -56,11 +56,11 @@ def next_token(g: Builder) -> Token:
     return token
 
 
-CHOSEN = "%"  # before the number of a run-time value that says which threads a scope has
+CHOSEN = "%"  # prefix for the number of a run-time value that selects the threads of a scope
 
 
 def pool_of(g: Builder) -> str:
-    """The scope at hand in words: the same threads wherever it is written."""
+    """A name of the current scope that is equal wherever a scope of the same threads is written."""
     words, scope, chosen = [], g.scope, g.state.setdefault("scopes of run-time ids", {})
     while scope is not None and scope.kind != "cta":
         first = f"{CHOSEN}{chosen.setdefault(scope.first, len(chosen))}" if isinstance(scope.first, Value) else scope.first
@@ -74,8 +74,10 @@ def _cell(pool: str) -> tuple:
 
 
 def _outermost(g: Builder) -> list:
-    """The block in which the scopes stand whose bodies this place is directly in: what is counted there is known there,
-    to the threads that only wait."""
+    """The block around the scopes that directly enclose this point, without a loop or branch between.
+
+    The counter is advanced there, so that threads outside these scopes, which only wait, know its value too.
+    """
     scope, level = g.scope, len(g.blocks)
     while scope is not None and scope.depth == level and scope.kind != "cta":
         scope, level = scope.parent, level - scope.around
@@ -83,9 +85,9 @@ def _outermost(g: Builder) -> list:
 
 
 def wait(g: Builder, token: Token, read: bool = False):
-    """Wait until the copy has completed, and let every thread of the scope at hand see it.
+    """Wait until the copy has completed and its data is visible to every thread of the current scope.
 
-    `read` waits for a store only until its source may be written again.
+    With `read`, wait for a store only until its source may be overwritten.
     """
     if g.scope.partial is not None:
         raise g.error(f"a token is waited for by all threads of the {g.scope.kind}, and the condition on {g.scope.partial.name} differs between them")
@@ -96,7 +98,7 @@ def wait(g: Builder, token: Token, read: bool = False):
 
 
 def _nothing_to_wait_for(g: Builder, token: NoToken, read: bool = False):
-    """A copy with mbar= is waited for on its barrier."""
+    """Raise the error for a wait for a copy with mbar=."""
     raise g.error("a copy with mbar= completes on that barrier: wait there, as in bar.wait(phase=0), or leave out mbar= and wait for the token")
 
 

@@ -1,6 +1,6 @@
-"""vector: ordinary loads and stores, complete when the call returns; for copies that no asynchronous path can make.
+"""vector: ordinary loads and stores, complete when the call returns; the fallback for copies that no asynchronous path can make.
 
-A kernel that falls back to it is right, and slower than its author meant: it is a warning.
+The result is correct but slower than the kernel's author intended, so the compiler warns.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .site import CopySite
 
 @dataclass(frozen=True)
 class Plan(Partition):
-    """A partition whose vectors go through registers; out-of-bounds reads give `fill`."""
+    """A partition whose vectors are copied through registers; elements read out of bounds are `fill`."""
 
     fill: str | None = None
 

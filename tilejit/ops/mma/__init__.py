@@ -1,4 +1,4 @@
-"""``mma_async``: matrix products on tensor cores, lowered per site; ``mma_commit`` and ``mma_wait`` close and await groups.
+"""``mma_async``: asynchronous matrix products on the tensor cores; ``mma_commit`` closes a group of them, ``mma_wait`` waits for groups.
 
 PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions".
 """
@@ -18,17 +18,17 @@ from ..packed import refused
 from ..reduce import collective
 from ..regions import whole
 from ..expected import asked_variant
-from . import ldmatrix, stmatrix, tcgen05, wgmma  # noqa: F401 - they give load and store plans of theirs
+from . import ldmatrix, stmatrix, tcgen05, wgmma  # noqa: F401 - ldmatrix and stmatrix register plans of load and store
 from .site import MmaSite, checked_options, product_shape
 
 VARIANTS: tuple[Variant, ...] = (wgmma.VARIANT,)
 NAMES = (*(v.name for v in VARIANTS), tcgen05.VARIANT.name)
-GROUPS = 7  # that may stay pending (PTX ISA, wgmma.wait_group as the table has it)
+GROUPS = 7  # the most groups that may stay pending (PTX ISA, wgmma.wait_group; as in the instruction table)
 
 
 @op("reads", attrs=("trans_a", "trans_b", "dtype", "precision", "options"), variants=VARIANTS, collective=True)
 def mma_async_(acc, a, b, accumulate=None, *, trans_a, trans_b, dtype, precision, options):
-    """Start ``acc + a @ b`` (``a @ b`` without `acc`, or where not `accumulate`); the result may be read once ``mma_wait`` has awaited its group."""
+    """Start ``acc + a @ b``, or ``a @ b`` without `acc` or if `accumulate` is false. The result may be read after the ``mma_wait`` for its group."""
 
 
 @mma_async_.infer
@@ -37,7 +37,7 @@ def _(g, acc, a, b, accumulate=None, *, trans_a, trans_b, dtype, precision, opti
 
 
 def _layout(assigner, call, types):
-    """The accumulator as wgmma holds it, and A likewise where it comes from registers."""
+    """The layouts of wgmma: that of the accumulator, and that of A if it is a register tile."""
     acc, a, b, *condition = call.args
     result, threads = call.result.type, assigner.scope.threads
     made = wgmma.accumulator(result.dtype, result.shape, threads) or assigner.default(result.shape, result.dtype)
@@ -69,20 +69,20 @@ def _(e, call, acc, a, b, accumulate=None):
 @builtin
 def mma_async(g: Builder, acc, a, b, trans_a=False, trans_b=False, dtype=None, precision=None, variant=None, negate=False,
               accumulate=True, kind=None, scale_a=None, scale_b=None, block=None):
-    """Start a matrix product on the tensor cores, and return the new accumulator: ``acc + a @ b``.
+    """Start a matrix product on the tensor cores and return the new accumulator, ``acc + a @ b``.
 
-    `a` is [m, k], in shared memory or a register tile; `b` is [k, n], in shared memory. ``trans_a=True`` takes `a` as
-    [k, m], ``trans_b=True`` takes `b` as [n, k]. `acc` is a tile [m, n], or None for a product that begins at zero, of
-    `dtype` (float32, or int32 for integers, by default); ``tile.zeros`` costs nothing either. The result is pending until
-    ``mma_wait`` has awaited the group that ``mma_commit`` closes: until then only another mma_async may take it.
-    `precision="tf32"` is how float32 operands enter, and no others. ``negate=True`` subtracts the product of floats: ``acc - a @ b``. `variant`
-    names the path. Where `accumulate`, a constant or a condition that is uniform over the scope, is false, the product begins at zero.
+    `a` is [m, k], in shared memory or a register tile; `b` is [k, n], in shared memory. With ``trans_a=True``, `a` is given as
+    [k, m]; with ``trans_b=True``, `b` is given as [n, k]. `acc` is a tile [m, n]; None starts the sums at zero, in `dtype` (by
+    default float32, or int32 for integers), and so does ``tile.zeros``, at no cost. If `accumulate`, a constant or a condition that
+    is uniform over the scope, is false, the sums start at zero too. Until an ``mma_wait`` for the group that ``mma_commit`` closes,
+    the result is pending: only another mma_async may use it. float32 operands require ``precision="tf32"``; others do not take it.
+    ``negate=True`` subtracts a product of floats: ``acc - a @ b``. `variant` names the path.
 
-    Where `acc` is tensor memory (sm_100a, sm_103a) one thread starts the product, and it is done when a ``tcgen05_commit`` after
-    it arrives; `a` may be in tensor memory, and `acc` is what is returned. `kind` is the instruction's, by default that of the
-    dtypes: float4_e2m1fn with scale factors is multiplied by pairs, and elements of 4 and 6 bits as ``tile.padded`` makes them
-    like those of 8. `scale_a` and `scale_b` are factors in tensor memory of each `block` of 32 or 16 elements along k,
-    float8_e8m0fnu or float8_e4m3fn, as ``tile.scale_layout`` puts them.
+    If `acc` is in tensor memory (sm_100a, sm_103a), one thread starts the product, which is complete when a later
+    ``tcgen05_commit`` arrives; the call returns `acc`, and `a` may be in tensor memory too. `kind` is the kind of the instruction,
+    by default that of the dtypes: packed float4_e2m1fn requires scale factors, and ``tile.padded`` elements of 4 and 6 bits are
+    multiplied like those of 8 bits. `scale_a` and `scale_b` are scale factors in tensor memory, float8_e8m0fnu or float8_e4m3fn in
+    the layout of ``tile.scale_layout``: one for each `block` of 32 or 16 elements along k.
     """
     if getattr(type_of(acc), "scope", None) == "tmem":
         return tcgen05.product(g, acc, a, b, trans_a, trans_b, dtype, precision, _options(g, variant, negate), accumulate, kind,
@@ -102,7 +102,7 @@ def mma_async(g: Builder, acc, a, b, trans_a=False, trans_b=False, dtype=None, p
 
 
 def _condition(g: Builder, acc, accumulate) -> Value:
-    """The condition under which a product adds to its accumulator."""
+    """`accumulate` as a bool. CompilationError unless it is an integer condition, uniform over the scope, and there is an accumulator."""
     if not isinstance(type_of(accumulate), Scalar) or type_of(accumulate).dtype.is_float:
         raise g.error(f"accumulate is a condition, as k > 0, not {describe(accumulate)}")
     if acc is None:
@@ -145,17 +145,17 @@ def _dtype(g: Builder, acc, operand: DType, asked) -> DType:
 
 @op("syncs", collective=True)
 def mma_commit():
-    """Close the group of the matrix products that the scope has started since the last group."""
+    """Close the group of all products that the scope has started since its last group (``wgmma.commit_group``)."""
 
 
 @op("syncs", attrs=("n",), collective=True)
 def mma_wait(n=0):
-    """Wait until at most the last `n` groups of matrix products are pending: the results of the others may be read, and
-    their operands written."""
+    """Wait until at most the last `n` groups of products are pending (``wgmma.wait_group``). The results of the others may then be
+    read, and their operands overwritten."""
 
 
 def _of_warpgroups(g, call) -> None:
-    """CompilationError where no group of wgmma can be closed or awaited; after the choice of the products before it."""
+    """CompilationError if the target or the scope has no wgmma groups. Checked late, so that errors of the products come first."""
     if g.target != "sm_90a":
         raise CompilationError(f"{call.op.name} is of wgmma, which needs sm_90a, and the target is {g.target}: "
                                "tile.dot multiplies on every target, and "
@@ -170,7 +170,7 @@ mma_commit.rules["check"] = mma_wait.rules["check"] = _of_warpgroups
 
 @op("pure")
 def renewed(x):
-    """A tile in the registers of an accumulator, each of them written anew with what it holds."""
+    """An accumulator tile copied to new registers by ordinary instructions, so that ptxas sees one writer before a loop of products."""
 
 
 @renewed.infer

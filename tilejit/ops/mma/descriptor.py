@@ -1,8 +1,8 @@
-"""Matrix descriptors of wgmma, derived from where a layout puts a matrix in shared memory, and read back by the simulator.
+"""Matrix descriptors of wgmma: derived from the layout of a matrix in shared memory, and decoded by the simulator.
 
-A descriptor names a matrix by a start address and two steps. The unit is one instruction's operand: `mn` rows of A (or
-columns of B) by 32 bytes of k. PTX ISA, "Asynchronous warpgroup-level matrix shared memory layout" and "Matrix
-descriptor"; which step is which in which layout was settled on hardware.
+A descriptor describes a matrix by a start address, two byte offsets and a swizzle. The matrix is one instruction's operand: `mn` rows
+of A (or columns of B) by 32 bytes of k. PTX ISA, "Asynchronous warpgroup-level matrix shared memory layout" and "Matrix
+descriptor"; which offset has which meaning in which layout was determined on hardware.
 """
 
 from __future__ import annotations
@@ -13,17 +13,20 @@ import numpy as np
 
 from ...dispatch import Miss
 
-K_BYTES = 32                                  # of an instruction, whatever its type
-CODES = {0: 0, 128: 1, 64: 2, 32: 3}          # bytes of the swizzle's span -> bits 62 and 63
+K_BYTES = 32                                  # bytes along k that one instruction takes, whatever the dtype
+CODES = {0: 0, 128: 1, 64: 2, 32: 3}          # span of the swizzle in bytes -> bits 62 and 63
 PLAIN = Miss("its elements are neither in columns of 16 bytes nor in atoms of 8 rows of the swizzle's span")
 SIDEWAYS = Miss("its rows lie side by side, where its elements along k have to")
-LIMIT = 1 << 18                               # bytes that an address or a step can name (14 bits of 16 bytes)
+LIMIT = 1 << 18                               # addresses and offsets must be less (14 bits, in units of 16 bytes)
 
 
 @dataclass(frozen=True)
 class Descriptor:
-    """A descriptor without its address. `span` is the swizzle's (32, 64, 128 bytes; 0 for none), `major` the direction
-    whose elements are contiguous, "k" or "mn"; `leading` and `stride` are the two byte offsets (LBO and SBO)."""
+    """A descriptor without its start address.
+
+    `major` is the direction in which elements are contiguous, "k" or "mn"; `span` is the span of the swizzle (32, 64 or 128 bytes;
+    0 for none); `leading` and `stride` are the leading and stride dimension byte offsets (LBO and SBO).
+    """
 
     major: str
     span: int
@@ -32,19 +35,19 @@ class Descriptor:
 
     @property
     def bits(self) -> int:
-        """The 64 bits, with the address left 0."""
+        """The 64 bits, with an address of 0."""
         return (self.leading >> 4) << 16 | (self.stride >> 4) << 32 | CODES[self.span] << 62
 
     @staticmethod
     def decoded(bits: int, major: str) -> tuple["Descriptor", int]:
-        """The descriptor that 64 bits hold, and its start address."""
+        """Decode 64 bits to (descriptor, start address)."""
         span = {code: n for n, code in CODES.items()}[bits >> 62]
         return Descriptor(major, span, (bits >> 16 & 0x3FFF) << 4, (bits >> 32 & 0x3FFF) << 4), (bits & 0x3FFF) << 4
 
     def offsets(self, mn: int, itemsize: int) -> tuple[np.ndarray, np.ndarray]:
-        """Bytes from the start, before the swizzle, that the row (of `mn`) and the k of an element add up to."""
+        """Two arrays, by row (of `mn`) and by k, whose sum is the byte offset of an element from the start, before the swizzle."""
         i, j = np.arange(mn), np.arange(K_BYTES // itemsize)
-        width = (self.span or 16) // itemsize  # elements of a row of the atom
+        width = (self.span or 16) // itemsize  # elements per row of the atom
         if self.major == "k":
             columns = j // width * self.leading if not self.span else 0
             return i % 8 * (self.span or 16) + i // 8 * self.stride, j % width * itemsize + columns
@@ -52,17 +55,17 @@ class Descriptor:
         return i % width * itemsize + i // width * across, j % 8 * (self.span or 16) + j // 8 * down
 
     def addresses(self, start, mn: int, itemsize: int) -> np.ndarray:
-        """The byte addresses of the elements, (mn, k), of the matrix at `start`: address bits 4.. XORed with bits 7.."""
+        """The byte addresses [mn, k] of the elements of the matrix at `start`. The swizzle XORs the bits from 4 on with those from 7 on."""
         rows, ks = self.offsets(mn, itemsize)
         at = start + rows[:, None] + ks[None, :]
         return at ^ (at >> 3 & (self.span - 1 & ~15)) if self.span else at
 
 
 def derived(row_at: list[int], k_at: list[int], mn: int, itemsize: int, span: int) -> "Derived | Miss":
-    """The descriptor by which instructions with `mn` rows read a matrix, and where each of them starts; or why none can:
-    `PLAIN`, `SIDEWAYS`, or what the numbers are.
+    """The descriptor with which instructions of `mn` rows read a matrix, and the offset of each instruction's part; or the reason why
+    no descriptor does (`PLAIN`, `SIDEWAYS`, or a `Miss` with numbers).
 
-    `row_at` and `k_at` are the bytes from the matrix's first element to each of its rows, and to each of its k.
+    `row_at` and `k_at` are the byte offsets of each row and of each k from the first element of the matrix.
     """
     k = K_BYTES // itemsize
     if len(row_at) % mn or len(k_at) % k:
@@ -85,7 +88,7 @@ def derived(row_at: list[int], k_at: list[int], mn: int, itemsize: int, span: in
 
 @dataclass(frozen=True)
 class Derived:
-    """A descriptor with the byte offset of each block of rows and of each step along k."""
+    """A descriptor with the byte offsets of each block of rows (`rows`) and of each instruction's step along k (`ks`)."""
 
     descriptor: Descriptor
     rows: tuple[int, ...]
@@ -93,7 +96,7 @@ class Derived:
 
 
 def offsets(digits: list[tuple[int, int]]) -> list[int]:
-    """The bytes to each element of a dimension whose (extent, stride in bytes) digits, outermost first, are these."""
+    """The byte offset of each element of a dimension, from its digits (extent, stride in bytes), outermost first."""
     at = [0]
     for extent, stride in digits:
         at = [a + n * stride for a in at for n in range(extent)]
@@ -105,14 +108,16 @@ def _step(at: list[int], n: int, default: int) -> int:
 
 
 def _k_major(row_at, k_at, span: int, itemsize: int) -> Descriptor | None:
+    """The descriptor that the first offsets suggest for a matrix contiguous along k; None if it is not."""
     if len(k_at) > 1 and k_at[1] - k_at[0] != itemsize:
         return None
     stride = _step(row_at, 8, 8 * (span or 16))
-    leading = 16 if span else _step(k_at, 16 // itemsize, 16)  # ignored under a swizzle, where it is 1
+    leading = 16 if span else _step(k_at, 16 // itemsize, 16)  # the hardware ignores it under a swizzle; the field is 1 then
     return Descriptor("k", span, leading, stride) if stride >= 0 and leading >= 0 else None
 
 
 def _mn_major(row_at, k_at, mn: int, span: int, itemsize: int) -> Descriptor | None:
+    """The descriptor that the first offsets suggest for a matrix contiguous along its rows (16-bit and narrower elements); else None."""
     if itemsize > 2 or len(row_at) < 2 or row_at[1] - row_at[0] != itemsize:
         return None
     width = (span or 16) // itemsize
@@ -123,19 +128,19 @@ def _mn_major(row_at, k_at, mn: int, span: int, itemsize: int) -> Descriptor | N
 
 
 def _names(guess: Descriptor, row_at, k_at, mn: int, k: int, itemsize: int) -> bool:
-    """Whether every instruction's operand is what the descriptor says, but for where it starts."""
+    """Whether the part of every instruction has the offsets that the descriptor implies, relative to its own start."""
     rows, ks = guess.offsets(mn, itemsize)
     alike = lambda at, n, want: all(at[b + i] - at[b] == want[i] for b in range(0, len(at), n) for i in range(n))
     return alike(row_at, mn, rows) and alike(k_at, k, ks)
 
 
 def _repeats(d: Descriptor, mn: int, itemsize: int) -> list[int]:
-    """The steps between groups of 8 rows of atoms that the hardware takes for aligned to the swizzle's period."""
+    """The offsets between swizzle atoms, which the hardware assumes to be multiples of the swizzle's period."""
     if d.major == "k":
         return [d.stride] if mn > 8 else []
     return [d.stride] + ([d.leading] if mn > d.span // itemsize else [])
 
 
 def encoded(descriptor: Descriptor, address: int) -> int:
-    """The 64 bits of a descriptor at an address. In a cluster bits 24 and up of it hold the CTA's rank: they are cut off."""
+    """The 64 bits of a descriptor at an address. In a cluster, bits 24 and up of an address are the CTA's rank, and are dropped."""
     return descriptor.bits | (address & LIMIT - 1) >> 4

@@ -1,7 +1,8 @@
-"""``dot``: a matrix product, lowered per site; its result is there when the call is over.
+"""``dot``: a synchronous matrix product.
 
-Whether it becomes a product of warpgroups or of warps, one in tensor memory, or sums that threads make themselves, is chosen from where the operands
-are, their types, the execution scope and the target; passes/dots.py then writes it out in the operations of that path.
+The path of each call (``wgmma`` of warpgroups, ``tcgen05.mma`` into tensor memory, ``mma.sync`` of warps, or multiply-adds of single
+threads) follows from the location and types of the operands, the execution scope and the target. passes/dots.py then expands the
+call to the operations of that path.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ ACCUMULATORS = (float32, float16, float64, int32, int64)
 
 @op("reads", attrs=("trans_a", "trans_b", "dtype", "precision", "options"), collective=True)
 def dot_(acc, a, b, trans_a, trans_b, dtype, precision, options):
-    """``acc + a @ b`` (``a @ b`` without `acc`)."""
+    """``acc + a @ b``, or ``a @ b`` without `acc`."""
 
 
 @dot_.infer
@@ -77,19 +78,19 @@ THREAD = Variant("fma", plan=_nothing, emit=_written_out, simulate=_written_out,
 dot_.variants = VARIANTS = (WARPGROUP, TENSOR, WARP, THREAD)
 
 
-# -- the language's names ------------------------------------------------------------------------------------------------
+# -- builtins ------------------------------------------------------------------------------------------------------------
 
 @builtin
 def dot(g: Builder, a, b, acc=None, trans_a=False, trans_b=False, dtype=None, precision=None, variant=None):
-    """The matrix product ``a @ b``, added to the tile `acc` if that is given; the result is a tile [m, n].
+    """The matrix product ``a @ b``, plus the tile `acc` if it is given; a tile [m, n].
 
-    `a` is [m, k] and `b` is [k, n], each a register tile or a matrix in shared memory; ``trans_a=True`` takes `a` as [k, m],
-    ``trans_b=True`` takes `b` as [n, k]. Any extents of at least 1 are right. Sums are of the accumulator's dtype, or `dtype`: float32 by
-    default, float64 for float64 operands, int32 for integers (int64 for those of 64 bits), where they wrap; float16 where asked
-    for. float32 is multiplied exactly unless `precision="tf32"`, which rounds the operands to 10 bits of mantissa. What the
-    scope's threads have written to shared memory must have been synchronised (``sync()``); the call itself orders these writes
-    before the tensor cores' reads. Register tiles that are computed of global memory come to the product through shared memory
-    of the compiler's own, for which all threads of the scope wait. `variant` names the path: "wgmma", "tcgen05", "mma_sync" or "fma".
+    `a` is [m, k] and `b` is [k, n], each a register tile or a matrix in shared memory. With ``trans_a=True``, `a` is given as
+    [k, m]; with ``trans_b=True``, `b` is given as [n, k]. All extents of at least 1 are supported. Sums have the dtype of `acc`, or
+    `dtype`: by default float32, float64 for float64 operands, and int32 for integers (int64 if they have 64 bits), which wraps
+    around; float16 on request. float32 is multiplied exactly unless ``precision="tf32"`` rounds the operands to 10 bits of mantissa.
+    Threads of the scope that have written operands to shared memory must have synchronised (``sync()``); the proxy fence before the
+    tensor cores read them is part of the call. Register tiles computed from global memory may be staged in shared memory that the
+    compiler allocates, with a barrier of the scope. `variant` names the path: "wgmma", "tcgen05", "mma_sync" or "fma".
     """
     collective(g, "dot")
     a, b = _operand(g, a, "a"), _operand(g, b, "b")
@@ -101,7 +102,7 @@ def dot(g: Builder, a, b, acc=None, trans_a=False, trans_b=False, dtype=None, pr
 
 @builtin
 def mma(g: Builder, acc, a, b, trans_a=False, trans_b=False, dtype=None, precision=None, variant=None):
-    """`dot` with the accumulator first, as `mma_async` has it: ``acc + a @ b``, there when the call is over."""
+    """`dot` with the accumulator as the first argument, as in `mma_async`: ``acc + a @ b``, complete when the call returns."""
     return dot.function(g, a, b, acc, trans_a, trans_b, dtype, precision, variant)
 
 

@@ -1,7 +1,7 @@
-"""What ``dot`` asks before it goes through tensor memory: whether one thread may start the product by ``tcgen05.mma``.
+"""The needs of a ``dot`` that goes through tensor memory, where one thread starts the product by ``tcgen05.mma``.
 
-The sums are in tensor memory that the compiler allocates, and come back to registers when the product is done. An `a` in registers
-goes through tensor memory as well. PTX ISA, "tcgen05.mma".
+The compiler allocates the accumulator in tensor memory, and loads it to registers when the product is complete. An `a` in registers
+is stored to tensor memory first. PTX ISA, "tcgen05.mma".
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from .tcgen05_kinds import TYPES, natural
 from .tcgen05_operands import a_layout, accumulator_layout
 from .tcgen05_site import TensorSite
 
-DATAPATHS = {64: "F", LANES: "D"}  # of an accumulator of so many rows
+DATAPATHS = {64: "F", LANES: "D"}  # rows of an accumulator -> its datapath
 
 
 def sums_layout(rows: int, columns: int, dtype) -> TileLayout:
-    """Where sums of a product lie: as the tensor cores leave them, further 128 rows in further columns."""
+    """The layout of the accumulator in tensor memory: as the hardware writes it, each further 128 rows in further columns."""
     if rows <= LANES:
         return accumulator_layout(DATAPATHS[rows], columns, dtype)
     one = accumulator_layout("D", columns, dtype)
@@ -31,18 +31,20 @@ def sums_layout(rows: int, columns: int, dtype) -> TileLayout:
 
 
 def left_layout(rows: int, k: int) -> TileLayout:
-    """Where an `a` from registers lies."""
+    """The layout in tensor memory of an `a` from registers."""
     return a_layout(DATAPATHS[rows], k)
 
 
 def left_shape(rows: int, bits: int) -> str | None:
-    """The shape of the instructions that store such an `a`, where not the first that can. Elements of 16 bits of 64 rows are so in the
-    threads that hold sums of these rows and columns."""
+    """The ``tcgen05.st`` shape that stores such an `a`; None for the first that fits.
+
+    For 64 rows of 16-bit elements, 16x128b takes them from the threads that hold the sums of the same rows and columns.
+    """
     return "16x128b" if rows < LANES and bits == 16 else None
 
 
 def kind_of(s: MmaSite) -> tuple[str, tuple[str, str]] | str:
-    """The kind of instruction and its types; a string says why there is none."""
+    """(kind of the instruction, its element types), or a string that says why there is none."""
     types = tuple(TYPES.get(t.dtype.name) for t in (s.a, s.b))
     kind = natural(*types, False) if None not in types else None
     if kind is None:
@@ -53,7 +55,7 @@ def kind_of(s: MmaSite) -> tuple[str, tuple[str, str]] | str:
 
 
 def sites(s: MmaSite) -> list[TensorSite] | str:
-    """The products of 64 or 128 rows that make up this one; a string says why they cannot be named."""
+    """The products of 64 or 128 rows that this one consists of, or a string that says why they are not known."""
     return s.searched("tensor", lambda: _sites(s))
 
 
@@ -121,6 +123,7 @@ def _shared_out(s: MmaSite) -> bool | Miss:
 
 
 def _of_each(need: Need) -> Need:
+    """A need of a tcgen05 product as a need of the `dot`, which holds if it holds for each of the dot's products."""
     def test(s: MmaSite) -> bool | str:
         return next((found for found in map(need.test, sites(s)) if found is not True and found is not None), True)
     return Need(need.words, test, need.gate)

@@ -1,8 +1,8 @@
-"""ldmatrix: a tile in the layout of a fragment, loaded from shared memory in 8 by 8 matrices of 32-bit quarters of rows.
+"""ldmatrix: loads a tile in the layout of an mma fragment from shared memory, as matrices of 8 rows of 16 bytes.
 
-A plan of ``tile.load``: an instruction of a warp brings up to four matrices, whose rows of 16 bytes its lanes name. Elements
-of 16 bits may lie in memory along either dimension (``.trans``), narrower and wider ones along k. PTX ISA, "Warp-level matrix
-load instruction: ldmatrix".
+A plan of ``tile.load``. One instruction of a warp loads up to four matrices; its lanes give the addresses of their rows. Memory may be
+contiguous along either dimension for 16-bit elements (``.trans``), and along k only for others. PTX ISA, "Warp-level matrix load
+instruction: ldmatrix".
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from .matrices import Matrices
 
 
 class LdMatrix(Matrices):
-    """A tile that ldmatrix loads."""
+    """The plan of a load by ldmatrix."""
 
 
 def plan_matrices(g, call) -> LdMatrix | None:
-    """The plan of a load that ldmatrix can make; None for any other."""
+    """The plan of a load if ldmatrix can do it, else None."""
     return LdMatrix.between(g, call.result.type, call.args[0]) if call.args[2] is None else None
 
 
 def emit(e, plan: LdMatrix, source, t: Tile) -> list:
-    """The tile's registers."""
+    """Emit the load; returns the tile's registers."""
     words = []
     for group, (address, constant) in zip(plan.groups, plan.addresses(e, source, t)):
         text = f"ldmatrix.sync.aligned.m8n8.x{group.count}{'.trans' if plan.transposed else ''}.shared.b16 "

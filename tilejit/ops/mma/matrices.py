@@ -1,7 +1,7 @@
-"""The 8 by 8 matrices in which ldmatrix and stmatrix move a tile: which registers hold each, and where in shared memory it lies.
+"""Plans ldmatrix and stmatrix: the matrices in which they move a tile, their registers, and their addresses in shared memory.
 
-A matrix is of 32-bit quarters of rows of 16 bytes, whose addresses the lanes name: lane ``8 j + i`` that of row i of matrix j. PTX
-ISA, "Warp-level matrix instructions: ldmatrix" and "stmatrix".
+A matrix has 8 rows of 16 bytes, of which each lane holds 32 bits in one register. Lane ``8 j + i`` gives the address of row i of
+matrix j. PTX ISA, "Warp-level matrix instructions: ldmatrix" and "stmatrix".
 """
 
 from __future__ import annotations
@@ -20,10 +20,13 @@ from ..partition import shared_runs
 
 @dataclass(frozen=True)
 class Group:
-    """Words `word` on of the tile, a matrix each, by one instruction. `at` is where the first matrix begins in the tile,
-    `odd` and `high` how far the second and the third begin after it. The address is that of the first group of these steps in a
-    region whose constant starts are 0, so that regions of one buffer share it, XORed with `flip` and moved by `step` elements; where
-    `flip` is None it is computed anew."""
+    """One instruction, which moves `count` 32-bit registers of a thread from number `word` on, one per matrix.
+
+    The first matrix starts at coordinates `at` of the tile; the second and the third start `odd` and `high` after it. The address is
+    derived from that of the first group with equal `count`, `odd` and `high`, computed as if the constant starts of the region were 0
+    (so that regions of one buffer share it): XORed with `flip`, then advanced by `step` elements. With `flip` None it is computed
+    from scratch.
+    """
 
     word: int
     count: int
@@ -34,7 +37,7 @@ class Group:
     step: int = 0
 
     def inside(self, row: int, transposed: bool, lane) -> list:
-        """Where a lane's row of a matrix begins, after `at`. Runs on arrays and emitted values."""
+        """The coordinates, relative to `at`, of the matrix row that a lane addresses. Runs on arrays and emitted values."""
         found = [0, 0]
         for d in (0, 1):
             if self.odd[d]:
@@ -48,7 +51,10 @@ class Group:
 
 @dataclass(frozen=True)
 class Matrices:
-    """`row` is the tile's dimension along which lanes hold rows of a matrix; `transposed` where memory is contiguous along it."""
+    """How a tile is divided into matrices.
+
+    `row` is the dimension of the tile along which the eight rows of a matrix are; `transposed` if memory is contiguous along it.
+    """
 
     row: int
     transposed: bool
@@ -56,13 +62,16 @@ class Matrices:
 
     @classmethod
     def between(cls, g, t, place: Value) -> "Matrices | None":
-        """How a tile and a region of shared memory meet in matrices; None where either is in none, or the region's bounds are to be tested."""
+        """The plan for tile type `t` and the region `place` of shared memory.
+
+        None if the tile's layout or the region is not made of such matrices, or if accesses to the region need bounds checks.
+        """
         region = place.type
         if not isinstance(t, Tile) or not isinstance(region, Region) or region.scope != "shared" or g.scope.threads % 32:
             return None
         if len(t.shape) != 2 or t.domain != t.shape or t.dtype.bits not in (8, 16, 32) or t.dtype.kind == "bool":
             return None
-        row, along, starts = _row_dimension(t), 16 // t.dtype.nbytes, g.definition(place).args[1:]  # `along`: elements of a matrix's row in memory
+        row, along, starts = _row_dimension(t), 16 // t.dtype.nbytes, g.definition(place).args[1:]  # `along`: elements per matrix row
         lies = [d for d in (0, 1) if shared_runs(region.buffer.layout, region.buffer.shape, region.kept[d], along)
                 and g.divisor(starts[region.kept[d]]) % along == 0]
         if row is None or not lies or plan_access(g, place, t).checked:
@@ -77,8 +86,7 @@ class Matrices:
         return len(self.groups)
 
     def matrix_rows(self, t: Tile, threads: int) -> list[np.ndarray]:
-        """For each instruction of each warp the elements (row-major, in the tile) at which the rows of 16 bytes of its matrices
-        begin: (matrices, 8)."""
+        """For each instruction of each warp, the row-major tile indices [matrices, 8] of the first elements of its matrix rows."""
         warps = thread_table(t.layout, t.domain, threads)[::32, 0]
         lanes = np.arange(32)
         found = []
@@ -89,7 +97,7 @@ class Matrices:
         return found
 
     def addresses(self, e, region, t: Tile) -> list:
-        """For each group the address of a lane's row, without the constant that comes to it: (address, constant)."""
+        """For each group, (address of the calling lane's matrix row, constant byte offset to add to it)."""
         origins, found, buffer, lane = {}, [], region.buffer, e.lane_id()
         nbytes = buffer.type.dtype.nbytes
 
@@ -114,7 +122,7 @@ class Matrices:
 
 
 def _row_dimension(t: Tile) -> int | None:
-    """The dimension with the eight rows of a matrix, if lanes hold the tile in matrices."""
+    """The tile's dimension along which the eight rows of a matrix are; None if lanes do not hold the tile in matrices."""
     dims = [[(n, stride, str(axis)) for n, stride, axis in part if n > 1] for part in t.layout.dims(t.domain)]
     quarter = [(4, 1, "laneid")] + [(32 // t.dtype.bits, 1, "reg")] * (t.dtype.bits < 32)
     for row in (0, 1):
@@ -127,15 +135,15 @@ def _row_dimension(t: Tile) -> int | None:
 
 
 def _groups(t: Tile, region: Region, starts, row: int, transposed: bool, threads: int) -> tuple[Group, ...]:
-    """The groups of a tile whose lanes hold rows of matrices along `row`, with how their addresses in the region from `starts` on come from
-    the first's where all threads agree on that."""
+    """The groups of a tile with matrix rows along `row`, with their addresses in the region at `starts` derived from each other where
+    the derivation is the same for all threads."""
     table = thread_table(t.layout, t.domain, threads)
-    at = [tuple(int(c) for c in np.unravel_index(flat, t.domain)) for flat in table[0][::32 // t.dtype.bits]]  # where each word's matrix begins
+    at = [tuple(int(c) for c in np.unravel_index(flat, t.domain)) for flat in table[0][::32 // t.dtype.bits]]  # start of each word's matrix
     return _steps(t, region, starts, row, transposed, table, _grouped(at))
 
 
 def _grouped(at: list[tuple[int, int]]) -> list[Group]:
-    """Four words at once where the fourth begins after the third as the second after the first; else two, else one."""
+    """Group the words (matrices at `at`): four, if the fourth is displaced from the third as the second is from the first; else two, or one."""
     groups, word = [], 0
     apart = lambda x, y: (y[0] - x[0], y[1] - x[1])
     while word < len(at):
@@ -148,11 +156,12 @@ def _grouped(at: list[tuple[int, int]]) -> list[Group]:
 
 
 def _steps(t: Tile, region: Region, starts, row: int, transposed: bool, table, groups: list[Group]) -> tuple[Group, ...]:
+    """The groups with `flip` and `step` set where all threads derive their addresses alike, found from the offsets of every thread."""
     known = _known_starts(region, starts)
     if known is None:
         return tuple(groups)
     thread = np.arange(len(table))
-    warp = [c[thread // 32] for c in np.unravel_index(table[::32, 0], t.domain)]  # where each warp's own part begins
+    warp = [c[thread // 32] for c in np.unravel_index(table[::32, 0], t.domain)]  # start of each warp's part of the tile
 
     def offsets(group: Group, starts: list[int]):
         inside, full = group.inside(row, transposed, thread % 32), list(starts)
@@ -171,8 +180,10 @@ def _steps(t: Tile, region: Region, starts, row: int, transposed: bool, table, g
 
 
 def _known_starts(region: Region, starts) -> list[int] | None:
-    """The starts of a shared region that are constants, 0 for the others; None where what the others add may change what a swizzle
-    XORs, or carry."""
+    """The constant starts of a shared region, with 0 for the run-time ones.
+
+    None if a run-time start could change the bits that the swizzle XORs, or carry into them.
+    """
     layout, shape = region.buffer.layout, region.buffer.shape
     try:
         plain, at = layout.group(shape)
@@ -187,7 +198,7 @@ def _known_starts(region: Region, starts) -> list[int] | None:
 
 
 def _moved(layout, origin, target) -> tuple[int, int] | None:
-    """How the threads' offsets `target` come from others: (flip, step), by ``(origin ^ flip) + step``, if by the same for all."""
+    """(flip, step) such that ``target == (origin ^ flip) + step`` for the offsets of all threads; None if there are none."""
     flip = int(origin[0] ^ target[0]) & (layout.swizzle.block - 1 if layout.swizzle is not None else 0)
     step = target - (origin ^ flip)
     return (flip, int(step[0])) if (step == step[0]).all() else None

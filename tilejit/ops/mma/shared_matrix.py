@@ -1,4 +1,4 @@
-"""An operand in shared memory as the matrix descriptors of wgmma and tcgen05 name it."""
+"""Matrix descriptors (of wgmma and tcgen05) for operands in shared memory, and the reasons why an operand has none."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from ...types import Region
 from ..copy_async.tma_view import swizzle_mode
 from .descriptor import K_BYTES, PLAIN, SIDEWAYS, Derived, derived, offsets
 
-SPANS = {0: 0, 1: 32, 2: 64, 3: 128}  # mode of a swizzle -> its bytes
-# Columns below which products by descriptor wait for shared memory: 64 rows of A and as many columns of B, 32 bytes of k each, are read at
-# 128 bytes a cycle in the 32 cycles in which the tensor cores multiply them.
+SPANS = {0: 0, 1: 32, 2: 64, 3: 128}  # swizzle mode -> span in bytes
+# With fewer columns, the bandwidth of shared memory limits products that read both operands there: 64 rows of A and 64 columns of B, of
+# 32 bytes along k each, take 32 cycles at 128 bytes a cycle, which is just as long as the tensor cores take to multiply them.
 NARROW = 64
 
 
 @dataclass(frozen=True)
 class Along:
-    """One dimension of a region: the bytes from its first element to each of them, and the bytes from the buffer's beginning to
-    where it may begin, of which `common` is a divisor."""
+    """One dimension of a region: the byte offset of each element from the first one (`at`), and the byte offsets from the start of the
+    buffer at which the region may start (`begins`; several if the start is known only at run time)."""
 
     at: list[int]
     begins: list[int]
@@ -34,12 +34,12 @@ class Along:
 
 
 def shared_matrix(t: Region, starts, k_first: bool, mn: int, align: int, divisor: Callable) -> Derived | Miss:
-    """The descriptor of region `t` for instructions of `mn` rows (of A) or columns (of B), and where each of them starts; or why none
-    names it.
+    """The descriptor of region `t` for instructions of `mn` rows (of A) or columns (of B), with the offset of each instruction's part; or
+    the reason why there is none.
 
-    `k_first`: the region is [k, mn], else [mn, k]. `align` is the buffer's alignment in bytes, `divisor` what is known to
-    divide a start. PTX ISA, "Matrix descriptor": a matrix begins at a whole period of its swizzle, but for what its place along
-    k adds inside of a row of the atom.
+    The region is [k, mn] if `k_first`, else [mn, k]. `align` is the buffer's alignment in bytes; `divisor(start)` is a known divisor
+    of a run-time start. PTX ISA, "Matrix descriptor": a matrix must start at a multiple of its swizzle's period, except that a step
+    along k may start within a row of the atom.
     """
     itemsize, layout = t.dtype.nbytes, t.buffer.layout
     mode = swizzle_mode(layout, itemsize)
@@ -49,7 +49,7 @@ def shared_matrix(t: Region, starts, k_first: bool, mn: int, align: int, divisor
         return Miss(f"the layout {layout}")
     try:
         dims = layout.without_swizzle().dims(t.buffer.shape)
-    except CompilationError as error:  # the algebra says why
+    except CompilationError as error:  # its message is the reason
         return Miss(error.message)
     found = []
     for d, (start, extent, shards) in enumerate(zip(starts, t.extents, dims)):
@@ -65,7 +65,7 @@ def shared_matrix(t: Region, starts, k_first: bool, mn: int, align: int, divisor
     if isinstance(named, Miss):
         return _plain(t, rows, span) if named is PLAIN else named
     period = 8 * span if span else 16
-    inside = span > 0 and named.descriptor.major == "k"  # of a row of the atom
+    inside = span > 0 and named.descriptor.major == "k"  # steps along k are within a row of the atom
     begins = gcd(layout.offset.get("m", 0) * itemsize, *(x.common for x in found if not (inside and x is ks)))
     if begins % period or align % period:
         what = f"it begins at a multiple of {begins}" if begins % period else f"the buffer is aligned to {align}"
@@ -78,7 +78,7 @@ def shared_matrix(t: Region, starts, k_first: bool, mn: int, align: int, divisor
 
 
 def innermost(t: Region) -> int | None:
-    """The dimension of region `t` whose elements lie side by side in its buffer's memory; None where there is none."""
+    """The dimension of region `t` along which its elements are contiguous in memory; None if there is none."""
     try:
         dims = t.buffer.layout.without_swizzle().dims(t.buffer.shape)
     except CompilationError:
@@ -87,20 +87,22 @@ def innermost(t: Region) -> int | None:
 
 
 def missed(name: str, t: Region, found: Miss, columns: int) -> Miss:
-    """What a need says of operand `name` of a product of so many columns, which no descriptor names for what was `found`."""
+    """The miss that a need reports for operand `name` of a product of `columns` columns, which has no descriptor for the reason `found`."""
     return sideways(name, t, columns) if found is SIDEWAYS else Miss(f"{name}: {found.words}", found.cure and f"{name} {found.cure}")
 
 
 def sideways(name: str, t: Region, columns: int) -> Miss:
-    """What a need says of operand `name`, whose rows lie side by side where its elements along k have to. A narrow product by other
-    instructions is no slower: it has no cure."""
+    """The miss for operand `name`, which is contiguous along its rows but has to be along k.
+
+    It has a cure only for products of at least `NARROW` columns, since narrower ones are no slower by other instructions.
+    """
     size, hold = f"{t.dtype.nbytes} byte{'s' if t.dtype.nbytes > 1 else ''}", {"a": "[m, k], without trans_a", "b": "[n, k], with trans_b=True"}
     words = f"{name} of {t.dtype} has its k elsewhere: its rows lie side by side, and elements of {size} need their k so; hold it as {hold[name]}"
     return Miss(words, words if columns >= NARROW else "")
 
 
 def _plain(t: Region, along: Along, span: int) -> Miss:
-    """That region `t` is `PLAIN`, and what allocation, or part of it, a matrix descriptor names."""
+    """The miss for region `t` whose layout is `PLAIN`, with the allocation, or the part of it, that would have a descriptor."""
     if span and len(along.at) > 1 and along.at[1] - along.at[0] == t.dtype.nbytes and any(begin % span for begin in along.begins):
         words = (f"begins inside of the {span // t.dtype.nbytes} elements of a row of the swizzle and goes on beyond them: begin it at a multiple of "
                  "so many, or give its allocation a narrower swizzle")
@@ -118,8 +120,10 @@ def _plain(t: Region, along: Along, span: int) -> Miss:
 
 
 def _along(digits: list[tuple[int, int]], start, extent: int, divisor: Callable) -> Along | None:
-    """`extent` elements of a dimension of (extent, stride in bytes) `digits`, from `start` on, a number or what is known at run time;
-    None where they lie otherwise for one start than for another, or leave the dimension."""
+    """Elements [start, start + extent) of a dimension with the digits (extent, stride in bytes) `digits`; `start` may be a run-time value.
+
+    None if the offsets within the region differ between possible starts, or if the region may leave the dimension.
+    """
     at = np.array(offsets(digits))
     last = len(at) - extent
     possible = [start] if isinstance(start, int) else range(0, last + 1, divisor(start) or len(at))

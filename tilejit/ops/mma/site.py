@@ -1,4 +1,4 @@
-"""What the variants of a matrix product are asked about: the operands, the execution scope, the target."""
+"""The site of a matrix product, on which the needs of its variants are tested: the operands, the execution scope, the target."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from ..copy_async.site import alignment
 
 @dataclass(frozen=True)
 class MmaSite:
-    """One call of mma_async: ``acc[m, n] (+)= a[m, k] * b[k, n]``. `a` and `b` are types of tiles or regions; `trans_a`
-    says that the operand is given as [k, m], `trans_b` as [n, k]; `negate` that the product is subtracted. `g` answers divisors
-    and bounds of the starts."""
+    """One call of dot or mma_async: ``acc[m, n] (+)= a[m, k] @ b[k, n]``.
+
+    `a` and `b` are types of tiles or regions, given as [k, m] with `trans_a` and as [n, k] with `trans_b`. With `negate`, the product
+    is subtracted. `g` answers divisors and bounds of the starts.
+    """
 
     a: Tile | Region
     b: Tile | Region
@@ -66,11 +68,11 @@ class MmaSite:
 
     @property
     def warpgroup_scope(self) -> bool:
-        """Whether the scope is whole warpgroups."""
+        """Whether the scope consists of whole warpgroups."""
         return self.scope in ("cta", "warpgroup") and self.threads % 128 == 0
 
     def searched(self, key: str, search):
-        """The result of `search()`, which the needs and the plan share."""
+        """The memoised result of `search()`, which the needs and the plan share."""
         memo = self.__dict__.setdefault("_searched", {})
         if key not in memo:
             memo[key] = search()
@@ -78,7 +80,7 @@ class MmaSite:
 
 
 def checked_options(g: Builder, acc, a: Value, b: Value, dtype: DType, precision, trans_a, trans_b) -> None:
-    """CompilationError for an accumulator or an option that no product of tiles takes."""
+    """CompilationError for an accumulator or an option that no product into registers accepts."""
     if acc is not None and (not isinstance(type_of(acc), Tile) or acc.type.dtype != dtype):
         raise g.error(f"the accumulator is a tile of {dtype}, or None, not {describe(acc)}")
     checked_precision(g, precision, a, b)
@@ -88,7 +90,7 @@ def checked_options(g: Builder, acc, a: Value, b: Value, dtype: DType, precision
 
 
 def checked_precision(g: Builder, precision, a: Value, b: Value) -> None:
-    """CompilationError for a precision that there is not, or that operands of these dtypes do not have."""
+    """CompilationError for an unknown precision, or one that does not apply to the dtypes of the operands."""
     if precision not in (None, "tf32"):
         raise g.error(f"precision is None or 'tf32', not {precision!r}")
     for name, x in (("a", a), ("b", b)):
@@ -97,7 +99,7 @@ def checked_precision(g: Builder, precision, a: Value, b: Value) -> None:
 
 
 def product_shape(g: Builder, acc: Value | None, a: Value, b: Value, trans_a: bool, trans_b: bool) -> tuple[int, int, int]:
-    """(m, n, k) of ``acc + a @ b``. CompilationError where the shapes do not fit."""
+    """(m, n, k) of ``acc + a @ b``. CompilationError if the shapes do not match."""
     m, k = a.type.shape[::-1] if trans_a else a.type.shape
     k2, n = b.type.shape[::-1] if trans_b else b.type.shape
     if k != k2:
@@ -112,7 +114,7 @@ def _where(x: Tile | Region) -> str:
 
 
 def bare(form, bound: dict) -> str:
-    """The text of an instruction inside an asm of one's own, whose operands `$n` are named in `bound`."""
+    """The text of an instruction for use within a larger asm statement; `bound` names its operands, whose `$n` refer to that statement."""
     def marked(x):
         if isinstance(x, list):
             return [marked(v) for v in x]

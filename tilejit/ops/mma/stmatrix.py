@@ -1,8 +1,8 @@
-"""stmatrix: a tile in the layout of a fragment, stored to shared memory in 8 by 8 matrices of 32-bit quarters of rows (sm_90 and later).
+"""stmatrix: stores a tile in the layout of an mma fragment to shared memory, as matrices of 8 rows of 16 bytes (sm_90 and later).
 
-A plan of ``tile.store``: a warp stores four matrices with an instruction, of 16-bit elements 16 rows by 16 columns, where plain
-stores would take four, or eight where memory is contiguous along the rows (``.trans``). PTX ISA, "Warp-level matrix store
-instruction: stmatrix".
+A plan of ``tile.store``. One instruction of a warp stores up to four matrices, such as 16 rows by 16 columns of 16-bit elements, for
+which plain stores take four instructions, or eight if memory is contiguous along the rows (``.trans``). PTX ISA, "Warp-level matrix
+store instruction: stmatrix".
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from .matrices import Matrices
 
 
 class StMatrix(Matrices):
-    """A tile that stmatrix stores."""
+    """The plan of a store by stmatrix."""
 
 
 def plan_matrices(g, call) -> StMatrix | None:
-    """The plan of a store that stmatrix can make; None for any other."""
+    """The plan of a store if stmatrix can do it, else None."""
     t = type_of(call.args[1])
     if call.args[2] is not None or architecture(g.target) < 90 or isinstance(t, Tile) and t.layout.replicas:
         return None

@@ -1,9 +1,9 @@
-"""tcgen05: a matrix product on the tensor cores of sm_100a and sm_103a, into tensor memory, started by one thread.
+"""tcgen05: matrix products into tensor memory, each started by one thread (sm_100a and sm_103a).
 
-A comes from shared memory by a matrix descriptor or from tensor memory, B from shared memory. With block-scaled kinds each block
-of 32 or 16 elements along k of a row of A, or of a column of B, is multiplied by a factor in tensor memory. With ``cta_group=2``
-one thread starts the product of a pair of CTAs: each has its own rows of A and of the accumulator, and half of the columns of B.
-PTX ISA, "tcgen05.mma".
+A is read from tensor memory, or from shared memory by a matrix descriptor; B from shared memory. Block-scaled kinds multiply each
+block of 32 or 16 elements along k, of a row of A or a column of B, by a scale factor in tensor memory. With ``cta_group=2``, one
+thread starts the product of a pair of CTAs: each has its own rows of A and of the accumulator, and half of the columns of B. PTX ISA,
+"tcgen05.mma".
 """
 
 from __future__ import annotations
@@ -31,8 +31,12 @@ from .tcgen05_site import TensorSite
 
 @dataclass(frozen=True)
 class Plan:
-    """`steps` instructions along k. `a` and `b` are descriptors with the bytes from one step to the next; `a` is None where A is
-    in tensor memory, `a_step` columns a step. `scale_columns` are, for each step, the columns from where either's scale factors begin."""
+    """`steps` instructions along k.
+
+    `a` and `b` are descriptors with the byte offset of each step. `a` is None if A is in tensor memory, where a step is `a_step`
+    columns. For each step, `ids` are the byte selectors of the scale factors of (A, B) in the instruction descriptor, and
+    `scale_columns` the columns from the start of these factors.
+    """
 
     kind: str
     qualifier: str
@@ -52,7 +56,7 @@ class Plan:
         return self.steps
 
     def idesc(self, step: int) -> int:
-        """The instruction descriptor of a step."""
+        """The 32-bit instruction descriptor of a step."""
         return replace(self.instruction, scale_ids=self.ids[step]).bits if self.ids else self.instruction.bits
 
     @staticmethod
@@ -64,7 +68,7 @@ class Plan:
 # -- what the needs and the plan share -------------------------------------------------------------------------------------
 
 def matrix(s: TensorSite, name: str) -> Derived | Miss:
-    """The descriptor of operand `name` in shared memory, or why none names it."""
+    """The matrix descriptor of operand `name` in shared memory, or the reason why there is none."""
     k_first, mn = (s.trans_a, s.m) if name == "a" else (not s.trans_b, s.n)
     return s.searched(name, lambda: shared_matrix(getattr(s, name), s.starts[name], k_first, mn, s.aligned[name], s.g.divisor))
 
@@ -89,7 +93,7 @@ def _types(s: TensorSite) -> bool | str:
 
 
 def _half(s: TensorSite) -> bool | str:
-    """float16 sums are of float16 and smaller."""
+    """Whether the sums are float32 if an operand is bfloat16; float16 sums exist for float16 and narrower floats."""
     return s.acc.dtype.name != "float16" or "bf16" not in s.types or "float16 from bf16"
 
 
@@ -210,7 +214,7 @@ def plan(s: TensorSite) -> Plan:
 # -- emission --------------------------------------------------------------------------------------------------------------
 
 def emit(e, plan: Plan, call, acc, a, b, accumulate, scale_a=None, scale_b=None):
-    """Every instruction in one asm, with its descriptors; the first adds to the accumulator if `accumulate`."""
+    """Emit all instructions in one asm statement. The first adds to the accumulator if `accumulate`, the others always do."""
     inputs: list = []
 
     def operand(v) -> str:
@@ -248,7 +252,7 @@ VARIANT = Variant("tcgen05", plan=plan, emit=emit, simulate=simulate, needs=NEED
 
 @op("writes", attrs=("trans_a", "trans_b", "kind", "types", "block", "options"), variants=(VARIANT,))
 def tensor_mma(acc, a, b, accumulate, scale_a=None, scale_b=None, *, trans_a, trans_b, kind, types, block, options):
-    """Start ``acc + a @ b``, or ``a @ b`` where not `accumulate`, into tensor memory."""
+    """Start ``acc + a @ b``, or ``a @ b`` if `accumulate` is false, into the accumulator `acc` in tensor memory."""
 
 
 @tensor_mma.infer
@@ -264,7 +268,7 @@ tensor_mma.emit(lambda e, call, *args: call.choice.lowering.emit(e, call.choice.
 
 
 def product(g: Builder, acc, a, b, trans_a, trans_b, dtype, precision, options, accumulate, kind, scale_a, scale_b, block):
-    """``tile.mma_async`` into tensor memory."""
+    """Implement ``tile.mma_async`` for an accumulator in tensor memory; returns `acc`."""
     if options["variant"] not in (None, "tcgen05"):
         raise g.error(f"a product into tensor memory is the variant tcgen05, not {options['variant']!r}")
     for name, flag in (("trans_a", trans_a), ("trans_b", trans_b)):
@@ -288,7 +292,7 @@ def product(g: Builder, acc, a, b, trans_a, trans_b, dtype, precision, options, 
 
 
 def _factors(g: Builder, scale_a, scale_b, block: int | None) -> list[Value]:
-    """Both matrices of scale factors, or none."""
+    """The scale factors of A and B, or an empty list. CompilationError if only one is given or their dtype is wrong."""
     scales = [_operand(g, s, n, ("tmem",)) for s, n in ((scale_a, "scale_a"), (scale_b, "scale_b")) if s is not None]
     if len(scales) == 1:
         raise g.error("scale_a= and scale_b= go together")
@@ -301,7 +305,7 @@ def _factors(g: Builder, scale_a, scale_b, block: int | None) -> list[Value]:
 
 
 def _kind_of(g: Builder, kind: str | None, types: tuple[str, str], operands: tuple[Value, Value], scales: list[Value], block: int | None) -> str:
-    """The instruction's kind: the one that is asked for, else what the element types and the scale factors make it."""
+    """The instruction's kind: `kind`, or by default the one that follows from the element types and the scale factors."""
     packed = all(v.type.dtype.name == "float4_e2m1fn" for v in operands)
     by_16 = block == 16 or bool(scales) and scales[0].type.dtype.name == "float8_e4m3fn"
     kind = kind or natural(*types, bool(scales), packed, by_16)
@@ -315,7 +319,7 @@ def _kind_of(g: Builder, kind: str | None, types: tuple[str, str], operands: tup
 
 
 def _condition(g: Builder, accumulate) -> Const | Value:
-    """Whether the product is added to the accumulator, known at compile time or at run time."""
+    """`accumulate` as a bool operand, constant or not. CompilationError for anything but a condition."""
     if isinstance(accumulate, bool):
         return Const(accumulate, bool_)
     if not isinstance(type_of(accumulate), Scalar) or type_of(accumulate).dtype.is_float:
@@ -337,7 +341,7 @@ def _operand(g: Builder, x, name: str, scopes: tuple[str, ...]) -> Value:
 
 
 def _element_types(g: Builder, a: Value, b: Value) -> tuple[str, str]:
-    """PTX's names of the operands' element types."""
+    """The PTX names of the operands' element types. CompilationError for a dtype that the tensor cores do not multiply."""
     own = tuple(TYPES.get(x.type.dtype.name) for x in (a, b))
     if None in own:
         dtype = (a, b)[own.index(None)].type.dtype

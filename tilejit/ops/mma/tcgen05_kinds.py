@@ -1,4 +1,4 @@
-"""The kinds of ``tcgen05.mma``: element types, what an instruction multiplies, and the instruction descriptor.
+"""The kinds of ``tcgen05.mma``, their element types and extents, and the instruction descriptor.
 
 PTX ISA, "Matrix Shape" and "Instruction descriptor" (9.7.16.2.1, 9.7.16.4.2).
 """
@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-K_BYTES = 32  # of a row of either operand that one instruction takes, as it lies in memory
+K_BYTES = 32  # bytes in memory along k that one instruction takes of each operand
 
-# PTX's names of element types, with their number in the instruction descriptor, and the dtypes of buffers that hold them.
+# PTX names of element types with their codes in the instruction descriptor, and (TYPES) the dtypes of buffers that hold them.
 HALF = {"f16": 0, "bf16": 1}
 EIGHT = {"e4m3": 0, "e5m2": 1, "e2m3": 3, "e3m2": 4, "e2m1": 5}
 TYPES = {"float16": "f16", "bfloat16": "bf16", "float32": "tf32", "float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2", "int8": "s8", "uint8": "u8",
@@ -20,9 +20,11 @@ ACCUMULATORS = {"float16": 0, "float32": 1, "int32": 2}
 
 @dataclass(frozen=True)
 class Kind:
-    """`types`: number in the descriptor by name; `k` elements in an instruction; `accumulators` that it may have; whether it
-    `transposes` operands and `negates` A, as those of floats do. Block-scaled kinds have `scales`: {block size: (scales along k in an instruction,
-    qualifier, types of scale)}."""
+    """A kind: the codes of its element `types` in the descriptor, the elements `k` that one instruction takes, its `accumulators`, and
+    whether it can transpose operands (`transposes`) and negate A (`negates`).
+
+    `scales`, for block-scaled kinds, is {block size: (scale factors along k per instruction, qualifier, types of the factors)}.
+    """
 
     name: str
     types: dict[str, int]
@@ -47,8 +49,11 @@ KINDS = {k.name: k for k in (
 
 
 def natural(a: str, b: str, scaled: bool, packed: bool = False, fine: bool = False) -> str | None:
-    """The kind that multiplies these types; None where there is none, or several. `packed` elements of 4 bits lie in pairs, and
-    their factors are `fine`: for blocks of 16, or no powers of two."""
+    """The kind that multiplies these types by default; None if there is none.
+
+    `scaled`: there are scale factors. `packed`: both operands are packed 4-bit elements. `fine`: the factors are for blocks of 16, or
+    are not powers of two.
+    """
     if packed:
         return ("mxf4nvf4" if fine else "mxf4") if scaled else None
     for name in ("f16", "tf32", "i8") if not scaled else ():
@@ -61,7 +66,10 @@ def natural(a: str, b: str, scaled: bool, packed: bool = False, fine: bool = Fal
 
 @dataclass(frozen=True)
 class Instruction:
-    """The fields of an instruction descriptor. A is `negated`; `scale_ids` say which byte of a word of scale factors the instruction begins at."""
+    """The fields of an instruction descriptor.
+
+    `negated` negates A. `scale_ids` are, for (A, B), the byte within a 32-bit column at which the instruction's scale factors start.
+    """
 
     kind: str
     m: int
@@ -77,7 +85,7 @@ class Instruction:
 
     @property
     def bits(self) -> int:
-        """The 32 bits."""
+        """The descriptor's 32 bits."""
         kind = KINDS[self.kind]
         common = kind.types[self.a] << 7 | kind.types[self.b] << 10 | self.negated << 13 | self.trans_a << 15 | self.trans_b << 16 | self.n >> 3 << 17
         if kind.scales is None:
@@ -86,7 +94,7 @@ class Instruction:
 
     @staticmethod
     def decoded(bits: int, kind: str) -> "Instruction | str":
-        """What 32 bits say to an instruction of a kind; a string says what is illegal in them."""
+        """Decode the 32 bits for an instruction of `kind`, or return a string that says what is illegal in them."""
         t = KINDS[kind]
         wide = 7 if kind not in ("mxf4", "mxf4nvf4") else 3
         names = [next((name for name, code in t.types.items() if code == number), None) for number in (bits >> 7 & 7, bits >> 10 & wide)]
@@ -105,7 +113,10 @@ class Instruction:
 
 
 def columns_allowed(kind: str, cta_group: int, n: int, byte_wide_transposed: bool) -> bool | str:
-    """Whether an instruction has `n` columns (PTX ISA, tables 39 and 52)."""
+    """Whether an instruction can have `n` columns (PTX ISA, tables 39 and 52), else a string with those that it can have.
+
+    `byte_wide_transposed`: B has 8-bit elements and is contiguous along n.
+    """
     few = (8, 24) if kind == "i8" and cta_group == 1 and not byte_wide_transposed else ()
     step = 8 * cta_group * (2 if kind == "i8" else 1)
     if byte_wide_transposed:
@@ -116,5 +127,5 @@ def columns_allowed(kind: str, cta_group: int, n: int, byte_wide_transposed: boo
 
 
 def accumulator_lanes(m: int, cta_group: int) -> tuple[str, int]:
-    """The datapath of an accumulator, and its rows in each CTA (PTX ISA, "Data Path Layout Organization")."""
+    """(datapath letter, rows in each CTA) of an accumulator of `m` rows (PTX ISA, "Data Path Layout Organization")."""
     return {(128, 1): ("D", 128), (64, 1): ("F", 64), (256, 2): ("A", 128), (128, 2): ("B", 64)}[m, cta_group]

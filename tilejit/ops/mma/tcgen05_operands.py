@@ -1,4 +1,4 @@
-"""Where the operands of a ``tcgen05.mma`` lie: the accumulator, A in tensor memory, scale factors. Each must lie as the hardware takes it.
+"""The tensor-memory layouts that ``tcgen05.mma`` requires of its accumulator, of A and of scale factors, and checks of them.
 
 PTX ISA, "Data Path Layout Organization" and "Block Scaling" (9.7.16.10.5, 9.7.16.10.7).
 """
@@ -14,9 +14,11 @@ from ..tmem.fragments import digits_of
 
 
 def scale_layout(rows: int, chunks: int) -> TileLayout:
-    """Where scale factors lie in tensor memory: [rows, chunks] bytes, the factor of each row (of A, or column of B) and each block
-    along k. Row i is in lane i % 32, in the column after the ones of the rows before; four blocks along k share a column, and
-    each warp's lanes hold a copy. `rows` is a multiple of 32, `chunks` of 4 (or 1, 2, 3)."""
+    """The layout in tensor memory of scale factors [rows, chunks], one byte for each row of A (or column of B) and each block along k.
+
+    `rows` is a multiple of 32, `chunks` is 1, 2, 3 or a multiple of 4. Row i is in lane i % 32; each further 32 rows take the next
+    column. Four blocks along k share a column. The 32 lanes of each warp hold a copy.
+    """
     rows, chunks = whole(rows), whole(chunks)
     if rows % 32 or rows < 32 or chunks < 1 or (chunks > 4 and chunks % 4):
         raise CompilationError(f"scale factors are for a multiple of 32 rows and 1, 2, 3 or a multiple of 4 blocks, not {rows} and {chunks}")
@@ -27,8 +29,10 @@ def scale_layout(rows: int, chunks: int) -> TileLayout:
 
 
 def places(t: Region, starts: tuple, divisor) -> tuple[dict[str, list], dict] | str:
-    """For either axis of tensor memory the places of the region's rows and of its columns, relative to its first element:
-    {axis: [of each row], [of each column]}, and where it begins. A string says what is in the way."""
+    """({axis: [offsets of the region's rows, offsets of its columns]}, offset of the region by axis), or a string that says why not.
+
+    The axes are TLane and TCol; offsets of rows and columns are relative to the region's first element.
+    """
     read = digits_of(t, starts, divisor)
     if isinstance(read, str):
         return read
@@ -49,7 +53,10 @@ def _walked(digits: list[tuple[int, int]]) -> list[int]:
 
 
 def lies_as(t: Region, starts: tuple, divisor, layout: TileLayout, what: str) -> bool | str:
-    """Whether a region of [rows, columns] lies as `layout` says, from a whole column of 32 bits on; or what was found."""
+    """Whether a region [rows, columns] has the layout `layout` and starts at a whole column of 32 bits, in lane 0 or (if it fits) 16.
+
+    `what` names the layout in the string that says what was found instead.
+    """
     mine = places(t, starts, divisor)
     if isinstance(mine, str):
         return mine
@@ -68,17 +75,17 @@ def lies_as(t: Region, starts: tuple, divisor, layout: TileLayout, what: str) ->
 
 
 def first_lane(t: Region, starts: tuple, divisor) -> int:
-    """Where a region begins that lies as the hardware takes it."""
+    """The lane in which a region starts that `lies_as` has accepted."""
     return digits_of(t, starts, divisor)[1].get("TLane", 0)
 
 
 def accumulator_layout(datapath: str, columns: int, dtype) -> TileLayout:
-    """The datapath's layout for elements of `dtype`, each of which has a column of 32 bits."""
+    """The layout of a datapath ("D", "F", ...) for elements of `dtype`, each of which has a 32-bit column of its own."""
     layout, per = tmem_datapath(datapath, columns), 32 // dtype.bits
     return TileLayout([(n, s * per if a == axis.TCol else s, a) for n, s, a in layout.shards])
 
 
 def a_layout(datapath: str, k: int) -> TileLayout:
-    """A in tensor memory: rows in the accumulator's lanes, elements side by side."""
+    """The layout of A in tensor memory: its rows in the lanes of the accumulator, the elements of a row contiguous."""
     rows = tmem_datapath(datapath, 8)
     return TileLayout([*(s for s in rows.shards if s[2] == axis.TLane), (k, 1, axis.TCol)])

@@ -1,4 +1,4 @@
-"""What tcgen05 is asked about: the operands of one product into tensor memory, the execution scope, the target."""
+"""The site of a tcgen05 product, on which its needs are tested: the operands, the execution scope, the target."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ from .tcgen05_kinds import KINDS
 
 @dataclass(frozen=True)
 class TensorSite:
-    """One product: ``acc[m, n] (+)= a[m, k] @ b[k, n]``, of the CTA's own parts. Elements of less than 8 bits are counted as they
-    lie: `per_byte` of them in each byte. `negate`: the product is subtracted."""
+    """One product, ``acc[m, n] (+)= a[m, k] @ b[k, n]``, with the operands of this CTA.
+
+    The last dimension of regions of packed elements counts bytes, as everywhere. With `negate`, the product is subtracted. `starts`
+    and `aligned` map the names of operands to their regions' starts and to the alignment of shared buffers in bytes.
+    """
 
     acc: Region
     a: Region
@@ -72,16 +75,16 @@ class TensorSite:
 
     @property
     def columns(self) -> int:
-        """Of the whole product: those of both CTAs' B."""
+        """The columns of the whole product: those of B in both CTAs of a pair."""
         return self.n * self.cta_group
 
     @property
     def rows(self) -> int:
-        """Of the whole product."""
+        """The rows of the whole product, in both CTAs of a pair."""
         return self.m * self.cta_group
 
     def searched(self, key: str, search):
-        """The result of `search()`, which the needs and the plan share."""
+        """The memoised result of `search()`, which the needs and the plan share."""
         memo = self.__dict__.setdefault("_searched", {})
         if key not in memo:
             memo[key] = search()

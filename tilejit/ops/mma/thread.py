@@ -1,4 +1,4 @@
-"""Products that threads make by themselves: each the sums of its own elements, operands read from shared memory."""
+"""Products without tensor cores: each thread computes its own elements of the result from operands in shared memory."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from ...types import Tile
 from ..casts import cast_array
 from ..regions import coordinates
 
-WRITTEN_OUT = 128  # multiplications of a thread written out; more of them become a loop over k, which is as fast on Hopper
+WRITTEN_OUT = 128  # multiplications per thread to unroll at most; more become a loop over k, which is as fast on Hopper
 
 
 @op("reads", attrs=("trans_a", "trans_b", "dtype"), collective=True)
 def thread_product(acc, a, b, trans_a, trans_b, dtype):
-    """``acc + a @ b`` of matrices in shared memory."""
+    """``acc + a @ b`` of matrices in shared memory, by multiply-adds of each thread."""
 
 
 @thread_product.infer
@@ -29,7 +29,7 @@ def _layout(assigner, call, types):
 
 @dataclass(frozen=True)
 class Plan:
-    """How many multiplications each thread writes out."""
+    """The number of multiplications that each thread executes."""
 
     instructions: int
 
@@ -52,7 +52,7 @@ def _(m, call, acc, a, b):
 
 @thread_product.emit
 def _(e, call, acc, a, b):
-    """For each k the thread's elements of a's column and of b's row, then a multiplication and an addition for each sum."""
+    """For each k, load the thread's elements of that column of a and that row of b, then multiply and add for each sum."""
     t = call.result.type
     thread = [e.thread_coordinate(t, d) for d in (0, 1)]
     at = [e.register_coordinates(t, r) for r in range(e.registers(t))]
@@ -67,7 +67,7 @@ def _(e, call, acc, a, b):
 
 
 def _element(e, region, k_first: bool, i, k: int, t: Tile, dim: int):
-    """Element (i, k) of an operand in the result's dtype, 0 beyond the tile's extent."""
+    """Emit element (i, k) of an operand, cast to the result's dtype; 0 beyond the tile's extent."""
     source = region.type.dtype
     places = (k, i) if k_first else (i, k)
     full = list(region.starts)

@@ -1,7 +1,7 @@
-"""``mma.sync``: the product that the warps of a scope make of register tiles in the fragments' layouts (sm_80 and later).
+"""``mma.sync``: products of register tiles that have the layouts of mma fragments, by the warps of a scope (sm_80 and later).
 
-PTX ISA, "Matrix multiply-accumulate operation using mma instruction". What a fragment holds beyond the operands' extents is
-left out of the product by zeros along k, and out of the result by its shape.
+Fragments may extend beyond the operands: along k they are filled with zeros there, and along m and n the surplus is not part of the
+result. PTX ISA, "Matrix multiply-accumulate operation using mma instruction".
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from ...layout import TileLayout
 from ...layout.fragments import mma_fragment
 from ...types import Tile
 
-# bits of an operand's element -> (fragments, rows, columns and k of an instruction)
+# bits of an operand's elements -> (shape of the instruction; its m, n and k)
 SHAPES = {8: ("m16n8k32", 16, 8, 32), 16: ("m16n8k16", 16, 8, 16), 32: ("m16n8k8", 16, 8, 8), 64: ("m8n8k4", 8, 8, 4)}
 NAMES = {"float16": "f16", "bfloat16": "bf16", "float32": "tf32", "float64": "f64", "float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2",
          "int8": "s8", "uint8": "u8", "int32": "s32"}
 FLOATS8 = ("float8_e4m3fn", "float8_e5m2")
 INTS8 = ("int8", "uint8")
-MULTIPLY_FLOATS8 = (89, 120)  # architectures that multiply float8 by warps
+MULTIPLY_FLOATS8 = (89, 120)  # architectures whose hardware executes mma.sync of float8
 
 
 def results_of(a: str, b: str) -> tuple[str, ...]:
-    """The accumulators that an instruction has for operands of these dtypes; none where there is no instruction."""
+    """The dtypes of accumulators that instructions have for operands of these dtypes; empty if there is no instruction."""
     if a in FLOATS8 and b in FLOATS8:
         return "float32", "float16"
     if a in INTS8 and b in INTS8:
@@ -36,8 +36,10 @@ def results_of(a: str, b: str) -> tuple[str, ...]:
 
 
 def multiplied_as(dtype: DType, other: DType, target: str) -> DType:
-    """The dtype in which instructions of `target` multiply elements of `dtype` by those of `other`, one that holds both exactly: float8 is
-    the other of 16 bits, and float16 before sm_89; float16 by bfloat16 are tf32."""
+    """The dtype to which elements of `dtype` are converted, exactly, to be multiplied by those of `other` on `target`.
+
+    float8 becomes the other dtype if that is a 16-bit float, and float16 before sm_89; float16 by bfloat16 are multiplied as tf32.
+    """
     if dtype.name in FLOATS8:
         early = target in ("sm_80", "sm_86")
         return other if other in (float16, bfloat16) else float16 if early and other.name in FLOATS8 else dtype
@@ -52,18 +54,20 @@ def instruction(a: str, b: str, result: str) -> str:
 
 
 def words_of(bits: int, result_bits: int) -> dict[str, int]:
-    """How many registers of a thread the operands of an instruction take."""
+    """The number of registers per thread of each operand of an instruction; `bits` and `result_bits` are those of the elements."""
     _, m, n, k = SHAPES[bits]
     held = m * n * result_bits // (32 * max(32, result_bits))
     return {"d": held, "a": m * k * bits // (32 * max(32, bits)), "b": n * k * bits // (32 * max(32, bits)), "c": held}
 
 
-# -- which warp multiplies what ------------------------------------------------------------------------------------------------
+# -- division among warps ------------------------------------------------------------------------------------------------------
 
 @lru_cache(maxsize=1024)
 def arrangement(shape: tuple[int, int], warps: int, bits: int, rows: bool) -> tuple[int, int]:
-    """How many warps share the rows and the columns of the result: the fewest instructions for each, then the fewest
-    elements of the operands. `rows` asks for whole rows in a warp where that takes no more instructions."""
+    """(warps along the rows, warps along the columns) of the result: fewest instructions per warp, then fewest operand elements.
+
+    `rows` prefers whole rows in a warp if that takes no more instructions.
+    """
     _, m, n, _ = SHAPES[bits]
     best = None
     for down in (w for w in range(1, warps + 1) if warps % w == 0):
@@ -75,7 +79,7 @@ def arrangement(shape: tuple[int, int], warps: int, bits: int, rows: bool) -> tu
 
 
 def fragment(t: Tile, operand: str, bits: int, warps: tuple[int, int], transposed: bool = False) -> Tile:
-    """The tile as the instruction takes operand "a", "b" or "c"; `transposed` where its dimensions stand the other way."""
+    """The tile type in the fragment layout of operand "a", "b" or "c"; `transposed` if the tile's two dimensions are swapped."""
     kind = SHAPES[bits][0]
     layout, domain = mma_fragment(kind, operand, t.shape[::-1] if transposed else t.shape, warps)
     if transposed:
@@ -88,7 +92,10 @@ def fragment(t: Tile, operand: str, bits: int, warps: tuple[int, int], transpose
 
 @op("pure", attrs=("trans_a", "trans_b", "dtype", "k", "a_at", "b_at", "warps"), collective=True)
 def mma_(acc, a, b, trans_a, trans_b, dtype, k, a_at, b_at, warps):
-    """``acc + a @ b`` of register tiles, over `k` elements from `a_at` on of a and from `b_at` on of b, by (m, n) `warps`."""
+    """``acc + a @ b`` of register tiles, over `k` elements along k from `a_at` on in a and from `b_at` on in b.
+
+    `warps` is the number of warps along (m, n).
+    """
 
 
 @mma_.infer
@@ -112,8 +119,10 @@ mma_.rules["free"] = False
 
 @dataclass(frozen=True)
 class Plan:
-    """`m_tiles` by `n_tiles` results of the instruction in each warp, by `steps` along k, of which a has `a_steps` from
-    `a_first` on and b likewise; `bits` of an element of the operands, in words of 32 or of 64."""
+    """Each warp computes `m_tiles` by `n_tiles` results of the instruction, in `steps` steps along k.
+
+    Tile a holds `a_steps` such steps, of which those from `a_first` on are used; `b_steps` and `b_first` are likewise for b.
+    """
 
     instruction: str
     m_tiles: int
@@ -154,8 +163,8 @@ def _(m, call, acc, a, b):
 
 @mma_.emit
 def _(e, call, acc, a, b):
-    """The result's words of 32 bits (of 64 for float64) go from instruction to instruction; k is the outer loop, so that
-    consecutive instructions do not wait for each other."""
+    """Emit the instructions. k is the outer loop, so that consecutive instructions accumulate in different registers and do not wait
+    for each other. The sums stay 32-bit words (64-bit for float64) until the last of them."""
     plan, t = call.choice.plan, call.result.type
     left = _words(e, call.args[1].type, _without_ghosts(e, call.args[1].type, a, 0 if call.attrs["trans_a"] else 1))
     right = _words(e, call.args[2].type, _without_ghosts(e, call.args[2].type, b, 1 if call.attrs["trans_b"] else 0))
@@ -174,7 +183,7 @@ def _(e, call, acc, a, b):
 
 
 def _multiplied(e, call, a: list, b: list, c: list, mnemonic: str = "") -> list:
-    """One instruction, that of the plan or another, on its words."""
+    """Emit one instruction, by default the plan's, on the words of its operands; returns the words of the result."""
     text, first = mnemonic or call.choice.plan.instruction, 0
     for words in (c, a, b, c):
         text += f"{',' if first else ''} {{{', '.join(f'${first + i}' for i in range(len(words)))}}}"
@@ -183,15 +192,18 @@ def _multiplied(e, call, a: list, b: list, c: list, mnemonic: str = "") -> list:
 
 
 def _of_halves(e, call) -> bool:
-    """Whether float8 is multiplied as float16: on sm_90 and sm_100 ptxas makes the instructions of float8 of the same conversions
-    and products, but of the upper half of a word that it knows, such as zeros beyond a ragged k, it may convert another number
-    (13.0 and 13.5, ``F2FP.F16.E4M3.UNPACK_B`` of an immediate: 29 zeros along k gave 4096 on an H200)."""
+    """Whether float8 is multiplied by instructions of float16, to avoid an error of ptxas.
+
+    On architectures such as sm_90 and sm_100, ptxas expands the float8 instructions to the same conversions and float16 products. But if
+    it knows the upper half of a word (zeros beyond a ragged k), it may convert a wrong number: ptxas 13.0 and 13.5,
+    ``F2FP.F16.E4M3.UNPACK_B`` of an immediate; 29 zeros along k gave 4096 on an H200.
+    """
     return call.args[1].type.dtype.name in FLOATS8 and e.architecture not in MULTIPLY_FLOATS8
 
 
 def _multiplied_halves(e, call, a: list, b: list, c: list) -> list:
-    """The products of the first two of the four elements of each word, then those of the last two. Each is a product of
-    float16, which holds every float8, over half of k."""
+    """Emit a float8 product as two float16 products (float16 holds every float8 exactly), each over half of k: that of the first two
+    of the four elements of each word, and that of the last two."""
     mnemonic = instruction("float16", "float16", call.result.type.dtype.name)
     left, right = ([_float16_pairs(e, x, arg.type.dtype.name) for x in words] for words, arg in ((a, call.args[1]), (b, call.args[2])))
     for half in range(2):
@@ -200,19 +212,20 @@ def _multiplied_halves(e, call, a: list, b: list, c: list) -> list:
 
 
 def _float16_pairs(e, word, name: str) -> list:
-    """Four float8 of a word as two words of float16. The upper half is shifted down first: ptxas converts it in place otherwise."""
+    """Convert a word of four float8 to two words of float16. A shift of the upper half keeps ptxas from converting it in place, which is
+    where the error of `_of_halves` is."""
     low = f"{{ .reg .b16 low; mov.b32 {{low, _}}, $1; cvt.rn.f16x2.{NAMES[name]}x2 $0, low; }}"
     high = low.replace("{ .reg", "{ .reg .b32 t; shr.b32 t, $1, 16; .reg").replace("_}, $1", "_}, t")
     return e.cached(("float16 pairs", word.text, name), lambda: [e.asm(text, [word.dtype], [word], pure=True)[0] for text in (low, high)])
 
 
 def _words(e, t: Tile, values: list, operand: bool = True) -> list:
-    """A tile's registers as the instruction takes them: words of 32 bits, but float32 results and float64 as they are."""
+    """The registers of a tile as the instruction takes them: packed to 32-bit words, except float64 and 32-bit results, which stay."""
     return values if t.dtype.bits == 64 or not operand and t.dtype.bits == 32 else e.packed_words(values)
 
 
 def _without_ghosts(e, t: Tile, values: list, dim: int) -> list:
-    """The registers with zeros for what lies beyond the tile's extent along k."""
+    """The registers of an operand, with zeros for elements beyond the tile's extent along k, its dimension `dim`."""
     if t.domain[dim] == t.shape[dim]:
         return values
     zero, kept = e.const(0, t.dtype), []

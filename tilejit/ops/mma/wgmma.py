@@ -1,6 +1,7 @@
-"""wgmma: a warpgroup's asynchronous matrix product (sm_90a), B and perhaps A read from shared memory by descriptor.
+"""wgmma: asynchronous matrix products of warpgroups (sm_90a). B, and A unless it is in registers, are read from shared memory by
+descriptors.
 
-Each warpgroup of the scope multiplies its own rows: 64 of them with an instruction, which takes 32 bytes of k. PTX ISA,
+Each warpgroup of the scope multiplies its own rows. One instruction multiplies 64 rows by 32 bytes along k. PTX ISA,
 "wgmma.mma_async".
 """
 
@@ -19,7 +20,7 @@ from .descriptor import K_BYTES, Derived
 from .shared_matrix import innermost, missed, shared_matrix, sideways
 from .site import MmaSite, bare
 
-ROWS = 64  # of an instruction
+ROWS = 64  # rows per instruction
 PTX_TYPES = {"float16": "f16", "bfloat16": "bf16", "float32": "tf32", "float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2",
              "int8": "s8", "uint8": "u8"}
 ACCUMULATORS = {"float32": "f32", "float16": "f16", "int32": "s32"}
@@ -27,10 +28,10 @@ ACCUMULATORS = {"float32": "f32", "float16": "f16", "int32": "s32"}
 
 @dataclass(frozen=True)
 class Plan:
-    """`tiles` blocks of 64 rows for each warpgroup by `steps` along k. `a` is None where A comes from registers.
+    """Each warpgroup multiplies `tiles` blocks of 64 rows, in `steps` instructions along k.
 
-    `a_rows` is how far, in bytes, the rows of one warpgroup begin after those of the one before. `sign` is -1 where the products
-    are subtracted.
+    `a` is None if A comes from registers. `a_rows` is the distance in bytes from the rows of one warpgroup to those of the next.
+    `sign` is -1 if the products are subtracted.
     """
 
     instruction: str
@@ -49,7 +50,7 @@ class Plan:
 
 
 def accumulator(dtype: DType, shape: tuple, threads: int) -> Tile | None:
-    """The accumulator's type with its layout; None where it has none."""
+    """The type of an accumulator with the layout of wgmma; None if the shape and the number of threads have none."""
     try:
         return Tile(dtype, shape, *wgmma_accumulator(*shape, threads // 128)) if threads % 128 == 0 else None
     except CompilationError:
@@ -57,7 +58,7 @@ def accumulator(dtype: DType, shape: tuple, threads: int) -> Tile | None:
 
 
 def a_registers(dtype: DType, shape: tuple, threads: int) -> Tile | None:
-    """The type, with its layout, of A in registers; None where it has none."""
+    """The type of A in registers with the layout of wgmma; None if the shape and the number of threads have none."""
     try:
         return Tile(dtype, shape, *wgmma_a_registers(*shape, dtype.bits, threads // 128)) if threads % 128 == 0 else None
     except CompilationError:
@@ -67,13 +68,13 @@ def a_registers(dtype: DType, shape: tuple, threads: int) -> Tile | None:
 # -- what the needs and the plan share ---------------------------------------------------------------------------------------
 
 def matrix(s: MmaSite, name: str) -> Derived | Miss:
-    """The descriptor of operand `name` in shared memory, or why none names it."""
+    """The matrix descriptor of operand `name` in shared memory, or the reason why there is none."""
     t, starts, k_first, mn, align = (s.a, s.a_starts, s.trans_a, ROWS, s.a_align) if name == "a" else (s.b, s.b_starts, not s.trans_b, s.n, s.b_align)
     return s.searched(name, lambda: shared_matrix(t, starts, k_first, mn, align, s.g.divisor))
 
 
 def instruction(s: MmaSite) -> str:
-    """The mnemonic of the instruction for these types and this N."""
+    """The name of the instruction for these types and this n, as in the instruction table."""
     a, b = PTX_TYPES[s.a.dtype.name], PTX_TYPES[s.b.dtype.name]
     return (f"wgmma.mma_async.sync.aligned.m64n{s.n}k{K_BYTES // s.a.dtype.nbytes}.{ACCUMULATORS[s.dtype.name]}.{a}.{b}"
             + (".a_regs" if isinstance(s.a, Tile) else ""))
@@ -136,7 +137,7 @@ def plan(s: MmaSite) -> Plan:
 
 
 def _blocks_in_line(s: MmaSite) -> bool | str:
-    """The rows of each warpgroup begin as far after those of the one before, and inside them alike."""
+    """Whether the parts of A of consecutive warpgroups are equally spaced and have the same offsets within them."""
     if isinstance(s.a, Tile) or s.warpgroups == 1:
         return True
     rows, tiles = matrix(s, "a").rows, s.m // (ROWS * s.warpgroups)
@@ -150,10 +151,10 @@ NEEDS += (Need("rows of A at equal steps from one warpgroup to the next", _block
 # -- emission ----------------------------------------------------------------------------------------------------------------
 
 def emit(e, plan: Plan, call, acc, a, b, accumulate=None):
-    """The fence, then every instruction; the accumulator stays in its pinned registers.
+    """Emit the fence and all instructions; the accumulator stays in its pinned registers.
 
-    Descriptors are advanced inside the asm, and all before the first instruction: LLVM would make an `or` of an addition,
-    for which the assembler uses the same uniform registers again and again.
+    The descriptors of all instructions are computed inside the asm statement, before the first instruction. LLVM would turn the
+    additions into `or`, for which ptxas reuses the same uniform registers again and again.
     """
     pins, zero = e.accumulate(call)
     inputs: list = []
@@ -201,7 +202,7 @@ def _constants(form, plan: Plan) -> dict:
 # -- simulation --------------------------------------------------------------------------------------------------------------
 
 def simulate(m, plan: Plan, call, acc, a, b, accumulate=None):
-    """The bytes that the descriptors name, multiplied; operands in memory are read in the warpgroup's own time."""
+    """Simulate the product of the bytes that the descriptors address. They are read at once; for the detection of races, until the wait."""
     m.collective("mma_async")
     if accumulate is not None:
         acc = np.where(accumulate[:, :1, None], acc, 0).astype(acc.dtype)

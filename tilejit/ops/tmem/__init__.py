@@ -1,1 +1,1 @@
-"""Tensor memory: allocations, moves between it and registers, and the order of the operations on it."""
+"""Tensor memory: allocation, moves to and from registers, and the ordering of operations on it."""

@@ -1,4 +1,4 @@
-"""Allocations in tensor memory: 128 lanes of 512 columns of 32 bits for each CTA.
+"""Allocation of tensor memory, of which each CTA can have 128 lanes x 512 columns of 32 bits.
 
 PTX ISA, "Tensor Memory Allocation and Management Instructions".
 """
@@ -21,20 +21,20 @@ from ...types import Buffer
 from ..barriers import cluster_arrive, cluster_wait
 from ..shared import sync
 
-TARGETS = ("sm_100a", "sm_103a")  # the parts that have tensor memory
+TARGETS = ("sm_100a", "sm_103a")  # the targets that have tensor memory
 LANES, COLUMNS = 128, 512
 TENSOR_MEMORY = Need("tensor memory: sm_100a or sm_103a", lambda s: s.target in TARGETS or s.target, gate=True)
 
 
 def needs_tensor_memory(g: Builder, what: str) -> None:
-    """CompilationError for a target without tensor memory."""
+    """Raise CompilationError if the target has no tensor memory; `what` is the subject of the message."""
     if g.target not in TARGETS:
         raise g.error(f"{what} needs {' or '.join(TARGETS)}, and the target is {g.target}")
 
 
 @op("writes", attrs=("dtype", "shape", "layout", "cta_group"))
 def alloc_tmem(dtype, shape, layout, cta_group):
-    """Columns of tensor memory, from the kernel's start until its end or until they are deallocated."""
+    """Allocate columns of tensor memory; they live from the start of the kernel to its end or to their `dealloc_tmem`."""
 
 
 @alloc_tmem.infer
@@ -53,19 +53,19 @@ def _(e, call):
 
 
 def default_layout(shape: tuple[int, ...]) -> TileLayout | None:
-    """One row in each lane, its elements side by side; None for a shape that has no such layout."""
+    """Row i in lane i, the elements of a row in consecutive columns; None unless the shape is 2-D with at most 128 rows."""
     if len(shape) != 2 or shape[0] > LANES:
         return None
     return TileLayout([(shape[0], 1, axis.TLane), (shape[1], 1, axis.TCol)])
 
 
 def columns_of(layout: TileLayout, dtype: DType) -> int:
-    """The columns of 32 bits that a layout takes. Its own count elements."""
+    """The number of 32-bit columns that a layout spans (the layout itself counts columns in elements)."""
     return -(-layout.span("TCol") * dtype.bits // 32)
 
 
 def allocate(g: Builder, shape: tuple[int, ...], dtype: DType, layout, cta_group) -> Value:
-    """``tile.alloc(..., scope="tmem")``."""
+    """Implement ``tile.alloc(..., scope="tmem")``: check the request and place the allocation at the kernel's entry."""
     needs_tensor_memory(g, "tensor memory")
     layout = tensor_layout(g, shape, dtype, layout)
     if cta_group not in (1, 2) or isinstance(cta_group, bool):
@@ -82,13 +82,13 @@ def allocate(g: Builder, shape: tuple[int, ...], dtype: DType, layout, cta_group
 
 
 def allocation(made: Mapping[Value, Call], buffer: Value) -> Call:
-    """The call that allocates a buffer of tensor memory, or the one that it is a view of."""
+    """The `alloc_tmem` call behind a buffer in tensor memory or a view of one; `made` maps a value to the call that defines it."""
     call = made[buffer]
     return call if call.op is alloc_tmem else made[call.args[0]]
 
 
 def tensor_layout(g: Builder, shape, dtype: DType, layout) -> TileLayout:
-    """A layout of tensor memory that a kernel names, checked; for None that of a row in each lane."""
+    """`layout`, or the default layout if it is None. CompilationError if it does not suit tensor memory, the shape or the dtype."""
     if layout is None:
         layout = default_layout(shape)
     if layout is None:
@@ -119,11 +119,11 @@ def _injective(layout: TileLayout, size: int) -> bool:
     return len(np.unique(places)) == size
 
 
-# -- the end of an allocation ----------------------------------------------------------------------------------------------
+# -- deallocation ----------------------------------------------------------------------------------------------------------
 
 @op("syncs", collective=True)
 def dealloc_tmem(buffer):
-    """Give the columns of `buffer` back before the kernel's end (PTX ISA, ``tcgen05.dealloc``)."""
+    """Free the columns of `buffer` before the kernel ends (PTX ISA, ``tcgen05.dealloc``)."""
 
 
 @dealloc_tmem.infer
@@ -143,9 +143,10 @@ def _(e, call, buffer):
 
 @method(Buffer, name="dealloc")
 def _dealloc(g: Builder, x: Value):
-    """Give the columns of a buffer in tensor memory back before the kernel ends, so that a CTA that waits for them may begin.
+    """Free the columns of a buffer in tensor memory before the kernel ends, so that a CTA waiting to allocate them can start.
 
-    It has an allocation of its own then. All threads of the CTA come here, and nothing may be under way on the buffer.
+    The buffer then has an allocation of its own. All threads of the CTA must make the call, and no operation on the buffer may
+    still be pending.
     """
     if x.type.scope != "tmem":
         raise g.error(f"tensor memory is deallocated, and this is {describe(x)}")

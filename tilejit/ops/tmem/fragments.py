@@ -1,7 +1,10 @@
-"""Which thread's registers hold which element when a warpgroup moves a region of tensor memory by ``tcgen05.ld`` or ``.st``.
+"""Plans ``tcgen05.ld`` and ``tcgen05.st``: the instructions that move a region, and the layout of the register tile.
 
-An instruction's shape says which lane and column each register of each thread meets. A region's layout says which element is
-there, so the two give the layout of the register tile, and the instructions that move it. PTX ISA, "Data Movement Shape".
+An instruction's shape maps each register of each thread to a lane and a column of tensor memory. The region's layout maps
+elements to lanes and columns. Composing the two gives the thread and the register of each element. PTX ISA, "Data Movement Shape".
+
+In this module a *digit* is one (extent, stride, axis) factor of a dimension, as in a mixed-radix number: the dimension's index is
+split into digits, and each adds digit * stride to the coordinate on its axis. A column is 32 bits wide.
 """
 
 from __future__ import annotations
@@ -20,11 +23,11 @@ from ..copy_async.tma_view import Multiple
 
 LANE, WARP, REG = axis.laneid, axis.warpid, axis.reg
 SHAPES = ("32x32b", "16x256b", "16x128b", "16x64b", "16x32bx2")
-UPPER = 1 << 20       # words from the registers of the first 16 lanes to those of the second, before they are made compact
-MANY = 1 << 12        # repetitions: as many as there are
+UPPER = 1 << 20       # provisional stride, in registers, from lanes 0-15 of a warp to lanes 16-31; `_compact` closes the gap
+MANY = 1 << 12        # extent of the repetition field, which is not bounded here
 
-# What a step along lanes, or along columns of 32 bits, is to the threads: (extent, axis, stride), the innermost first; strides
-# on `reg` count registers. Columns of one repetition, then repetitions.
+# The fields of a lane number (ROWS) and of a column number (COLUMNS), innermost first: (extent, axis, stride) says which lane of a
+# warp, warp or register a step of the field goes to. The last field of a column counts repetitions (the .xN of the instruction).
 ROWS = {
     "32x32b":   ((32, LANE, 1), (4, WARP, 1)),
     "16x64b":   ((8, LANE, 4), (2, LANE, 1), (2, REG, UPPER), (4, WARP, 1)),
@@ -38,17 +41,17 @@ COLUMNS = {
     "16x128b":  ((4, LANE, 1), (MANY, REG, 2)),
     "16x256b":  ((2, REG, 1), (4, LANE, 1), (MANY, REG, 4)),
 }
-WORDS = {"32x32b": 1, "16x64b": 1, "16x128b": 2, "16x256b": 4, "16x32bx2": 1}    # registers of a repetition
-WIDTH = {"32x32b": 1, "16x64b": 2, "16x128b": 4, "16x256b": 8, "16x32bx2": 1}    # columns of a repetition
-LARGEST = {"32x32b": 128, "16x64b": 128, "16x128b": 64, "16x256b": 32, "16x32bx2": 128}
-BESIDE = 18           # registers of a thread that the assembler wants beside an instruction's (C7602), whatever `setmaxnreg` adds
-HALF_LIMIT = 512      # columns between the halves of 16x32bx2: an immediate
+WORDS = {"32x32b": 1, "16x64b": 1, "16x128b": 2, "16x256b": 4, "16x32bx2": 1}    # registers per repetition
+WIDTH = {"32x32b": 1, "16x64b": 2, "16x128b": 4, "16x256b": 8, "16x32bx2": 1}    # columns per repetition
+LARGEST = {"32x32b": 128, "16x64b": 128, "16x128b": 64, "16x256b": 32, "16x32bx2": 128}    # repetitions per instruction
+BESIDE = 18           # registers that ptxas needs besides the instruction's own (error C7602), even if `setmaxnreg` adds some
+HALF_LIMIT = 512      # the immediate of 16x32bx2, the columns between its halves, must be less
 
 
 @dataclass(frozen=True)
 class Issue:
-    """One instruction: `repeat` repetitions from `lane` and `column` (of 32 bits) on, relative to where the region and the
-    warp's quarter begin; registers from number `first` on."""
+    """One instruction: `repeat` repetitions, starting at `lane` and `column` relative to the start of the region and of the warp's
+    quarter of the lanes, into or out of the registers from number `first` on."""
 
     lane: int
     column: int
@@ -58,9 +61,12 @@ class Issue:
 
 @dataclass(frozen=True)
 class Plan:
-    """`elements` of a tile are in each register; where `packed`, they come from two columns. `across` is how many columns
-    each further warpgroup begins after the one before it; `half` is where the second half of 16x32bx2 begins. `quarters`: the
-    scope's warps have a quarter of the lanes each."""
+    """The instructions (`issues`) of each warp, and the `layout` and `domain` of the register tile.
+
+    A register holds `elements` elements; if `packed`, they are 16-bit elements from two columns (``.pack::16b``). `half` is the
+    number of columns between the halves of 16x32bx2, `across` the number of columns from one warpgroup's part to the next one's.
+    With `quarters`, the warps of the scope access different quarters of the lanes.
+    """
 
     shape: str
     packed: bool
@@ -79,7 +85,7 @@ class Plan:
         return len(self.issues)
 
     def for_threads_of(self, registers: int) -> Plan:
-        """The plan with as many repetitions in an instruction as the assembler takes where a CTA's threads begin with so many registers."""
+        """Split the instructions so that ptxas accepts them in a CTA whose threads start with `registers` registers each."""
         issues = []
         for issue in self.issues:
             repeat = issue.repeat
@@ -90,8 +96,10 @@ class Plan:
         return replace(self, issues=tuple(issues))
 
     def hardware(self, threads: int, first: int):
-        """What each register of each thread meets, as arrays [threads, registers * elements]: the lane, and the byte in it,
-        relative to the region's first element; `first` is the scope's first thread."""
+        """The lane, and the byte within the lane, of each element that each thread holds: two arrays [threads, registers * elements].
+
+        Both are relative to the region's first element; `first` is the scope's first thread. The simulator uses them.
+        """
         thread = np.arange(threads)[:, None]
         t, warp = thread % 32, (first + thread) // 32
         lanes, places = [], []
@@ -114,7 +122,7 @@ class Plan:
 
 
 def _met(shape: str, t, i, half: int):
-    """The lane and the column that register `i` of thread `t` of a warp meets (PTX ISA, figures of "Data Movement Shape")."""
+    """The lane and column of register `i` of thread `t` of a warp (PTX ISA, figures of "Data Movement Shape"). Runs on arrays."""
     if shape == "32x32b":
         return t + 0 * i, i + 0 * t
     if shape == "16x64b":
@@ -129,8 +137,10 @@ def _met(shape: str, t, i, half: int):
 # -- a region's digits -----------------------------------------------------------------------------------------------------
 
 def digits_of(t: Region, starts: tuple, divisor) -> tuple[list, dict] | str:
-    """For each dimension that remains its (extent, stride, axis) digits, outermost first, and where the region begins, by
-    axis: ints, or `Multiple` where it is known at run time. Strides on columns count elements."""
+    """(digits of each kept dimension, outermost first; offset of the region by axis), or a string that says why there are none.
+
+    Strides and offsets along TCol count elements. An offset is an int, or a `Multiple` if it is known only at run time.
+    """
     layout = t.buffer.layout
     try:
         grouped, at = layout.group(t.buffer.shape)
@@ -156,8 +166,10 @@ def digits_of(t: Region, starts: tuple, divisor) -> tuple[list, dict] | str:
 # -- from digits to registers ------------------------------------------------------------------------------------------------
 
 def through(extent: int, stride: int, fields) -> list[tuple] | None:
-    """The digit (extent, stride) as digits (extent, stride, axis) of the threads, outermost first; None where it does not
-    fit the fields' cuts."""
+    """Map one digit of lanes or columns to digits (extent, stride, axis) over threads and registers, outermost first.
+
+    `fields` is an entry of `ROWS` or `COLUMNS`. None if the digit straddles a field boundary unevenly.
+    """
     found, weight = [], 1
     for n, along, step in fields:
         if extent == 1:
@@ -176,8 +188,11 @@ def through(extent: int, stride: int, fields) -> list[tuple] | None:
 
 @lru_cache(maxsize=1024)
 def planned(digits: tuple, replicas: tuple, lane: int, bits: int, threads: int, shape: str, packed: bool, one: bool = False) -> Plan | str:
-    """The plan for a region with these digits, whose first element is in lane `lane` and begins a column. `replicas` are those of
-    the layout; one warp alone may read the `one` in its own lanes."""
+    """The plan for a region with these digits and an instruction shape; a string says why the shape does not move it.
+
+    The region's first element is in lane `lane`, at the start of a column. `replicas` are those of the layout. With `one` (loads),
+    a single warp may read the replica in its own lanes.
+    """
     dense = any(along == "TCol" and stride == 1 for part in digits for _, stride, along in part) and bits < 32
     if packed and (bits != 16 or dense):
         return "pack= moves elements of 16 bits that have a column each"
@@ -185,7 +200,7 @@ def planned(digits: tuple, replicas: tuple, lane: int, bits: int, threads: int, 
     copies = _copies(replicas, shape)
     if isinstance(copies, str):
         return copies
-    own = bool(copies) and threads == 32  # each warp has a copy, and reads its own
+    own = bool(copies) and threads == 32  # a single warp, which reads the replica in its own lanes
     if own and not (one and _covers([(n, s) for n, s, _ in copies], 4)):
         return "one warp writes one of its replicas, and reads it where each warp has one"
     copies = [] if own else copies
@@ -200,7 +215,7 @@ def planned(digits: tuple, replicas: tuple, lane: int, bits: int, threads: int, 
 
 
 def _copies(replicas: tuple, shape: str) -> list[tuple] | str:
-    """The replicas of a layout as digits along the warps."""
+    """The replicas of a layout as digits over warps; a string if they are not one for each warp."""
     copies = []
     for n, stride, along in replicas:
         made = through(n, stride, ROWS[shape]) if along == "TLane" else None
@@ -211,7 +226,7 @@ def _copies(replicas: tuple, shape: str) -> list[tuple] | str:
 
 
 def _words(digits: tuple, copies: list, threads: int, elements: int) -> int | str:
-    """How many registers each thread has for the region's elements."""
+    """The number of registers that each thread needs for the region; a string if the elements do not divide evenly."""
     size = prod(n for part in digits for n, _, _ in part) * prod(n for n, _, _ in copies)
     if size % threads:
         return f"{size} elements do not go to {threads} threads alike"
@@ -225,7 +240,10 @@ def _rows(digits: tuple) -> int:
 
 
 def _fields(bits: int, elements: int, half: int, shape: str, packed: bool, dense: bool) -> dict[str, tuple]:
-    """What a step along lanes or columns is to the threads; on `reg`, strides count elements."""
+    """The fields of TCol and TLane coordinates for `through`, with a first field for the elements within a column.
+
+    Unlike in `ROWS` and `COLUMNS`, strides on `reg` count elements.
+    """
     inner = ((2, None, 0), (2, REG, 1)) if packed else ((32 // bits, REG if dense else None, int(dense)),)
     columns = COLUMNS[shape] if shape != "16x32bx2" else ((half, REG, 1), (2, LANE, 16))
     in_elements = lambda fields: tuple((n, a, s * elements if a == REG else s) for n, a, s in fields)
@@ -233,7 +251,7 @@ def _fields(bits: int, elements: int, half: int, shape: str, packed: bool, dense
 
 
 def _threads_of(digits: tuple, fields: dict[str, tuple], shape: str) -> list[list[tuple]] | str:
-    """The digits of each dimension as digits of the threads."""
+    """The digits of each dimension mapped to threads and registers; a string names a digit that the shape cannot move."""
     made = []
     for part in digits:
         found = [(stride, along, through(extent, stride, fields[along])) for extent, stride, along in part]
@@ -246,7 +264,7 @@ def _threads_of(digits: tuple, fields: dict[str, tuple], shape: str) -> list[lis
 
 def _complete(made: list, copies: tuple, quarters: bool, lane: int, bits: int, elements: int, threads: int, shape: str,
               packed: bool, half: int) -> Plan | str:
-    """The plan, once every digit has its place among the threads."""
+    """Complete the plan: divide the columns among warpgroups, check that all threads are covered, and form the instructions."""
     warps, across, spread = max(threads // 32, 1), 0, 2 if packed else 1
     if threads % 128 == 0 and threads > 128:
         made, words = _split(made, threads // 128, elements)
@@ -275,7 +293,7 @@ def _complete(made: list, copies: tuple, quarters: bool, lane: int, bits: int, e
 
 
 def _compact(words: list, elements: int) -> tuple[dict[int, int], int]:
-    """Strides on registers, in elements, without the gaps between them; and how many registers there are."""
+    """Renumber registers without gaps: ({old stride: new stride}, in elements; the number of registers)."""
     compact, position = {}, 1
     for s, n in words:
         compact[s * elements] = position * elements
@@ -284,7 +302,7 @@ def _compact(words: list, elements: int) -> tuple[dict[int, int], int]:
 
 
 def _refused_place(shape: str, lane: int, issues: tuple[Issue, ...], distance: int) -> str | None:
-    """Why the hardware does not move what begins in `lane`, with the halves of 16x32bx2 `distance` columns apart; None where it does."""
+    """Why the instructions cannot start in `lane`, or their halves (16x32bx2) be `distance` columns apart; None if they can."""
     rows = 32 if shape == "32x32b" else 16
     within = max((i.lane for i in issues), default=0) + rows
     if lane % rows or lane % 32 + within > 32:
@@ -295,7 +313,7 @@ def _refused_place(shape: str, lane: int, issues: tuple[Issue, ...], distance: i
 
 
 def _covers(digits: list, count: int) -> bool:
-    """Whether digits (extent, stride) count through 0 to `count` - 1, each once."""
+    """Whether digits (extent, stride) enumerate 0 to `count` - 1, each value once."""
     weight = 1
     for n, s in sorted(digits, key=lambda d: d[1]):
         if s != weight:
@@ -305,7 +323,7 @@ def _covers(digits: list, count: int) -> bool:
 
 
 def _split(made: list, groups: int, elements: int) -> tuple[list, int]:
-    """The outermost columns divided among warpgroups: (digits, registers from one to the next); 0 where they do not divide."""
+    """Divide the outermost digit of columns among warpgroups: (digits, registers per warpgroup along it), or 0 registers if none divides."""
     steps = [(s, d, i) for d, dim in enumerate(made) for i, (n, s, a) in enumerate(dim) if a == REG and s // elements < UPPER and n % groups == 0]
     if not steps:
         return made, 0
@@ -317,7 +335,8 @@ def _split(made: list, groups: int, elements: int) -> tuple[list, int]:
 
 
 def _issues(words: list, shape: str, packed: bool) -> tuple[Issue, ...] | str:
-    """Instructions for registers at these digits (stride, extent), the innermost first: runs of repetitions."""
+    """The instructions for registers at these digits (stride, extent), innermost first: each takes the longest run of
+    consecutive repetitions whose count is a power of two."""
     at = [0]
     for s, n in words:
         at = [k * s + a for k in range(n) for a in at]

@@ -1,6 +1,6 @@
-"""tcgen05_ldst: whole warpgroups move a region of tensor memory to registers, or back, each warp its own quarter of the lanes.
+"""tcgen05_ldst: moves between tensor memory and registers, by whole warpgroups or one warp; a warp accesses its quarter of the lanes.
 
-``tcgen05.ld`` and ``tcgen05.st`` of every shape, with two elements of 16 bits in a register where each has a column of its own
+Emits ``tcgen05.ld`` and ``tcgen05.st`` of every shape. Two 16-bit elements share a register also if each has a column of its own
 (``.pack::16b``, ``.unpack::16b``). PTX ISA, "Tensor Memory and Register Load/Store Instructions".
 """
 
@@ -29,8 +29,10 @@ ATTRS = ("shape", "pack", "wait")
 
 @dataclass(frozen=True)
 class MoveSite:
-    """One move between a region of tensor memory and a register tile. `first` is the scope's first warp, None where it is
-    known at run time; `registers` is how many a thread has when the CTA begins."""
+    """One move between a region of tensor memory and a register tile.
+
+    `first` is the scope's first warp (`first_warp`); `registers` is how many registers a thread has when the CTA starts.
+    """
 
     region: Region
     starts: tuple
@@ -56,7 +58,7 @@ class MoveSite:
         return f"{self.region} and registers, by one {self.scope} of {self.threads} threads, for {self.target}"
 
     def searched(self, key: str, search):
-        """The result of `search()`, which the needs and the plan share."""
+        """The memoised result of `search()`, which the needs and the plan share."""
         memo = self.__dict__.setdefault("_searched", {})
         if key not in memo:
             memo[key] = search()
@@ -64,7 +66,10 @@ class MoveSite:
 
 
 def first_warp(scope) -> int | None:
-    """The first warp of a scope in the CTA; None where it is known at run time."""
+    """The first warp of a scope in the CTA; None for a warp known only at run time, and 0 for such a warpgroup.
+
+    Only the number modulo 4 matters, since it selects the quarter of the lanes; for every warpgroup it is 0.
+    """
     first = scope.first.value if isinstance(scope.first, Const) else scope.first
     if scope.kind == "cta":
         return 0
@@ -72,12 +77,13 @@ def first_warp(scope) -> int | None:
 
 
 def found(s: MoveSite) -> Plan | str:
-    """The first shape that moves the region; a string says why none does."""
+    """The plan of the first shape that moves the region; a string says why none does."""
     made = s.searched("plan", lambda: search(s.region, s.starts, s.g.divisor, s.threads, s.shape, s.pack, s.load))
     return made if isinstance(made, str) else made.for_threads_of(s.registers)
 
 
 def search(region: Region, starts: tuple, divisor, threads: int, shape: str | None, pack: bool | None, load: bool) -> Plan | str:
+    """The plan of the first shape that moves the region, of those that `shape` and `pack` allow, or a string with each one's reason."""
     if len(region.kept) != 2 and len(region.kept) != 1:
         return f"the region has {len(region.kept)} dimensions"
     read = digits_of(region, starts, divisor)
@@ -101,7 +107,7 @@ def search(region: Region, starts: tuple, divisor, threads: int, shape: str | No
 
 
 def _quarter(s: MoveSite) -> bool | str:
-    """A warp reaches the 32 lanes of its number modulo 4, and no others."""
+    """Whether every warp stays in the lanes that it can access: 32 * (warp % 4) to 32 * (warp % 4) + 31."""
     at = digits_of(s.region, s.starts, s.g.divisor)
     lane = at[1].get("TLane", 0)
     if s.threads == 32 and not found(s).quarters:
@@ -130,7 +136,7 @@ def _text(plan: Plan, store: bool, repeat: int, operands: tuple[str, str]) -> st
 
 
 def _address(e, plan: Plan, region):
-    """Where the calling warp begins."""
+    """The address at which the calling warp starts: lanes are in bits 16 and up, so 32 lanes are 1 << 21."""
     address = e.tensor_address(region)
     if not plan.quarters:
         return address
@@ -143,7 +149,7 @@ def _address(e, plan: Plan, region):
 
 
 def emit(e, plan: Plan, call, region, value=None):
-    """Every instruction in one asm, and the wait with them: the registers are whole when it ends."""
+    """Emit all instructions and the wait in one asm statement, so that the registers are not used before the wait."""
     store = value is not None
     address, dtype = _address(e, plan, region), region.type.dtype
     total, lines = plan.registers, []
@@ -183,7 +189,7 @@ VARIANTS = (VARIANT,)
 
 @op("reads", attrs=ATTRS, variants=VARIANTS, collective=True)
 def tmem_load(src, shape=None, pack=None, wait=True):
-    """A region of tensor memory as a register tile."""
+    """Load a region of tensor memory to a register tile."""
 
 
 @tmem_load.infer
@@ -193,7 +199,7 @@ def _(g, src, shape, pack, wait):
 
 @op("writes", attrs=ATTRS, variants=VARIANTS, collective=True)
 def tmem_store(dst, value, shape=None, pack=None, wait=True):
-    """Write a register tile to a region of tensor memory."""
+    """Store a register tile to a region of tensor memory."""
 
 
 @tmem_store.infer
@@ -202,7 +208,7 @@ def _(g, dst, value, shape, pack, wait):
 
 
 def _held(assigner, call, region: Value, t: Tile) -> Tile:
-    """The tile's type in the layout in which an instruction moves it."""
+    """The tile's type with the layout that the instruction gives or takes; the default layout if no instruction moves it."""
     g = assigner.context
     made = search(region.type, g.definition(region).args[1:], g.divisor, assigner.scope.threads, call.attrs["shape"], call.attrs["pack"],
                   bool(call.results))
@@ -220,7 +226,7 @@ for moved in (tmem_load, tmem_store):
 
 
 def checked(g: Builder, name: str, x, shape, pack, wait) -> Value:
-    """The region of tensor memory that a move is about. CompilationError says what is wrong with it or with the options."""
+    """The region of tensor memory that the builtin `name` moves. CompilationError if it or the options are invalid."""
     needs_tensor_memory(g, name)
     collective(g, name)
     t = type_of(x)
@@ -239,20 +245,21 @@ def checked(g: Builder, name: str, x, shape, pack, wait) -> Value:
 
 @builtin
 def tcgen05_ld(g: Builder, source, shape=None, pack=None, wait=True):
-    """A region of tensor memory as a register tile: ``tile.load`` with the instruction's options.
+    """Load a region of tensor memory to a register tile: ``tile.load`` with the options of the instruction.
 
-    The scope is a warpgroup, several, or one warp in its own 32 lanes. `shape` names the instruction's: "32x32b", "16x64b",
-    "16x128b", "16x256b" or "16x32bx2"; the tile's layout follows from it. ``pack=True`` brings two elements of 16 bits, from two
-    columns, in one register. With ``wait=False`` the tile may be used, and the region written, after ``tcgen05_wait("ld")``.
+    The scope is one or more whole warpgroups, or one warp that stays in its own 32 lanes. `shape` is the shape of the instruction:
+    "32x32b", "16x64b", "16x128b", "16x256b" or "16x32bx2"; by default the first that fits. It determines the layout of the tile.
+    ``pack=True`` puts two 16-bit elements that have a column each in one register. With ``wait=False``, the tile may be used and
+    the region overwritten only after ``tcgen05_wait("ld")``.
     """
     return g.call(tmem_load, checked(g, "tcgen05_ld", source, shape, pack, wait), shape=shape, pack=pack, wait=wait)
 
 
 @builtin
 def tcgen05_st(g: Builder, target, value, shape=None, pack=None, wait=True):
-    """Write a tile to a region of tensor memory: ``tile.store`` with the instruction's options, those of ``tcgen05_ld``.
+    """Store a tile to a region of tensor memory: ``tile.store`` with the options of the instruction (see ``tcgen05_ld``).
 
-    With ``wait=False`` it is there after ``tcgen05_wait("st")``.
+    With ``wait=False``, the store is complete only after ``tcgen05_wait("st")``.
     """
     target = checked(g, "tcgen05_st", target, shape, pack, wait)
     g.call(tmem_store, target, coerce(g, value, Tile(target.type.dtype, target.type.shape)), shape=shape, pack=pack, wait=wait)

@@ -1,8 +1,8 @@
-"""The order of operations on tensor memory: fences, waits and commits.
+"""Ordering of operations on tensor memory: fences, waits and commits.
 
-``tcgen05.ld`` and ``.st`` complete by waits of their warp, ``.mma``, ``.cp`` and ``.shift`` by a commit that arrives on an
-mbarrier. From one thread to another a fence on either side of what synchronises them orders them. PTX ISA, "Memory
-Consistency Model for 5th generation of TensorCore operations".
+``tcgen05.ld`` and ``.st`` complete at a ``tcgen05.wait`` of the same warp; ``.mma``, ``.cp`` and ``.shift`` complete when a
+``tcgen05.commit`` arrives on an mbarrier. Operations of two threads are ordered by a synchronisation of these threads with a
+fence on either side of it. PTX ISA, "Memory Consistency Model for 5th generation of TensorCore operations".
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ MOVES = ("ld", "st")
 
 @op("syncs", attrs=("side",))
 def tcgen05_fence(side):
-    """Order the thread's operations on tensor memory with those of other threads, around what synchronises them.
+    """Order this thread's operations on tensor memory relative to those of threads that it synchronises with.
 
-    "before_thread_sync" stands before the barrier or arrival, after what the thread itself did; "after_thread_sync" after the
-    barrier or wait, before what follows. ``tcgen05_commit`` contains the first. (PTX ISA, ``tcgen05.fence``.)
+    ``"before_thread_sync"`` orders the operations before it, and belongs before the barrier or the arrival;
+    ``"after_thread_sync"`` orders those after it, and belongs after the barrier or the wait. ``tcgen05_commit`` includes the
+    first. (PTX ISA, ``tcgen05.fence``.)
     """
 
 
@@ -50,7 +51,7 @@ def _(e, call):
 
 @op("syncs", attrs=("what",), collective=True)
 def tcgen05_wait(what):
-    """Wait until the moves from tensor memory to registers ("ld"), or back ("st"), that the warps have started are complete.
+    """Wait until all loads from tensor memory ("ld"), or all stores to it ("st"), that these warps have issued are complete.
 
     (PTX ISA, ``tcgen05.wait``.)
     """
@@ -77,7 +78,7 @@ def _(e, call):
 
 @op("syncs", attrs=("cta_group",))
 def tcgen05_commit_(bar, mask=None, cta_group=1):
-    """An arrival on `bar` when the thread's matrix products and copies to tensor memory so far are done."""
+    """Arrive on `bar` when all tcgen05 products and copies that the thread has issued so far are complete."""
 
 
 @tcgen05_commit_.infer
@@ -100,11 +101,11 @@ def _(e, call, bar, mask=None):
 
 @builtin
 def tcgen05_commit(g: Builder, bar, multicast=None):
-    """Arrive once on the mbarrier `bar` when all matrix products and copies to tensor memory that this thread has started are done.
+    """Arrive once on the mbarrier `bar` when all products into and copies to tensor memory that this thread has issued are complete.
 
-    It is called by the one thread that started them, and contains the fence before the arrival; who waits on `bar` then
-    stands behind ``tcgen05_fence("after_thread_sync")``. `multicast` is a mask of ranks: the barrier at the same place of
-    each of those CTAs gets the arrival. (PTX ISA, ``tcgen05.commit``.)
+    The single thread that issued them makes the call. It includes the fence before the arrival; a thread that waits on `bar` still
+    needs ``tcgen05_fence("after_thread_sync")`` after its wait. `multicast` is a mask of ranks in the cluster: the barrier at the
+    same offset in each of these CTAs gets the arrival. (PTX ISA, ``tcgen05.commit``.)
     """
     needs_tensor_memory(g, "tcgen05_commit")
     if not isinstance(type_of(bar), BarrierRef) or not isinstance(bar, Value):

@@ -1,5 +1,5 @@
-"""A ring's slots and the products of tensor memory: slots that products read are given back by their commit, and slots of
-accumulators are full when it arrives.
+"""Slots of rings that tcgen05 products use: the commit of the products that read a slot releases it, and the commit of the
+products that write an accumulator slot marks it full.
 
 PTX ISA, "tcgen05.commit".
 """
@@ -16,32 +16,35 @@ from ..language import binary
 from .order import tcgen05_commit_
 
 VIEWS = ("region", "points", "buffer_view")
-PAIR = 3  # the mask of a pair's CTAs, from the rank of its even one on
+PAIR = 3  # multicast mask of both CTAs of a pair, relative to the rank of the even one
 
 
 def reads_late(call: Call) -> bool:
-    """Whether a call reads shared memory until a commit of its thread arrives."""
+    """Whether a call reads shared memory asynchronously, until a commit of its thread arrives (tcgen05 products and copies)."""
     return call.op.name == "tensor_mma" or call.op.name == "copy_async" and call.args[0].type.scope == "tmem"
 
 
 def products_of(g: Builder, nodes: list[Node], buffers) -> list[tuple[Call, tuple[str, ...]]]:
-    """The products into tensor memory and the copies there that read a part of `buffers`, each with the scopes around it."""
+    """The tcgen05 products and copies in `nodes` that read a part of `buffers`, each with the kinds of the scopes around it."""
     return [(call, scopes) for call, scopes in _taking(g, nodes, buffers) if reads_late(call)]
 
 
 def read_by_threads(g: Builder, nodes: list[Node], buffers) -> bool:
-    """Whether threads themselves touch a part of `buffers`."""
+    """Whether any operation in `nodes` other than tcgen05 products and copies accesses a part of `buffers`."""
     return any(not reads_late(call) for call, _ in _taking(g, nodes, buffers))
 
 
 def met_in(g: Builder, nodes: list[Node], buffers) -> bool:
-    """Whether all warps of the scope have seen the slot full where these nodes are over: they have multiplied from a part of `buffers`, which a
-    warpgroup does together, or have read it, after which they meet. What a branch, a loop or threads of the scope may leave out does not count."""
+    """Whether all warps of the scope have seen the slot full by the end of these nodes.
+
+    That is so if they certainly used a part of `buffers`: in a product, which a warpgroup executes together, or by a read, after which
+    they synchronise. Nodes that a branch, a loop or some threads of the scope may skip do not count.
+    """
     return any(call.op.name != "copy_async" for call, _ in _taking(g, nodes, buffers, _surely))
 
 
 def _surely(node: Node) -> tuple[Block, ...]:
-    """The blocks inside a node that all its threads run whenever it does."""
+    """The blocks inside a node that all threads execute whenever they execute the node: bodies of loops known to iterate."""
     if isinstance(node, For) and not (all(isinstance(x, Const) for x in (node.start, node.stop, node.step))
                                       and range(node.start.value, node.stop.value, node.step.value)):
         return ()
@@ -49,7 +52,10 @@ def _surely(node: Node) -> tuple[Block, ...]:
 
 
 def _taking(g: Builder, nodes: list[Node], buffers, inside=blocks) -> Iterator[tuple[Call, tuple[str, ...]]]:
-    """The calls, views aside, that take a part of `buffers`, each with the scopes around it, also those in what is `inside` of nodes."""
+    """The calls other than views that take a part of `buffers`, each with the kinds of the scopes around it.
+
+    `inside(node)` gives the nested blocks to search.
+    """
     held = set(buffers)
     return ((call, scopes) for call, scopes in _calls(nodes, (), inside)
             if call.op.name not in VIEWS and any(_buffer(g, a) in held for a in call.args))
@@ -70,7 +76,10 @@ def _buffer(g: Builder, x: Operand) -> Operand:
 
 
 def release_by_commit(g: Builder, empty: Value, found: list, mask) -> None:
-    """Arrive at `empty` when the products are done: by a commit of the thread that started them."""
+    """Emit a commit that arrives on `empty` when the products `found` are complete, in the thread that started them.
+
+    CompilationError if they are not all started by one thread.
+    """
     scopes = {scopes for _, scopes in found}
     if g.scope.threads == 1 and scopes == {()}:
         commit(g, empty, mask)
@@ -89,13 +98,13 @@ def commit(g: Builder, barrier: Value, mask) -> None:
 
 
 def leader(g: Builder):
-    """The rank of the even CTA of this one's pair."""
+    """The rank of the even CTA of this CTA's pair; the constant 0 in a cluster of two."""
     cluster = g.launch.cluster or (1, 1, 1)
     return 0 if cluster[0] * cluster[1] * cluster[2] == 2 else binary(g, "&", g.call(cta_rank), ~1)
 
 
 def pair_mask(g: Builder):
-    """The mask of both CTAs of this one's pair."""
+    """The multicast mask of both CTAs of this CTA's pair."""
     first = leader(g)
     return PAIR if first == 0 else binary(g, "<<", PAIR, first)
 
