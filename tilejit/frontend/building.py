@@ -25,8 +25,8 @@ from .walker import Home, Walker
 
 @dataclass(frozen=True)
 class Built:
-    """A kernel's graph with the warnings, the captured values, the lines of `static_print`, the values that may be removed if nothing
-    reads them (`spare`), and the scans whose tails a later pass handles (`tails`)."""
+    """A kernel's graph with the warnings, the captured values, the lines of `static_print`, the values that are removed if nothing reads
+    them (`spare`), and the scans over loads that may be out of bounds, for a warning after the passes (`tails`)."""
 
     graph: Graph
     warnings: tuple
