@@ -170,7 +170,7 @@ class Kernel:
         return bind_arguments(self.name, self.parameters, args, rest), options, call
 
     def _bind_alone(self, words: str, args: tuple, kwargs: dict) -> tuple[Bound, dict[str, Any]]:
-        """As `_bind`, for methods that do not launch: call options, such as a stream, are an error, which `words` begin."""
+        """As `_bind`, for methods that do not launch: call options, such as a stream, raise a LaunchError that begins with `words`."""
         bound, options, call = self._bind(args, kwargs)
         if call:
             raise LaunchError(f"{words}: {next(iter(call))!r} is not for it")

@@ -206,9 +206,9 @@ def plan_copy(dst: BufferSpec, src: BufferSpec, *, op: str = "copy_async", scope
               target: str = "sm_90a", **options) -> Choice:
     """How a copy from `src` to `dst` would be lowered: `.variant`, its `.plan`, and `.declined`, the reasons against other variants.
 
-    `scope` is the execution scope ("thread", "warp", "warpgroup" or "cta") and `threads` its number of threads (not needed for
-    one thread or warp). `options` are those of copy_async; `mbar` may be omitted or True, and `peer` (a rank) says that `dst`
-    is ``buf.peer(rank)``. ``op="copy"`` has only the option `variant`. Between registers ("local") and tensor memory, the
+    `scope` is the execution scope ("thread", "warp", "warpgroup" or "cta") and `threads` its number of threads (needed for a CTA
+    and for several warpgroups). `options` are those of copy_async; `mbar` may be omitted or True, and `peer` (a rank) says that
+    `dst` is ``buf.peer(rank)``. ``op="copy"`` has only the option `variant`. Between registers ("local") and tensor memory, the
     options are `shape` and `pack` of ``tcgen05_ld`` and ``tcgen05_st``. DispatchError with all reasons if no variant accepts
     the copy.
     """

@@ -197,7 +197,8 @@ def tile_order(g: Builder, tiles_m, tiles_n, order="grouped", group=8, first=Non
     """A persistent loop: ``for m, n in tile.tile_order(tiles_m, tiles_n):`` runs over this CTA's share of the tiles.
 
     The share is every `stride`-th tile from `first` on; the defaults are ``program_id(0)`` and ``num_programs(0)``. With a negative run-time
-    stride the loop has no trips, and a stride of 0 fails a device_assert. `order` and `group` are as in `tile_at`.
+    stride the loop has no trips (if `first` is at most the number of tiles), and a stride of 0 fails a device_assert. `order` and `group` are as
+    in `tile_at`.
     """
     first = g.call(program_id, axis=0) if first is None else first
     stride = g.call(num_programs, axis=0) if stride is None else stride

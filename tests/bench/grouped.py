@@ -101,7 +101,7 @@ def candidates(name: str, a, b, outs, arguments) -> dict:
             found["torch._grouped_mm"] = lambda: torch._grouped_mm(rows, stack, offs=offs)
     else:
         transposed = [y.t() for y in b]
-        given = outs if all(n.shape[1] % 8 == 0 for n in outs) else None  # else rows need padding, as results that the call allocates have
+        given = outs if all(n.shape[1] % 8 == 0 for n in outs) else None  # else rows need padding; the call allocates padded results
         found["tilejit"] = lambda: kernels.grouped_matmul(a, transposed, given)
         if arguments.tiles:
             for shape in TILES:

@@ -29,7 +29,7 @@ class ControlMixin:
         self.start(done)
 
     def by_first_thread(self, then: Callable[[], None]) -> None:
-        """Run `then` in the first thread of the scope, or where `first_thread` is None in each thread that gets here. No barrier comes before."""
+        """Run `then` in the first thread of the scope, or if `first_thread` is None, in each thread that gets here. No barrier comes before."""
         first = self.first_thread()
         if first is None:
             then()

@@ -54,8 +54,8 @@ def _refuse_as_condition(w: Walker, x: Any) -> None:
 
 @statement(ast.If)
 def if_(w: Walker, node: ast.If, rest: list[ast.stmt]) -> bool:
-    """An `if` statement. Returns whether `rest`, the statements after it, was walked too: if one branch leaves the function or loop, `rest` is
-    walked at the end of the other."""
+    """An `if` statement. Returns whether `rest`, the statements after it, was walked too, as part of a branch: that is done if a branch leaves the
+    function or loop."""
     test = truth(w, judged(w, node.test))
     if isinstance(test, bool):
         taken = node.body if test else node.orelse

@@ -159,7 +159,7 @@ class Walker:
     # -- the walk ----------------------------------------------------------------------------------------------------
 
     def expression(self, node: ast.expr) -> Any:
-        """The value of an expression: a compile-time object or an operand of the graph. It may be `Undefined` or None."""
+        """The value of an expression: a compile-time object or an operand of the graph."""
         rule = EXPRESSIONS.get(type(node))
         if rule is None:
             raise self.error(refused(node), node)

@@ -69,7 +69,7 @@ LISTS = {
     "evict":       (".L1::evict_normal", ".L1::evict_unchanged", ".L1::evict_first", ".L1::evict_last", ".L1::no_allocate"),
     "hint":        ("", ".L2::cache_hint"),
     "n8":          tuple(str(n) for n in range(8, 257, 8)),                                     # the N of wgmma
-    "n16":         tuple(str(n) for n in (8, 16, 24, *range(32, 257, 16))),                     # and on integers
+    "n16":         tuple(str(n) for n in (8, 16, 24, *range(32, 257, 16))),                     # the same on integers
     "kind":        (".kind::f16", ".kind::tf32", ".kind::f8f6f4"),
     "scaled":      (".kind::mxf8f6f4.block_scale.scale_vec::1X", ".kind::mxf8f6f4.block_scale.block32",
                     ".kind::mxf4.block_scale.scale_vec::2X", ".kind::mxf4.block_scale.block32",
