@@ -1,7 +1,7 @@
-"""PTX of many kernels is assembled in one run of ptxas, whose start takes longer than most kernels: 15 of 20 ms.
+"""Assembles the PTX of many kernels in one run of ptxas, since its start takes longer than most kernels: 15 of 20 ms.
 
-Modules that declare the same are joined: each kernel gets a name of its own, and each module's files numbers of their own.
-If a run fails, each of its kernels is assembled alone, which tells whose error it is.
+Modules with the same declarations are merged; kernels are renamed, and the modules' files renumbered, to be unique. If a run
+fails, each of its kernels is assembled alone, to find out which one has the error.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from tilejit.errors import TileError
 from tilejit.jit import Kernel
 from tilejit.toolchain.assembler import Assembled, assemble
 
-AT_ONCE = 24  # kernels in a run
+AT_ONCE = 24  # kernels per run
 
-# In place of what the assembler says of a kernel that waits: no machine code, and counts that no assertion takes for a kernel's.
+# The assembler's result for a kernel that waits: no machine code, and counts with which no assertion about a kernel holds.
 LATER = Assembled(None, registers=nan, spill_bytes=-1, stack_bytes=nan, shared_bytes=nan, barriers=nan, notes=(), assembler="", version="")
 
 _ENTRY = re.compile(r"^\.visible \.entry (\w+)\(", re.M)
@@ -26,7 +26,7 @@ _COMMENT = re.compile(r"^\s*//.*\n", re.M)
 
 @dataclass(frozen=True)
 class Waiting:
-    """A kernel's PTX, what it is called where it does not assemble, and how many bytes of registers it may spill, if that is said."""
+    """A kernel's PTX that waits for a run, its title in messages, and the bytes that it may spill (None: any number)."""
 
     title: str
     target: str
@@ -36,7 +36,7 @@ class Waiting:
 
 @dataclass(frozen=True)
 class Module:
-    """The text of a module with one kernel: what it declares, the kernel, what follows."""
+    """The text of a module with one kernel: the declarations, the kernel, the text after it."""
 
     head: str
     name: str
@@ -45,7 +45,7 @@ class Module:
 
     @staticmethod
     def of(ptx: str) -> Module | None:
-        """None for a module with more than one function."""
+        """The parts of a module's text; None if it has more than one function."""
         entry = _ENTRY.search(ptx)
         if entry is None or len(_ENTRY.findall(ptx)) > 1 or ".func" in ptx:
             return None
@@ -53,11 +53,11 @@ class Module:
         return Module(_COMMENT.sub("", ptx[:entry.start()]), entry[1], ptx[entry.start():end], ptx[end:])
 
     def numbered(self, number: int, file: int) -> str:
-        """The kernel and what follows, with the kernel's name and the files' numbers as these say."""
+        """The kernel and the text after it, with `number` appended to the kernel's name and `file` added to the numbers of files."""
         text = self.body + self.tail
         for before, after in ((".entry ", "("), (" ", "_param_"), ("[", "_param_")):
             text = text.replace(f"{before}{self.name}{after}", f"{before}{self.name}_{number}{after}")
-        for n in range(self.files if file else 0, 0, -1):  # from the last: none is numbered twice
+        for n in range(self.files if file else 0, 0, -1):  # from the last down, so that no number is replaced twice
             for directive in (".loc", ".file"):
                 text = text.replace(f"\t{directive}\t{n} ", f"\t{directive}\t{n + file} ")
         return text
@@ -68,13 +68,13 @@ class Module:
 
 
 class Queue:
-    """Kernels that wait for a run of ptxas, those that can share one together."""
+    """Kernels that wait for a run of ptxas, grouped by target and declarations. The methods return problems, in words."""
 
     def __init__(self):
         self.waiting: dict[tuple[str, str], list[tuple[Waiting, Module]]] = {}
 
     def add(self, kernel: Waiting) -> list[str]:
-        """Let a kernel wait; what is wrong with those whose run is due."""
+        """Enqueue a kernel; runs its group if it is full."""
         module = Module.of(kernel.ptx)
         if module is None:
             return alone(kernel)
@@ -83,7 +83,7 @@ class Queue:
         return self._run(kernel.target, module.head) if len(group) >= AT_ONCE else []
 
     def finish(self) -> list[str]:
-        """Assemble all that waits; what is wrong with it."""
+        """Assemble all kernels that wait."""
         return [problem for key in list(self.waiting) for problem in self._run(*key)]
 
     def _run(self, target: str, head: str) -> list[str]:
@@ -97,19 +97,19 @@ class Queue:
             return [p for kernel, _ in group for p in alone(kernel)] or [f"{len(group)} kernels for {target} assemble, but not in one "
                                                                          f"module: {error}"]
         missing = [kernel.title for number, (kernel, module) in enumerate(group) if f".text.{module.name}_{number}\0".encode() not in made.cubin]
-        spilling = (kernel for kernel, _ in group if kernel.spills is not None and made.spill_bytes > kernel.spills)  # of the run, the most
+        spilling = (kernel for kernel, _ in group if kernel.spills is not None and made.spill_bytes > kernel.spills)  # `made` has the run's maximum
         return [*(f"{title}: no machine code" for title in missing), *(p for kernel in spilling for p in alone(kernel))]
 
 
 @contextmanager
 def later(target: str, **options):
-    """In place of `toolchain.assembler.started`: nothing starts."""
+    """Replaces `toolchain.assembler.started`; starts no assembler."""
     yield lambda ptx, meanwhile: meanwhile() or LATER
 
 
 @contextmanager
 def put_off(monkeypatch):
-    """What is compiled here waits for the assembler, and is compiled anew where it is asked for afterwards."""
+    """A context in which kernels are compiled without the assembler. If they are requested again after it, they are compiled anew."""
     met, compiled = [], Kernel.compiled
     monkeypatch.setattr(Kernel, "compiled", lambda kernel, *args: met.append(kernel) or compiled(kernel, *args))
     monkeypatch.setattr("tilejit.toolchain.assembler.started", later)
@@ -121,7 +121,7 @@ def put_off(monkeypatch):
 
 
 def alone(kernel: Waiting) -> list[str]:
-    """What is wrong with a kernel, assembled by itself."""
+    """The problems of a kernel that is assembled by itself, in words."""
     try:
         made = assemble(kernel.ptx, kernel.target)
     except TileError as error:

@@ -1,4 +1,4 @@
-"""A launch and what it leaves behind, the same on the simulator and on the GPU.
+"""Launches with expected results, to run on the simulator and on the GPU.
 
     CASES = [Case("a name", kernel, (4,), (a, b), {1: want}, dict(N=64))]
 
@@ -25,10 +25,10 @@ from tests.gpu import some
 
 @dataclass(frozen=True)
 class Case:
-    """`wants`: what arrays become, by their place among the arguments, compared byte by byte.
+    """A launch and its expected results: `wants` maps the index of an argument to the array that it becomes, compared byte by byte.
 
-    Of an argument in `views` the kernel gets that part, an index or a function of the array, and the whole of it is compared: what
-    lies beside it stays.
+    For an argument in `views`, the kernel gets only the part that an index or a function of the array selects, but the whole array is
+    compared: the rest must not change.
     """
 
     name: str
@@ -40,12 +40,12 @@ class Case:
     views: dict[int, object] = field(default_factory=dict)
 
     def copies(self, made) -> tuple[list, list]:
-        """Arrays that are this launch's own, by `made`, and what the kernel gets of them."""
+        """The arguments with arrays copied by `made`, and the arguments that the kernel gets (parts for `views`)."""
         whole = [made(x) if isinstance(x, (np.ndarray, tile.Packed)) else x for x in self.args]
         return whole, [part_of(x, self.views[i]) if i in self.views else x for i, x in enumerate(whole)]
 
     def problems(self, whole) -> list[str]:
-        """What is not as it should be."""
+        """In words, the differences of the arguments `whole` from the expected arrays."""
         found = []
         for i, want in self.wants.items():
             got, want = _plain(whole[i]), _plain(want)
@@ -58,7 +58,7 @@ class Case:
 
 
 def part_of(x, view):
-    """The part of an array that an index or a function names."""
+    """The part of an array that an index or a function selects."""
     return view(x) if callable(view) else x[view]
 
 
@@ -72,7 +72,7 @@ def _bytes(x: np.ndarray) -> np.ndarray:
 
 
 def _twin(x):
-    """A copy that begins where a device's memory does, at a multiple of 256 bytes."""
+    """A copy that is aligned like device memory, to 256 bytes."""
     if isinstance(x, tile.Packed):
         return tile.Packed(_twin(x.data), x.dtype)
     raw = np.empty(x.nbytes + 256, np.uint8)
@@ -82,7 +82,7 @@ def _twin(x):
 
 
 def on_simulator(cases, target: str = "sm_90a") -> None:
-    """Run the cases on the simulator: no findings, and the wanted bytes."""
+    """Run the cases on the simulator; assert that there are no findings and the results are as expected."""
     found = []
     for case in cases:
         whole, given = case.copies(_twin)
@@ -92,12 +92,12 @@ def on_simulator(cases, target: str = "sm_90a") -> None:
 
 
 def compiled(case, target: str = "sm_90a"):
-    """The case's kernel, compiled for its arguments as they are on the host."""
+    """The case's kernel, compiled for its arguments as host arrays."""
     return case.kernel.compile(*case.copies(_twin)[1], **case.options, target=target)
 
 
 def on_gpu(cases) -> None:
-    """Compile the cases side by side, launch one after the other, and compare."""
+    """Compile the cases in parallel, launch them one after the other, and compare the results."""
     made, found = [(case, *case.copies(tile.to_device)) for case in some(cases)], []
     with ThreadPoolExecutor(8) as pool:
         kernels = list(pool.map(lambda m: m[0].kernel.compile(*m[2], **m[0].options), made))
@@ -105,14 +105,14 @@ def on_gpu(cases) -> None:
         if prod(kernel.recipe["cluster"] or ()) > PORTABLE_CLUSTER and not kernel.active_clusters():
             print(case.name, "has a cluster that no part of this GPU holds")
             continue
-        print(case.name, flush=True)  # the last one, should it take the process down
+        print(case.name, flush=True)  # the last name printed is that of a case that kills the process
         case.kernel[case.grid](*given, **case.options)
         found += case.problems(whole)
     assert made and not found, "\n".join(found)
 
 
 def box_of(x: np.ndarray, starts, extents, fill=None) -> np.ndarray:
-    """The box of an array from any starts, filled outside of it, with zero bits if not said."""
+    """The box of an array at `starts`, which may be out of bounds; elements outside the array are `fill` (by default zero bits)."""
     fill = np.zeros(x.itemsize, np.uint8).view(x.dtype)[0] if fill is None else fill
     found = np.empty(extents, x.dtype)
     found[...] = fill
@@ -122,7 +122,7 @@ def box_of(x: np.ndarray, starts, extents, fill=None) -> np.ndarray:
 
 
 def with_corner(y: np.ndarray, box: np.ndarray) -> np.ndarray:
-    """The array with a box at its corner, as far as it reaches."""
+    """A copy of the array with `box`, cut to the array's extents, at its first corner."""
     found = y.copy()
     edge = tuple(slice(0, min(n, m)) for n, m in zip(box.shape, y.shape))
     found[edge] = box[edge]

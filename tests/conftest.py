@@ -1,4 +1,4 @@
-"""Each test's kernels are assembled for every target when the test has ended; see `tests/every_kernel.py`."""
+"""After each test, its kernels are assembled for every target; see `tests/every_kernel.py`."""
 
 import atexit
 import gc
@@ -8,11 +8,11 @@ import tempfile
 from contextlib import nullcontext
 from pathlib import Path
 
-# Before NumPy: its threads wait for each other in a loop, which on cores that several tests share takes up to eight times the
-# time of the products themselves.
+# Set before NumPy is imported: OpenBLAS's threads wait for each other in a busy loop, which takes up to eight times the time of
+# the products if several tests share the cores.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-# The settings of whoever runs the tests are not theirs, nor is the cache: a run has its own, which its processes share.
+# Tests do not use the user's settings or cache. A run has a cache of its own, which its processes share.
 for setting in ("NO_CACHE", "DUMP", "OVERRIDE", "TARGET", "BACKEND", "LOG"):
     os.environ.pop(f"TILEJIT_{setting}", None)
 if "TILEJIT_CACHE_DIR" not in os.environ:
@@ -25,7 +25,7 @@ from tests.assembled_together import put_off
 from tests.every_kernel import TESTS, Kernels, defined
 
 KERNELS = pytest.StashKey[Kernels]()
-WALKED = pytest.StashKey[set]()   # the places of lowered kernels, from all processes of the run
+WALKED = pytest.StashKey[set]()   # the locations of lowered kernels, from all processes of the run
 
 
 @pytest.fixture(scope="session")
@@ -44,15 +44,15 @@ def every_kernel_of_the_file_assembles(kernels):
 
 @pytest.fixture(autouse=True)
 def every_kernel_assembles(kernels, request, every_kernel_of_the_file_assembles):
-    """Set up before a test's other fixtures, and so the last to end: settings that the test changed are back."""
+    """Set up before a test's other fixtures and therefore torn down last, when settings that the test changed are restored."""
     yield
     fail_with(kernels.judge(request.node.nodeid, drawn=getattr(request.function, "is_hypothesis_test", False)))
 
 
 @pytest.fixture
 def assembled_later(kernels, request, monkeypatch):
-    """For tests that look at the texts and records of compiled kernels: these have no machine code and no counts of registers of their own, and
-    are assembled with all that waits. A kernel's `spills=` is judged then. Tests that launch kernels have them compiled as users do."""
+    """For tests that look only at texts and records of compiled kernels: kernels get no machine code and no register counts at once, and are
+    assembled later together with others, when their `spills=` are checked too. Tests that launch kernels compile them as users do."""
     with put_off(monkeypatch) if request.node.get_closest_marker("gpu") is None else nullcontext():
         yield
 
@@ -63,20 +63,21 @@ def fail_with(problems: list[str]) -> None:
 
 
 def pytest_collection_finish(session):
-    """Modules, tests and what they hold stay; a pass of the garbage collector over them takes 0.2 s. Passes over what tests make took
-    2 % of the time."""
+    """Exclude modules, tests and their objects, which stay alive, from garbage collection: a pass over them takes 0.2 s. Collecting the objects
+    that tests create took 2 % of the time, so the thresholds are raised."""
     gc.freeze()
-    gc.set_threshold(50_000, 20, 20)  # and what a test makes is mostly gone by itself
+    gc.set_threshold(50_000, 20, 20)  # most of these objects are freed by reference counting
 
 
-# -- nothing is forgotten --------------------------------------------------------------------------------------------------
+# -- every kernel is lowered by some test ----------------------------------------------------------------------------------
 
 def pytest_configure(config):
     config.stash[WALKED] = set()
 
 
 def pytest_sessionfinish(session):
-    """A process of xdist tells the one that started it what it lowered; that one, or the only one, judges."""
+    """A worker process of xdist sends the kernels that it lowered to the main process. The main, or only, process checks that after a run of all
+    tests every kernel was lowered."""
     config = session.config
     mine = config.stash[KERNELS] if KERNELS in config.stash else None
     if hasattr(config, "workeroutput"):
@@ -102,7 +103,7 @@ def collect(config, places) -> None:
 
 
 def of_everything(config) -> bool:
-    """Whether the run is of all tests."""
+    """Whether all tests are run."""
     options = config.option
     asked = [Path(str(a)).resolve() for a in config.args]
     narrowed = options.keyword or options.markexpr or options.deselect or getattr(options, "lf", False) or options.ignore or options.ignore_glob

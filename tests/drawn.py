@@ -1,10 +1,10 @@
-"""Arrays of random numbers: integers of the whole range of their dtype, normal floats."""
+"""Random arrays: integers from the whole range of their dtype, floats from the normal distribution."""
 
 import numpy as np
 
 
 def drawn(rng: np.random.Generator, shape, dtype) -> np.ndarray:
-    """The next numbers of a generator."""
+    """A random array from a generator."""
     if np.dtype(dtype).kind in "iu":
         info = np.iinfo(dtype)
         return rng.integers(info.min, info.max, shape, dtype, endpoint=True)
@@ -12,5 +12,5 @@ def drawn(rng: np.random.Generator, shape, dtype) -> np.ndarray:
 
 
 def numbers(shape, dtype, seed: int) -> np.ndarray:
-    """The numbers of a seed."""
+    """The random array of a seed."""
     return drawn(np.random.default_rng(seed), shape, dtype)

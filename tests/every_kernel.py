@@ -1,19 +1,18 @@
-"""Every kernel that a test lowers becomes machine code for every target, or is refused in the compiler's own words.
+"""Checks that every kernel that a test lowers assembles for every target, or is rejected with a proper error.
 
-`tests/conftest.py` lets `Kernels` watch each test: whatever the test simulates, compiles or launches is lowered by one
-method of the package, and is kept until the test has ended. Then it is lowered for each target and emitted. A kernel that
-a target has no instructions for must be refused by an error that names the target and what it lacks
-(`says_what_is_missing`). What becomes PTX is assembled together with that of other tests of the file
-(`tests/assembled_together.py`), at the latest when the file's last test has ended: what the assembler refuses is an error
-there, with the name of the test whose kernel it is.
+`tests/conftest.py` lets `Kernels` observe each test: all that a test simulates, compiles or launches is lowered by one
+method of the package, and recorded. After the test, each recorded kernel is lowered for every target and emitted. If a target
+lacks instructions that the kernel needs, the kernel must be rejected by an error that names the target and what is missing
+(`says_what_is_missing`). The PTX is assembled together with that of other tests of the file (`tests/assembled_together.py`),
+at the latest after the file's last test. Kernels that do not assemble are an error there, with the name of their test.
 
-Of a kernel that one test calls in many versions (other constants, dtypes, facts), as properties do, a few are, and of the
-kernels of one name whose texts a property draws. The first and the last of them are assembled for every target, each one
-between for one that takes it, by turns; so are the kernels of one name whose texts a test makes. A kernel of the package,
-which is made for some targets, is lowered for another one until that has refused it a few times.
+If a test calls a kernel in many versions (constants, dtypes, facts), as property-based tests do, only a few versions are
+checked; the same holds for the kernels of one name whose texts a property-based test generates. The first and the last
+version are assembled for every target, each other one for one target that accepts it, by turns. Kernels of the package are
+made for some targets only, and are not lowered for a target any more after it has rejected them a few times.
 
-At the end of a run of the whole suite, kernels that stand in a file of `tests/` and that no test lowered are an error
-too (`defined`): a new kernel cannot be forgotten, not even one that only a machine with a GPU runs.
+At the end of a run of the whole suite, kernels in the files of `tests/` that no test has lowered are an error too
+(`defined`), so that a new kernel cannot be forgotten, not even one that only runs on a machine with a GPU.
 """
 
 from __future__ import annotations
@@ -47,9 +46,9 @@ from tests.assembled_together import LATER, Queue, Waiting
 TESTS = Path(__file__).resolve().parent
 TARGETS = ("sm_80", "sm_90a", "sm_100a", "sm_120a")
 PACKAGE = os.path.join(os.path.dirname(os.path.realpath(tilejit.compile.__file__)), "")
-VERSIONS = 6  # of one kernel that are assembled for one test
-REFUSALS = 2  # for one target of versions that are `_alike`, after which no more are asked for
-MODULES = 50  # of LLVM that are kept for other targets, at most
+VERSIONS = 6  # versions of one kernel that are assembled per test
+REFUSALS = 2  # after so many rejections by a target, further versions that are `_alike` are not tried
+MODULES = 50  # maximum number of LLVM modules that are kept for other targets
 
 Place = tuple[str, int]  # a kernel's file and line
 real = lru_cache(maxsize=None)(os.path.realpath)
@@ -57,7 +56,7 @@ real = lru_cache(maxsize=None)(os.path.realpath)
 
 @dataclass
 class Sighting:
-    """A kernel as a test called it. `met` are its graphs, by target, as the test itself had them lowered."""
+    """A version of a kernel that a test called. `met` has the graphs, by target, that the test itself lowered."""
 
     kernel: Kernel
     bound: object
@@ -66,24 +65,24 @@ class Sighting:
 
 
 class Kernels:
-    """What the tests of this process lowered.
+    """The kernels that the tests of this process lowered.
 
-    `claims` is a file that the processes of one run share: the first to claim a graph's code assembles it.
+    `claims` is a file that the processes of one run share: the process that first claims the key of a graph's code assembles it.
     """
 
     def __init__(self, claims: Path):
         claims.parent.mkdir(parents=True, exist_ok=True)
         self.claims = os.open(claims, os.O_RDWR | os.O_CREAT | os.O_APPEND)
-        self.claimed: set[bytes] = set()  # what the file says, as far as it was read
-        self.read = 0                     # bytes of it
+        self.claimed: set[bytes] = set()  # the keys in the file, as far as it was read
+        self.read = 0                     # bytes of the file that were read
         self.sightings: dict[tuple, Sighting] = {}
-        self.walked: set[Place] = set()  # kernels and helpers that were lowered, or were begun to be
-        self.count: Counter = Counter()  # by target and outcome
-        self.refused: Counter = Counter()  # versions that are `_alike`, by target
+        self.walked: set[Place] = set()  # kernels and helpers whose lowering was at least begun
+        self.count: Counter = Counter()  # of kernels, by target and outcome
+        self.refused: Counter = Counter()  # of rejected versions, by target and `_alike`
         self.queue = Queue()
-        self.compiled: list[Waiting] = []  # by a test whose kernels are `assembled_later`
-        self.modules: dict[tuple, object] = {}  # LLVM's after the passes, of texts that the kernels of a test became
-        self.of_a_kernel = local()        # whether LLVM is at work on one, in a thread
+        self.compiled: list[Waiting] = []  # compiled by a test with the fixture `assembled_later`
+        self.modules: dict[tuple, object] = {}  # optimised LLVM modules of the current test, by their IR text
+        self.of_a_kernel = local()        # .now: whether this thread is compiling a kernel
         self.watching = True
         self._watch()
 
@@ -104,7 +103,7 @@ class Kernels:
             try:
                 with self._at_work():
                     code = write(found, *meanwhile)
-            except TileError:  # the test provoked it, or fails by it
+            except TileError:  # the test expects the error, or fails anyway
                 self.sightings = {k: s for k, s in self.sightings.items() if all(graph is not found for graph in s.met.values())}
                 raise
             target = found.graph.target
@@ -120,8 +119,8 @@ class Kernels:
             return inline(walker, source, args, kwargs)
 
         def optimized(ir, target, passes, libdevice):
-            """By the passes that ran for another target, where the texts are the same: they take nearly half of LLVM's time. (Functions of
-            libdevice may ask for the target.)"""
+            """Reuse the result of LLVM's passes for another target if the IR is the same: they take nearly half of LLVM's time. (Not with
+            libdevice, whose functions may depend on the target.)"""
             if not getattr(self.of_a_kernel, "now", False):
                 return optimize(ir, target, passes, libdevice)
             key = ir, passes, target if libdevice else ""
@@ -148,8 +147,8 @@ class Kernels:
     # -- judging ---------------------------------------------------------------------------------------------------
 
     def judge(self, test: str, drawn: bool = False) -> list[str]:
-        """Lower for every target what was seen since the last call, by `test`, and let it be assembled; what is wrong. `drawn`:
-        the test is a property, which may draw kernels' texts."""
+        """Lower the kernels recorded since the last call, from `test`, for every target, and enqueue them for the assembler; returns the
+        problems. `drawn` says that the test is property-based, and may generate kernels' texts."""
         seen, self.sightings = self.sightings, {}
         self.watching = False
         versions: dict[str, list[Sighting]] = {}
@@ -165,14 +164,14 @@ class Kernels:
             self.modules.clear()
 
     def finish(self) -> list[str]:
-        """Assemble what still waits; what is wrong with it."""
+        """Assemble the kernels that still wait; returns the problems."""
         return self.queue.finish()
 
     def _problems(self, same: list[Sighting], test: str) -> list[str]:
-        """What is wrong with a kernel's versions."""
+        """The problems of a kernel's versions."""
         problems = []
         for n, sighting in enumerate(same):
-            turn = (crc32(test.encode()) + n) % len(TARGETS)  # the same whenever this test runs
+            turn = (crc32(test.encode()) + n) % len(TARGETS)  # deterministic for each test
             for target in (*TARGETS[turn:], *TARGETS[:turn]):
                 found = self._asked(sighting, target, test)
                 problems += found or []
@@ -181,7 +180,7 @@ class Kernels:
         return problems
 
     def _asked(self, sighting: Sighting, target: str, test: str) -> list[str] | None:
-        """What is wrong with one version for a target; None where the target has refused it, or others like it."""
+        """The problems of one version for a target; None if the target rejects it, or has rejected enough that are alike."""
         alike = (target, *_alike(sighting, test))
         if self.refused[alike] >= REFUSALS:
             return None
@@ -192,7 +191,7 @@ class Kernels:
         return found
 
     def _problem(self, sighting: Sighting, target: str, test: str) -> list[str] | None:
-        """What is wrong with one version for a target; None where it is refused for what the target lacks."""
+        """The problems of one version for a target; None if it is rejected because the target lacks something."""
         name = f"{sighting.kernel.source!r} for {target}"
         try:
             found = sighting.met.get(target) or sighting.kernel._lower(sighting.bound, sighting.options, target)
@@ -221,7 +220,7 @@ class Kernels:
 
 
 def _alike(sighting: Sighting, test: str) -> tuple:
-    """What versions have in common that lack the same instructions of a target: all but facts, or being of one kernel of the package."""
+    """A key of versions that probably need the same instructions: those that differ only in facts, or all versions of a kernel of the package."""
     source = sighting.kernel.source
     if real(source.file).startswith(PACKAGE):
         return source.file, source.name
@@ -229,7 +228,7 @@ def _alike(sighting: Sighting, test: str) -> tuple:
 
 
 def few(versions: list[Sighting]) -> list[Sighting]:
-    """Some versions of each text."""
+    """At most `VERSIONS` versions of each kernel text."""
     texts: dict[str, list[Sighting]] = {}
     for sighting in versions:
         texts.setdefault(sighting.kernel.source.fingerprint(), []).append(sighting)
@@ -237,20 +236,20 @@ def few(versions: list[Sighting]) -> list[Sighting]:
 
 
 def spread(versions: list, count: int) -> list:
-    """So many of a list, from its first to its last."""
+    """At most `count` elements of a list, evenly spaced from the first to the last."""
     return versions if len(versions) <= count else [versions[i * (len(versions) - 1) // (count - 1)] for i in range(count)]
 
 
 def says_what_is_missing(message: str, target: str) -> bool:
-    """Whether an error refuses a kernel because of the target: in one line it says which targets have what is needed, and
-    names the target at hand; or it says how much shared memory the target has."""
+    """Whether an error rejects a kernel because of the target: one line says which targets have what the kernel needs, and names the
+    current target; or it says how much shared memory the target has."""
     needs = re.search(rf"(needs?|exists on)\b[^\n]*sm_\d+[^\n]*\b{target}\b", message)
     memory = re.search(rf"\b{target}\b.*bytes of shared memory|bytes of shared memory.*\b{target}\b", message)
     return bool(needs or memory)
 
 
 def of_the_tests_own(found: Lowered) -> bool:
-    """Whether a graph has ops that a test declared for the simulator alone (`tests/sim/engine_ops.py`)."""
+    """Whether a graph has ops that a test defines for the simulator only (`tests/sim/engine_ops.py`)."""
     return any(map(_of_the_simulator_alone, {call.op for call in walk(found.graph.body) if isinstance(call, Call)}))
 
 
@@ -259,10 +258,10 @@ def _of_the_simulator_alone(op) -> bool:
     return "emit" not in op.rules and Path(op.rules["infer"].__code__.co_filename).is_relative_to(TESTS)
 
 
-# -- what there is to be lowered -------------------------------------------------------------------------------------------
+# -- the kernels in the files of tests -------------------------------------------------------------------------------------
 
 def _functions(node: ast.AST) -> Iterator[ast.FunctionDef]:
-    """Those of a module, at any depth. (Statements alone are looked at: expressions are most of a tree, and hold none.)"""
+    """The functions in a module's tree, at any depth. Expressions, the bulk of a tree, are skipped, since they contain none."""
     for inner in ast.iter_child_nodes(node):
         if isinstance(inner, ast.FunctionDef):
             yield inner
@@ -271,7 +270,7 @@ def _functions(node: ast.AST) -> Iterator[ast.FunctionDef]:
 
 
 def defined() -> dict[Place, str]:
-    """The name of each function under ``@tile.jit`` in the files of `tests/`, by its place."""
+    """The names of the functions decorated with ``@tile.jit`` in the files of `tests/`, by location."""
     found = {}
     for path in TESTS.rglob("*.py"):
         for node in _functions(ast.parse(path.read_text())):

@@ -1,4 +1,4 @@
-"""GPU tests run each body in a child process with a time limit: a hang or a dead context stays there.
+"""GPU tests run in child processes with a time limit, so that a hang or a corrupted context does not affect other tests.
 
     from tests.gpu import in_child, needs_gpu
 
@@ -37,11 +37,11 @@ getattr(function, "body", function)(**arguments)
 
 
 def run_child(work, timeout: float = 60.0, **arguments) -> str:
-    """Run `work` in a fresh Python process and return what it printed.
+    """Run `work` in a fresh Python process and return its output.
 
-    `work` is a program's text, or a function at the top of a module, called with the JSON-able `arguments`.
-    Fails the test with the child's last words when it ends with an error, and when it takes longer than `timeout`
-    seconds: then its process group is killed.
+    `work` is a program's text, or a module-level function, which is called with the JSON-serializable `arguments`. The test
+    fails, with the end of the child's output, if the child exits with an error or takes longer than `timeout` seconds; in the
+    latter case its process group is killed.
     """
     if isinstance(work, str):
         command = [sys.executable, "-c", inspect.cleandoc(work)]
@@ -64,12 +64,12 @@ def run_child(work, timeout: float = 60.0, **arguments) -> str:
 
 
 def _environment() -> dict[str, str]:
-    """The child imports what this process would."""
+    """The environment of a child, with which it has the same import path as this process."""
     return dict(os.environ, PYTHONPATH=os.pathsep.join([*filter(None, sys.path), os.getcwd(), str(ROOT)]))
 
 
 def in_child(timeout: float = 60.0):
-    """Make a test's body run by `run_child`. Its arguments (from parametrize) must be JSON-able."""
+    """Decorator: the test's body is run by `run_child`. Its arguments (from parametrize) must be JSON-serializable."""
     def decorate(function):
         @functools.wraps(function)
         def test(**arguments):
@@ -90,7 +90,7 @@ def _load(path: str):
 
 @lru_cache(maxsize=None)
 def gpu_targets() -> tuple[str, ...]:
-    """The target of each GPU, such as ("sm_90a",); found out by a child, so that this process stays without a context."""
+    """The target of each GPU, such as ("sm_90a",). A child process finds them out, so that this one has no CUDA context."""
     if not any(os.path.exists(path) for path in ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg")):
         return ()
     program = ("from tilejit.runtime import driver\n"
@@ -101,7 +101,7 @@ def gpu_targets() -> tuple[str, ...]:
 
 
 def needs_gpu(*targets: str, count: int = 1):
-    """Skip the test unless `count` GPUs are there, the first of one of `targets` (any, if none is named)."""
+    """Decorator: skip the test unless there are `count` GPUs, the first of one of `targets` (by default any)."""
     found = gpu_targets()
     fits = len(found) >= count and (not targets or found[0] in targets)
     wanted = " or ".join(targets) or "any"
@@ -110,16 +110,16 @@ def needs_gpu(*targets: str, count: int = 1):
 
 
 def some(cases, least: int = 1) -> list:
-    """A long list of cases: all, or one in TILEJIT_EVERY of them, but `least` (under compute-sanitizer all would take hours)."""
+    """All cases of a long list, or one in TILEJIT_EVERY, but at least `least` (under compute-sanitizer, all would take hours)."""
     cases = list(cases)
     return cases[::max(min(int(os.environ.get("TILEJIT_EVERY", "1")), len(cases) // least), 1)]
 
 
 def for_references() -> str:
-    """torch's device for what results are compared with: under the sanitizer's tools a library's kernels would take minutes."""
+    """The torch device on which expected results are computed: the CPU under compute-sanitizer, where a library's kernels would take minutes."""
     return "cpu" if os.environ.get("TILEJIT_SANITIZER") else "cuda"
 
 
 def needs_module(name: str):
-    """Skip the test unless the module is installed; it is not imported here."""
+    """Decorator: skip the test unless the module is installed. Does not import it."""
     return pytest.mark.skipif(importlib.util.find_spec(name) is None, reason=f"needs {name}")

@@ -1,16 +1,16 @@
-"""Runs the GPU tests with every child process under compute-sanitizer, and says what was checked.
+"""Runs the GPU tests with all child processes under compute-sanitizer, and reports what was checked.
 
-    python tests/sanitizer.py                               memcheck; then racecheck, for the tests that use shared memory
-    python tests/sanitizer.py --every 10 tests/ops          one in ten of long lists of cases, of some tests
-    python tests/sanitizer.py --tool racecheck -- -k scan   one tool, with more options for pytest
+    python tests/sanitizer.py                               memcheck, then racecheck for the tests that use shared memory
+    python tests/sanitizer.py --every 10 tests/ops          one in ten cases of long lists, only tests/ops
+    python tests/sanitizer.py --tool racecheck -- -k scan   one tool, with further options for pytest
 
-Each child counts the kernels that it launches; `LOG/<tool>.txt` has a line for each: kernels launched, how many of
-them use shared memory, errors. The run fails on any error, on a child that launched nothing or whose report is missing, on
-a test that fails, and if the tool does not find the fault that is planted first. Tests marked `unsanitized` (they fail on
-purpose, or launch nothing) are left out; racecheck also leaves out those marked `misread`: it does not follow the order that
-threads which only arrive at a barrier make (`bar.arrive`, by turns in a loop), nor what a thread's mbarrier arrival says for
-the threads that it met at a barrier before, and reports hazards there in textbook CUDA C too (2025.3.1 was tried). That is checked first: the mark
-goes when the tool learns it. Needs a GPU and compute-sanitizer (of the CUDA toolkit).
+Each child counts the kernels that it launches. `LOG/<tool>.txt` has a line per child: kernels launched, how many of them use
+shared memory, errors. The run fails on any error, on a child that launched nothing or whose report is missing, on a failing
+test, and if the tool does not find a fault that is planted first. Tests marked `unsanitized` (they fail on purpose, or launch
+nothing) are excluded. racecheck also excludes those marked `misread`, because it does not model the order of threads that only
+arrive at a barrier (`bar.arrive`, in turns in a loop), nor that an mbarrier arrival also orders the accesses of threads that the
+arriving thread synchronised with before; it reports hazards there in textbook CUDA C too (version 2025.3.1). The run first
+checks that this is still so, and otherwise asks to remove the mark. Needs a GPU and compute-sanitizer (of the CUDA toolkit).
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ import tilejit as tile
 ROOT = Path(__file__).resolve().parent.parent
 TOOLS = {"memcheck": ["--report-api-errors", "no"], "racecheck": []}
 SUMMARY = re.compile(r"ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: (\d+) hazard")
-SLOWER = 8  # how many times longer a child may take
+SLOWER = 8  # factor for the time limit of a child
 
 
 @dataclass(frozen=True)
 class Child:
-    """What one child process did, and how many errors the tool saw; None if it reported nothing."""
+    """One child process: its test, the kernels launched, how many of them use shared memory, and the tool's errors (None: no report)."""
 
     test: str
     launches: int
@@ -45,7 +45,7 @@ class Child:
 
     @property
     def verdict(self) -> str:
-        """Empty if all is well."""
+        """Why the child fails the run; empty if it does not."""
         if self.errors is None:
             return "the tool gave no report"
         return f"{self.errors} errors" if self.errors else "" if self.launches else "no kernel was launched"
@@ -54,7 +54,7 @@ class Child:
 # -- in the children -------------------------------------------------------------------------------------------------------
 
 def count_launches() -> None:
-    """Count this process' launches by tilejit, and write the counts to the file TILEJIT_LAUNCHES when it ends."""
+    """Count the launches in this process, and write the counts to the file TILEJIT_LAUNCHES at its end."""
     import atexit
 
     from tilejit.runtime.launcher import Launcher
@@ -76,7 +76,7 @@ def count_launches() -> None:
 
 
 def under_tool(command: list[str], environment: dict[str, str]) -> list[str]:
-    """A child's command, under the tool if this run has one; used by `tests.gpu.run_child`."""
+    """A child's command, wrapped by the tool if this run has one; used by `tests.gpu.run_child`."""
     tool = environment.get("TILEJIT_SANITIZER")
     if not tool:
         return command
@@ -103,7 +103,7 @@ def writing(y):
 
 @tile.jit(num_warps=8)
 def handing(x, y, ROUNDS: tile.constexpr):
-    """Half of the threads write and arrive, the others wait and read, in turn: in order, though racecheck does not see it."""
+    """Half of the threads write and arrive, the others wait and read, in alternation. It is correct, but racecheck reports hazards."""
     s, full, empty = tile.alloc((128,), tile.int32), tile.named_barrier(256), tile.named_barrier(256)
     with tile.warpgroup(0):
         for i in range(ROUNDS):
@@ -134,7 +134,7 @@ def planted_racecheck():
 
 
 def planted_memcheck():
-    """An array that says it is longer than its memory."""
+    """Stores to an array whose shape exceeds its memory."""
     y = tile.to_device([0] * 32)
     y.shape = (128 * 64,)
     writing[(64,)](y)
@@ -142,7 +142,7 @@ def planted_memcheck():
 
 
 def finds_what(function: str, command: list[str], log: Path) -> bool:
-    """Whether the tool finds errors in what a function of this file does."""
+    """Whether the tool reports errors for a function of this file."""
     shutil.rmtree(log, ignore_errors=True)
     log.mkdir(parents=True)
     environment = dict(os.environ, TILEJIT_SANITIZER=json.dumps(command), TILEJIT_SANITIZER_LOG=str(log), PYTHONPATH=str(ROOT))
@@ -154,7 +154,7 @@ def finds_what(function: str, command: list[str], log: Path) -> bool:
 # -- a run -----------------------------------------------------------------------------------------------------------------
 
 def children(log: Path) -> list[Child]:
-    """What the files of a folder tell."""
+    """The children, from the reports in a folder."""
     found = []
     for path in sorted(log.glob("*.json")):
         texts = [other.read_text(errors="replace") for other in log.glob(f"{path.stem}.*.log")]
@@ -164,7 +164,7 @@ def children(log: Path) -> list[Child]:
 
 
 def run_tool(tool: str, options, tests: list[str]) -> tuple[bool, list[Child]]:
-    """Whether all is well, and what the children did. `tests` are what pytest is asked to run."""
+    """Run one tool on `tests` (pytest's arguments); returns whether the run passed, and the children."""
     program = shutil.which("compute-sanitizer") or str(Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")) / "bin" / "compute-sanitizer")
     log = options.log / tool
     shutil.rmtree(log, ignore_errors=True)

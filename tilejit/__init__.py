@@ -21,7 +21,7 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str):
-    """The language's names, and `tile.ptx`, the instruction table, are loaded when they are first asked for."""
+    """Load the language's names, and the instruction table `tile.ptx`, at their first use."""
     from importlib import import_module
     if name == "ptx":
         return import_module(".ptx", __name__)

@@ -1,5 +1,5 @@
-"""Every name of the language, loaded when the first of them is asked for: a process that finds its kernels in the cache asks
-for none."""
+"""All names of the language. The module is loaded at the first use of one of them, which a process that finds its kernels in the
+cache does not need."""
 
 from .frontend.ranges import pipelined, range_ as range, static_range
 from .frontend.scopes import each_warpgroup, elect, thread, warp, warpgroup

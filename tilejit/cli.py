@@ -1,4 +1,4 @@
-"""The command line: ``demo``, ``cache``, ``ptx``."""
+"""The commands of ``python -m tilejit``: ``demo``, ``cache``, ``ptx``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .errors import TileError
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run a command; returns the exit status."""
+    """Run the command of `argv`; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tilejit", description="GPU kernels in Python, lowered per call site.")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("demo", help="compile four kernels, say how each copy was lowered, run and check them")
@@ -23,7 +23,7 @@ def main(argv: list[str] | None = None) -> int:
         status = {"demo": _demo, "cache": _cache, "ptx": _ptx}[arguments.command](arguments)
         sys.stdout.flush()
         return status
-    except BrokenPipeError:  # who reads the output, as `head` does, has enough; nor may the interpreter's last flush meet it
+    except BrokenPipeError:  # the reader has closed the pipe, as `head` does; redirect, or the interpreter's last flush would fail too
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except TileError as error:

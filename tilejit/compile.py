@@ -1,6 +1,6 @@
-"""The pipeline as one readable function: source, typed graph, passes, LLVM IR, PTX, cubin.
+"""The compilation pipeline: `lower` goes from source to the lowered graph, `assemble_graph` on to LLVM IR, PTX and cubin.
 
-Each stage's text can be dumped (``TILEJIT_DUMP=folder``) and replaced from a file (``TILEJIT_OVERRIDE=folder``).
+Each stage's text can be written to a file (``TILEJIT_DUMP=folder``) and replaced from a file (``TILEJIT_OVERRIDE=folder``).
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ from .records import RECORDS, AccessRecord, CopyRecord, LayoutRecord, LoopRecord
 
 @dataclass(frozen=True)
 class Lowered:
-    """A kernel after the passes: what the simulator runs and the emitter writes out."""
+    """A kernel after the passes, the common input of the simulator and the emitter."""
 
     graph: Graph
     warnings: tuple
     facts: dict[tuple, bool]
     captured: tuple
-    written: frozenset[int]  # the arguments that the kernel writes
+    written: frozenset[int]  # the indices of the arguments that the kernel writes
     seconds: dict[str, float]
-    printed: tuple[str, ...] = ()  # what the kernel had printed while it was compiled
+    printed: tuple[str, ...] = ()  # the lines of `static_print`
     find_loops: Callable[[], tuple[LoopRecord, ...]] = tuple
 
     @cached_property
@@ -83,7 +83,7 @@ class Lowered:
 
     @property
     def records(self) -> dict[str, tuple]:
-        """What the kernel tells, by the names of `RECORDS`."""
+        """The records of all kinds, by the names in `RECORDS`."""
         return {name: getattr(self, name) for name in RECORDS}
 
 
@@ -96,9 +96,9 @@ PASSES = (("boxes", write_boxes), ("ahead", send_loads_ahead), ("places", check_
 
 @contextmanager
 def uncollected():
-    """Without the collector of garbage. Compiling makes objects by the hundred thousand, of which nearly all stay until it ends; their
-    number calls the collector again and again, which looks at all that the process has: in one that has compiled before, a third of the
-    frontend's time."""
+    """A context without the garbage collector. Compiling allocates hundreds of thousands of objects, nearly all of which live until its end.
+    Their number triggers the collector again and again, which scans all objects of the process: in one that has compiled before, this takes
+    a third of the frontend's time."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -109,9 +109,9 @@ def uncollected():
 
 
 def in_one_piece(function):
-    """`function`, and what it calls has its frames in one piece of memory. CPython takes its stack from the system in pieces of 16 KB,
-    or of what a frame says that it needs, and gives each back when it is empty: a compiler, which calls and returns across their ends all the
-    time, took 1300 of them for one kernel."""
+    """Decorator: the frames of `function` and all that it calls share one chunk of CPython's frame stack, by a large ``co_stacksize``. CPython
+    allocates the stack in chunks of 16 KB, or of the size that a frame needs, and frees each when it is empty. A compiler calls and returns
+    across the ends of chunks all the time: 1300 chunks were allocated for one kernel."""
     function.__code__ = function.__code__.replace(co_stacksize=1 << 15)
     return function
 
@@ -119,7 +119,7 @@ def in_one_piece(function):
 @uncollected()
 @in_one_piece
 def lower(source, arguments: dict, *, target: str, launch: Launch, facts: Facts) -> Lowered:
-    """From source to the lowered graph, which the simulator and the GPU share."""
+    """Compile a kernel's source to the lowered graph."""
     seconds: dict[str, float] = {}
     clock = _Clock(seconds)
     built = build(source, arguments, target=target, launch=launch, facts=facts)
@@ -127,7 +127,7 @@ def lower(source, arguments: dict, *, target: str, launch: Launch, facts: Facts)
     if built.spare:
         graph = replace(graph, body=without_dead_code(graph.body, lambda call: built.spare.isdisjoint(call.results)))
     clock("frontend")
-    find_loops = partial(loop_records, graph, facts) if candidate_loops(graph) else tuple  # when they are asked for: the assembler runs meanwhile
+    find_loops = partial(loop_records, graph, facts) if candidate_loops(graph) else tuple  # computed on request, while the assembler runs
     warnings = (*built.warnings, *tail_warnings(graph, facts, built.tails))
     checked = config().check or _under_pytest()
     body = None
@@ -150,7 +150,7 @@ def _under_pytest() -> bool:
 
 
 class _Clock:
-    """Seconds since the last reading, filed under a stage's name."""
+    """A stopwatch: a call adds the seconds since the last call to `seconds` under a stage's name."""
 
     def __init__(self, seconds: dict[str, float]):
         self.seconds, self.last = seconds, perf_counter()
@@ -162,7 +162,7 @@ class _Clock:
 
 
 def lowering_warnings(graph: Graph) -> list[Warning_]:
-    """What the chosen lowerings have to say to the kernel's author."""
+    """The warnings of the passes and of the chosen plans."""
     calls = [c for c in walk(graph.body) if isinstance(c, Call)]
     plans = (Warning_(c.choice.plan.warning, c.loc) for c in calls if c.choice is not None and getattr(c.choice.plan, "warning", None))
     warnings = list(dict.fromkeys((*graph.warnings, *plans)))
@@ -174,7 +174,7 @@ def lowering_warnings(graph: Graph) -> list[Warning_]:
 
 
 def _slower_products(calls: list[Call]) -> list[Warning_]:
-    """For each `dot` that only how its operands lie keeps from a faster path, unless the kernel asks for the one it has."""
+    """A warning for each `dot` that a change to the kernel (a cure) would give a faster variant, unless the call names its variant."""
     found = {}
     for call in calls:
         for missed, cure in call.choice.cures[:1] if call.choice is not None else ():
@@ -188,7 +188,7 @@ def _slower_products(calls: list[Call]) -> list[Warning_]:
 
 @dataclass(frozen=True)
 class Code:
-    """Machine code, and every text on the way to it by its name."""
+    """Machine code with its parameters, tensor maps, compile times and the texts of the stages, by name."""
 
     texts: dict[str, str]
     assembled: object
@@ -204,8 +204,8 @@ class Code:
 @uncollected()
 @in_one_piece
 def assemble_graph(lowered: Lowered, meanwhile: Callable[[dict[str, str]], None] = lambda texts: None) -> Code:
-    """LLVM IR, PTX and cubin of a lowered graph. `meanwhile` is what can be done with the texts while the assembler runs, a program of its own
-    that takes longer than anything before it."""
+    """Compile a lowered graph to LLVM IR, PTX and cubin. `meanwhile` is called with the texts while the assembler runs, in another process and
+    for longer than any stage before it."""
     from .toolchain.assembler import started
     from .toolchain.llvm import to_ptx
     graph, seconds = lowered.graph, dict(lowered.seconds)
@@ -220,7 +220,7 @@ def assemble_graph(lowered: Lowered, meanwhile: Callable[[dict[str, str]], None]
         texts = {"graph": lowered.text, "llvm_ir": llvm_ir, "ptx": ptx}
 
         def work() -> None:
-            gc.collect(0)  # what the frontend has left
+            gc.collect(0)  # garbage of the frontend
             meanwhile(texts)
 
         assembled = assemble(ptx, work)
@@ -230,7 +230,7 @@ def assemble_graph(lowered: Lowered, meanwhile: Callable[[dict[str, str]], None]
 
 
 def _stage(name: str, suffix: str, text: str) -> str:
-    """Dump a stage's text, or take it from the override folder."""
+    """A stage's text, or its replacement from the override folder; it is also dumped."""
     folder = config().override
     if folder:
         if not Path(folder).is_dir():
@@ -255,7 +255,7 @@ def _dump(name: str, suffix: str, text: str) -> None:
 
 
 def check_budgets(graph: Graph, registers: int, spill_bytes: int) -> None:
-    """Budgets are contracts: a kernel over one does not compile."""
+    """CompilationError if the kernel exceeds its `spills` or `max_registers`."""
     launch: Launch = graph.launch
     if launch.spills is not None and spill_bytes > launch.spills:
         raise CompilationError(f"the kernel spills {spill_bytes} bytes of registers, and spills={launch.spills} allows no more; "
@@ -265,7 +265,7 @@ def check_budgets(graph: Graph, registers: int, spill_bytes: int) -> None:
 
 
 def graph_key(lowered: Lowered) -> str:
-    """A digest of everything that decides the code: the text, the constants' dtypes, the plans, the table of lines."""
+    """A digest of everything that determines the code: the graph's text, constants' dtypes, plans and source locations."""
     graph, digest = lowered.graph, hashlib.sha256(lowered.text.encode())
     digest.update(str(graph.loc).encode())
     for node in walk(graph.body):

@@ -1,4 +1,4 @@
-"""A compiled kernel and what it tells: every stage's text, the copies' paths, the resources, the warnings."""
+"""A compiled kernel with its attributes: code, stages' texts, resources, records of copies and products, warnings."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TensorMapRecord:
-    """A descriptor with the fields that ``cuTensorMapEncodeTiled`` takes (with `lower`, `upper`, `channels` and `pixels` and
-    an empty box those of ``cuTensorMapEncodeIm2col``), innermost dimension first, for the arrays that the kernel was
-    compiled for.
+    """A tensor map, for the arrays that the kernel was compiled for: the arguments of ``cuTensorMapEncodeTiled``, innermost
+    dimension first. With an empty `box`, the map is one of ``cuTensorMapEncodeIm2col``, with `lower`, `upper`, `channels` and
+    `pixels`.
 
-    `argument` is the array's name, `base_offset` counts bytes from its data pointer, `global_strides` (one fewer than
-    the rank) are in bytes. `origin` says whether the host or the kernel makes it.
+    `argument` is the array's name. `base_offset` (from its data pointer) and `global_strides` (one fewer than the rank) are
+    in bytes. `origin` is "host" if the launch encodes the map, "device" if the kernel writes it.
     """
 
     argument: str
@@ -46,10 +46,10 @@ class TensorMapRecord:
 
 @dataclass
 class CompiledKernel:
-    """The machine code of one version of a kernel, with everything that led to it.
+    """One compiled version of a kernel.
 
-    `registers` per thread, `spills` and `shared_bytes` in bytes; `compile_time` in seconds per stage. A kernel that was
-    found in the cache reads `graph`, `llvm_ir` and `ptx` when they are asked for.
+    `registers` are per thread, `spills` and `shared_bytes` in bytes, `compile_time` in seconds per stage. If the kernel was
+    found in the cache, `graph`, `llvm_ir` and `ptx` are read from it when they are first used.
     """
 
     name: str
@@ -70,13 +70,13 @@ class CompiledKernel:
     warnings: tuple
     compile_time: dict[str, float]
     recipe: dict[str, Any] = field(repr=False, default_factory=dict)
-    written: tuple[int, ...] = ()  # the numbers of the runtime arguments that the kernel writes
+    written: tuple[int, ...] = ()  # the indices of the run-time arguments that the kernel writes
     launchers: dict[int, Any] = field(repr=False, default_factory=dict)  # by device
-    texts: Callable[[], dict[str, str]] = field(repr=False, default=dict)  # of the stages, by name
+    texts: Callable[[], dict[str, str]] = field(repr=False, default=dict)  # gives the stages' texts, by name
 
     @property
     def graph(self) -> str:
-        """The typed graph after the passes."""
+        """The lowered graph as text."""
         return self.texts()["graph"]
 
     @property
@@ -88,7 +88,7 @@ class CompiledKernel:
         return self.texts()["ptx"]
 
     def launcher(self, device: int):
-        """The kernel loaded on a device, ready to launch. LaunchError when the device cannot hold it."""
+        """The launcher of the kernel on a device, loaded at the first call. LaunchError if the device cannot run the kernel."""
         if device not in self.launchers:
             from .runtime.launcher import load
             from .runtime.store import open_store
@@ -96,29 +96,29 @@ class CompiledKernel:
         return self.launchers[device]
 
     def active_ctas(self, device: int = 0) -> int:
-        """How many CTAs of the kernel a multiprocessor of the GPU holds at once, as the driver says: a persistent grid is
-        that many for each. (CUDA driver API, ``cuOccupancyMaxActiveBlocksPerMultiprocessor``.)"""
+        """How many CTAs of the kernel fit on one multiprocessor of the GPU at once. A persistent grid has this many per
+        multiprocessor. (CUDA driver API, ``cuOccupancyMaxActiveBlocksPerMultiprocessor``.)"""
         from .runtime import driver
         return driver.active_ctas(self.launcher(device).function, self.recipe["threads"], self.recipe["shared"], device)
 
     def active_clusters(self, device: int = 0) -> int:
-        """How many clusters of the kernel the GPU holds at once, as the driver says: with clusters a persistent grid is that
-        many, since they do not fill every multiprocessor. (``cuOccupancyMaxActiveClusters``.)"""
+        """How many clusters of the kernel fit on the GPU at once, which is the size of a persistent grid of clusters: they may not
+        fill all multiprocessors. (CUDA driver API, ``cuOccupancyMaxActiveClusters``.)"""
         from .runtime import driver
         return driver.active_clusters(self.launcher(device).function, self.recipe["threads"], self.recipe["shared"],
                                       tuple(self.recipe["cluster"] or (1, 1, 1)), device)
 
     def told_for(self, bound) -> "CompiledKernel":
-        """The same code, with its tensor maps in the numbers of these arguments."""
+        """The same kernel, with the records of its tensor maps for these arguments."""
         return replace(self, tensor_maps=map_records(bound.names, self.recipe["maps"], bound)) if self.tensor_maps else self
 
     def sass(self) -> str:
-        """The machine code as text. ToolchainError without the disassembler (``pip install nvidia-cuda-nvdisasm``)."""
+        """The disassembled machine code. ToolchainError without the disassembler (``pip install nvidia-cuda-nvdisasm``)."""
         from .toolchain.disassembler import sass
         return sass(self.cubin)
 
     def explain(self) -> str:
-        """The choices and resources as text for a person."""
+        """A readable report: resources, layouts, the variant of each copy, access and product with the reasons, warnings, compile time."""
         lines = [f"{self.name} for {self.target}: {self.registers} registers, {self.shared_bytes} bytes of shared memory"
                  + (f", {self.spills} bytes spilled" if self.spills else "")]
         for b in self.layouts:
@@ -166,10 +166,10 @@ def _article(scope: str) -> str:
     return "the CTA" if scope == "cta" else f"a {scope}"
 
 
-# -- what a compiled kernel is made of: plain data, which the cache keeps ------------------------------------------------
+# -- the plain data that the cache stores, and the compiled kernel made from it ------------------------------------------
 
 def told(lowered: Lowered, bound) -> dict[str, Any]:
-    """What passes and arguments say of a kernel, without its code; its `RECORDS` are kept apart."""
+    """The cached data of a kernel that does not come from its code: recipe, target, signature, warnings. The `RECORDS` are stored separately."""
     graph, launch = lowered.graph, lowered.graph.launch
     arguments = []
     for p in graph.params:
@@ -183,7 +183,7 @@ def told(lowered: Lowered, bound) -> dict[str, Any]:
 
 
 def coded(code: Code) -> dict[str, Any]:
-    """What the emitter and the assembler say of a kernel's code."""
+    """The cached data of a kernel's code, from the emitter and the assembler."""
     a = code.assembled
     return {"params": code.params, "maps": code.maps, "registers": a.registers, "spills": a.spill_bytes, "notes": list(a.notes),
             "assembler": a.assembler}
@@ -191,7 +191,7 @@ def coded(code: Code) -> dict[str, Any]:
 
 def made_of(lowered: dict, code: dict, key: str, cubin: bytes | None, records: dict[str, tuple], texts: Callable[[], dict[str, str]],
             seconds: dict[str, float], bound) -> CompiledKernel:
-    """The compiled kernel of what `told` and `coded` gave, and of its `RECORDS`."""
+    """A compiled kernel, from the data of `told` (`lowered`) and `coded` (`code`), and its `RECORDS`."""
     recipe = {**lowered["recipe"], "params": code["params"], "maps": code["maps"]}
     return CompiledKernel(
         name=recipe["name"], target=lowered["target"], signature=lowered["signature"], key=key, cubin=cubin,
@@ -203,7 +203,7 @@ def made_of(lowered: dict, code: dict, key: str, cubin: bytes | None, records: d
 
 
 def spill_warnings(spilled: int, allowed: int | None) -> tuple[str, ...]:
-    """That registers spill, where the kernel has no budget for it. Each byte is one that is stored or loaded."""
+    """The warning that registers spill, unless the kernel has a budget (`spills`). `spilled` counts bytes stored plus bytes loaded."""
     if spilled <= 0 or allowed is not None:
         return ()
     return (f"registers spill: {spilled} bytes are stored to memory and loaded again; smaller tiles or more warps avoid it, and "
@@ -211,7 +211,7 @@ def spill_warnings(spilled: int, allowed: int | None) -> tuple[str, ...]:
 
 
 def map_records(names: list[str], maps: list[dict], bound) -> tuple[TensorMapRecord, ...]:
-    """The kernel's tensor maps, with the sizes and strides of the arrays at hand; `names` are those of its arguments."""
+    """Records of the kernel's tensor maps `maps`, with the sizes and strides of the arrays in `bound`; `names` are the arguments' names."""
     arrays = bound.runtime
     records = []
     for m in maps:
@@ -226,7 +226,7 @@ def map_records(names: list[str], maps: list[dict], bound) -> tuple[TensorMapRec
 
 
 def signature_text(bound) -> str:
-    """The arguments' kinds and the constants' values, as text."""
+    """The arguments' dtypes and ranks and the constants' values, as text."""
     parts = []
     for name, value in bound.values.items():
         if name in bound.constants:

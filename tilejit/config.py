@@ -1,4 +1,4 @@
-"""Every environment setting, typed, in one place. Read at first use, so tests can set and reset them."""
+"""All settings (environment variables), with types. They are read at each use."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ TARGETS = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_103a", "sm_120a")
 
 
 def checked_target(target: str) -> str:
-    """`target`, if it is one; CompilationError names those that are."""
+    """`target`; CompilationError if it is not one of `TARGETS`."""
     if target not in TARGETS:
         raise CompilationError(f"{target!r} is not a target; the targets are {', '.join(TARGETS)}")
     return target
 
 
 def architecture(target: str) -> int:
-    """A target's number: 80, 86, 89, 90, 100, 103, 120."""
+    """The number of a target's architecture: 80, 86, 89, 90, 100, 103, 120."""
     return int(target.removeprefix("sm_").rstrip("af"))
 
 
@@ -29,7 +29,7 @@ def _flag(text: str) -> bool:
 
 @dataclass(frozen=True)
 class Config:
-    """The settings in force. Each field's environment variable is ``TILEJIT_`` plus its name in capitals."""
+    """The settings. Each field's environment variable is ``TILEJIT_`` plus the field's name in capitals."""
 
     cache_dir: str = ""     # where compiled kernels are kept; default $XDG_CACHE_HOME/tilejit or ~/.cache/tilejit
     no_cache: bool = False  # neither read nor write the on-disk cache
@@ -52,7 +52,7 @@ class Config:
 
     @property
     def cache_path(self) -> Path:
-        """The folder of the cache. CacheError where it is in a home folder and nobody knows that."""
+        """The folder of the cache. CacheError if it is in the home folder, and that is unknown."""
         base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
         path = Path(self.cache_dir or f"{base}/tilejit")
         try:
@@ -62,5 +62,5 @@ class Config:
 
 
 def config() -> Config:
-    """The settings as the environment has them now."""
+    """The settings in the current environment."""
     return Config.load()

@@ -1,4 +1,4 @@
-"""``python -m tilejit demo``: four real kernels, the path each copy took, their results checked against NumPy."""
+"""``python -m tilejit demo``: compiles four kernels, explains their lowerings, runs them and compares the results with NumPy."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import tilejit as tile
 
 @tile.jit
 def vector_add(x, y, out, BLOCK: tile.constexpr):
-    """One CTA adds BLOCK elements; those past the end are neither read nor written."""
+    """Each CTA adds BLOCK elements; those past the end are neither read nor written."""
     i = tile.program_id(0) * BLOCK
     tile.store(out[i:i + BLOCK], tile.load(x[i:i + BLOCK]) + tile.load(y[i:i + BLOCK]))
 
 
 @tile.jit
 def softmax(x, out, BLOCK: tile.constexpr):
-    """One CTA for each row, which fits in registers."""
+    """One CTA per row; the row fits in registers."""
     row = tile.program_id(0)
     v = tile.load(x[row, 0:BLOCK], other=-float("inf"))
     v = tile.exp(v - tile.max(v, axis=0))
@@ -27,7 +27,7 @@ def softmax(x, out, BLOCK: tile.constexpr):
 
 @tile.jit
 def staged_copy(src, out, ROWS: tile.constexpr, COLUMNS: tile.constexpr):
-    """All threads of the CTA move a tile through shared memory with cp.async."""
+    """All threads of a CTA copy a tile through shared memory with cp.async."""
     row = tile.program_id(0) * ROWS
     stage = tile.alloc((ROWS, COLUMNS), src.dtype)
     tile.copy_async(stage, src[row:row + ROWS, 0:COLUMNS])
@@ -39,7 +39,7 @@ def staged_copy(src, out, ROWS: tile.constexpr, COLUMNS: tile.constexpr):
 
 @tile.jit
 def staged_tma(src, out, ROWS: tile.constexpr, COLUMNS: tile.constexpr):
-    """One elected thread has the TMA engine fetch a swizzled tile; its bytes complete a barrier."""
+    """One elected thread starts the copy of a swizzled tile by TMA, whose bytes complete a barrier."""
     row = tile.program_id(0) * ROWS
     stage = tile.alloc((ROWS, COLUMNS), src.dtype, layout=tile.swizzled(src.dtype, (ROWS, COLUMNS), 128))
     bar = tile.mbarrier(count=1)

@@ -1,4 +1,5 @@
-"""Choosing a lowering: a site, variants with named needs, and a choice that keeps the reasons. Pure: no run-and-catch."""
+"""Choosing a lowering: variants with named needs are tested against a site (the facts of a call), and the choice keeps the reasons.
+Testing has no side effects, and no lowering is tried by catching its errors."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ from .errors import DispatchError, Loc
 
 @dataclass(frozen=True)
 class Miss:
-    """Why a need does not hold, in `words`. `cure` is for the author of a kernel that takes another path for it: what lies otherwise
-    than the need has it, and what to write instead; empty where that cannot be said."""
+    """Why a need does not hold, in `words`. `cure` tells the kernel's author what to change so that it holds; "" if there is no such
+    change."""
 
     words: str
     cure: str = ""
@@ -21,10 +22,10 @@ class Miss:
 
 @dataclass(frozen=True)
 class Need:
-    """A named condition: `words` is a noun phrase that decides, explains and reports.
+    """A named condition of a variant. `words` is a noun phrase for it, as in "needs <words>".
 
-    `test(site)` returns True when it holds, False when it does not, or what was found instead: a string, or a `Miss` that has a cure.
-    The needs after a `gate` take it for granted.
+    `test(site)` returns True (or None) if the condition holds; otherwise False, or what was found instead: a string, or a `Miss` with a
+    cure. If a `gate` does not hold, the needs after it are not tested, since they rely on it.
     """
 
     words: str
@@ -43,8 +44,8 @@ class Need:
 class Variant:
     """One way to lower an operation.
 
-    `plan(site)` returns frozen data and cannot fail once every need holds; `emit(e, plan, call, *args)` and
-    `simulate(m, plan, call, *args)` both consume it. A search that can fail runs inside a need, cached on the site.
+    `plan(site)` returns immutable data and cannot fail if all needs hold; `emit(e, plan, call, *args)` and
+    `simulate(m, plan, call, *args)` both work from it. A search that may fail runs in a need, and is cached on the site.
     """
 
     name: str
@@ -57,8 +58,8 @@ class Variant:
 
 @dataclass(frozen=True)
 class Choice:
-    """The variant chosen for a call, its plan, and why each variant tried before or after it declined. `cures` are of those before it
-    that would have taken the call but for what has a cure."""
+    """The variant chosen for a call, its plan, and (variant, reason) for each other one. `cures` has (variant, cure) for earlier variants
+    whose failed needs all have a cure."""
 
     variant: str
     plan: Any
@@ -68,7 +69,7 @@ class Choice:
 
 
 def reasons(variant: Variant, site) -> list[Miss]:
-    """Every need of `variant` that does not hold at `site`. A failed gate ends the list: what follows rests on it."""
+    """All needs of `variant` that do not hold at `site`, up to the first failed gate."""
     failed = []
     for need in variant.needs:
         miss = need.failure(site)
@@ -80,16 +81,16 @@ def reasons(variant: Variant, site) -> list[Miss]:
 
 
 def choose(op_name: str, variants: tuple[Variant, ...], site, *, only: str | None = None, loc: Loc | None = None) -> Choice:
-    """The first variant of the tuple whose needs all hold. DispatchError with every reason when there is none.
+    """The first of `variants` whose needs all hold. DispatchError with all reasons if there is none.
 
-    `only` names the variant that the call or an `expect_variant` block asked for.
+    `only` names the variant that the call or an `expect_variant` block asks for.
     """
     names = [v.name for v in variants]
     if only is not None and only not in names:
         raise DispatchError(f"{op_name} has no variant {only!r}; its variants are {', '.join(names)}", loc)
     declined, cures, chosen = [], [], None
     for variant in variants:
-        # Facts of the launch that only explain what was not chosen are no part of the choice.
+        # Facts of the launch that are asked for only to explain why a variant was not chosen must not become guards.
         asked = only in (None, variant.name) and chosen is None
         with nullcontext() if asked else getattr(site, "unrecorded", nullcontext)():
             failed = reasons(variant, site)

@@ -1,4 +1,4 @@
-"""Element types: what an element is in memory and in registers, which names lead to it, what an operation of two has."""
+"""Element types: their representation in memory and registers, their names, and type promotion."""
 
 from __future__ import annotations
 
@@ -22,19 +22,20 @@ def _numpy(name: str):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class DType:
-    """An element type, the one object of its name. ``kind`` is 'bool', 'int', 'uint' or 'float'; ``bits`` is the size in memory and in registers.
+    """An element type; there is one object per name. ``kind`` is 'bool', 'int', 'uint' or 'float'; ``bits`` is an element's size in registers,
+    and in memory too unless elements are packed there (packed ones have 8).
 
-    Elements of less than a byte are packed along the last dimension of what lies in memory, `packing` (elements, bytes) at a
-    time: shapes, strides, layouts and regions count bytes there, and a register holds one element. A `padded` dtype, which
-    names that of its elements, is how shared memory holds them for the tensor cores: 16 elements, and padding to 16 bytes.
+    Elements of fewer than 8 bits are packed in memory along the last dimension: `packing` = (elements, bytes) of one group.
+    There, shapes, strides, layouts and regions count bytes; a register holds one element. A dtype with `padded`, the name of its
+    elements' dtype, is their form in shared memory for the tensor cores: 16 elements, padded to 16 bytes.
     """
 
     name: str
     kind: str
     bits: int
-    llvm: str         # the type in registers
+    llvm: str         # the LLVM type in registers
     mantissa: int = 0  # explicit mantissa bits of a float
-    numpy: str = ""   # the name that NumPy (with ml_dtypes) knows it by, if not `name`
+    numpy: str = ""   # the name in NumPy or ml_dtypes, if it is not `name`
     packing: tuple[int, int] = (1, 1)
     padded: str = ""
 
@@ -56,22 +57,22 @@ class DType:
 
     @property
     def packed(self) -> bool:
-        """Whether memory has several elements of it in a byte, or padding between them."""
+        """Whether elements are packed in memory, several to a byte or with padding between groups."""
         return self.packing != (1, 1)
 
     @property
     def unit(self) -> "DType":
-        """What memory is counted in: bytes of packed elements, else the elements."""
+        """The dtype of the units in which memory is counted: uint8 if packed, else the dtype itself."""
         return uint8 if self.packed else self
 
     @property
     def codes(self) -> int:
-        """How many values of its bits there are."""
+        """The number of bit patterns of an element."""
         return 1 << {"float4": 4, "float6": 6}.get(self.name[:6], self.bits)
 
     @property
     def np(self):
-        """The NumPy dtype of an element by itself."""
+        """The NumPy dtype of a single element."""
         return _numpy(self.numpy or self.name)
 
     def __reduce__(self):
@@ -112,12 +113,12 @@ _PADDED = tuple(DType(f"{d.name}_p{pad}", "float", 8, "i8", d.mantissa, "uint8",
 DTYPES = {d.name: d for d in (
     bool_, int8, int16, int32, int64, uint8, uint16, uint32, uint64,
     float4_e2m1fn, float6_e2m3fn, float6_e3m2fn, float8_e4m3fn, float8_e5m2, float8_e8m0fnu, float16, bfloat16, float32, float64, *_PADDED)}
-_ALIASES = {"float4_e2m1fn_x2": "float4_e2m1fn"}  # torch's name of a byte of two
+_ALIASES = {"float4_e2m1fn_x2": "float4_e2m1fn"}  # torch's name, of a byte with two elements
 
 
 def padded(dtype) -> DType:
-    """The dtype of shared memory in which 16 elements of 4 or 6 bits stand in 16 bytes: the elements (8 or 12 bytes), then
-    padding. So the tensor cores' kinds f8f6f4 and mxf8f6f4 read them (PTX ISA, ``.b4x16_p64``, ``.b6x16_p32``)."""
+    """The dtype of elements of 4 or 6 bits in shared memory that are padded: 16 elements (8 or 12 bytes) and padding take 16
+    bytes. The tensor cores' kinds f8f6f4 and mxf8f6f4 read operands in this form (PTX ISA, ``.b4x16_p64``, ``.b6x16_p32``)."""
     dtype = dtype_of(dtype)
     found = next((d for d in _PADDED if d.padded == dtype.name), None)
     if found is None:
@@ -141,7 +142,7 @@ def dtype_of(spec) -> DType:
 
 
 def named_dtype(x) -> DType | None:
-    """The DType that `x` names, None where it names none."""
+    """The DType that `x` names; None if it names none."""
     try:
         return dtype_of(x)
     except CompilationError:
@@ -149,34 +150,34 @@ def named_dtype(x) -> DType | None:
 
 
 def counted(dtype: DType) -> str:
-    """A dtype as it stands before extents in memory, for messages."""
+    """A dtype as messages name it before extents in memory: "float4_e2m1fn bytes" if packed."""
     return f"{dtype} bytes" if dtype.packed else str(dtype)
 
 
 def stored(dtype: DType, n: int) -> int | None:
-    """The units of memory that `n` elements side by side take; None where they do not fill bytes (or blocks, of padded ones)."""
+    """The number of units of memory (`DType.unit`) of `n` consecutive elements; None if they do not fill whole groups of `packing`."""
     elements, units = dtype.packing
     return None if n % elements else n // elements * units
 
 
 def held(dtype: DType, units: int) -> int:
-    """The elements that `units` of memory hold."""
+    """The number of elements in `units` units of memory; the inverse of `stored`."""
     elements, per = dtype.packing
     return units // per * elements
 
 
 def arriving(dtype: DType, nbytes: int) -> int:
-    """The bytes that a copy to `nbytes` of shared memory reports to its barrier: those of the elements, without their padding."""
+    """The transaction bytes that a copy to `nbytes` of shared memory reports to its barrier: those of the elements, without padding."""
     return stored(DTYPES[dtype.padded], nbytes) if dtype.padded else nbytes
 
 
 def integer_range(dtype: DType) -> tuple[int, int]:
-    """The least and the greatest number of an integer dtype."""
+    """The smallest and largest value of an integer dtype."""
     return (-(1 << dtype.bits - 1), (1 << dtype.bits - 1) - 1) if dtype.kind == "int" else (0, (1 << dtype.bits) - 1)
 
 
 def keeps(source: DType, target: DType) -> bool:
-    """Whether a cast leaves an integer what it is. 32-bit index arithmetic that wraps is an error of the kernel."""
+    """Whether a cast preserves integers. Casts to int32 and int64 count as preserving: index arithmetic that wraps is an error of the kernel."""
     if not source.is_int or not target.is_int:
         return False
     (low, high), (least, most) = integer_range(source), integer_range(target)
@@ -184,7 +185,7 @@ def keeps(source: DType, target: DType) -> bool:
 
 
 def promote(a: DType, b: DType) -> DType:
-    """The dtype of an operation on `a` and `b`: NumPy's, but an int with a float gives that float's dtype."""
+    """The result dtype of an operation on `a` and `b`: as in NumPy, but an integer with a float gives the float's dtype."""
     if a == b:
         return a
     if a.kind == "bool":

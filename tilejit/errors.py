@@ -1,4 +1,4 @@
-"""Source locations and the one tree of exceptions that a user's mistake can raise.
+"""Source locations, and the exceptions that are raised for a user's mistakes.
 
     TileError
     ├── CompilationError        the kernel's source cannot be compiled as written
@@ -6,8 +6,9 @@
     │   └── SharedMemoryError   more shared memory than the target, or `max_shared`, allows
     ├── LaunchError             a launch's arguments, grid or device do not fit the kernel
     ├── SimulationError         the simulator found a fault in the kernel
+    ├── VerificationError       a kernel's results differ from its reference
     ├── CacheError              the on-disk cache cannot be used as configured
-    └── ToolchainError          LLVM, the assembler or the driver refused what it was given
+    └── ToolchainError          LLVM, the assembler or the driver rejected its input
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Loc:
-    """A range of source text, and the calls through which the compiler came to it.
+    """A range of source text, and the chain of helper calls through which it was inlined.
 
     ``line`` and ``end_line`` count from 1, ``column`` and ``end_column`` from 0, in characters.
     ``call_site`` is where the enclosing helper was called, or None in the kernel itself.
@@ -69,7 +70,7 @@ def _underline(loc: Loc) -> list[str]:
 
 
 class TileError(Exception):
-    """Anything raised for a user's mistake. ``loc`` is where in the kernel's source, if it is known."""
+    """Base class of all errors for a user's mistakes. ``loc`` is the location in the kernel's source, if it is known."""
 
     def __init__(self, message: str, loc: Loc | None = None):
         super().__init__(message)
@@ -121,18 +122,18 @@ class CacheError(TileError):
 
 
 class ToolchainError(TileError):
-    """LLVM, the assembler or the driver refused what it was given."""
+    """LLVM, the assembler or the driver rejected its input."""
 
 
 class TileWarning(UserWarning):
-    """What a kernel's author should know of a kernel that compiles: ``warnings`` filters it as any other."""
+    """A warning about a kernel that compiles; the module ``warnings`` filters it like any other."""
 
 
 _PACKAGE = os.path.dirname(__file__) + os.sep
 
 
 def warn(text: str) -> None:
-    """A TileWarning at the line outside this package that called."""
+    """Issue a TileWarning at the line outside this package that made the call."""
     frame, level = sys._getframe(), 1
     while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
         frame, level = frame.f_back, level + 1
@@ -140,7 +141,7 @@ def warn(text: str) -> None:
 
 
 class at:
-    """A context that stamps `loc` on any TileError raised inside that does not know its place yet."""
+    """A context that sets the location of any TileError raised inside that has none yet."""
 
     __slots__ = ("loc",)
 

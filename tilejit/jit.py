@@ -1,4 +1,4 @@
-"""What users call: ``@tile.jit`` makes a Kernel; ``kernel[grid](...)`` runs it where its data lives."""
+"""``@tile.jit`` makes a Kernel; ``kernel[grid](...)`` runs it, on the GPU or for host arrays on the simulator."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 
 def jit(function=None, *, source: str | None = None, **options):
-    """Make a kernel, or a helper that kernels may call, of a Python function.
+    """Decorate a Python function as a kernel, or as a helper that kernels may call.
 
-    Options: `num_warps` (4: a CTA is 32 times as many threads), `cluster`, `min_ctas`, `max_registers`, `spills`,
-    `max_shared`, `fast_math`, `pdl`; each may also be given at the launch. `source` is the function's text where Python
-    cannot find it (``exec``, an old REPL).
+    Options: `num_warps` (by default 4, that is 128 threads per CTA), `cluster`, `min_ctas`, `max_registers`, `spills`,
+    `max_shared`, `fast_math`, `pdl`; each may also be given at the launch. `source` is the function's text, for functions
+    whose text Python does not keep (``exec``, an old REPL).
     """
     unknown = [name for name in options if name not in LAUNCH_OPTIONS]
     if unknown:
@@ -48,8 +48,8 @@ def jit(function=None, *, source: str | None = None, **options):
 
 @dataclass
 class Version:
-    """The kernel for one signature, one set of facts and the values of the code around it: lowered, once the simulator or
-    the compiler asked for that, and as machine code, once a GPU did or the cache had it."""
+    """A version of a kernel, for one signature, one set of facts and one set of captured values. `lowered` is set once the
+    simulator or the compiler needed it, `compiled` once the machine code was made or found in the cache."""
 
     facts: dict[tuple, bool]
     captured: tuple[Capture, ...]
@@ -57,11 +57,11 @@ class Version:
     compiled: CompiledKernel | None = None
 
     def current(self) -> bool:
-        """Whether the values captured from the code around the kernel are still what they were."""
+        """Whether the captured values are unchanged."""
         return all(c.current() == c.token for c in self.captured)
 
     def difference(self, bound: Bound) -> str:
-        """In words, the first value or fact that keeps this version from serving a call; "" where none does."""
+        """In words, the first captured value or fact because of which this version does not fit a call; "" if it fits."""
         for capture in self.captured:
             if capture.current() != capture.token:
                 return f"{capture.name} has changed"
@@ -73,7 +73,7 @@ class Version:
 
 
 def _plain(method):
-    """Let a user's mistake surface from the call that the user made, without the compiler's own frames."""
+    """Decorator: a TileError is raised without the compiler's own stack frames (unless ``TILEJIT_LOG`` is set)."""
     @wraps(method)
     def call(*args, **kwargs):
         try:
@@ -86,10 +86,10 @@ def _plain(method):
 
 
 class Kernel:
-    """A function under ``@tile.jit``.
+    """A function decorated with ``@tile.jit``.
 
     ``kernel[grid](*args, **options)`` runs it; ``kernel.compile(*specs)`` and ``kernel.simulate(grid, *args)`` need no
-    GPU. Inside another kernel, calling it inlines it.
+    GPU. A call inside another kernel is inlined.
     """
 
     def __init__(self, source: Source, options: dict[str, Any]):
@@ -113,14 +113,14 @@ class Kernel:
         return f"<kernel {self.name}({', '.join(p.name for p in self.parameters)})>"
 
     def __reduce__(self) -> str:
-        """Pickled as a function is, by its module and name; a copy of it is itself."""
+        """Pickle by module and name, like a function; copying gives the same object."""
         return self.__qualname__
 
     def __call__(self, *args, **kwargs):
         raise LaunchError(f"a kernel is launched with a grid, as in {self.name}[(number_of_ctas,)](...)")
 
     def __getitem__(self, grid):
-        """The kernel with its grid: one to three numbers of CTAs, or a function of the arguments by name."""
+        """A function that launches the kernel on a grid: one to three numbers of CTAs, or a function of the dict of arguments."""
         grid = padded_grid(grid)
 
         def launch(*args, **kwargs):
@@ -137,10 +137,10 @@ class Kernel:
 
         return launch_on_grid_of if callable(grid) else launch
 
-    __iter__ = None  # every number is a grid: Python, which iterates by indices, would not come to an end
+    __iter__ = None  # otherwise Python would iterate by indices, without end: every number is a grid
 
     def prepared(self, grid, /, **kwargs):
-        """``self[grid]`` with the keywords looked at once: a function of the arrays and numbers that remain."""
+        """``self[grid]`` with the keyword arguments bound in advance: a function of the remaining, positional arguments."""
         grid, launchers = padded_grid(grid), self.warm.of(form_of(kwargs))
 
         def launch(*args):
@@ -154,7 +154,7 @@ class Kernel:
     # -- versions ------------------------------------------------------------------------------------------------------
 
     def _bind(self, args: tuple, kwargs: dict) -> tuple[Bound, dict[str, Any], dict[str, Any]]:
-        """A call's arguments, its launch options, and its call options."""
+        """Split and bind a call's arguments: (arguments, launch options, call options)."""
         if self.source.rest is not None:
             raise CompilationError(f"a kernel's parameters are named one by one, and `*{self.source.rest.name}` takes any number: that is for the "
                                    "functions that a kernel calls", self.source.loc(self.source.tree.args.vararg))
@@ -170,19 +170,19 @@ class Kernel:
         return bind_arguments(self.name, self.parameters, args, rest), options, call
 
     def _bind_alone(self, words: str, args: tuple, kwargs: dict) -> tuple[Bound, dict[str, Any]]:
-        """A call's arguments and its launch options, where there is no launch whose place it could choose, as `words` say."""
+        """As `_bind`, for methods that do not launch: call options, such as a stream, raise a LaunchError that begins with `words`."""
         bound, options, call = self._bind(args, kwargs)
         if call:
             raise LaunchError(f"{words}: {next(iter(call))!r} is not for it")
         return bound, options
 
     def _versions(self, bound: Bound, options: dict[str, Any], target: str) -> tuple[list[Version], Version | None]:
-        """The versions for this signature so far, and the one that serves these arguments."""
+        """All versions for this signature so far, and the one that fits these arguments, if there is one."""
         versions = self.versions.setdefault((bound.key, tuple(sorted(options.items())), target), [])
         return versions, next((v for v in versions if v.current() and not difference(v.facts, bound)), None)
 
     def version(self, bound: Bound, options: dict[str, Any], target: str, cause: str = "") -> Version:
-        """The lowered version for these arguments, lowered now if there is none yet."""
+        """The version for these arguments, with `lowered` set. `cause` is logged if it is the first version."""
         versions, version = self._versions(bound, options, target)
         if version is not None and version.lowered is not None:
             return version
@@ -197,7 +197,7 @@ class Kernel:
         return version
 
     def compiled(self, bound: Bound, options: dict[str, Any], target: str) -> CompiledKernel:
-        """The machine code for these arguments: made before, found in the cache, or made now."""
+        """The compiled kernel for these arguments: from an earlier call, from the cache, or compiled now."""
         versions, version = self._versions(bound, options, target)
         if version is not None and version.compiled is not None:
             return version.compiled
@@ -228,7 +228,7 @@ class Kernel:
         return lower(self.source, self._arguments(bound, facts), target=target, launch=make_launch({**self.options, **options}), facts=facts)
 
     def _arguments(self, bound: Bound, facts: Facts) -> dict[str, tuple]:
-        """What each parameter is to the frontend."""
+        """The `ParamSpec` of each parameter, for the frontend."""
         arguments, n = {}, 0
         for name, value in bound.values.items():
             if name in bound.constants:
@@ -254,8 +254,8 @@ class Kernel:
                                            f"  line {record.line}: {record.source}")
 
     def _say(self, told: tuple, printed: tuple | None = None, cause: str = "") -> None:
-        """Tell the author of a new version: what it warns of (`told`); what it prints, if it was found in the cache (`printed`); and
-        in the log why it was needed."""
+        """Report a new version: its warnings (`told`), the lines of `static_print` if it was found in the cache (`printed`), and in the
+        log why it was needed (`cause`)."""
         for line in printed or ():
             print(line)
         self._warn_of(told)
@@ -273,7 +273,7 @@ class Kernel:
     def compile(self, *specs, target: str | None = None, **kwargs) -> CompiledKernel:
         """Compile for `target` ("sm_90a" by default) without a launch.
 
-        A spec is an array, a scalar, or ``tile.ArraySpec(shape, dtype, strides=None)``; constexprs and options go by
+        A spec is an array, a scalar, or ``tile.ArraySpec(shape, dtype, strides=None)``; constexprs and options are given by
         keyword. Raises CompilationError.
         """
         target = checked_target(target or config().target or "sm_90a")
@@ -284,7 +284,7 @@ class Kernel:
     def simulate(self, grid, /, *args, seed: int = 0, checks: bool = True, target: str | None = None, **kwargs):
         """Run on the simulator and return its report: `.findings`, `.stats`. Arrays are written in place.
 
-        An argument of the kernel that is called `seed`, `checks` or `target` goes by position.
+        If the kernel has a parameter named `seed`, `checks` or `target`, give that argument by position.
         """
         for name, given in (("seed", seed != 0), ("checks", not checks), ("target", target is not None)):
             if given and name in self.names[len(args):]:
@@ -299,8 +299,8 @@ class Kernel:
         return simulate(version.lowered.graph, grid, bound.host_arguments(), **how)
 
     def assert_variant(self, argument: str, variant: str) -> None:
-        """From now on, compiling fails unless every copy of `argument`, an array or an allocation of the kernel, is lowered as `variant`, and every
-        copy whose source line has that name. Of a name that is no parameter there is a copy."""
+        """Require `variant` for all copies of `argument`, the name of an array or an allocation of the kernel, and for all copies whose source line
+        contains that name. Otherwise compiling fails from now on, and also if `argument` is not a parameter and has no copies."""
         from . import ops  # noqa: F401  # the names of variants are theirs
         if not isinstance(argument, str) or not argument:
             raise LaunchError(f"copies are held by the name of an array or of an allocation of the kernel, as in 'A', not by {argument!r}")
@@ -320,7 +320,7 @@ class Kernel:
         if backend not in ("sim", "cuda"):
             raise LaunchError(f"backend is 'sim' or 'cuda', not {backend!r}")
         grid = checked_grid(grid, bound)
-        if 0 in grid:  # nothing runs, whatever it would be compiled to
+        if 0 in grid:  # nothing to run, so nothing is compiled
             return
         if backend == "sim":
             _say_once_that_a_gpu_is_there()
@@ -348,7 +348,7 @@ class Kernel:
             self._remember(launcher, bound, given, self._versions(bound, options, compiled.target)[1])
 
     def _remember(self, launcher, bound: Bound, given: tuple, version: Version) -> None:
-        """Let later calls of this form go straight to the launcher, which itself checks that they fit."""
+        """Send later calls of this form directly to the launcher, which checks that they fit."""
         args, kwargs = given
         if len(args) != len(bound.names) or any(n not in bound.constants and n not in LAUNCH_OPTIONS for n in kwargs):
             return

@@ -1,17 +1,17 @@
-"""The on-disk cache of kernels, in two levels: a call finds a manifest, a lowered graph finds its code.
+"""The on-disk cache of kernels, in two levels: a call looks up manifests, a lowered graph looks up code.
 
-Level 1, ``manifest/<key>``: the key digests what is known of a call without compiling: the kernel's text and place, the
-kinds of the arguments and the compile-time values, launch options, target, this package and the tools. Under it stand
-the manifests of up to 64 versions of the kernel; each says which values of the code around the kernel and which facts of
-the arguments it holds for, and everything that a compiled kernel tells but the code. A process that finds its manifest
-and the code loads no frontend, no passes, no LLVM and no assembler.
+Level 1, ``manifest/<key>``: the key is a digest of everything that is known about a call without compiling: the kernel's
+text and location, the kinds of its arguments, the compile-time values, the launch options, the target, this package and
+the tools. The entry has the manifests of up to 64 versions of the kernel. Each lists the captured values and the facts
+about the arguments for which it is valid, and all data of the compiled kernel except the code. A process that finds a
+valid manifest and its code loads no frontend, no passes, no LLVM and no assembler.
 
-Level 2, ``code/<key>``: the key digests the lowered graph with its plans and source lines; the entry is the machine code
-with its parameters and resources, and ``texts/<key>`` the stages' texts, which are read when asked for. It serves
-versions whose values or facts differ and whose graphs do not.
+Level 2, ``code/<key>``: the key is a digest of the lowered graph with its plans and source lines. The entry is the
+machine code with its parameters and resources; ``texts/<key>`` has the stages' texts, which are read on request. Versions
+with different values or facts but the same graph share an entry.
 
-Everything is JSON next to machine code. Entries are sealed and replaced whole, so a race between processes costs a
-compile and a damaged entry counts as absent.
+Entries are JSON, followed by machine code. They are checksummed and replaced atomically, so a race between processes
+costs at most a compilation, and a damaged entry counts as absent.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ from .toolchain.installed import tools
 if TYPE_CHECKING:
     from .compile import Lowered
 
-FORMAT = 3            # of the entries
+FORMAT = 3            # the version of the entries' format
 MANIFESTS_PER_KEY = 64
-KEPT_BYTES = 1 << 30  # once a day, what was unused for longest makes room until so much is left
-_SEPARATOR = b"\n"    # between an entry's JSON, which is one line, and its machine code
+KEPT_BYTES = 1 << 30  # once a day, the least recently used entries are removed until the cache has at most this size
+_SEPARATOR = b"\n"    # between an entry's JSON, which is a single line, and its machine code
 
 
 @dataclass(frozen=True)
 class Found:
-    """A compiled kernel from the cache, what it holds for, and what it printed when it was compiled."""
+    """A compiled kernel from the cache, the facts and captures for which it is valid, and the lines of `static_print`."""
 
     compiled: CompiledKernel
     facts: dict[tuple, bool]
@@ -58,10 +58,10 @@ class Found:
 
 
 class Shelf:
-    """The part of the cache that serves one kernel called with one signature: `find` a version, `keep` another.
+    """The part of the cache for one kernel and one signature. `find` looks up a version; `compile` makes and stores one.
 
-    Where the cache is off, both do nothing. `missed` says why the last `find` found nothing: which value or fact
-    differs from the newest manifest.
+    If the cache is off, `find` finds nothing and `compile` stores nothing. `missed` says why the last `find` failed: which
+    value or fact differs from the newest manifest.
     """
 
     def __init__(self, source: Source, bound: Bound, launch: Launch, target: str):
@@ -79,8 +79,8 @@ class Shelf:
     # -- level 1 -----------------------------------------------------------------------------------------------------
 
     def find(self, bound: Bound, rebuild: Callable[[], dict[str, str]]) -> Found | None:
-        """The version for these arguments and the values around the kernel as they are. `rebuild` gives the stages' texts
-        again, should the cache have lost them."""
+        """The version that is valid for these arguments and the current captured values. `rebuild` makes the stages' texts
+        again if the cache has lost them."""
         if self.store is None:
             return None
         start = perf_counter()
@@ -105,12 +105,12 @@ class Shelf:
         return None
 
     def _manifests(self) -> list[dict]:
-        """The newest first."""
+        """The manifests under the key, newest first."""
         data = self.store.get("manifest", self.key)
         return [] if data is None else json.loads(data)
 
     def _manifest(self, lowered: "Lowered", description: dict, code_key: str) -> dict | None:
-        """What is told of a kernel; None where a value of the code around it cannot be recorded."""
+        """The manifest of a kernel; None if one of its captured values cannot be recorded."""
         try:
             captured = recorded(lowered.captured, self.source, self.constants)
         except Unrecorded:
@@ -127,7 +127,7 @@ class Shelf:
     # -- level 2 -----------------------------------------------------------------------------------------------------
 
     def compile(self, lowered: "Lowered", bound: Bound) -> CompiledKernel:
-        """Code for a lowered kernel, from the cache where its graph was compiled before; keeps what is new."""
+        """Compile a lowered kernel, or take its code from the cache if the same graph was compiled before. Stores manifest and code."""
         from .compile import assemble_graph, check_budgets
         description = json.loads(_json(told(lowered, bound)))
         key = code_key(lowered)
@@ -159,7 +159,7 @@ class Shelf:
 
 
 def difference(facts: dict[tuple, bool], bound: Bound) -> str:
-    """In words, the first fact whose answer is another for these arguments; "" where all hold."""
+    """In words, the first fact whose answer differs for these arguments; "" if none does."""
     for fact, held in facts.items():
         if answer(fact, bound) != held:
             return ("not: " if held else "") + describe_fact(fact, bound.names)
@@ -168,7 +168,7 @@ def difference(facts: dict[tuple, bool], bound: Bound) -> str:
 
 @dataclass(frozen=True)
 class _Code:
-    """An entry of level 2. `cubin` is None where only the driver assembles, from the PTX."""
+    """An entry of level 2: its JSON data and the machine code. `cubin` is None if only the driver can assemble; it compiles the PTX."""
 
     says: dict[str, Any]
     cubin: bytes | None
@@ -186,7 +186,7 @@ class _Code:
 
 
 def _reader(store: Store, key: str, rebuild: Callable[[], dict[str, str]]) -> Callable[[], dict[str, str]]:
-    """The texts of an entry, read at the first call."""
+    """A function that gives the texts of an entry, reading them at its first call."""
     @lru_cache(maxsize=None)
     def read() -> dict[str, str]:
         data = store.get("texts", key)
@@ -195,7 +195,7 @@ def _reader(store: Store, key: str, rebuild: Callable[[], dict[str, str]]) -> Ca
 
 
 def _json(x: Any) -> bytes:
-    """JSON on one line; NumPy's numbers are written as Python's."""
+    """Compact JSON on one line; NumPy scalars are written as Python numbers."""
     return json.dumps(x, separators=(",", ":"), default=lambda number: number.item()).encode()
 
 
@@ -206,13 +206,13 @@ def _make_room(store: Store) -> None:
             mark.touch()
             store.prune(KEPT_BYTES)
     except (OSError, CacheError):
-        pass  # the store has warned of a folder that cannot be written
+        pass  # the store has already warned that the folder cannot be written
 
 
 # -- keys --------------------------------------------------------------------------------------------------------------
 
 def _store() -> Store | None:
-    """The cache, unless it is off or the settings ask for every stage to run."""
+    """The cache; None if it is off, or if ``TILEJIT_DUMP`` or ``TILEJIT_OVERRIDE`` require all stages to run."""
     settings = config()
     return None if settings.dump or settings.override else open_store()
 
@@ -234,7 +234,7 @@ def code_key(lowered: "Lowered") -> str:
 
 @lru_cache(maxsize=None)
 def package() -> str:
-    """What identifies this package: its version where it is installed, its files' sizes and times where it is worked on."""
+    """The identity of this package: its version if it is installed, otherwise also a digest of its files' sizes and times."""
     from . import __version__
     here = os.path.dirname(os.path.abspath(__file__))
     if os.path.isdir(os.path.join(os.path.dirname(here), f"tilejit-{__version__}.dist-info")):

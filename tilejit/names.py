@@ -1,4 +1,4 @@
-"""Names: suggestions for those that do not exist, and what tells an instruction's without loading the instruction table."""
+"""Suggestions for names that do not exist, names of allocations and kernels, and the base class of instruction names."""
 
 from __future__ import annotations
 
@@ -10,20 +10,22 @@ from .errors import Loc
 
 
 def nearest(name: str, names) -> str:
-    """`` (did you mean 'x'?)`` for the closest of `names`, or nothing."""
+    """The text `` (did you mean 'x'?)`` for the closest of `names`; "" if none is close."""
     from difflib import get_close_matches
     close = get_close_matches(name, list(names), n=1) if isinstance(name, str) else ()
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 def misspelt(given, names) -> str:
-    """What to write for the first keyword of `given` that is none of `names`: its counterpart here, or the closest of them; or nothing."""
+    """A suggestion for the first keyword of `given` that is not in `names`: its counterpart in this language, or the closest of `names`; "" if
+    there is none."""
     unknown = next((name for name in given if name not in names), None)
     return "" if unknown is None else f"; write {KEYWORDS[unknown]}" if unknown in KEYWORDS else nearest(unknown, names)
 
 
 def assigned_name(loc: Loc) -> str:
-    """The name that a line of source gives what stands at `loc`, as in ``full, empty = tile.mbarrier(), tile.mbarrier()``; else ''."""
+    """The variable to which a line of source assigns the expression at `loc`, also in ``full, empty = tile.mbarrier(), tile.mbarrier()``; ''
+    if there is none."""
     text = loc.source_line
     if loc.end_line > loc.line:
         alone = re.fullmatch(r"\s*(\w+)\s*=\s*", text[:loc.column])
@@ -43,25 +45,25 @@ def assigned_name(loc: Loc) -> str:
 
 
 def allocation_name(name: str, loc: Loc | None) -> str:
-    """What a kernel calls the shared memory or the mbarriers that it makes at `loc`: ``s``, or ``r.A`` and ``r.full`` where `name` is
-    that of a ring's buffer or barriers; '' where its source does not tell."""
+    """The name in the kernel's source of the shared memory or mbarriers allocated at `loc`: ``s``, or for a ring ``r.A`` and ``r.full``, where
+    `name` is that of the ring's buffer or barriers. '' if the source does not show a name."""
     call = re.match(r"(?:\w+\.)*(alloc|mbarrier|ring)\(", loc.source_line[loc.column:]) if loc is not None else None
     own = assigned_name(loc) if call is not None else ""
     return f"{own}.{name}" if own and call[1] == "ring" else own
 
 
-# What the emitter calls what stands beside a kernel, libdevice's functions, and what is no name of PTX (PTX ISA, "Identifiers").
+# Names that a kernel's entry cannot have: the emitter's other symbols, libdevice's functions, and reserved names of PTX (PTX ISA, "Identifiers").
 _TAKEN = re.compile(r"_|smem|text\d+|vprintf|__nv_\w*|WARP_SZ")
 
 
 def entry_name(kernel: str) -> str:
-    """The name of a kernel's entry in its machine code: its own, if that can be one there."""
+    """The name of a kernel's entry point in machine code: the kernel's name, or an encoding of it if PTX does not allow it."""
     if kernel.isascii() and not _TAKEN.fullmatch(kernel):
         return kernel
     return "kernel_" + re.sub(r"[^A-Za-z0-9_]", lambda other: f"_{ord(other[0]):x}", kernel)
 
 
-# What NumPy and other languages of kernels call what stands here under another name.
+# Names in NumPy and in other kernel languages -> what to write here.
 ELSEWHERE = {
     **dict.fromkeys(("matmul", "gemm"), "tile.dot(a, b)"),
     **dict.fromkeys(("power", "pow"), "x ** y"),
@@ -147,7 +149,7 @@ ELSEWHERE = {
 }
 
 
-# What they call what stands outside of kernels.
+# The same for names that are used outside of kernels.
 OUTSIDE = {
     "Config":      "a dict of constants and launch options, as in tile.autotune([dict(BLOCK=128, num_warps=4)])",
     "heuristics":  "a constant of the launch, as in kernel[grid](x, BLOCK=block_of(x))",
@@ -155,7 +157,7 @@ OUTSIDE = {
     **dict.fromkeys(("kernel", "prim_func", "macro"), "@tile.jit"),
 }
 
-# Keywords of other languages of kernels, and what says the same here.
+# Keywords in other kernel languages -> what to write here.
 KEYWORDS = {
     **dict.fromkeys(("allow_tf32", "input_precision"), 'precision="tf32", or nothing for exact float32'),
     **dict.fromkeys(("out_dtype", "preferred_element_type"), "dtype="),
@@ -173,18 +175,18 @@ KEYWORDS = {
 
 
 def here(name: str) -> str:
-    """What to write for a name of NumPy or of another language of kernels, or nothing."""
+    """What to write here for a name of NumPy or of another kernel language; "" if there is no counterpart."""
     return ELSEWHERE.get(name) or (f"tile.{name}" if hasattr(sys.modules["tilejit"], name) else "")
 
 
 def suggested(name: str, names) -> str:
-    """What to write for a name that the package does not have, or the closest of those that it has, or nothing."""
+    """A suggestion for a name that the package does not have: its counterpart, or the closest of `names`; "" if there is none."""
     instead = OUTSIDE.get(name) or ELSEWHERE.get(name)
     return f"; write {instead}" if instead else nearest(name, names)
 
 
 def counterpart(function) -> str:
-    """``a function of numpy; in a kernel write tile.exp`` for one that the language has, or nothing."""
+    """The text ``a function of numpy; in a kernel write tile.exp`` for a library function with a counterpart; "" for others."""
     library = (getattr(function, "__module__", None) or type(function).__module__).partition(".")[0]
     name = getattr(function, "__name__", "")
     if library not in ("numpy", "torch", "cupy", "jax", "scipy", "triton"):
@@ -193,4 +195,5 @@ def counterpart(function) -> str:
 
 
 class InstructionName:
-    """A name under ``tile.ptx``, which a kernel may call; ``.form`` is the row's form that it means."""
+    """Base class of names under ``tile.ptx``, which kernels call; ``.form`` is the instruction form. It is defined here so that calls can be
+    recognised without loading the instruction table."""

@@ -1,4 +1,4 @@
-"""``tile.plan_copy``: how a copy would be lowered, without a kernel."""
+"""``tile.plan_copy``: selects and plans the lowering of a copy without a kernel."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from .ops.tmem.fragments import SHAPES
 from .ops.tmem.ldst import VARIANTS as MOVES, MoveSite
 from .types import Buffer, Region, Tile
 
-ADDRESS = 256  # the alignment that an array's address is taken to have
+ADDRESS = 256  # the assumed alignment of an array's address, in bytes
 
 
 @dataclass(frozen=True)
 class BufferSpec:
-    """A buffer, and the region of it that takes part (a tuple of slices and indices; all of it by default).
+    """A buffer and its region that is copied (`region`: a tuple of slices and indices; by default the whole buffer).
 
-    `scope` is "global", "shared", "tmem", or "local" for a register tile. `layout` is that of a shared buffer (row-major by
-    default) or of tensor memory. An array has `strides` in elements (row-major by default), or a layout of one stride per
-    dimension, whose offset is where its first element lies. A region of an array may leave it, as a load at its edge does.
+    `scope` is "global", "shared", "tmem", or "local" for a register tile. `layout` is the layout of a shared buffer (by
+    default row-major) or of tensor memory. A global array has `strides` in elements (by default row-major), or a layout with
+    one stride per dimension, whose offset is that of the first element. A region of an array may extend beyond its bounds.
     """
 
     shape: tuple[int, ...]
@@ -63,7 +63,7 @@ class BufferSpec:
             raise CompilationError(f"extents are at least 1, not {self.shape}")
 
     def buffer(self, arg: int) -> tuple[Buffer, int]:
-        """The type of the buffer, and where its first element lies."""
+        """The type of the buffer, as argument number `arg`, and the offset of its first element."""
         if self.scope != "global":
             layout = self.layout or (TileLayout.row_major(self.shape) if self.scope == "shared" else default_layout(self.shape))
             if layout is None:
@@ -79,7 +79,7 @@ class BufferSpec:
         return Buffer(self.dtype, shape, "global", strides=_strides(layout, shape), arg=arg), layout.offset.get("m", 0)
 
     def box(self) -> tuple[tuple[Const, ...], tuple[int, ...], tuple[int, ...]]:
-        """Starts, extents, and the dimensions that remain."""
+        """The region's starts, extents, and the dimensions that it keeps (those that are sliced rather than indexed)."""
         region = self.region if self.region is not None else (slice(None),) * len(self.shape)
         region = region if isinstance(region, tuple) else (region,)
         if len(region) != len(self.shape):
@@ -121,7 +121,7 @@ def _row_major(shape) -> tuple[int, ...]:
 
 
 def _strides(layout: TileLayout, shape) -> tuple[int, ...]:
-    """The stride of each dimension of an array's layout. CompilationError when it has none."""
+    """The stride of each dimension of an array's layout. CompilationError if a dimension does not have one stride."""
     grouped, at = layout.canonicalize().group(shape)
     strides = []
     for d in range(len(shape)):
@@ -137,9 +137,9 @@ def _moved(region: Region) -> tuple[int, ...]:
 
 
 def _matched(to: tuple, of: tuple) -> tuple:
-    """Both sides with equal extents: a shared region is reshaped to the array's, as ``buf.reshape`` does in a kernel.
+    """Both sides of a copy with equal extents: the shared region is reshaped to those of the array's, as by ``buf.reshape`` in a kernel.
 
-    CompilationError when the two do not have the same elements in the same order.
+    CompilationError unless the two have the same elements in the same order.
     """
     at = 0 if to[0].scope == "shared" else 1
     region, starts = (to, of)[at]
@@ -172,7 +172,7 @@ def _matched(to: tuple, of: tuple) -> tuple:
 
 
 class _Numbers:
-    """What a pass's context answers, from constants alone."""
+    """Stands in for the context of a pass (facts, divisors, bounds), where all numbers are constants."""
 
     def __init__(self, offsets: dict[int, int]):
         self.facts = Facts(lambda fact: self._answer(fact, offsets))
@@ -204,13 +204,13 @@ THREADS = {"thread": 1, "warp": 32, "warpgroup": 128}
 
 def plan_copy(dst: BufferSpec, src: BufferSpec, *, op: str = "copy_async", scope: str = "thread", threads: int = 1,
               target: str = "sm_90a", **options) -> Choice:
-    """The variant that a copy from `src` to `dst` gets, its plan, and why the others declined: `.variant`, `.plan`, `.declined`.
+    """How a copy from `src` to `dst` would be lowered: `.variant`, its `.plan`, and `.declined`, the reasons against other variants.
 
-    `scope` is the execution scope, "thread", "warp", "warpgroup" or "cta", and `threads` how many threads it has (for one thread
-    and one warp that is known). `options` are those of copy_async; `mbar`, which may be True, is not needed here, and `peer`
-    (a rank) says that `dst` is ``buf.peer(rank)``. ``op="copy"`` has the option `variant` only. Between registers ("local")
-    and tensor memory the options are `shape` and `pack` of ``tcgen05_ld`` and ``tcgen05_st``. DispatchError with every reason
-    when no variant accepts it.
+    `scope` is the execution scope ("thread", "warp", "warpgroup" or "cta") and `threads` its number of threads (needed for a CTA
+    and for several warpgroups). `options` are those of copy_async; `mbar` may be omitted or True, and `peer` (a rank) says that
+    `dst` is ``buf.peer(rank)``. ``op="copy"`` has only the option `variant`. Between registers ("local") and tensor memory, the
+    options are `shape` and `pack` of ``tcgen05_ld`` and ``tcgen05_st``. DispatchError with all reasons if no variant accepts
+    the copy.
     """
     if op not in OPS:
         raise CompilationError(f"plan_copy knows {', '.join(OPS)}, not {op!r}")
@@ -258,8 +258,8 @@ def plan_copy(dst: BufferSpec, src: BufferSpec, *, op: str = "copy_async", scope
 
 
 def _plan_move(op: str, dst: BufferSpec, src: BufferSpec, scope: str, threads: int, target: str, options: dict) -> Choice:
-    """How a tile goes between registers and tensor memory. `shape` and `pack` are the options there are; a layout of the
-    registers is the plan's to say."""
+    """`plan_copy` between registers and tensor memory. The options are `shape` and `pack` (and `variant`); the plan has the
+    layout of the registers."""
     tensor, registers = (src, dst) if dst.scope == "local" else (dst, src)
     if tensor.scope != "tmem":
         raise CompilationError(f"registers are planned with tensor memory, and the other side is {tensor.scope} memory")

@@ -1,4 +1,4 @@
-"""What is told of each copy call, memory access, product and layout, and plans as plain data: written to JSON, read back with the same attributes."""
+"""Records of a kernel's copies, memory accesses, products, layouts and loops, and their serialization as JSON, plans included."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from .dtypes import DTYPES, DType
 
 @dataclass(frozen=True)
 class CopyRecord:
-    """What became of one copy call: the path it took, why the others declined, what it issues; `unused` names the call's hints
-    that this path does not have, each with the path that does; `buffers` are the arrays of the call and the kernel's allocations that it copies
-    between, by their names."""
+    """How one copy call was lowered: the `variant`, (variant, reason) for those `declined`, `instructions` per participating thread, and `bytes`.
+    `unused` has (hint, variant) for hints of the call that only another variant supports. `buffers` are the names of the arrays and the
+    kernel's allocations that it copies between."""
 
     line: int
     op: str
@@ -34,11 +34,12 @@ class CopyRecord:
 
 @dataclass(frozen=True)
 class AccessRecord:
-    """What became of one load, store or atomic operation of registers: `variant` says whether its instructions move vectors ("vectorised"), single
-    elements ("scalar") or matrices ("ldmatrix", "stmatrix"), `vec_bytes` how much each moves for a thread, `instructions` how many a thread issues,
-    and `declined` why none moves more. `tile` says dtype and extents, `scope` where the memory is, `buffer` what the kernel calls it.
+    """How one load, store or atomic between registers and memory was lowered. `variant` is "vectorised", "scalar", or for matrices in shared memory
+    "ldmatrix" or "stmatrix"; `vec_bytes` are the bytes that one instruction moves per thread, `instructions` those that a thread issues, and
+    `declined` the reasons against wider ones. `tile` has dtype and extents, `scope` is the memory's, `buffer` its name in the kernel.
 
-    A call that is compiled several times alike, in ``tile.static_range`` or in a helper, counts the instructions and bytes of all.
+    A call that is compiled several times with the same result, in ``tile.static_range`` or in a helper, has one record with the instructions
+    and bytes of all.
     """
 
     line: int
@@ -57,9 +58,9 @@ class AccessRecord:
 
 @dataclass(frozen=True)
 class ProductRecord:
-    """What became of one matrix product: the path it took, why the others declined, what a warp or thread issues of it.
+    """How one matrix product was lowered: the `variant`, (variant, reason) for those `declined`, and `instructions` per warp or thread.
 
-    `a`, `b` and `result` say dtype, extents and where they are. A product in a loop over k counts what one trip issues.
+    `a`, `b` and `result` are descriptions with dtype, extents and memory. In a loop over k, the instructions are those of one trip.
     """
 
     line: int
@@ -76,7 +77,8 @@ class ProductRecord:
 
 @dataclass(frozen=True)
 class LayoutRecord:
-    """The layout that the compiler has chosen for a shared buffer, in its own words and as a `layout`, and why not the others."""
+    """The layout that the compiler chose for a shared buffer with ``tile.auto``: as `layout`, in words (`chosen`), and (name, reason) for those
+    `declined`."""
 
     line: int
     source: str
@@ -88,7 +90,8 @@ class LayoutRecord:
 
 @dataclass(frozen=True)
 class LoopRecord:
-    """An ordinary loop of which all that its products load, at the lines `loads`, would run ahead of a pipelined one, into so many `stages`."""
+    """An ordinary loop that could be pipelined: with ``tile.pipelined`` and that many `stages`, all operands of its products, loaded at the lines
+    `loads`, would be prefetched."""
 
     line: int
     source: str
@@ -96,17 +99,17 @@ class LoopRecord:
     stages: int
 
 
-# What a compiled kernel tells, by the names of its attributes, and the kinds of their records.
+# The attributes of a compiled kernel that hold records, and the records' classes.
 RECORDS = {"copies": CopyRecord, "accesses": AccessRecord, "products": ProductRecord, "layouts": LayoutRecord,
            "loops": LoopRecord}
 
 
 class Plain(SimpleNamespace):
-    """An object read back: its public attributes, as it had them."""
+    """An object read back from JSON, with the public attributes that it had."""
 
 
 def plain(x: Any) -> Any:
-    """`x` as data for JSON: a tuple as an array, an object by its fields, a plan by its properties as well."""
+    """`x` as data for JSON: a tuple as an array, a dataclass as its fields, and a plan's public properties too."""
     if x is None or isinstance(x, (bool, int, float, str)):
         return x
     if isinstance(x, tuple):
@@ -138,7 +141,7 @@ def _attributes(x: Any) -> dict[str, Any]:
 
 
 def unplain(data: Any) -> Any:
-    """What `plain` wrote."""
+    """The inverse of `plain`; dataclasses become `Plain` objects, and other objects text."""
     if isinstance(data, list):
         return tuple(unplain(i) for i in data)
     if not isinstance(data, dict):
@@ -159,5 +162,5 @@ def to_data(records: tuple) -> list:
 
 
 def from_data(kind: type, data: list) -> tuple:
-    """The records of one kind that `to_data` wrote."""
+    """The inverse of `to_data`, for records of class `kind`."""
     return tuple(kind(**{name: unplain(value) for name, value in entry.items()}) for entry in data)

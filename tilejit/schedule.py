@@ -1,4 +1,4 @@
-"""Which tile comes when: orders that keep what neighbours in time share in the L2 cache, and persistent loops over them."""
+"""Orders of tiles in which CTAs that run at the same time share operands in the L2 cache, and persistent loops over them."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from .ops.pointwise import cast, maximum
 from .types import Points, Region, Scalar
 
 
-LARGEST_GROUP = 1 << 15  # rows of tiles: those of a group are fewer than 2^31 where it has up to 65535 columns
-POWERS = tuple(1 << n for n in range(1, 8))  # of 2 by which tiles are not divided
+LARGEST_GROUP = 1 << 15  # rows of tiles in a group, so that a group of up to 65535 columns has fewer than 2^31 tiles
+POWERS = tuple(1 << n for n in range(1, 8))  # powers of 2 by which numbers of tiles are shifted instead of divided
 
 # -- orders: functions of the tile's number t, which is not negative, and the extents of the grid of tiles --------------------
-# Its extents are at least 1 anyway: it is said for the divisions, which take a third of the code if they are known to be unsigned.
+# max(extent, 1) changes nothing, since extents are at least 1; it proves that divisions are unsigned, which take a third of the code.
 
 def row(t, tiles_m, tiles_n, group):
     """Row by row."""
@@ -38,8 +38,8 @@ def column(t, tiles_m, tiles_n, group):
 
 @builtin
 def parted(g: Builder, t, count):
-    """(t % count, t // count), without a division where `count` is one of a few powers of 2: the first copy of a CTA comes later by 200 cycles for
-    each division until its tile is known."""
+    """(t % count, t // count), without a division if `count` is one of `POWERS`: each division before its first tile is known delays the first
+    copy of a CTA by 200 cycles."""
     return g.invoke(helper(by_one_shift), (t, count, POWERS), {})
 
 
@@ -54,7 +54,7 @@ def by_one_shift(t, count, powers):
 
 @builtin
 def shifted(g: Builder, t, count, powers):
-    """The same for a `count` that is 1 or among `powers` of 2."""
+    """(t % count, t // count) by a shift, for a `count` that is 1 or in `powers`."""
     return g.invoke(helper(by_shift), (t, count, powers), {})
 
 
@@ -67,13 +67,14 @@ def by_shift(t, count, powers):
 
 @builtin
 def in_group(g: Builder, t, tiles_m, tiles_n, group):
-    """(the first row of the group of `group` rows that the tile `t` is in, its row in the group, its column as the first group goes)."""
+    """(first row of the group that contains tile `t`, the tile's row in the group, its column), with groups of `group` rows in column-major
+    order."""
     return g.invoke(helper(by_shifts), (t, tiles_m, tiles_n, group, tuple(1 << n for n in range(1, group.bit_length()))), {})
 
 
 @builtin
 def divided(g: Builder, t, tiles_m, tiles_n, group):
-    """The same for any tile, by divisions."""
+    """`in_group` by divisions, for any tile."""
     return g.invoke(helper(by_divisions), (t, tiles_m, tiles_n, group), {})
 
 
@@ -85,7 +86,7 @@ def by_divisions(t, tiles_m, tiles_n, group):
 
 
 def by_shifts(t, tiles_m, tiles_n, group, powers):
-    """Nothing is divided in the first group, where CTAs mostly begin, if it has a number of rows that is among `powers` of 2."""
+    """`in_group` without divisions in the first group, where most CTAs begin, if its number of rows is in `powers`."""
     rows = max(min(tiles_m, group), 1)
     if (t < group * max(tiles_n, 1)) & (rows & (rows - 1) == 0):
         above, (m, n) = 0, shifted(t, rows, powers)
@@ -95,22 +96,22 @@ def by_shifts(t, tiles_m, tiles_n, group, powers):
 
 
 def grouped(t, tiles_m, tiles_n, group):
-    """Groups of `group` rows one after the other, each column by column."""
+    """Groups of `group` rows, one after the other; each column by column."""
     above, m, n = in_group(t, tiles_m, tiles_n, group)
     return above + m, n
 
 
 def snake(t, tiles_m, tiles_n, group):
-    """As grouped, but every other group goes from the last column back to the first, where the one before it ended."""
+    """As grouped, but every other group goes from the last column back to the first, so that it begins where the last one ended."""
     above, m, n = in_group(t, tiles_m, tiles_n, group)
     back = above // group % 2
     return above + m, max(n + back * (tiles_n - 1 - 2 * n), 0)
 
 
 def hilbert(t, tiles_m, tiles_n, group):
-    """A space-filling curve through a grid of any extents: each tile is a neighbour of the one before it (where extents are
-    odd, sometimes a diagonal one). The box at hand, `w` steps along a and `h` along b, is cut in two halves where it is long,
-    else in three parts that the curve enters and leaves at corners, until one step wide."""
+    """A space-filling (generalised Hilbert) curve through a grid of any extents: each tile is a neighbour of the one before it
+    (with odd extents sometimes a diagonal one). The current box has `w` steps along direction a and `h` along b. A long box is
+    cut into two halves, any other into three parts that the curve enters and leaves at corners, until it is one step wide."""
     wide = tiles_n >= tiles_m
     m, n = 0, 0
     w, h = max(tiles_m, tiles_n), min(tiles_m, tiles_n)
@@ -135,22 +136,22 @@ def hilbert(t, tiles_m, tiles_n, group):
                 t -= w2 * h2 + w * (h - h2)
                 m, n = m + am * (w - 1) + bm * (h2 - 1), n + an * (w - 1) + bn * (h2 - 1)
                 w, h, am, an, bm, bn = h2, w - w2, 0 - bm, 0 - bn, 0 - am, 0 - an
-    # No start of a store may be negative, and nothing is known of what a loop leaves.
+    # Starts of stores may not be negative, and the compiler knows nothing about the values after a loop.
     return max(m + t * (am if h == 1 else bm), 0), max(n + t * (an if h == 1 else bn), 0)
 
 
 ORDERS = {order.__name__: order for order in (row, column, grouped, snake, hilbert)}
-helper = lru_cache(jit)  # under tile.jit once a kernel asks for it
+helper = lru_cache(jit)  # the functions above become kernels when they are first used
 
 
 # -- the language's names --------------------------------------------------------------------------------------------------
 
 @builtin
 def tile_at(g: Builder, t, tiles_m, tiles_n, order="grouped", group=8):
-    """(m, n) of the tile that comes `t`-th, of a grid of `tiles_m` by `tiles_n` tiles.
+    """The coordinates (m, n) of the `t`-th tile in a grid of `tiles_m` by `tiles_n` tiles.
 
-    `order` is "row", "column", "grouped" (groups of `group` rows, column by column), "snake" (the same, every other group
-    backwards), "hilbert", or a helper under ``@tile.jit`` that takes (t, tiles_m, tiles_n, group) and returns (m, n).
+    `order` is "row", "column", "grouped" (groups of `group` rows, each column by column), "snake" (the same with every other
+    group backwards), "hilbert", or a helper under ``@tile.jit`` that takes (t, tiles_m, tiles_n, group) and returns (m, n).
     """
     _check_integers(g, t=t)
     _check_order(g, tiles_m, tiles_n, order, group)
@@ -176,7 +177,7 @@ def _check_integers(g: Builder, **given) -> None:
 
 
 def _check_order(g: Builder, tiles_m, tiles_n, order, group) -> None:
-    """CompilationError for what is no grid of tiles, no order or no group."""
+    """CompilationError for an invalid grid of tiles, order or group."""
     _check_integers(g, tiles_m=tiles_m, tiles_n=tiles_n)
     for what, x in (("tiles_m", tiles_m), ("tiles_n", tiles_n)):
         if isinstance(x, int) and x < 0:
@@ -195,8 +196,9 @@ def _check_order(g: Builder, tiles_m, tiles_n, order, group) -> None:
 def tile_order(g: Builder, tiles_m, tiles_n, order="grouped", group=8, first=None, stride=None):
     """A persistent loop: ``for m, n in tile.tile_order(tiles_m, tiles_n):`` runs over this CTA's share of the tiles.
 
-    The share is every `stride`-th tile from `first` on: by default ``program_id(0)`` and ``num_programs(0)``; none if a run-time stride is
-    below 0, and one of 0 fails a device_assert. `order` and `group` are as in `tile_at`.
+    The share is every `stride`-th tile from `first` on; the defaults are ``program_id(0)`` and ``num_programs(0)``. With a negative run-time
+    stride the loop has no trips (if `first` is at most the number of tiles), and a stride of 0 fails a device_assert. `order` and `group` are as
+    in `tile_at`.
     """
     first = g.call(program_id, axis=0) if first is None else first
     stride = g.call(num_programs, axis=0) if stride is None else stride
@@ -219,11 +221,11 @@ def tile_order(g: Builder, tiles_m, tiles_n, order="grouped", group=8, first=Non
 
 @builtin
 def next_tile(g: Builder, counter, tiles):
-    """The number of the next tile that no CTA has taken, counted by the uint32 element `counter` of global memory; a number
-    of `tiles` or more says that none is left.
+    """Take the next tile: returns its number, counted by the uint32 element `counter` of global memory. A number of at least
+    `tiles` means that none is left.
 
-    One scope of each CTA asks until none is left; the counter, 0 before the launch, is 0 again after it: it wraps by itself
-    (``atom.inc``) with the last answer.
+    One scope of each CTA must call this until no tile is left. The counter must be 0 before the launch, and is 0 again after
+    it: ``atom.inc`` wraps it around at the last call.
     """
     t = type_of(counter)
     if not isinstance(t, (Region, Points)) or t.shape != () or t.scope != "global" or t.dtype != uint32:

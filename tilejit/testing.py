@@ -1,4 +1,4 @@
-"""Holding a kernel to its meaning: the simulator, the GPU where there is one, and a reference in NumPy, side by side."""
+"""``tile.verify``: compares a kernel's results on the simulator, and on the GPU if there is one, with a reference."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from .runtime.arrays import describe
 from .runtime.options import checked_grid
 from .runtime.packed import Packed
 
-ULPS = 8  # differences that are allowed by default, in units of the dtype's precision
+ULPS = 8  # the default tolerance, in units of the dtype's epsilon
 
 
 @dataclass(frozen=True)
 class Difference:
-    """The first element of an array that one backend ("simulator" or "gpu") has otherwise than the reference.
+    """The first element of an array in which a backend ("simulator" or "gpu") differs from the reference.
 
-    `count` elements differ. `writer` says who wrote the element last on the simulator (`.loc`, `.cta`, `.thread`); None where
-    nobody did, or atomics.
+    `count` of `size` elements differ. `writer` is the last write of the element on the simulator (`.loc`, `.cta`, `.thread`);
+    None if nothing or only atomics wrote it.
     """
 
     backend: str
@@ -45,7 +45,7 @@ class Difference:
 
 @dataclass
 class Verification:
-    """What `verify` found: the backends that ran, the simulator's findings, and the first difference of each array."""
+    """The result of `verify`: the backends that ran, the simulator's findings, and the first difference of each array and backend."""
 
     backends: tuple[str, ...]
     findings: list = field(default_factory=list)
@@ -72,12 +72,11 @@ def verify(kernel: Kernel, grid, /, *args, reference: Callable, rtol: float | No
            target: str | None = None, **kwargs) -> Verification:
     """Run a kernel on copies of host arrays, on the simulator and on the GPU if there is one, and compare with `reference`.
 
-    `reference` is called with copies of `args` and either changes them as the kernel should, or returns the array (or a tuple
+    `reference` is called with copies of `args`. It either modifies them as the kernel should, or returns the array (or a tuple
     of the arrays) that the kernel writes, in the order of its parameters. Integers and bools must be equal. Floats may differ
-    by ``rtol * |expected| + atol``, by default eight units of the dtype's precision, of the element and of the largest one; of
-    floats of eight bits and fewer one unit of the element, and float8_e8m0fnu must be equal. ``tile.Packed`` arguments are so
-    to the reference too, and their elements are compared.
-    The arrays themselves stay as they are.
+    by ``rtol * |expected| + atol``. By default, `rtol` is eight times the dtype's epsilon, and `atol` that times the largest
+    element; for floats of at most eight bits, they are the epsilon and the smallest subnormal number, and float8_e8m0fnu must be
+    equal. The reference gets ``tile.Packed`` arguments as such; their elements are compared. The arrays in `args` are not changed.
     """
     from .runtime.driver import available
     if not isinstance(kernel, Kernel):
@@ -122,7 +121,7 @@ def verify(kernel: Kernel, grid, /, *args, reference: Callable, rtol: float | No
 
 
 def _copied(kernel: Kernel, args: tuple, kwargs: dict) -> tuple:
-    """The call on copies of its arrays with the same strides: bound, and its positional arguments."""
+    """A call with copies of its arrays, of the same strides: the bound arguments, and the positional arguments."""
     copies: dict[int, Any] = {}
     bound = kernel._bind(args, kwargs)[0]
 
@@ -177,7 +176,7 @@ def _expected(reference: Callable, args: tuple, bound, written: list[str]) -> di
 
 
 def _numpy(array):
-    """An array of any library on the host as NumPy's."""
+    """A host array of any library as a NumPy array."""
     import numpy as np
     if isinstance(array, Packed):
         return array.unpack()
@@ -185,19 +184,19 @@ def _numpy(array):
 
 
 def _elements(view):
-    """The elements of an array on the host: a byte for each packed one."""
+    """The elements of a host array; packed ones are unpacked to a byte each."""
     return Packed(view.numpy(), view.dtype).unpack() if dtype_of(view.dtype).packed else view.numpy()
 
 
 def _place(view, index: tuple[int, ...]) -> tuple[int, ...]:
-    """Where an element begins in the array: for packed elements, the byte."""
+    """The index in the stored array of an element: for packed elements, that of its byte."""
     dtype = dtype_of(view.dtype)
     elements, per = dtype.packing if dtype.packed else (1, 1)
     return (*index[:-1], index[-1] * per // elements) if index else index
 
 
 def _first_difference(got, want, rtol: float | None, atol: float | None) -> tuple[tuple[int, ...], int] | None:
-    """The index of the first element that differs, and how many do."""
+    """The index of the first element that differs and the number of elements that do; None if none does."""
     import numpy as np
     if got.dtype.kind in "biu":
         wrong = got != want

@@ -1,4 +1,4 @@
-"""Choosing among configurations of a kernel by timing them, once for each kind of call.
+"""``tile.autotune``: chooses among a kernel's configurations by timing them, once for each kind of call.
 
     @tile.autotune([dict(BLOCK=512), dict(BLOCK=2048, num_warps=8)], key=("n",))
     @tile.jit
@@ -29,24 +29,24 @@ from .runtime.options import LAUNCH_OPTIONS
 from .runtime.store import open_store
 from .toolchain.installed import tools
 
-ROUNDS = 5          # timings of each configuration, in turns with the others'
-BURST_MS = 1.0      # launches between two events last about as long
-LOST = 1.5          # a configuration so many times slower than the best in the first round runs no other
+ROUNDS = 5          # timings of each configuration, alternating with the others
+BURST_MS = 1.0      # approximate duration of the launches between two events
+LOST = 1.5          # a configuration this many times slower than the best in a first timing is not timed again
 LAUNCHES_AT_MOST = 200
-RECENT = 4096       # calls whose configuration is remembered by the looks of their arguments
+RECENT = 4096       # size of the table of choices by the signatures of calls (`_looks`)
 
 
 class Tuned:
-    """A kernel with several configurations, launched as a kernel is. The first call of a kind times them all.
+    """A kernel with several configurations, launched like a kernel. The first call of each kind times them all.
 
-    `chosen` has the configuration of each kind of call, `timings` the milliseconds of each that ran, in the order of
-    `configs`, `rejected` why the others did not.
+    By kind of call: `chosen` has the chosen configuration, `timings` the milliseconds of those that ran, `rejected` the errors
+    of the others, both by index in `configs`.
     """
 
     def __init__(self, kernel: Kernel, configs: list[dict[str, Any]], key: tuple[str, ...] | None, prune: Callable | None):
         self.kernel, self.configs, self.key, self.prune = kernel, configs, key, prune
         self.__name__, self.__qualname__, self.__module__, self.__doc__ = kernel.__name__, kernel.__qualname__, kernel.__module__, kernel.__doc__
-        self.recent: dict[tuple, dict[str, Any]] = {}  # by the looks of the arguments, for calls that need no second look
+        self.recent: dict[tuple, dict[str, Any]] = {}  # choices by `_looks` of the arguments, which avoids binding them
         self.chosen: dict[tuple, dict[str, Any]] = {}
         self.timings: dict[tuple, dict[int, float]] = {}
         self.rejected: dict[tuple, dict[int, str]] = {}
@@ -58,7 +58,7 @@ class Tuned:
         return self.__qualname__
 
     def __call__(self, *args, **kwargs):
-        self.kernel(*args, **kwargs)  # which says how it is launched
+        self.kernel(*args, **kwargs)  # raises an error that says how to launch it
 
     def __getitem__(self, grid):
         def launch(*args, **kwargs):
@@ -73,23 +73,23 @@ class Tuned:
             self.kernel[grid](*args, **kwargs, **chosen)
         return launch
 
-    __iter__ = None  # every number is a grid: Python, which iterates by indices, would not come to an end
+    __iter__ = None  # otherwise Python would iterate by indices, without end: every number is a grid
 
     def compile(self, *specs, target: str | None = None, **kwargs) -> list:
-        """Every configuration compiled for `target` without a launch, in the order of `configs`."""
+        """Compile all configurations for `target`, without a launch; returns the compiled kernels in the order of `configs`."""
         self._check_free(kwargs)
         return [self.kernel.compile(*specs, **kwargs, **chosen, target=target) for chosen in self.configs]
 
     def simulate(self, grid, /, *args, seed: int = 0, checks: bool = True, target: str | None = None, **kwargs):
-        """The report of the simulator for the first configuration that compiles for `target`."""
+        """Run the first configuration that compiles for `target` on the simulator; returns its report."""
         chosen = self._first(self._bound(args, kwargs), args, kwargs, target)
         return self.kernel.simulate(grid, *args, **kwargs, **chosen, seed=seed, checks=checks, target=target)
 
     def config(self, grid, /, *args, backend: str | None = None, device: int | None = None, **kwargs) -> dict[str, Any]:
-        """The configuration for a call: chosen before (in this process or, on this GPU, another), or timed now.
+        """The configuration for a call: chosen earlier (in this process, or in another one for the same GPU), or by timing now.
 
-        On the simulator, which has no clock, it is the first configuration that compiles. Arrays that the kernel writes have
-        their contents again when the choice is made. Raises the first configuration's error when none runs.
+        On the simulator, which measures no time, it is the first configuration that compiles. Timing restores the contents of
+        the arrays that the kernel writes. Raises the first configuration's error if none runs.
         """
         bound = self._bound(args, kwargs)
         if (backend or config().backend or ("sim" if is_host(bound) else "cuda")) == "sim":
@@ -100,7 +100,7 @@ class Tuned:
         return self.chosen[kind]
 
     def _bound(self, args: tuple, kwargs: dict) -> Bound:
-        """A call's arguments with what the first configuration sets, which the call does not."""
+        """Bind a call's arguments, together with the values of the first configuration. LaunchError if the call sets one of them itself."""
         self._check_free(kwargs)
         return self.kernel._bind(args, {**kwargs, **self.configs[0]})[0]
 
@@ -110,7 +110,7 @@ class Tuned:
                 raise LaunchError(f"{self.kernel.name}: {name!r} is given, and the configurations set it")
 
     def _kind(self, bound: Bound) -> tuple:
-        """What calls share that share a configuration: the key's numbers, and shapes and dtypes of its arrays."""
+        """The kind of a call, for which one configuration is chosen: the numbers, and dtypes, shapes and strides of arrays, in `key`."""
         fixed = set(self.configs[0])
         names = [n for n in bound.values if n not in fixed] if self.key is None else self.key
         parts = []
@@ -135,7 +135,7 @@ class Tuned:
     # -- what compiles -----------------------------------------------------------------------------------------------------
 
     def _compiled(self, kind: tuple, configs: dict[int, dict], args: tuple, kwargs: dict, target: str) -> dict[int, Any]:
-        """The configurations that compile, side by side; notes why the others do not."""
+        """Compile the configurations in parallel; returns those that compile, and records the errors of the others."""
         from concurrent.futures import ThreadPoolExecutor
 
         def attempt(item):
@@ -152,7 +152,7 @@ class Tuned:
         self.rejected.setdefault(kind, {}).update({i: str(error) for i, error in errors.items()})
 
     def _first(self, bound: Bound, args: tuple, kwargs: dict, target: str | None) -> dict[str, Any]:
-        """The first configuration that compiles for a target, for the simulator, which has no clock."""
+        """The first configuration that compiles for a target, for the simulator."""
         target = checked_target(target or config().target or "sm_90a")
         kind = (True, target, *self._kind(bound))
         if kind in self.chosen:
@@ -197,7 +197,7 @@ class Tuned:
         return configs[best]
 
     def _timed(self, kind: tuple, configs: dict[int, dict], grid, args: tuple, kwargs: dict, device: int) -> dict[int, float]:
-        """Milliseconds of a launch of each configuration that can be launched."""
+        """The milliseconds per launch of each configuration that can be launched."""
         from .runtime import driver
         driver.synchronize(device)
         stream = driver.create_stream(device)
@@ -211,7 +211,7 @@ class Tuned:
             driver.destroy_stream(stream, device)
 
     def _place(self, kind: tuple, device: str) -> str | None:
-        """The cache's key of a choice."""
+        """The key of a choice in the on-disk cache; None if the kernel cannot be cached."""
         try:
             what = identity(self.kernel.source)
         except Unrecorded:
@@ -221,7 +221,8 @@ class Tuned:
 
 
 def timed(launches: dict[int, Callable[[], Any]], stream: int, device: int) -> tuple[dict[int, float], dict[int, TileError]]:
-    """Milliseconds of each launch on a stream, the median of bursts taken in turns; and why others cannot be made."""
+    """The milliseconds of each launch on a stream, as the median of bursts that alternate with the others'; and the errors of launches
+    that fail."""
     from .runtime import driver
 
     def burst(launch: Callable[[], Any], count: int) -> float:
@@ -236,7 +237,7 @@ def timed(launches: dict[int, Callable[[], Any]], stream: int, device: int) -> t
     for i, launch in launches.items():
         try:
             burst(launch, 1)
-            once = min(burst(launch, 2) for _ in range(3))  # the second launch makes the launcher's machine code, while the GPU waits
+            once = min(burst(launch, 2) for _ in range(3))  # the second launch compiles the launcher to machine code, while the GPU waits
         except LaunchError as error:
             failed[i] = error
             continue
@@ -250,7 +251,7 @@ def timed(launches: dict[int, Callable[[], Any]], stream: int, device: int) -> t
 
 
 def _looks(args: tuple, kwargs: dict) -> tuple | None:
-    """What tells calls apart at a glance; None where that cannot be said."""
+    """A cheap signature of a call: the types, values, shapes, dtypes and strides of its arguments. None if an argument has none."""
     try:
         looks = tuple(map(_look, args)), tuple((k, _look(v)) for k, v in kwargs.items() if k != "stream")
         hash(looks)
@@ -281,7 +282,7 @@ def _spans(bound: Bound, written: Iterable[int]) -> list[tuple[int, int]]:
 
 
 class Kept:
-    """Keeps what (address, bytes) of a device's memory hold while a block runs."""
+    """A context that saves the contents of spans (address, bytes) of device memory and restores them at the end."""
 
     def __init__(self, spans: list[tuple[int, int]], device: int):
         self.spans, self.device, self.copies = spans, device, []
@@ -294,7 +295,7 @@ class Kept:
                 self.copies.append(driver.allocate(nbytes, self.device))
                 driver.copy_on_device(self.copies[-1], address, nbytes, self.device)
             driver.synchronize(self.device)
-        except BaseException:  # as where there is no memory for all of them
+        except BaseException:  # for example, out of memory
             self._free()
             raise
 
@@ -315,13 +316,13 @@ class Kept:
 def autotune(configs: Iterable[dict[str, Any]], key: Iterable[str] | None = None, prune: Callable | None = None) -> Callable[[Kernel], Tuned]:
     """Decorate a kernel with configurations: dicts of constexpr arguments and launch options.
 
-    What one of them sets and another does not is there what the kernel's decorator or the parameter's default says.
+    What a configuration does not set, but others do, has its value from the kernel's decorator or the parameter's default.
 
-    The first call of a kind compiles all of them side by side, times those that compile and fit the device in bursts on
-    its arguments, and keeps the fastest, on disk too; budgets such as ``spills=0`` reject a configuration. A kind is what
-    the parameters named by `key` are (numbers; shapes, strides and dtypes of arrays), by default all parameters.
-    ``prune(configs, arguments)`` returns the configurations worth timing for a call. A kernel shorter than its launch
-    (some microseconds) is timed as its launch.
+    The first call of each kind compiles all configurations in parallel, times those that compile and fit the device in
+    bursts on the call's arguments, and remembers the fastest, on disk too. Budgets such as ``spills=0`` reject a
+    configuration. The kind of a call is given by the parameters named in `key`, by default all: their values if they are
+    numbers, and shapes, strides and dtypes of arrays. ``prune(configs, arguments)`` returns the configurations worth timing
+    for a call. For a kernel that is shorter than its launch (some microseconds), the time measured is that of the launch.
     """
     configs = list(configs) if isinstance(configs, Iterable) and not isinstance(configs, dict) else [None]
     if not all(isinstance(c, dict) for c in configs):

@@ -1,4 +1,4 @@
-"""What a value in a kernel can be: scalars, register tiles, buffers, regions of buffers, barriers, tensor maps."""
+"""Types of the values in a kernel: scalars, register tiles, buffers, regions of buffers, barriers, tensor maps."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from .dtypes import DType, counted
 from .layout import TileLayout
 
 
-# -- where and how uniformly a value lives ---------------------------------------------------------------------------
+# -- uniformity and scopes -------------------------------------------------------------------------------------------
 
 class Uniformity(enum.IntEnum):
-    """The widest group of threads over which a scalar surely has one value."""
+    """The widest group of threads in which a scalar is known to have the same value."""
 
     THREAD = 0
     WARP = 1
@@ -31,7 +31,8 @@ MEMORY = ("global", "shared", "tmem", "local")
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """One number per thread; `uniform` says over which threads it is the same. `weak` numbers adapt their dtype."""
+    """One number per thread; it is the same in all threads of a group `uniform`. A `weak` number, like a Python number, takes the dtype of
+    what it is combined with."""
 
     dtype: DType
     uniform: Uniformity = Uniformity.THREAD
@@ -43,8 +44,8 @@ class Scalar:
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """An immutable array in registers. `layout` maps the row-major index over `domain` (the shape, padded) to
-    registers, lanes and warps of the scope that made it; both are None until the layout passes have run."""
+    """An immutable array in registers. `layout` maps the row-major index in `domain` (the padded shape) to registers, and to
+    lanes and warps of the scope that made it; both are None until the pass `layouts` has run."""
 
     dtype: DType
     shape: tuple[int, ...]
@@ -65,9 +66,9 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class Sym:
-    """A number known at launch: ``kind`` 'size' or 'stride' (in elements) of dimension `dim` of argument `arg`.
+    """A number known at launch: the 'size' or 'stride' (`kind`; in elements) of dimension `dim` of argument `arg`.
 
-    `bits` is 32 when the launch proves that it fits.
+    `bits` is 32 if a guard of the launch ensures that it fits, else 64.
     """
 
     kind: str
@@ -82,10 +83,10 @@ class Sym:
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """Memory with a scope. Global buffers have `strides` (elements), the others a layout.
+    """A buffer in memory of `scope` (one of `MEMORY`). Global buffers have `strides` in elements, the others a layout.
 
-    `shape` and `strides` hold ints or Syms. `arg` is the launch argument that a global buffer is. `peer` says that it is
-    the shared memory of another CTA of the cluster.
+    `shape` and `strides` hold ints or Syms. `arg` is the index of a global buffer's launch argument. `peer` says that the
+    buffer is in the shared memory of another CTA of the cluster.
     """
 
     dtype: DType
@@ -95,12 +96,12 @@ class Buffer:
     strides: tuple | None = None
     arg: int | None = None
     peer: bool = False
-    narrowed: tuple[int, ...] | None = None  # of a window: for each dimension 0, or what divides its narrower bounds
-    map: "TensorMap | None" = None  # the descriptor by which copies reach a global buffer, where the kernel names one
+    narrowed: tuple[int, ...] | None = None  # of a window: for each dimension a divisor of its bounds, or 0 if they are the array's
+    map: "TensorMap | None" = None  # the tensor map by name that copies of a global buffer use, if there is one
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the buffer takes, with the gaps of its layout (not for global buffers; of tensor memory its elements')."""
+        """The size in bytes, including gaps in the layout; for tensor memory, that of the elements. Not for global buffers."""
         if self.scope == "tmem":
             return self.layout.size() * self.dtype.nbytes
         return self.layout.span("m") * self.dtype.nbytes
@@ -114,7 +115,7 @@ class Buffer:
 
 
 class _OfBuffer:
-    """What names elements of a `buffer`: it has the buffer's dtype and scope."""
+    """Base class of types that refer to elements of a `buffer`, whose dtype and scope they have."""
 
     __slots__ = ()
 
@@ -129,10 +130,10 @@ class _OfBuffer:
 
 @dataclass(frozen=True, slots=True)
 class Region(_OfBuffer):
-    """A box of a buffer: for each dimension of `buffer` an extent; `kept` are the dimensions that remain, in order.
+    """A box in a buffer, with an extent for each of its dimensions; `kept` are the dimensions that the region has, in order.
 
-    The values that define it (the buffer and one start per dimension) are the arguments of the `region` call.
-    A start is an element coordinate; the bounds are the buffer's own.
+    The values that define it (the buffer, and for each dimension the coordinate of its start) are the arguments of the
+    `region` call. The bounds are those of the buffer.
     """
 
     buffer: Buffer
@@ -153,7 +154,7 @@ class Region(_OfBuffer):
 
 @dataclass(frozen=True, slots=True)
 class Points(_OfBuffer):
-    """Elements of a buffer named one by one: an index tile or scalar per dimension, broadcast to `shape`."""
+    """Individual elements of a buffer: for each dimension an index tile or scalar, broadcast to `shape`."""
 
     buffer: Buffer
     shape: tuple[int, ...]
@@ -164,7 +165,7 @@ class Points(_OfBuffer):
 
 @dataclass(frozen=True, slots=True)
 class Selected(_OfBuffer):
-    """Elements of an array that instructions of the tensor engine find: `extents` are those of the result."""
+    """Elements of an array that TMA instructions select (im2col and gather modes); `extents` are those of the result."""
 
     buffer: Buffer
     extents: tuple[int, ...]
@@ -180,10 +181,11 @@ class Selected(_OfBuffer):
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Where a convolution's filter may be: for each spatial dimension, in the order of the array, the first place of its
-    corner, how far beyond the last element the last one is, and the steps between them; and from the filter's first element
-    to its last. `along` says how pixels follow each other: through all dimensions, or along the last spatial one and on in
-    the next image ("w", or "w128" for 128 of them). `halo` pixels more stand after a copy's own, or after each 32 of 128."""
+    """The positions of a convolution's filter. For each spatial dimension, in the order of the array: `lower` is the first
+    position of the filter's corner, `upper` the distance of the last one from the last element, `stride` the step between
+    positions, and `reach` the distance from the filter's first element to its last. `along` says how pixels follow each other:
+    through all dimensions (None), or along the last spatial one and on in the next image ("w", or "w128" for 128 pixels).
+    `halo` is the number of additional pixels after those of a copy, or with "w128" after each 32 of 128."""
 
     lower: tuple[int, ...]
     upper: tuple[int, ...]
@@ -193,7 +195,7 @@ class Window:
     halo: int = 0
 
     def pixels(self, rows: int) -> int:
-        """The pixels of a copy of so many rows without the halo; 0 where no copy has so many."""
+        """The number of pixels, without the halo, of a copy of `rows` rows; 0 if no copy has that many rows."""
         if self.along == "w128":
             return 128 if rows == 128 + 4 * self.halo else 0
         return max(rows - self.halo, 0)
@@ -201,8 +203,8 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Patches(Selected):
-    """Pixels of images as rows: what one element of a convolution's filter meets. The values that define it are the array,
-    the first pixel (image, places of the filter's corner), the first channel, and the element's place in the filter."""
+    """Pixels of images as rows: the input elements for one element of a convolution's filter (im2col). The values that define it are
+    the array, the first pixel (image, position of the filter's corner), the first channel, and the element's position in the filter."""
 
     window: Window = None
 
@@ -212,7 +214,7 @@ class Patches(Selected):
 
 @dataclass(frozen=True, slots=True)
 class Rows(Selected):
-    """Rows of a matrix named one by one. The values that define it are the matrix, the first column, and each row."""
+    """Rows of a matrix in any order (gather and scatter). The values that define it are the matrix, the first column, and each row."""
 
     def __str__(self) -> str:
         return f"rows {list(self.extents)} of {self.buffer}"
@@ -231,7 +233,7 @@ class Barrier:
 
 @dataclass(frozen=True, slots=True)
 class BarrierRef:
-    """One of the barriers of a `Barrier`; `peer` when it is another CTA's."""
+    """One of the mbarriers of a `Barrier`; `peer` says that it is another CTA's."""
 
     barrier: Barrier
     peer: bool = False
@@ -242,16 +244,16 @@ class BarrierRef:
 
 @dataclass(frozen=True, slots=True)
 class TensorMap:
-    """A descriptor of the tensor memory accelerator that the kernel names: of the global buffer `array`, with a `box` (an
-    extent for each dimension; pixels and channels for one of the patches that `window` finds). `slot` says where it lives:
-    None for a parameter that the launch encodes, 'global' or 'shared' for one that the kernel makes and edits there."""
+    """A tensor map by name (``tile.tensor_map``) of the global buffer `array`, with a `box` (an extent for each dimension; with a
+    `window`, of im2col patches, pixels and channels). `slot` is None for a kernel parameter that the launch encodes, or 'global'
+    or 'shared': the memory in which the kernel makes and edits the map."""
 
-    array: Buffer = field(repr=False)   # the graph names it beside the map
+    array: Buffer = field(repr=False)   # the printed graph shows it apart from the map
     box: tuple[int, ...]
-    swizzle: int       # mode: 0 none, 1, 2, 3 for 32, 64, 128 bytes
+    swizzle: int       # 0: none; 1, 2, 3: 32, 64, 128 bytes
     oob_fill: int
     l2_promotion: int  # CUtensorMapL2promotion
-    stored: str        # the element type of the descriptor
+    stored: str        # the element type in the map
     slot: str | None = None
     window: Window | None = None
 

@@ -1,4 +1,4 @@
-"""Launchers of earlier calls, for calls like them: these take no second look at their keywords and at what the kernel read around it."""
+"""Launchers of earlier calls, by the form of their keywords: the fast path for later calls of the same form."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ from .runtime.arguments import parts_of
 
 
 class Warm:
-    """The launchers that a kernel's calls came to, by the calls' keywords. A launcher checks itself that the other arguments fit."""
+    """A kernel's launchers by the keywords of calls. A launcher checks by itself whether the other arguments fit."""
 
     def __init__(self):
         self.launchers: dict[tuple, list] = {}
-        self.watched: list[Watch] = []  # captured values that could change
-        self.changing = Lock()          # for threads: no launcher without the watch over what it captured
+        self.watched: list[Watch] = []  # captured values that may change
+        self.changing = Lock()          # launchers and the watches of their captures are added together
 
     def of(self, form: tuple) -> list:
-        """The list of launchers of calls with keywords of this form, which is the same one from now on."""
+        """The list of launchers for keywords of this form, created if necessary. It is always the same list object."""
         try:
             return self.launchers.setdefault(form, [])
         except TypeError:  # a keyword that is not hashable
             return []
 
     def find(self, form: tuple):
-        """The launchers of calls with keywords of this form, while what their kernels captured has not changed."""
+        """The launchers for keywords of this form; none if a captured value has changed."""
         try:
             return self.current(self.launchers.get(form, ()))
         except TypeError:
             return ()
 
     def current(self, launchers):
-        """These launchers, while what their kernels captured has not changed."""
+        """The given list of launchers; all launchers are removed first if a captured value has changed."""
         if launchers and self.watched and any(w.changed() for w in self.watched):
             self.clear()
         return launchers
 
     def add(self, form: tuple, launcher, captured: tuple[Capture, ...]) -> None:
-        """Let later calls of this form go to a launcher, whose kernel read `captured`."""
+        """Add a launcher for later calls of this form; its kernel captured the values `captured`."""
         with self.changing:
             known = {w.capture for w in self.watched}
             self.watched += [Watch(c) for c in captured if c.may_change and c not in known]
@@ -48,7 +48,7 @@ class Warm:
                 launchers.insert(0, launcher)
 
     def clear(self) -> None:
-        """Forget all launchers, also where their lists are at hand."""
+        """Remove all launchers; the lists are emptied, since callers may hold them."""
         with self.changing:
             for launchers in list(self.launchers.values()):  # `of` may add one meanwhile
                 launchers.clear()
@@ -56,7 +56,7 @@ class Warm:
 
 
 def form_of(kwargs: dict) -> tuple:
-    """What keywords are remembered by: 1, 1.0 and True are equal, and different constants."""
+    """The key of a call's keywords: names, values and types, since 1, 1.0 and True are equal but different constants."""
     return tuple(kwargs.items()), tuple(map(_kind, kwargs.values()))
 
 
@@ -67,11 +67,11 @@ def _kind(value: Any):
     return kind, *map(_kind, parts_of(value) or ())
 
 
-_SINGLE = frozenset((int, bool, str, float, type(None), DType))  # what constants mostly are
+_SINGLE = frozenset((int, bool, str, float, type(None), DType))  # types without parts, the most frequent ones
 
 
 def has_zero(value: Any) -> bool:
-    """Whether a float 0 stands in a constant: 0.0 and -0.0 are equal, and different constants."""
+    """Whether a constant contains a float 0: 0.0 and -0.0 are equal but different constants."""
     return any(map(has_zero, parts_of(value) or ())) or isinstance(value, float) and value == 0
 
 

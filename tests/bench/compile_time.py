@@ -1,4 +1,4 @@
-"""Cold compile times, with the imports done and the caches empty, beside Triton's where it is installed.
+"""Cold compile times, with empty caches and without the imports, compared with Triton's if it is installed.
 
     python tests/bench/compile_time.py
 """
@@ -107,7 +107,7 @@ CASES = {
 
 
 def run(code: str) -> float | None:
-    """The seconds that a fresh process with empty caches prints."""
+    """Run `code` in a fresh process with empty caches; returns the seconds that it prints, None if Triton is missing."""
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "bench.py")
         with open(path, "w") as file:

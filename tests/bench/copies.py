@@ -1,12 +1,12 @@
-"""Persistent copies against the best copy of the same run, and the time that planning a site takes.
+"""Persistent copies by TMA and cp.async, compared with the fastest other copy of the same run; and the time to plan a copy.
 
     python tests/bench/copies.py [--gib 4] [--pairs 4] [--json FILE]
     python tests/bench/copies.py --planning          # needs no GPU
 
-Prints GB/s (every byte read and written once) of each shape of the TMA copy and of the cp.async copy, and the ratio of the
-best of either to the fastest of torch's copy_, cuMemcpyDtoDAsync, a vectorised element-wise kernel of torch's and this
-package's own copy through registers, all measured in turn. Each call takes the next of several pairs of arrays, so that
-nothing that one leaves in the L2 cache serves another. The bars are 0.97 for TMA, 0.95 for cp.async, and 2 ms a site.
+Prints GB/s (every byte read and written once) of each configuration of the TMA copy and of the cp.async copy, and the ratio
+of the best of either to the fastest of: torch's copy_, cuMemcpyDtoDAsync, a vectorised element-wise kernel of torch, and this
+package's copy through registers. All are measured in alternation. Each call takes the next of several pairs of arrays, so
+that no call finds data of another in the L2 cache. The thresholds are 0.97 for TMA, 0.95 for cp.async, and 2 ms per plan.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from pathlib import Path
 BARS = {"tma": 0.97, "ldgsts": 0.95}
 COLUMNS = 256   # of 4 bytes: a row is 1 KB
 
-#        rows, stages, loads ahead, CTAs an SM, L2 policy of what is loaded
+#        rows, stages, loads ahead, CTAs per SM, L2 policy of the loads
 TMA = ((16, 3, 2, 1, None), (16, 4, 3, 1, None), (24, 2, 1, 1, None), (8, 4, 3, 2, None),
        (16, 3, 2, 1, "evict_last"), (24, 2, 1, 1, "evict_last"), (32, 2, 1, 1, "evict_last"))
-#        rows, stages, warps, CTAs an SM
+#        rows, stages, warps, CTAs per SM
 LDGSTS = ((8, 2, 2, 4), (8, 3, 2, 4), (8, 2, 2, 6), (16, 2, 4, 2))
 #         rows, warps
 VECTORS = ((2, 4), (4, 4), (16, 4))
 
 
 def candidates(pairs, processors: int) -> dict:
-    """Calls that copy the source to the target of the next pair of arrays, by name: tma and ldgsts in several shapes, and what
-    they are measured against."""
+    """Calls by name, each of which copies the next pair of arrays: tma and ldgsts in several configurations, and the copies that
+    they are compared with."""
     import torch
     from copy_kernels import by_vectors, through_ldgsts, through_tma
     from cuda.bindings import driver
@@ -106,7 +106,7 @@ def throughput(gib: float, count: int) -> dict:
 
 
 def planning() -> dict:
-    """Milliseconds of the slowest sites: the reference cases, and layouts that make the search work."""
+    """The milliseconds to plan each site: the reference cases, and layouts that are hard for the search."""
     sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "copy"))
     from test_planning_time import REFERENCE, WORST, attempt
 

@@ -1,7 +1,7 @@
-"""Persistent copies of an array, for the benchmark of copies: one thread with TMA both ways, or all threads with cp.async.
+"""Persistent copies of an array, for the benchmark of copies: by one thread with TMA in both directions, or by all threads with cp.async.
 
-The CTAs take the tiles in order from a counter in memory, so that what is read and written at a time stays within a few
-hundred kilobytes. With a fixed share of the tiles each, CTAs drift apart, and memory serves them more slowly.
+The CTAs take the tiles in order from a counter in memory, so that the addresses accessed at any time stay within a few
+hundred kilobytes. With a fixed share of the tiles per CTA, the CTAs drift apart, and memory is slower.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ import tilejit as tile
 @tile.jit(num_warps=1)
 def through_tma(A, B, counter, ROWS: tile.constexpr, COLUMNS: tile.constexpr, STAGES: tile.constexpr, AHEAD: tile.constexpr,
                 KEPT: tile.constexpr = None):
-    """Copy the [n, COLUMNS] array A to B, tiles of ROWS rows through STAGES slots of shared memory.
+    """Copy the [n, COLUMNS] array A to B, in tiles of ROWS rows through STAGES slots of shared memory.
 
-    Loads run AHEAD tiles in front of the stores; a slot is filled again when the store out of it has read it. `counter` is
-    one uint32, 0 before and after. KEPT is the L2 policy of what is loaded.
+    Loads run AHEAD tiles ahead of the stores; a slot is filled again once the store from it has read it. `counter` is one
+    uint32, 0 before and after. KEPT is the L2 policy of the loads.
     """
     tiles = tile.cdiv(A.shape[0], ROWS)
     slots = tile.alloc((STAGES, ROWS, COLUMNS), A.dtype)
     full = tile.mbarrier(count=1, n=STAGES)
     with tile.elect():
         i, loaded = 0, 0
-        taken = (tile.next_tile(counter[0], tiles),) * (AHEAD + 1)     # the tiles under way, and the next one to load
+        taken = (tile.next_tile(counter[0], tiles),) * (AHEAD + 1)     # the tiles in flight, and the next one to load
         while i < loaded + AHEAD:
             following = taken[AHEAD]
             if following < tiles:
@@ -45,7 +45,7 @@ def through_tma(A, B, counter, ROWS: tile.constexpr, COLUMNS: tile.constexpr, ST
 
 @tile.jit
 def through_ldgsts(A, B, counter, ROWS: tile.constexpr, COLUMNS: tile.constexpr, STAGES: tile.constexpr):
-    """Copy the [n, COLUMNS] array A to B, tiles of ROWS rows; each thread reads back what it has copied itself."""
+    """Copy the [n, COLUMNS] array A to B, in tiles of ROWS rows; each thread reads from shared memory what it copied there itself."""
     tiles = tile.cdiv(A.shape[0], ROWS)
     slots = tile.alloc((STAGES, ROWS, COLUMNS), A.dtype)
     i, loaded = 0, 0
@@ -68,6 +68,6 @@ def through_ldgsts(A, B, counter, ROWS: tile.constexpr, COLUMNS: tile.constexpr,
 
 @tile.jit
 def by_vectors(A, B, ROWS: tile.constexpr, COLUMNS: tile.constexpr):
-    """The same through registers: a tile a CTA."""
+    """The same through registers, with one tile per CTA."""
     row = tile.program_id(0) * ROWS
     tile.copy(B[row:row + ROWS, 0:COLUMNS], A[row:row + ROWS, 0:COLUMNS])

@@ -1,10 +1,10 @@
-"""Kernels as one writes them first (`tests/mma/first_kernels.py`), in an ordinary loop and in a pipelined one, beside torch and Triton's of
-the same plainness where it is installed.
+"""Simple kernels (`tests/mma/first_kernels.py`) with an ordinary and with a pipelined loop, compared with torch and, if it is installed, with
+equally simple kernels in Triton.
 
     PYTHONPATH=. python tests/bench/first.py [--rounds 7] [--only product]
 
-float16; of every kernel the best of a few tiles, numbers of warps and of stages, with and without roles. These are then timed in turn, twenty
-calls in a CUDA graph; prints TFLOP/s of the median round, and which tiles they are.
+The dtype is float16. Each kernel runs with the best of a few tiles, numbers of warps and stages, with and without warp roles. The candidates
+are timed in alternation, twenty calls in a CUDA graph. Prints TFLOP/s of the median round, and the best configurations.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ up = lambda a, b: -(-a // b)
 
 
 def weights(name: str, n: int, k: int) -> tuple[tuple, torch.Tensor]:
-    """A kernel's operands besides A, and the matrix that they stand for."""
+    """A kernel's operands besides A, and the matrix [N, K] that they represent."""
     if name in ("product", "by_indices", "walking", "gathered"):
         w = torch.randn(n, k, device="cuda").half()
         return (w,), w
@@ -40,7 +40,7 @@ def weights(name: str, n: int, k: int) -> tuple[tuple, torch.Tensor]:
 
 
 def product_case(name: str, m: int, n: int, k: int):
-    """(floating-point operations, torch's call, ours by a configuration, Triton's by one, the result and what it should be)"""
+    """(floating-point operations, torch's call, functions that run our and Triton's kernel with a configuration, the result, the expected result)"""
     a, c = torch.randn(m, k, device="cuda").half(), torch.empty(m, n, device="cuda").half()
     rest, wide = weights(name, n, k)
     numbers = (m, n, k) if name in ("by_indices", "walking") else ()
@@ -78,13 +78,13 @@ def triton_kernels():
 
 
 def best(call, configurations, result, expected) -> tuple | None:
-    """The configuration that is fastest in two rounds; each one's result is right."""
+    """The configuration that is fastest in two rounds, None if none runs. Also checks the result of each."""
     found = {}
     for configuration in configurations:
         result.zero_()
         try:
             call(*configuration)
-        except Exception as error:  # no room for it, no whole tiles, no Triton
+        except Exception as error:  # too large for the GPU, no whole tiles, or no Triton
             if type(error).__name__ in ("AssertionError", "AttributeError", "TypeError"):
                 raise
             continue

@@ -1,5 +1,5 @@
-"""Triton's kernels of the same plainness as `tests/mma/first_kernels.py`: tiles of pointers, pipelined by `num_stages`. The product takes B as
-[K, N], with which it is faster than with [N, K]; M and N are whole tiles."""
+"""Kernels in Triton that are as simple as those of `tests/mma/first_kernels.py`: with tiles of pointers, pipelined by `num_stages`. The product
+takes B as [K, N], which is faster than [N, K]. M and N must be whole tiles."""
 
 import triton
 import triton.language as tl

@@ -1,11 +1,11 @@
-"""Grouped products against a loop of cuBLAS calls (torch.mm), a grouped kernel in Triton and torch._grouped_mm, on the GPU.
+"""Grouped products on the GPU, compared with a loop of cuBLAS calls (torch.mm), a grouped kernel in Triton, and torch._grouped_mm.
 
     python tests/bench/grouped.py [--cases mixed-2048,ragged,...] [--tiles] [--host] [--rounds 5] [--json FILE]
 
-64 groups of bfloat16, b as [N, K]. Each candidate is one CUDA graph of a call (of the loop, for cuBLAS), replayed in bursts
-after a pause, the candidates in turn; the median of the rounds. Triton runs each of its tile configurations by pointers and by
-tensor descriptors that it makes on the device, and its best counts. Prints microseconds of a call, and how many times as long
-the others take. `--tiles` measures every tile, `--host` what a call that is not captured costs the host.
+64 groups in bfloat16, b as [N, K]. Each candidate is a CUDA graph of one call (for cuBLAS of the loop), replayed in bursts
+after a pause, in alternation with the others; the median of the rounds counts. For Triton it is the best of several tile
+configurations, with pointers and with tensor descriptors made on the device. Prints the microseconds per call, and the times of
+the others relative to it. `--tiles` measures all tiles, `--host` the time that a call without a graph takes on the host.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ PAUSE, BURST = 0.1, 1.5e12
 
 
 def mixed(n: int, k: int, low: int = 16, high: int = 4096):
-    """64 groups with M from `low` to `high`, evenly in its logarithm."""
+    """64 groups with M from `low` to `high`, log-uniform."""
     return [(int(m), n, k) for m in np.random.default_rng(0).permutation(np.geomspace(low, high, 64).round())]
 
 
 def ragged():
-    """Everything differs."""
+    """64 groups with different M, N and K."""
     rng = np.random.default_rng(1)
     return [tuple(int(x) for x in np.exp(rng.uniform(np.log((16, 256, 256)), np.log((4096, 4096, 4096))))) for _ in range(64)]
 
@@ -61,7 +61,7 @@ def captured(call):
 
 
 def burst(run, times: int) -> float:
-    """Seconds of one run out of `times` at once, after a pause."""
+    """Seconds per run, of `times` runs back to back after a pause."""
     torch.cuda.synchronize()
     time.sleep(PAUSE)
     torch.cuda._sleep(1_000_000)
@@ -88,7 +88,7 @@ def host_time(call) -> float:
 
 
 def candidates(name: str, a, b, outs, arguments) -> dict:
-    """Calls by name; the first is tilejit's."""
+    """The calls to compare, by name; tilejit's is first."""
     ctas = torch.cuda.get_device_properties(0).multi_processor_count
     loop = [(x, y.t(), z) for x, y, z in zip(a, b, outs)]
     found = {}
@@ -101,7 +101,7 @@ def candidates(name: str, a, b, outs, arguments) -> dict:
             found["torch._grouped_mm"] = lambda: torch._grouped_mm(rows, stack, offs=offs)
     else:
         transposed = [y.t() for y in b]
-        given = outs if all(n.shape[1] % 8 == 0 for n in outs) else None  # else rows may end anywhere, and results that are made are padded
+        given = outs if all(n.shape[1] % 8 == 0 for n in outs) else None  # else rows need padding; the call allocates padded results
         found["tilejit"] = lambda: kernels.grouped_matmul(a, transposed, given)
         if arguments.tiles:
             for shape in TILES:
@@ -116,7 +116,7 @@ def candidates(name: str, a, b, outs, arguments) -> dict:
 
 
 def checked(found: dict, a, b, outs) -> None:
-    """Each candidate that writes to `outs` gives cuBLAS's results."""
+    """Assert that all candidates give cuBLAS's results."""
     found["cuBLAS"]()
     expected = [x.clone() for x in outs]
     for name, call in found.items():

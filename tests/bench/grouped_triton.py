@@ -1,4 +1,4 @@
-"""A grouped matrix product in Triton, to compare with: one persistent launch, each CTA walking over the tiles of all groups."""
+"""A grouped matrix product in Triton, for comparison: one persistent launch, in which each CTA iterates over the tiles of all groups."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def kernel(table, groups, CTAS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr
 
 
 def triton_candidates(a, b, outs, ctas: int) -> dict:
-    """The kernel by tile configuration, by pointers ("ptr") and by descriptors ("tma"). Rows of the table: the addresses and
-    row strides of A, B as [N, K] and C, then M, N and K."""
+    """Calls of the kernel for each tile configuration, with pointers ("ptr") and with descriptors ("tma"). The table has a row per
+    group: the addresses and row strides of A, of B as [N, K] and of C, then M, N and K."""
     triton.set_allocator(lambda size, align, stream: torch.empty(size, device="cuda", dtype=torch.int8))
     entries = [[x.data_ptr(), x.stride(0), y.data_ptr(), y.stride(0), z.data_ptr(), z.stride(0), *z.shape, x.shape[1]] for x, y, z in zip(a, b, outs)]
     table = torch.tensor(entries, device="cuda")

@@ -1,5 +1,5 @@
-"""The host's cost of a warm launch with 4 tensors and 3 ints, beside the bare C call and Triton's, and of a call of `matmul`, beside
-torch.mm's, on the GPU.
+"""The host's time for a warm launch with 4 tensors and 3 ints, compared with the bare C call and with Triton, and for a call of `matmul`,
+compared with torch.mm, on the GPU.
 
     python tests/bench/launch.py
 """
@@ -17,7 +17,7 @@ from tilejit.kernels import matmul
 
 
 def microseconds(call, batch: int = 200, batches: int = 60) -> float:
-    """Median cost of one call on the host; the device is drained between batches."""
+    """The host's median time per call; the device is synchronised between batches."""
     for _ in range(100):
         call()
     torch.cuda.synchronize()
@@ -32,7 +32,7 @@ def microseconds(call, batch: int = 200, batches: int = 60) -> float:
 
 
 def bare_call():
-    """cuLaunchKernel through ctypes with everything prepared: the C call and a few tenths of ctypes."""
+    """cuLaunchKernel through ctypes with everything prepared: the C call, plus some tenths of a microsecond for ctypes."""
     driver = ctypes.CDLL("libcuda.so.1")
     (launcher,) = next(iter(tiny.warm.launchers.values()))[:1]
     values = (ctypes.c_uint64 * 16)()

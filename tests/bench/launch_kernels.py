@@ -5,5 +5,5 @@ import tilejit as tile
 
 @tile.jit
 def tiny(a, b, c, d, i, j, k):
-    """Reads every argument, does next to nothing."""
+    """Read all arguments and do next to nothing."""
     tile.store(a[i], tile.load(b[j]) + tile.load(c[k]) + tile.load(d[0]))

@@ -1,17 +1,21 @@
-r"""Matrix products against cuBLAS (torch.mm, torch._scaled_mm, torch._int_mm), on the GPU.
+r"""Matrix products on the GPU, compared with cuBLAS (torch.mm, torch._scaled_mm, torch._int_mm).
 
     python tests/bench/matmul.py [--shapes large|small|rows|ragged|other|4096x4096x4096,...] [--dtype bfloat16] [--sustained] [--tiles]
     [--epilogue] [--blocks] [--triton] [--once]
 
-Bursts: after a pause of 120 ms about 4e12 flop at once, the candidates in turn, the median of the rounds; in such bursts
-the clock does not fall under the power limit. Inputs are random normal and rotate; strides are padded to 16 bytes. Prints
-TFLOP/s of both and the ratio of their times (above 1: faster than cuBLAS). `--tiles` measures every tile on each shape,
-`--sustained` blocks of 40 ms back to back, `--epilogue` products with bias and GELU, and with a residual too, against the plain one,
-`--triton` Triton's persistent product too (the best of its configurations; B K-major), the ratio then to the faster of both.
-dtypes: bfloat16, float16, float32 (TF32), float8_e4m3fn (one scale for each operand, summed by the tensor cores alone), int8; of
-the last two cuBLAS takes B K-major only, and gets it so, while the copy of an N-major B counts in ours.
-`--blocks` measures float8 with scales of 1 x 128 for A and 128 x 128 for B, and without fast accumulation.
-`--once` times nothing: each candidate runs three times, for a profiler, such as
+The candidates run in alternation, in bursts: about 4e12 flop back to back after a pause of 120 ms, so short that the power limit
+does not reduce the clock. The median of the rounds counts. Inputs are normally distributed, and several sets take turns; strides
+are padded to 16 bytes. Prints TFLOP/s of both and the ratio of their times (above 1: faster than cuBLAS).
+
+`--tiles` measures all tiles on each shape, `--sustained` runs without pauses, `--epilogue` compares products with bias and GELU, and
+also with a residual, with the plain product. `--triton` also measures Triton's persistent product (the best of its configurations;
+B K-major); the ratio is then relative to the faster of cuBLAS and Triton. `--blocks` measures float8 with scales of 1 x 128 for A and
+128 x 128 for B, and float8 without fast accumulation.
+
+dtypes: bfloat16, float16, float32 (TF32), float8_e4m3fn (one scale per operand, fast accumulation), int8. For the last two, cuBLAS
+takes only a K-major B; it gets one that was copied before, while for an N-major B our time includes the copy.
+
+`--once` does not measure: it runs each candidate three times, for a profiler:
 
     ncu --clock-control none --cache-control none -k regex:"persistent|stream|nvjet" --metrics \
     sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active,sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed \
@@ -42,8 +46,8 @@ RAGGED = tuple((m, *weight) for m in (100, 222, 333, 577, 777, 1500) for weight 
 OTHER = ((1000, 1000, 1000), (3000, 3000, 3000), (5000, 5000, 5000), (6000, 6000, 6000), (100, 104, 20000), (256, 256, 65536), (512, 512, 32768),
          (1024, 1024, 16384), (1536, 1536, 1536), (2048, 2048, 8192), (2560, 2560, 2560), (5120, 5120, 5120), (4096, 1024, 4096),
          (1024, 16384, 1024), (32768, 512, 512))
-BURST, PAUSE, SETS = 4e12, 0.12, 2
-AHEAD = 1_000_000  # cycles for which the GPU waits at the start of a burst, so that the host's time for its first calls does not count
+BURST, PAUSE, SETS = 4e12, 0.12, 2  # flop, seconds, sets of operands
+AHEAD = 1_000_000  # cycles that the GPU sleeps at the start of a burst, while the host issues the first calls
 RESULTS = {torch.float8_e4m3fn: torch.bfloat16, torch.int8: torch.int32}
 
 
@@ -65,7 +69,7 @@ def operands(m: int, n: int, k: int, b_nk: bool, dtype) -> list[tuple]:
 
 
 def burst(call, sets, times: int, pause: float) -> float:
-    """Seconds of one call out of `times` of them at once, after a pause."""
+    """Seconds per call, of `times` calls back to back after a pause."""
     torch.cuda.synchronize()
     time.sleep(pause)
     torch.cuda._sleep(AHEAD)
@@ -79,7 +83,7 @@ def burst(call, sets, times: int, pause: float) -> float:
 
 
 def graphed(call, sets):
-    """The call on each set as a CUDA graph, so that launches of small products cost the same for everybody."""
+    """Ten calls on each set as a CUDA graph, so that launches of small products cost the same for all candidates."""
     graphs = {}
     for a, b, out in sets:
         stream = torch.cuda.Stream()
@@ -96,7 +100,7 @@ def graphed(call, sets):
 
 
 def measured(candidates: dict, sets, flop: float, rounds: int, sustained: bool) -> dict[str, float]:
-    """Median seconds of a call of each candidate, in turn."""
+    """Median seconds per call of each candidate, measured in alternation."""
     small = flop < 1e11
     calls, each = (candidates, 1) if not small else ({name: graphed(call, sets) for name, call in candidates.items()}, 10)
     times: dict[str, list[float]] = {name: [] for name in calls}
@@ -111,7 +115,7 @@ def measured(candidates: dict, sets, flop: float, rounds: int, sustained: bool) 
 
 
 def ran(candidates: dict, sets) -> None:
-    """Each candidate three times."""
+    """Run each candidate three times."""
     for call in candidates.values():
         for i in range(3):
             call(*sets[i % len(sets)])
@@ -119,7 +123,7 @@ def ran(candidates: dict, sets) -> None:
 
 
 def k_major():
-    """B as cuBLAS takes it: with k side by side, if need be copied at the first call."""
+    """A function that gives B in the form that cuBLAS takes, K-major: a copy, made at the first call, if B is not."""
     copies = {}
 
     def taken(b):
@@ -130,7 +134,7 @@ def k_major():
 
 
 def cublas(dtype):
-    """cuBLAS's product of these types into `out`."""
+    """The function that computes the product by cuBLAS, for operands of `dtype`."""
     taken = k_major()
     if dtype == torch.float8_e4m3fn:
         one = torch.ones((), device="cuda")
@@ -150,9 +154,10 @@ def ours(dtype, config=None, **options):
 
 
 def block_scaled(m: int, n: int, k: int) -> dict[str, dict]:
-    """float8 with a scale for each 1 x 128 of A and 128 x 128 of B, and without any but summed in float32: cuBLAS and ours."""
+    """Calls of cuBLAS and ours for float8 with a scale for each 1 x 128 of A and 128 x 128 of B, and for float8 without scales, summed in
+    float32."""
     up = lambda extent: -(-extent // 128)
-    a = torch.rand(up(k), m, device="cuda").t() + 0.5                        # side by side along m, as cuBLAS takes it
+    a = torch.rand(up(k), m, device="cuda").t() + 0.5                        # adjacent along m, as cuBLAS requires
     b = (torch.rand(up(n), -(-up(k) // 4) * 4, device="cuda") + 0.5)[:, :up(k)].t()
     one = torch.ones((), device="cuda")
     scaled = lambda x, y: lambda left, right, out: torch._scaled_mm(left, right, x, y, out_dtype=out.dtype, use_fast_accum=False, out=out)
@@ -162,7 +167,7 @@ def block_scaled(m: int, n: int, k: int) -> dict[str, dict]:
 
 
 def block_table(shape, arguments) -> list[float]:
-    """Ratios of the times of products with block scales and with sums in float32."""
+    """Measure and print products with block scales and with sums in float32; returns the ratios of the times."""
     m, n, k = shape
     flop, sets, ratios = 2.0 * m * n * k, operands(*shape, True, torch.float8_e4m3fn), []
     for name, calls in block_scaled(*shape).items():
@@ -190,7 +195,7 @@ def checked(shape, sets, dtype) -> None:
 
 
 def table(shape, b_nk: bool, dtype, arguments, processors: int) -> dict[str, tuple[float, bool]]:
-    """Ratios of the times of a product, by what was measured; True for what counts."""
+    """Measure and print the candidates for one shape; returns for each the ratio of the times, and whether it counts in the mean."""
     m, n, k = shape
     flop, sets = 2.0 * m * n * k, operands(*shape, b_nk, dtype)
     checked(shape, sets, dtype)

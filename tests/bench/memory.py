@@ -1,9 +1,9 @@
-"""Vector add, row softmax, and rows taken and put by their numbers, against the memory's speed and torch.compile, on the GPU.
+"""Vector add, row softmax, and gather and scatter of rows on the GPU, compared with the speed of memory and with torch.compile.
 
     python tests/bench/memory.py
 
-Prints, for each case, GB/s counting every byte read and written once, the ratio to a copy-like kernel (torch.neg into
-a preallocated output of the same size) and the ratio to torch.compile, or to torch's own function for the rows, all measured in turn in one run.
+Prints for each case GB/s (every byte read and written once), the ratio to a copy-like kernel (torch.neg into a preallocated
+output of the same size), and the ratio to torch.compile, or for rows to torch's own function. All are measured in alternation.
 """
 
 from __future__ import annotations

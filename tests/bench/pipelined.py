@@ -1,8 +1,8 @@
-"""The product in the short form (``tile.pipelined``) against the hand-structured kernel and torch.mm, on the GPU.
+"""The matrix product in the short form (``tile.pipelined``) on the GPU, compared with the kernels of `matmul` and with torch.mm.
 
     PYTHONPATH=. python tests/bench/pipelined.py [--shapes 8192x8192x8192,...] [--rounds 7]
 
-Bursts in turn, as matmul.py measures them; prints TFLOP/s of each, and the short form's speed as a share of the others'.
+Measured in bursts, as in matmul.py. Prints TFLOP/s of each, and the speed of the short form relative to the others.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def main() -> None:
     for m, n, k in (tuple(map(int, s.split("x"))) for s in arguments.shapes.split(",")):
         sets = operands(m, n, k, True, torch.bfloat16)
         tiles = -(-m // 128) * -(-n // 256)
-        ctas = -(-tiles // -(-tiles // processors))  # as few as the rounds of tiles need
-        short = lambda a, b, out: product[(ctas,)](a, b.T, out)  # b is [n, k] behind its transposition
+        ctas = -(-tiles // -(-tiles // processors))  # the fewest CTAs with the same number of waves
+        short = lambda a, b, out: product[(ctas,)](a, b.T, out)  # b is the transposed view of an [n, k] array
         a, b, out = sets[0]
         short(a, b, out)
         expected = torch.mm(a, b)

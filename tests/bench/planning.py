@@ -1,10 +1,10 @@
-"""What planning a tensor copy costs at a site: descriptor, boxes, instructions. Processor time, no GPU.
+"""CPU time to plan a tensor copy (tensor map, boxes, instructions); needs no GPU.
 
     python tests/bench/planning.py
 
-Of each site the fastest of nine attempts counts, since other processes share the machine. The reference sites are those of
-`tests/copy/data/tma_cases.json`; the worst ones were found among 100 000 random layouts. `tests/copy/test_planning_time.py`
-holds each of them to `LIMIT`.
+For each site the fastest of nine attempts counts, since other processes share the machine. The reference sites are those of
+`tests/copy/data/tma_cases.json`; the worst sites were found among 100 000 random layouts. `tests/copy/test_planning_time.py`
+asserts that each stays below `LIMIT`.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ LIMIT = 0.002  # seconds
 
 
 def permuted(dtype, digits, order, sizes) -> Callable:
-    """A region of an array into a buffer whose layout cuts dimension d into `digits[d]` and has them, innermost first, in
-    `order`: (dimension, digit) pairs."""
+    """A copy from a region of an array to a buffer whose layout splits dimension d into digits of extents `digits[d]` and stores
+    them in `order`, pairs (dimension, digit) from the innermost on."""
     strides, step = {}, 1
     for d, j in order:
         strides[d, j] = step
@@ -39,7 +39,7 @@ def permuted(dtype, digits, order, sizes) -> Callable:
     return lambda: plan_copy(BufferSpec(shape, dtype, "shared", layout=layout), array, variant="tma")
 
 
-# By boxes looked at, by maps tried in vain, by dimensions.
+# The worst sites by the number of boxes examined, of tensor maps tried without success, and of dimensions.
 WORST = {
     "most boxes": permuted("int8", [(12,), (2,), (8, 45), (32,)], [(3, 0), (2, 1), (2, 0), (1, 0), (0, 0)], (36, 4, 376, 32)),
     "most maps": permuted("int8", [(6,), (3,), (2,), (6,), (2,), (32,)], [(5, 0), (1, 0), (3, 0), (0, 0), (4, 0), (2, 0)], (7, 4, 3, 12, 4, 48)),
@@ -50,7 +50,7 @@ REFERENCE = {c["id"]: planned(c)[2] for c in cases("tma")}
 
 
 def attempt(plan: Callable) -> None:
-    """Plan a site; that there is no plan is an answer too."""
+    """Plan a site. A site without a plan counts too."""
     try:
         plan()
     except TileError:
@@ -58,7 +58,7 @@ def attempt(plan: Callable) -> None:
 
 
 def fastest(plan: Callable, attempts: int = 9) -> float:
-    """Seconds of the processor's time that a site takes."""
+    """The seconds of CPU time to plan a site."""
     times = []
     for _ in range(attempts):
         start = time.process_time()

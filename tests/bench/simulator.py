@@ -1,8 +1,8 @@
-"""The simulator beside Triton's interpreter, on the CPU: vector add over 2^20 elements, softmax of 1024 rows of 1000.
+"""The simulator, compared with Triton's interpreter, on the CPU: vector add of 2^20 elements, softmax of 1024 rows of 1000.
 
     python tests/bench/simulator.py
 
-Needs torch and triton for the comparison. Both check every element against NumPy.
+The comparison needs torch and triton. The simulator's results are compared with NumPy's.
 """
 
 from __future__ import annotations

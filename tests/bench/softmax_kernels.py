@@ -1,4 +1,4 @@
-"""Two row softmax kernels: rows that fit in registers, and long 16-bit rows that are read three times from shared memory."""
+"""Two kernels for row softmax: for rows that fit in registers, and for long 16-bit rows, which are read three times from shared memory."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import tilejit as tile
 
 @tile.jit
 def in_registers(x, out, BLOCK: tile.constexpr, ROWS: tile.constexpr):
-    """ROWS rows a CTA, held in registers between reading and writing."""
+    """ROWS rows per CTA, held in registers."""
     row = tile.program_id(0) * ROWS
     v = tile.load(x[row:row + ROWS, 0:BLOCK], other=-float("inf")).to(tile.float32)
     v = tile.exp(v - tile.max(v, axis=1, keepdims=True), fast=True)
@@ -16,7 +16,7 @@ def in_registers(x, out, BLOCK: tile.constexpr, ROWS: tile.constexpr):
 
 @tile.jit
 def in_shared(x, out, BLOCK: tile.constexpr, CHUNK: tile.constexpr):
-    """One row a CTA, fetched by the TMA engine. Few registers, so that several CTAs share an SM and overlap."""
+    """One row per CTA, copied to shared memory by TMA. It uses few registers, so that several CTAs run on an SM and overlap."""
     stage = tile.alloc((BLOCK,), x.dtype)
     full = tile.mbarrier(count=1)
     row = tile.program_id(0)
@@ -38,7 +38,7 @@ def in_shared(x, out, BLOCK: tile.constexpr, CHUNK: tile.constexpr):
 
 
 def softmax(x, out, rows: int, columns: int, nbytes: int):
-    """A call of no arguments that launches the kernel for this shape (`nbytes` an element)."""
+    """A function without arguments that launches the kernel for this shape; elements have `nbytes` bytes."""
     if nbytes == 2 and columns >= 16384:
         launch, options = in_shared[(rows,)], dict(BLOCK=columns, CHUNK=2048, num_warps=4, min_ctas=3)
     else:

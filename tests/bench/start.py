@@ -1,4 +1,4 @@
-"""Process start to the first result of a cached vector add, without torch, beside a bare ctypes program, on the GPU.
+"""Time from process start to the first result of a cached vector add on the GPU, without torch, compared with a bare ctypes program.
 
     python tests/bench/start.py
 """
@@ -48,7 +48,7 @@ def seconds(code: str, env: dict, runs: int = 9) -> float:
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         env = {**os.environ, "TILEJIT_CACHE_DIR": folder}
-        env.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package has its bytecode
+        env.pop("PYTHONDONTWRITEBYTECODE", None)  # bytecode exists, as in an installed package
         numpy, ours = (seconds(code, env) for code in IMPORTS.values())
         print(f"import tilejit: {ours - numpy:.3f} s over NumPy's {numpy:.3f} s (process included)")
         print(f"process start to the first result, cached: tilejit {seconds(OURS, env):.3f} s, bare ctypes {seconds(BARE, env):.3f} s")

@@ -1,4 +1,4 @@
-"""Timing on the GPU: rounds in turn over all candidates, so that ratios hold when the clock drifts; medians are quoted."""
+"""Timing on the GPU: medians of rounds that alternate over all candidates, so that ratios hold when the clock drifts."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import torch
 
 
 def flush_buffer() -> torch.Tensor:
-    """Larger than the L2 cache: writing it between launches leaves nothing of the inputs there."""
+    """A buffer larger than the L2 cache; writing it between launches evicts their inputs."""
     return torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
 
 
 def rounds(candidates: dict, repeats: int = 9, inner: int = 20) -> dict[str, float]:
-    """Median seconds of one call of each candidate: `repeats` rounds in turn, `inner` calls a round in one CUDA graph
-    where the candidate can be captured, else in a loop."""
+    """Median seconds per call of each candidate, over `repeats` alternating rounds of `inner` calls: in one CUDA graph if the
+    candidate can be captured, else in a loop."""
     runs = {name: _prepared(call, inner) for name, call in candidates.items()}
     times: dict[str, list[float]] = {name: [] for name in candidates}
     for _ in range(repeats):

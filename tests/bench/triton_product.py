@@ -1,4 +1,4 @@
-"""Triton's persistent matrix product with tensor descriptors, of operands [M, K] and [N, K], as its users write it; timed beside ours."""
+"""A persistent matrix product in Triton with tensor descriptors, of operands [M, K] and [N, K], for comparison."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-# BM, BN, BK in bytes, stages, warps, whether the result is stored in two parts
+# BM, BN, BK in bytes, stages, warps, whether the result is stored in two halves
 CONFIGURATIONS = tuple((bm, bn, 128, stages, warps, parts) for bm, bn, warps in ((128, 256, 8), (128, 128, 4), (128, 128, 8))
                        for stages in (3, 4) for parts in (True, False))
 
@@ -31,7 +31,7 @@ def persistent(a, b, c, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.cons
 
 
 def product(a, b, out, configuration) -> None:
-    """``out = a @ b`` with b given as the view [K, N] of an array [N, K]."""
+    """``out = a @ b``, with b a transposed view [K, N] of an array [N, K]."""
     bm, bn, wide, stages, warps, parts = configuration
     bk, processors = wide // a.element_size(), torch.cuda.get_device_properties(a.device).multi_processor_count
     left, right = TensorDescriptor.from_tensor(a, [bm, bk]), TensorDescriptor.from_tensor(b.t(), [bn, bk])
@@ -42,7 +42,7 @@ def product(a, b, out, configuration) -> None:
 
 
 def best(sets, seconds) -> tuple | None:
-    """The configuration that `seconds` finds the fastest of those that run."""
+    """The configuration that runs and is fastest by the measurement ``seconds(call)``; None if none runs."""
     found = {}
     for configuration in CONFIGURATIONS:
         try:

@@ -1,4 +1,4 @@
-"""Accumulators of asynchronous products: registers declared once and known by name, which LLVM does not see."""
+"""Accumulators of asynchronous products, pinned to PTX registers that are declared by name and that LLVM does not see."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from ..ir.graph import Call, Const, Operand, Value
 from ..passes.accumulators import PinnedRegisters, is_product
 from .value import V
 
-AT_ONCE = 32  # registers moved by one asm
+AT_ONCE = 32  # registers that one inline asm moves
 
 
 @dataclass(frozen=True)
 class Pins:
-    """A set of named registers that holds a tile of `dtype`: of 32 bits each, so 16-bit elements go in pairs."""
+    """A set of named 32-bit registers that holds a thread's `elements` elements of a tile; 16-bit elements are packed in pairs."""
 
     name: str
     dtype: DType
@@ -29,16 +29,16 @@ class Pins:
         return "f32" if self.dtype == float32 else "b32"
 
     def part(self, n: int, parts: int) -> list[str]:
-        """The names of part `n` of `parts` equal ones."""
+        """The registers' names in part `n` of `parts` equal ones."""
         size = self.words // parts
         return [f"{self.name}_{i}" for i in range(n * size, (n + 1) * size)]
 
 
 class AccumulatorMixin:
-    """The part of the emitter that keeps accumulators in pinned registers."""
+    """The part of the emitter that keeps accumulators in pinned registers. `passes.accumulators` decides which tiles share a set."""
 
     def pins_of(self, value: Operand) -> Pins | None:
-        """The registers of a pinned tile; None for any other operand."""
+        """The registers of a pinned tile, declared at the first request; None for any other operand."""
         if self.pinned is None:
             self.pinned = PinnedRegisters(self.graph).sets if any(map(is_product, self.made_by.values())) else {}
         number = self.pinned.get(value)
@@ -53,7 +53,8 @@ class AccumulatorMixin:
         return self.pin_sets[number]
 
     def accumulate(self, call: Call) -> tuple[Pins, bool]:
-        """The registers that a product accumulates in, holding its accumulator; and whether that is zero instead."""
+        """Make the registers that a product accumulates in hold its accumulator, by a move if it is elsewhere. Returns the registers, and whether
+        the accumulator is zero instead (then they hold anything)."""
         pins, acc = self.pins_of(call.result), call.args[0]
         if acc is None or self._is_zero(acc):
             return pins, True
@@ -68,8 +69,8 @@ class AccumulatorMixin:
         return made is not None and made.op.name == "splat" and isinstance(made.args[0], Const) and made.args[0].value == 0
 
     def handed(self, operands, targets) -> list:
-        """What control flow hands on, as the targets take it: a pinned tile in its registers, anything else as values.
-        All are read before any is written."""
+        """`operands` in the form that `targets` take over an edge of control flow: a pinned tile in its target's registers, anything else as
+        values. It is a parallel copy: all operands are read before a register is written."""
         pins = [self.pins_of(t) for t in targets]
         moves = [p is not None and self.pins_of(o) != p for o, p in zip(operands, pins)]
         values = [p if p is not None and not move else self.operand(o) for o, p, move in zip(operands, pins, moves)]
@@ -85,10 +86,10 @@ class AccumulatorMixin:
             self.asm(" ".join(f"mov.{pins.type} {pins.name}_{first + i}, ${i};" for i in range(len(some))), [], some)
 
     def renew(self, call: Call) -> Pins:
-        """The registers of a call, which take what its first operand's hold, by an instruction that ptxas does not look through.
+        """Copy the registers of the call's first operand to those of its result, by ``prmt``, which ptxas does not treat as a copy.
 
-        Where that is still wanted behind a product in a loop, ptxas 13.0 would let the product read a plain copy's source, and then find
-        no registers to keep it in (C7511).
+        If the operand is live after a product in a loop, ptxas 13.0 forwards the source of a plain ``mov`` to the product, and then finds no
+        registers to preserve it in (C7511).
         """
         pins, source = self.pins_of(call.result), self.pins_of(call.args[0])
         for first in range(0, pins.words, AT_ONCE):
@@ -97,10 +98,10 @@ class AccumulatorMixin:
         return pins
 
     def read_pins(self, pins: Pins) -> list[V]:
-        """The tile in pinned registers as values.
+        """Read the tile in pinned registers as values.
 
-        ptxas moves what takes a pair of float16 apart up to the product, before the wait, and then waits there too (C7517): such
-        words are read by an instruction that it does not look through.
+        ptxas hoists instructions that unpack a pair of 16-bit elements above the wait, up to the product, and then adds a wait there (C7517).
+        Packed words are therefore read by ``prmt``, which it does not look through.
         """
         unit = float32 if pins.dtype == float32 else int32
         read = "mov.{0} ${1}, {2};" if pins.dtype.bits == 32 else "prmt.b32 ${1}, {2}, 0, 0x3210;"
@@ -111,24 +112,25 @@ class AccumulatorMixin:
         return self._from_units(words, pins.dtype, pins.elements)
 
     def packed_words(self, values: list[V]) -> list[V]:
-        """A tile's registers in words of 32 bits: the elements side by side, the first lowest."""
+        """A tile's elements packed into 32-bit words, from the lowest bits up."""
         per = 32 // values[0].dtype.bits
         return [self._pack(values[i:i + per], values[0].dtype.llvm, int32) for i in range(0, len(values), per)]
 
     def unpacked_words(self, words: list[V], dtype: DType) -> list[V]:
-        """The elements that `packed_words` has put side by side."""
+        """The inverse of `packed_words`."""
         return self._from_units(words, dtype, len(words) * 32 // dtype.bits)
 
     # -- matrices in shared memory -------------------------------------------------------------------------------------
 
     def matrix_address(self, region):
-        """Where a region of a shared buffer begins, before the swizzle, as a shared address."""
+        """The shared address of a region's first element without the swizzle: the hardware applies the swizzle to addresses."""
         buffer = region.buffer
         layout, nbytes = buffer.type.layout.without_swizzle(), buffer.type.dtype.nbytes
         origin = layout.offset_of(*region.starts, shape=buffer.type.shape) * nbytes
         return self.shared_base() + (origin if isinstance(origin, int) else self.word(origin)) + buffer.offset
 
     def descriptor(self, address: V, bits: int) -> V:
-        """A matrix descriptor (PTX ISA, "Matrix descriptor"). Bits 24 and up of a shared address are the CTA's rank."""
+        """A matrix descriptor (PTX ISA, "Matrix descriptor") of `address`, with the other fields given as `bits`. The address is masked to
+        18 bits, since bits 24 and up of a shared address are the CTA's rank."""
         low = self.ins(f"zext i32 {((address & 0x3FFFF) >> 4).text} to i64", int64)
         return self.ins(f"or i64 {low.text}, {bits - (bits >> 63 << 64)}", int64)

@@ -11,7 +11,7 @@ from .value import V
 
 @dataclass
 class EBarriers:
-    """A block of mbarriers at a byte offset in shared memory."""
+    """An array of `n` mbarriers at a byte offset in shared memory."""
 
     n: int
     offset: int
@@ -19,7 +19,7 @@ class EBarriers:
 
 @dataclass
 class EBarrier:
-    """The address of one mbarrier: a register and a constant; `remote` is a shared::cluster address."""
+    """The address of one mbarrier: a register plus a constant. A `remote` one is a shared::cluster address."""
 
     address: V
     offset: int = 0
@@ -27,7 +27,7 @@ class EBarrier:
 
 
 class BarrierMixin:
-    """The part of the emitter that synchronises."""
+    """The part of the emitter for mbarriers, asynchronous groups, fences and cluster barriers."""
 
     def barriers(self, value: Value) -> EBarriers:
         return EBarriers(value.type.n, self.graph.shared[value])
@@ -41,8 +41,8 @@ class BarrierMixin:
         return EBarrier(address, 0, remote=True)
 
     def init_barriers(self) -> None:
-        """At the kernel's entry: a thread of the last warp, since thread 0 prefetches tensor maps meanwhile, initialises every barrier, fences, and
-        all threads meet."""
+        """At the kernel's entry, one thread initialises all mbarriers, followed by a fence and a barrier of the CTA or cluster. It is a thread of
+        the last warp, since thread 0 prefetches tensor maps at the same time."""
         made = [(v, o) for v, o in self.graph.shared.items() if hasattr(v.type, "count")]
         if not made:
             return
@@ -64,14 +64,14 @@ class BarrierMixin:
             self.asm("bar.sync 0;", convergent=True)
 
     def _elected(self, then) -> None:
-        """Run `then` in the first thread of the scope, after the accesses of the whole scope."""
+        """Run `then` in the first thread of the scope, after a barrier that orders the accesses of the whole scope before it."""
         if self.first_thread() is not None:
             self.sync()
         self.by_first_thread(then)
 
     def mbarrier_arrive(self, barrier: EBarrier, n: V) -> None:
         space = "shared::cluster" if barrier.remote else "shared::cta" if self.architecture >= 90 else "shared"
-        # The default semantics: .release.cluster on a remote barrier costs a MEMBAR.ALL.GPU before each arrival.
+        # Default semantics, since .release.cluster on a remote barrier costs a MEMBAR.ALL.GPU before each arrival.
         state = "_" if self.architecture >= 90 else "s"
         text = f"mbarrier.arrive.{space}.b64 {state}, [$0 + {barrier.offset}]"
         if self.architecture < 90:
@@ -91,7 +91,7 @@ class BarrierMixin:
         self._elected(lambda: self.asm(f"mbarrier.arrive.expect_tx.{space}.b64 _, [$0 + {barrier.offset}], $1;", [], [barrier.address, nbytes]))
 
     def mbarrier_wait(self, barrier: EBarrier, parity: V) -> None:
-        """Spin on ``try_wait``, which suspends the thread in hardware (sm_90); ``test_wait`` before."""
+        """Spin on ``try_wait``, which suspends the thread in hardware (sm_90 and later), or on ``test_wait``."""
         word = "try_wait" if self.architecture >= 90 else "test_wait"
         self.asm(f"{{ .reg .pred p; W: mbarrier.{word}.parity.shared::cta.b64 p, [$0 + {barrier.offset}], $1; @!p bra W; }}", [],
                  [barrier.address, parity])

@@ -1,4 +1,4 @@
-"""Bulk copies without a descriptor in emitted code. PTX ISA, ``cp.async.bulk``, ``cp.reduce.async.bulk``, ``mapa``."""
+"""Emits bulk copies without a tensor map. PTX ISA, ``cp.async.bulk``, ``cp.reduce.async.bulk``, ``mapa``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class BulkMixin:
     """The part of the emitter that issues bulk copies. A place is (address, constant byte offset)."""
 
     def bulk_load(self, to: tuple[V, int], source: V, nbytes: int, barrier: EBarrier, *, mask=None, policy=None) -> None:
-        """Global to shared; with a `mask` of ranks, to the same place of each of those CTAs, and their barriers."""
+        """Global to shared memory. With a `mask` of ranks it is a multicast, to the same offset in each of those CTAs and to their barriers."""
         text = f"cp.async.bulk.shared::cluster.global.{BYTES}{'.multicast::cluster' if mask is not None else ''}{HINT if policy is not None else ''} "
         text += f"{_place(0, to[1])}, [$1], {nbytes}, {_place(2, barrier.offset)}"
         inputs = [to[0], source, barrier.address]
@@ -24,17 +24,18 @@ class BulkMixin:
         self._hinted(text, inputs, policy)
 
     def bulk_store(self, to: V, source: tuple[V, int], nbytes: int, *, policy=None, reduce: tuple[str, str] | None = None) -> None:
-        """Shared to global, or a reduction there: part of the thread's current bulk group."""
+        """Shared to global memory, or a reduction there, as part of the thread's current bulk group."""
         head = f"cp{'.reduce' if reduce else ''}.async.bulk.global.shared::cta.bulk_group{HINT if policy is not None else ''}"
         self._hinted(f"{head}{_suffix(reduce)} [$0], {_place(1, source[1])}, {nbytes}", [to, source[0]], policy)
 
     def bulk_to_peer(self, to: tuple[V, int], source: tuple[V, int], nbytes: int, barrier: V, *, reduce: tuple[str, str] | None = None) -> None:
-        """Shared to the shared memory of a CTA of the cluster, or a reduction there; both addresses there are mapped."""
+        """Shared memory to that of another CTA of the cluster, or a reduction there. `to` and `barrier` are shared::cluster addresses."""
         head = f"cp{'.reduce' if reduce else ''}.async.bulk.shared::cluster.shared::cta.{BYTES}{_suffix(reduce)}"
         self.asm(f"{head} {_place(0, to[1])}, {_place(1, source[1])}, {nbytes}, [$2];", [], [to[0], source[0], barrier])
 
     def remote(self, to: tuple[V, int], dtype: DType, values: list[V], barrier: V, predicate: V | None, kind: str | None, type_: str | None) -> None:
-        """``st.async`` of neighbouring elements to the shared memory of a peer, or ``red.async`` of one; addresses there are mapped."""
+        """``st.async`` of consecutive elements to the shared memory of a peer CTA, or with a reduction `kind` ``red.async`` of one element.
+        `to` and `barrier` are shared::cluster addresses."""
         if kind is None:
             units = self._to_units(values, dtype)
             count, _, name = self._units(dtype, len(values))
@@ -47,43 +48,43 @@ class BulkMixin:
         self.asm(f"@${len(units) + 2} {text}" if guard else text, [], [to[0], barrier, *units, *guard])
 
     def bulk_prefetch(self, source: V, nbytes: int, *, policy=None) -> None:
-        """Fetch global memory to L2."""
+        """Prefetch `nbytes` of global memory to L2."""
         self._hinted(f"cp.async.bulk.prefetch.L2.global{HINT if policy is not None else ''} [$0], {nbytes}", [source], policy)
 
     def prefetch_line(self, source: V, test: V | None) -> None:
-        """Fetch the line of an address to L2, where `test` holds."""
+        """Prefetch the cache line of an address to L2, where `test` is true."""
         if test is None:
             self.asm("prefetch.global.L2 [$0];", [], [source])
         else:
             self.asm("{ .reg .pred p; setp.ne.u32 p, $1, 0; @p prefetch.global.L2 [$0]; }", [], [source, self.flag(test)])
 
     def flag(self, test: V) -> V:
-        """A bool as a 32-bit 0 or 1."""
+        """A bool as 0 or 1 of 32 bits."""
         return self.ins(f"zext i1 {test.text} to i32", int32)
 
     def mapped(self, address: V, offset: int, rank) -> V:
-        """The shared::cluster address of a place in CTA `rank`."""
+        """The shared::cluster address in CTA `rank` that corresponds to this CTA's ``address + offset``."""
         return self.asm("mapa.shared::cluster.u32 $0, $1, $2;", [int32], [address + offset, self.word(rank)], pure=True)[0]
 
     def peer_barrier(self, barrier: EBarrier, rank) -> EBarrier:
-        """CTA `rank`'s instance of a barrier of the own CTA."""
+        """The barrier of CTA `rank` at the same offset as a barrier of this CTA."""
         return EBarrier(self.mapped(barrier.address, barrier.offset, rank), 0, remote=True)
 
     def half_word(self, x) -> V:
-        """An integer as a 16-bit value."""
+        """An integer truncated to a 16-bit value."""
         if isinstance(x, int) or x.text.lstrip("-").isdigit():
             return self.const(int(x if isinstance(x, int) else x.text), int16)
         return self.ins(f"trunc {x.typed} to i16", int16)
 
     def _hinted(self, text: str, inputs: list[V], policy) -> None:
-        """Issue an instruction, with an L2 policy as its last operand if there is one."""
+        """Issue an instruction, with the L2 cache policy as its last operand if there is one."""
         if policy is not None:
             text += f", ${len(inputs)}"
             inputs = [*inputs, self.policy(policy)]
         self.asm(text + ";", [], inputs)
 
     def policy(self, policy) -> V:
-        """An L2 policy: its 64 bits, or (primary, fraction, secondary) that the kernel makes once (``createpolicy``)."""
+        """An L2 cache policy as a value: from its 64 bits, or from (primary, fraction, secondary) by ``createpolicy``, once at entry."""
         if isinstance(policy, int):
             return self.const(policy, int64)
         primary, fraction, secondary = policy

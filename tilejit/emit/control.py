@@ -1,4 +1,4 @@
-"""Control flow that rules write, and small integer arithmetic: a loop, a branch of one thread, exact division."""
+"""Helpers for ``emit`` rules: a counted loop, a branch for one thread, and exact division."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from .value import V
 
 
 class ControlMixin:
-    """The part of the emitter that branches inside a rule."""
+    """The part of the emitter for control flow inside a rule."""
 
     def counted(self, n: int, body: Callable[[V], None]) -> None:
-        """``for i in range(n): body(i)`` at run time; `body` writes what one trip does."""
+        """Emit ``for i in range(n): body(i)`` for a constant `n` of at least 1; `body` emits one trip."""
         before, head, done = self.current, self.label("loop"), self.label("looped")
         self.branch(head)
         self.start(head)
@@ -29,7 +29,7 @@ class ControlMixin:
         self.start(done)
 
     def by_first_thread(self, then: Callable[[], None]) -> None:
-        """Run `then` in the first thread of the scope (in the only one, where it is alone). Nothing is ordered before it."""
+        """Run `then` in the first thread of the scope, or if `first_thread` is None, in each thread that gets here. No barrier comes before."""
         first = self.first_thread()
         if first is None:
             then()
@@ -43,7 +43,7 @@ class ControlMixin:
         self.start(done)
 
     def exactly_divided(self, a, n: int):
-        """``a / n`` of a number that is a multiple of `n`; it may be negative, where a copy begins before the array."""
+        """``a / n`` of a multiple of `n`, which may be negative (a copy may begin before the array)."""
         if isinstance(a, int):
             return a // n
         return self.ins(f"sdiv exact {a.typed}, {n}", a.dtype)

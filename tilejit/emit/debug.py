@@ -1,5 +1,5 @@
-"""The module's metadata: line tables of the Python source, so that profilers show its lines (``DebugDirectivesOnly``: .file and .loc only),
-and what loops are not to have done to them."""
+"""The module's metadata: line tables, so that profilers show lines of the Python source (``DebugDirectivesOnly``: .file and .loc only),
+and the mark of loops that must not be unrolled."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..ir.graph import Graph
 
 
 class DebugInfo:
-    """Numbers the locations that are met, and writes the metadata that describes them."""
+    """Numbers the source locations of instructions, and writes the metadata nodes that describe them."""
 
     FIRST = 10
 
@@ -29,7 +29,7 @@ class DebugInfo:
         return table[key]
 
     def mark(self, loc: Loc | None) -> str:
-        """What an instruction carries: its place, in the kernel itself (an inlined helper's line keeps its own file)."""
+        """The ``!dbg`` suffix of an instruction. Its scope is the kernel; a line of an inlined helper keeps the helper's file."""
         loc = loc or self.graph.loc
         if loc is None:
             return ""
@@ -38,7 +38,7 @@ class DebugInfo:
         return f", !dbg !{self._number(self.lines, (loc.line, loc.column + 1, scope))}"
 
     def not_unrolled(self) -> str:
-        """What the branch back of a loop carries of which neither LLVM nor ptxas (``.pragma "nounroll"``) writes out several trips."""
+        """The suffix of a loop's back edge that keeps LLVM, and ptxas (``.pragma "nounroll"``), from unrolling the loop."""
         self.rolled = True
         return ", !llvm.loop !5"
 
@@ -75,5 +75,5 @@ class DebugInfo:
     @staticmethod
     def _file(path: str) -> str:
         folder, name = os.path.split(path)
-        quote = lambda s: s.replace("\\", "\\5C").replace('"', "'")  # a string of PTX has no '"' in it
+        quote = lambda s: s.replace("\\", "\\5C").replace('"', "'")  # a PTX string cannot contain '"'
         return f"!DIFile(filename: \"{quote(name)}\", directory: \"{quote(folder)}\")"

@@ -1,4 +1,4 @@
-"""The typed graph as LLVM IR text: one function, the code of one thread."""
+"""Emits the lowered graph as LLVM IR text: one function, the code of one thread."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class EBuffer:
     sizes: tuple = ()
     strides: tuple = ()
     offset: int = 0
-    rank: Any = None  # of the CTA whose shared memory it is; None for the own
-    lows: tuple | None = None  # of a window: its first element; `sizes` count from there
+    rank: Any = None  # rank in the cluster of the CTA whose shared memory holds the buffer; None for this CTA
+    lows: tuple | None = None  # of a window: the coordinates of its first element; `sizes` are the window's
 
 
 @dataclass
@@ -57,7 +57,7 @@ class ERegion:
 
 @dataclass
 class EPoints:
-    """Points in emitted code: one index (a value, or one per register) per dimension of the buffer."""
+    """Points in emitted code: for each dimension of the buffer an index, which is one value or a list with one value per register."""
 
     type: Any
     buffer: EBuffer
@@ -66,8 +66,8 @@ class EPoints:
 
 @dataclass
 class Emitted:
-    """What emission gives: the module's text, the parameters in order, whether libdevice must be linked, and whether accumulators are
-    pinned."""
+    """The result of emission: the module's text, the recipes of its parameters in order, whether libdevice must be linked, the recipes of
+    the tensor maps, and whether accumulators are pinned to registers."""
 
     llvm_ir: str
     params: list = field(default_factory=list)
@@ -77,13 +77,13 @@ class Emitted:
 
     @property
     def passes(self) -> str:
-        """The passes that suit the text, as `toolchain.llvm` names them."""
+        """The LLVM passes to run on the text, by their name in `toolchain.llvm`."""
         return "short" if self.pinned and not self.libdevice else "light"
 
 
 class Emitter(PlaceMixin, StructureMixin, InstructionMixin, BarrierMixin, TileMixin, WarpMixin, ControlMixin, TmaMixin, BulkMixin,
               AccumulatorMixin, NamedMapMixin, PtxMixin, TensorMemoryMixin):
-    """Writes the function. A rule's effects go to the current place; values are memoised per scope."""
+    """Writes the function. The ``emit`` rules of ops append to the current basic block; `memo` has a table of values per nested region of code."""
 
     def __init__(self, graph: Graph):
         self.graph, self.target = graph, graph.target
@@ -91,7 +91,7 @@ class Emitter(PlaceMixin, StructureMixin, InstructionMixin, BarrierMixin, TileMi
         self.fast_math = graph.launch.fast_math
         self.lines: list[str] = []
         self.declarations: set[str] = set()
-        self.globals: list[str] = []  # constants of the module
+        self.globals: list[str] = []  # definitions of the module's constants
         self.uses_libdevice = False
         self.count = 0
         self.label_count = 0
@@ -100,11 +100,11 @@ class Emitter(PlaceMixin, StructureMixin, InstructionMixin, BarrierMixin, TileMi
         self.params: dict[tuple, V] = {}
         self.maps: list = []
         self.scope = ExecScope("cta", graph.launch.threads)
-        self.partial = False  # whether only some of the scope's threads may be here
+        self.partial = False  # whether the code is divergent: perhaps only some of the scope's threads run it
         self.tables: dict = {}
         self.memo: list[dict] = [{}]
-        self.barrier_ids: dict = {}   # who a hardware barrier is kept for: (the first number, how many)
-        self.pinned = None           # which tiles are pinned, once asked
+        self.barrier_ids: dict = {}   # reserved hardware barriers, by owner: (first id, count)
+        self.pinned = None           # pinned tile -> number of its register set; computed by the first `pins_of`
         self.pin_sets: dict[int, Pins] = {}
         self.made_by = {r: n for n in walk(graph.body) if isinstance(n, Call) for r in n.results}
         self.loc = graph.loc
@@ -113,7 +113,7 @@ class Emitter(PlaceMixin, StructureMixin, InstructionMixin, BarrierMixin, TileMi
     # -- text --------------------------------------------------------------------------------------------------------
 
     def ins(self, text: str, dtype: DType) -> V:
-        """An instruction with a result."""
+        """Append an instruction that has a result."""
         name = self.name()
         self.lines.append(f"  {name} = {text}{self.debug.mark(self.loc)}")
         if "@llvm." in text:
@@ -121,7 +121,7 @@ class Emitter(PlaceMixin, StructureMixin, InstructionMixin, BarrierMixin, TileMi
         return V(self, name, dtype)
 
     def name(self) -> str:
-        """A name for a result, not used yet."""
+        """A fresh SSA name."""
         self.count += 1
         return f"%v{self.count}"
 
@@ -132,7 +132,7 @@ class Emitter(PlaceMixin, StructureMixin, InstructionMixin, BarrierMixin, TileMi
         self.declarations.add(text)
 
     def _declare_intrinsic(self, text: str) -> None:
-        """The declaration that a call ``call T @llvm.name(T1 a, T2 b)`` needs."""
+        """Declare the intrinsic that ``call T @llvm.name(T1 a, T2 b)`` calls."""
         result, rest = text.removeprefix("call ").split(" @", 1)
         name, arguments = rest.split("(", 1)
         types = ", ".join(a.strip().split(" ")[0] for a in arguments.rsplit(")", 1)[0].split(",") if a.strip())
@@ -155,7 +155,7 @@ class Emitter(PlaceMixin, StructureMixin, InstructionMixin, BarrierMixin, TileMi
     # -- constants and scalars -------------------------------------------------------------------------------------------
 
     def const(self, value, dtype: DType) -> V:
-        """A literal. float16 and bfloat16 are spelled by their bits, float32 as the double LLVM wants."""
+        """A literal. LLVM writes float16 and bfloat16 as the hexadecimal bits, and float32 as those of the equal double."""
         if dtype.kind == "bool":
             return V(self, "true" if value else "false", dtype)
         if not dtype.is_float:
@@ -200,7 +200,7 @@ class Emitter(PlaceMixin, StructureMixin, InstructionMixin, BarrierMixin, TileMi
         return index.below(size)
 
     def inside(self, buffer: EBuffer, d: int, index) -> V:
-        """Whether a coordinate along dimension `d` is in the bounds of a buffer, or of a window."""
+        """Whether a coordinate along dimension `d` is in the bounds of the buffer, or of its window."""
         low = 0 if buffer.lows is None else buffer.lows[d]
         return self.in_bounds(index if isinstance(low, int) and low == 0 else index - low, buffer.sizes[d])
 
@@ -213,7 +213,7 @@ class Emitter(PlaceMixin, StructureMixin, InstructionMixin, BarrierMixin, TileMi
         return total
 
     def mul64(self, a, b):
-        """A product that cannot wrap: 64-bit unless one side is 0 or both are constants."""
+        """``a * b`` in 64 bits, so that offsets do not wrap; an int if both are ints or one is 0."""
         if isinstance(a, V):
             a = self.widened(a, int64)
         if isinstance(b, V):
@@ -227,7 +227,7 @@ class Emitter(PlaceMixin, StructureMixin, InstructionMixin, BarrierMixin, TileMi
         return total
 
     def offset_pointer(self, pointer: V, elements, nbytes: int) -> V:
-        """`pointer` moved by `elements` of `nbytes` each."""
+        """`pointer` advanced by `elements` elements of `nbytes` bytes."""
         if isinstance(elements, int) and elements == 0:
             return pointer
         if isinstance(elements, V):
@@ -237,7 +237,7 @@ class Emitter(PlaceMixin, StructureMixin, InstructionMixin, BarrierMixin, TileMi
     # -- arguments and memory ----------------------------------------------------------------------------------------------
 
     def param(self, recipe: tuple, dtype: DType) -> V:
-        """A kernel parameter, made at its first use."""
+        """The kernel parameter that a launch fills by `recipe`; declared at its first use."""
         if recipe not in self.params:
             self.params[recipe] = V(self, f"%p{len(self.params)}", dtype)
         return self.params[recipe]
@@ -269,12 +269,12 @@ class Emitter(PlaceMixin, StructureMixin, InstructionMixin, BarrierMixin, TileMi
         return self.shared_base() + offset, buffer.offset
 
     def begin_scratch(self, call: Call) -> None:
-        """A barrier before the call's first write to scratch, unless nobody can be reading there any more."""
+        """Synchronise the scope before the call's first write to its scratch, unless no thread can still be reading there."""
         if call.results[0] not in self.graph.scratch_unused:
             self.sync()
 
     def scratch_address(self, call: Call, offset) -> tuple[V, int]:
-        """(address, constant byte offset) of a byte of the call's scratch."""
+        """(address, constant byte offset) of byte `offset` of the call's scratch."""
         result = call.results[0]
         base, address = self.graph.shared[result], self.shared_base()
         for place, nbytes in self.graph.scratch_strides.get(result, ()):
@@ -284,7 +284,7 @@ class Emitter(PlaceMixin, StructureMixin, InstructionMixin, BarrierMixin, TileMi
     # -- nodes ---------------------------------------------------------------------------------------------------------------
 
     def operand(self, operand: Operand):
-        """An operand as rules see it: ints for integer constants, emitted values, lists for tiles, None."""
+        """An operand in the form that rules take: a value, a list of values for a tile (one per register), a buffer, None."""
         if operand is None:
             return None
         if isinstance(operand, Const):
@@ -293,12 +293,12 @@ class Emitter(PlaceMixin, StructureMixin, InstructionMixin, BarrierMixin, TileMi
         return self.cached(("pinned", operand), lambda: self.read_pins(value)) if isinstance(value, Pins) else value
 
     def _index(self, operand: Operand):
-        """An operand of a region or loop bound: integer constants stay ints, so that addresses fold."""
+        """An index of a region or of points: constants stay ints, so that address arithmetic folds."""
         return operand.value if isinstance(operand, Const) else self.operand(operand)
 
     @contextmanager
     def region_of_code(self):
-        """Code that does not dominate what follows it: what it memoises is forgotten at its end."""
+        """A context for code that does not dominate the code after it: values memoised inside are forgotten at the end."""
         self.memo.append({})
         try:
             yield
@@ -348,7 +348,7 @@ class Emitter(PlaceMixin, StructureMixin, InstructionMixin, BarrierMixin, TileMi
         self.block(self.graph.body)
         self.loc = self.graph.loc
         self.leave_tensor_memory()
-        if self.graph.launch.cluster:  # a peer may still reach this CTA's shared memory; every thread meets here
+        if self.graph.launch.cluster:  # a peer may still access this CTA's shared memory, so no CTA exits before the others are done
             self.cluster_arrive()
             self.cluster_wait()
         self.free_tensor_memory()
@@ -383,14 +383,15 @@ class Emitter(PlaceMixin, StructureMixin, InstructionMixin, BarrierMixin, TileMi
 
 
 def _declared(recipe: tuple, v: V) -> str:
-    """The type of a kernel parameter. A tensor map is 128 bytes that stay where the launch puts them: without
-    grid_constant LLVM copies them to local memory, where the copy engine cannot read them. That a launch gives every
-    parameter a value is worth saying: of 514 copies at computed addresses LLVM makes PTX in 1.4 s, and in 6.1 s otherwise."""
+    """The LLVM type and attributes of a kernel parameter.
+
+    A tensor map is 128 bytes by value with ``grid_constant``: without it, LLVM copies them to local memory, where TMA cannot read them.
+    ``noundef`` saves compile time: with it LLVM takes 1.4 s for a kernel of 514 copies at computed addresses, without it 6.1 s."""
     if recipe[0] == "map":
         return 'ptr byval([128 x i8]) align 64 "nvvm.grid_constant"'
     return f"{'i8' if v.dtype == bool_ else v.dtype.llvm} noundef"
 
 
 def emit(graph: Graph) -> Emitted:
-    """LLVM IR of a graph whose layouts, variants and shared memory are settled."""
+    """LLVM IR of a graph after all passes (layouts, variants and places in shared memory are chosen)."""
     return Emitter(graph).run()

@@ -1,4 +1,4 @@
-"""Single instructions: casts, vector loads and stores, special functions, barriers. Text as the PTX ISA spells it."""
+"""Single instructions: inline PTX, special functions, casts, vector loads and stores. Mnemonics are spelled as in the PTX ISA."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class InstructionMixin(NarrowFloats):
 
     def asm(self, text: str, outputs: list[DType] = (), inputs: list[V] = (), ties: dict[int, V] | None = None, *,
             pure: bool = False, convergent: bool = False) -> list[V]:
-        """One inline asm call: ``$0, $1, ...`` count outputs, then inputs. `ties` gives an output its initial value.
+        """One inline asm call: ``$0, $1, ...`` number the outputs, then the inputs. `ties` maps an output to its initial value.
 
-        Anything not `pure` keeps its place among other effects and clobbers memory.
+        Unless `pure`, the asm has side effects and clobbers memory, so LLVM neither removes it nor reorders it with other effects.
         """
         ties = ties or {}
         constraints = [f"={CONSTRAINT[o.llvm]}" for o in outputs] + [CONSTRAINT[i.dtype.llvm] for i in inputs] + [str(n) for n in ties]
@@ -44,8 +44,8 @@ class InstructionMixin(NarrowFloats):
     # -- special functions -------------------------------------------------------------------------------------------------
 
     def approx(self, function: str, x: V) -> V:
-        """ex2, lg2, sin, cos, tanh, rsqrt, sqrt or rcp of float32 by the special function unit (``.approx``), or a form such as
-        "ex2.approx.ftz"."""
+        """A function of float32 on the special function unit: ex2, lg2, sin, cos, tanh, rsqrt, sqrt or rcp (which get ``.approx``), or a
+        full form such as "ex2.approx.ftz"."""
         name = function if "." in function else f"{function}.approx"
         return self.asm(f"{name}.f32 $0, $1;", [float32], [x], pure=True)[0]
 
@@ -80,7 +80,7 @@ class InstructionMixin(NarrowFloats):
         return self.cast(x, float32)
 
     def cast(self, x: V, target: DType) -> V:
-        """`x` as `target`; see the op `cast` for rounding and saturation."""
+        """`x` converted to `target`; the op `cast` documents rounding and saturation."""
         source = x.dtype
         if source == target:
             return x
@@ -105,8 +105,8 @@ class InstructionMixin(NarrowFloats):
         return self.ins(f"{word} {source.llvm} {x.text} to {target.llvm}", target)
 
     def cast_many(self, values: list[V], target: DType) -> list[V]:
-        """A tile's registers, several at a time where the hardware converts pairs (``cvt.rn.bf16x2.f32``, ``cvt.pack.sat``) or bytes are put
-        together to numbers."""
+        """Cast all registers of a tile: two or four at a time where the hardware converts several (``cvt.rn.bf16x2.f32``, ``cvt.pack.sat``) or
+        byte permutes do it, the rest one by one."""
         source = values[0].dtype if values else target
         ways = [(4, self._to_bytes, target.bits == 8 and target.kind in ("int", "uint") and source.is_float),
                 (4, self._from_bytes, source.bits == 8 and source.kind in ("int", "uint") and target.is_float and target.bits in (16, 32)),
@@ -124,17 +124,18 @@ class InstructionMixin(NarrowFloats):
         return self._unpack(both, target.llvm, 2, target)
 
     def _to_bytes(self, a: V, b: V, c: V, d: V, target: DType) -> list[V]:
-        """Four floats to 8-bit integers: each to an s32, then ``cvt.pack.sat`` of two and two into one register."""
+        """Four floats to 8-bit integers: each to s32, then two ``cvt.pack.sat`` pack them into one register."""
         pack = f"cvt.pack.sat.{'s' if target.kind == 'int' else 'u'}8.s32.b32 $0, $1, $2, $3;"
         a, b, c, d = (self.cast(v, int32) for v in (a, b, c, d))
         upper = self.asm(pack, [int32], [d, c, self.const(0, int32)], pure=True)[0]
         return self._unpack(self.asm(pack, [int32], [b, a, upper], pure=True)[0], "i8", 4, target)
 
     def _from_bytes(self, a: V, b: V, c: V, d: V, target: DType) -> list[V]:
-        """Four 8-bit integers to floats. A byte below the exponent of a power of two stands for that and the byte, of which the power is taken off:
-        two instructions at full rate, where a conversion has a quarter of it (CUDA C++ Programming Guide, "Arithmetic Instructions")."""
+        """Four 8-bit integers to floats. ``prmt`` puts a byte into the lowest mantissa bits of a power of two (2**23, or 1024 for float16), which
+        gives the power plus the byte; then the power is subtracted. Both instructions run at full rate, a conversion at a quarter of it
+        (CUDA C++ Programming Guide, "Arithmetic Instructions")."""
         word, off = self._pack([a, b, c, d], "i8", int32), 0
-        if a.dtype.kind == "int":  # as its number and 128
+        if a.dtype.kind == "int":  # flipping the sign bit adds 128, which makes the byte unsigned
             word, off = word ^ -0x7F7F7F80, 128
         if target.name == "float16":
             power = self.const(0x64006400 + off * 0x10001, int32)
@@ -146,7 +147,8 @@ class InstructionMixin(NarrowFloats):
         return self.cast_many([self.ins(f"fsub float {v.text}, {power.text}", float32) for v in sums], target)
 
     def prmt(self, a: V, b: int, selected: int) -> V:
-        """Four of the eight bytes of `a` and `b`, the lowest named by the lowest digit of `selected` (PTX ISA, ``prmt``)."""
+        """Four of the eight bytes of `a` (0 to 3) and `b` (4 to 7); each hexadecimal digit of `selected`, the lowest first, selects one
+        (PTX ISA, ``prmt``)."""
         return self.ins(f"call i32 @llvm.nvvm.prmt(i32 {a.text}, i32 {b}, i32 {selected})", int32)
 
     def _float_to_float(self, x: V, target: DType) -> V:
@@ -159,13 +161,13 @@ class InstructionMixin(NarrowFloats):
             return self.cast(self.f32(x), target)
         if source.bits == 64 and target.name == "bfloat16":
             return self.cast(self._narrow_odd(x), target)
-        if source.name == "bfloat16" and target == float32 and x.half_of is not None:  # LLVM would move the half down and up again
+        if source.name == "bfloat16" and target == float32 and x.half_of is not None:  # LLVM would shift the half down and up again
             return self.ins(f"bitcast i32 {(x.half_of & -65536).text} to float", float32)
         word = "fptrunc" if source.bits > target.bits else "fpext"
         return self.ins(f"{word} {source.llvm} {x.text} to {target.llvm}", target)
 
     def _narrow_odd(self, x: V) -> V:
-        """float64 to float32 rounded to odd, so that a second, narrower rounding is the only one that counts."""
+        """float64 to float32, rounded to odd, so that rounding the result to a narrower type is the same as rounding `x` once."""
         near = self.ins(f"fptrunc double {x.text} to float", float32)
         back = self.ins(f"fpext float {near.text} to double", x.dtype)
         inexact = self.ins(f"fcmp one double {back.text}, {x.text}", bool_)
@@ -179,8 +181,8 @@ class InstructionMixin(NarrowFloats):
         return self.ins(f"bitcast i32 {self.select(use, odd, bits).text} to float", float32)
 
     def _float_to_int(self, x: V, target: DType) -> V:
-        """``cvt.rzi``, which truncates and saturates. It makes 0 of a NaN, but from float64 and to 64 bits the number with the
-        sign's bit alone (PTX ISA, "cvt"), where a select stands by."""
+        """``cvt.rzi``, which truncates and saturates. NaN becomes 0; from float64 or to 64 bits the instruction gives the sign bit
+        alone instead (PTX ISA, "cvt"), so a select is added there."""
         if x.dtype.bits == 8 or x.dtype.name == "bfloat16" and (self.architecture < 90 or target.bits == 8):
             x = self.f32(x)
         names = {"float16": "f16", "bfloat16": "bf16"}
@@ -189,7 +191,7 @@ class InstructionMixin(NarrowFloats):
         if x.dtype.bits == 64 or target.bits == 64:
             nan = self.ins(f"fcmp uno {x.dtype.llvm} {x.text}, {x.text}", bool_)
         if nan is not None and x.dtype.bits < 64:
-            x, nan = self.select(nan, self.const(0.0, x.dtype), x), None  # narrower than the result
+            x, nan = self.select(nan, self.const(0.0, x.dtype), x), None  # selecting on the operand is cheaper: it is narrower than the result
         bits = self.ins(f"bitcast {x.typed} to i16", int16) if x.dtype.bits == 16 else x
         register = {8: int16, 16: int16, 32: int32, 64: int64}[target.bits]
         value = self.asm(text, [register], [bits], pure=True)[0]
@@ -200,7 +202,8 @@ class InstructionMixin(NarrowFloats):
     def _int_to_float(self, x: V, target: DType) -> V:
         word = "sitofp" if x.dtype.kind == "int" else "uitofp"
         far = target.name in ("bfloat16", "float8_e8m0fnu")
-        if x.dtype.bits >= 32 and (target.bits == 16 or far):  # one rounding: float64 has 32-bit integers exactly, and those beyond float16 too
+        # Round once, through float64: it represents all 32-bit integers exactly, and 64-bit integers that it does not are out of float16's range.
+        if x.dtype.bits >= 32 and (target.bits == 16 or far):
             x = self._short(x) if x.dtype.bits == 64 and far else x
             return self.cast(self.ins(f"{word} {x.typed} to double", float64), target)
         if target.bits == 8:
@@ -208,7 +211,8 @@ class InstructionMixin(NarrowFloats):
         return self.ins(f"{word} {x.typed} to {target.llvm}", target)
 
     def _short(self, x: V) -> V:
-        """A 64-bit integer that float64 holds, and bfloat16 and powers of two round as `x`: of a large one, the next bit stands for the last 12."""
+        """A 64-bit integer that float64 represents exactly and that rounds to bfloat16 and to powers of two as `x` does: in large numbers,
+        the last 12 bits are replaced by a sticky bit above them."""
         shifted = self.ins(f"add i64 {x.text}, {1 << 32}", x.dtype) if x.dtype.kind == "int" else x
         large = self.ins(f"icmp ugt i64 {shifted.text}, {1 << 33}", bool_)
         low = self.ins(f"and i64 {x.text}, 4095", x.dtype)
@@ -219,17 +223,17 @@ class InstructionMixin(NarrowFloats):
     # -- memory ------------------------------------------------------------------------------------------------------------------
 
     def _units(self, dtype: DType, n: int) -> tuple[int, DType, str]:
-        """A vector of `n` elements as (count, register type, PTX type) of the instruction's operands."""
+        """How a vector instruction moves `n` elements: (number of registers, their dtype, PTX type)."""
         if dtype.bits == 64:
             return n, int64, "b64"
-        if dtype == float32:  # registers have no type
+        if dtype == float32:  # the PTX type need not match: registers are untyped for b32
             return n, float32, "b32"
         if dtype.bits * n >= 32:
             return dtype.bits * n // 32, int32, "b32"
         return (1, int16, "b16") if dtype.bits * n == 16 else (1, int16, "b8")
 
     def _to_units(self, values: list[V], dtype: DType) -> list[V]:
-        """Elements packed into the units of a vector instruction."""
+        """Elements packed into the registers of a vector instruction (`_units`)."""
         count, unit, name = self._units(dtype, len(values))
         if dtype.kind == "bool":
             values = [self.ins(f"zext i1 {v.text} to i8", int8) for v in values]
@@ -251,7 +255,8 @@ class InstructionMixin(NarrowFloats):
         return self.ins(f"bitcast <{len(values)} x {storage}> {vector} to {unit.llvm}", unit)
 
     def word_of(self, values: list[V], dtype: DType) -> V | int | None:
-        """The word of 32 bits that has elements of 1 or 2 bytes side by side, or the number that such constants are; None where there is none yet."""
+        """The 32-bit word that consists of these 8- or 16-bit elements, if it exists without packing: an int if all are constants, a value if they
+        are the parts of one word, in order. Otherwise None."""
         if len(values) * dtype.bits == 32 and all(v.text.lstrip("-").isdigit() for v in values if not isinstance(v, Part)):
             if not any(isinstance(v, Part) for v in values):
                 word = sum((int(v.text) & (1 << dtype.bits) - 1) << n * dtype.bits for n, v in enumerate(values))
@@ -278,7 +283,8 @@ class InstructionMixin(NarrowFloats):
 
     def vector_load(self, space: str, address: V, offset: int, dtype: DType, other: list[V], predicate: V | None, cache,
                     order: str = "") -> list[V]:
-        """Load consecutive elements in one instruction; `other` where the predicate is false. `order` such as ".acquire.gpu"."""
+        """Load ``len(other)`` consecutive elements by one instruction; where `predicate` is false, the result is `other`. `order` is the
+        memory semantics, such as ".acquire.gpu"."""
         n = len(other)
         count, unit, name = self._units(dtype, n)
         vector = f".v{count}" if count > 1 else ""
@@ -296,7 +302,7 @@ class InstructionMixin(NarrowFloats):
 
     def vector_store(self, space: str, address: V, offset: int, dtype: DType, values: list[V], predicate: V | None, cache,
                      order: str = "") -> None:
-        """Store consecutive elements in one instruction, where the predicate holds."""
+        """Store consecutive elements by one instruction, where `predicate` is true."""
         units = self._to_units(values, dtype)
         count, _, name = self._units(dtype, len(values))
         vector = f".v{count}" if count > 1 else ""
@@ -311,9 +317,9 @@ class InstructionMixin(NarrowFloats):
 
     def cp_async(self, address: V, offset: int, pointer: V, nbytes: int, cache: str, inside: V | None, active: V | None, *,
                  prefetch: int | None = None, policy=None) -> None:
-        """``cp.async``: the thread's copy of `nbytes`, zero-filled where not `inside`, left out where not `active`.
+        """``cp.async`` of `nbytes` by the thread: zero-filled where `inside` is false, not issued where `active` is false.
 
-        `prefetch` bytes of L2 may be fetched around it; `policy` is an L2 policy.
+        `prefetch` is the L2 prefetch size in bytes (``.L2::128B``), `policy` an L2 cache policy.
         """
         inputs, levels = [address, pointer], ".L2::cache_hint" if policy is not None else ""
         levels += f".L2::{prefetch}B" if prefetch else ""

@@ -1,4 +1,4 @@
-"""Tensor maps that the kernel names, in emitted code: seeded, edited, published and fenced. PTX ISA, "tensormap.replace",
+"""Emits tensor maps by name (``tile.tensor_map``): initialising, editing, publishing and fencing them. PTX ISA, "tensormap.replace",
 "tensormap.cp_fenceproxy", "fence.proxy.tensormap"."""
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from .value import V
 
 @dataclass
 class EMap:
-    """A named map: what the launch encodes for it, and where copies read it: a parameter (None), or a slot in global memory.
-    `shared` is where it is edited, if not in the slot."""
+    """A tensor map by name. `template` has the fields that the launch encodes. Copies read the map from `slot` in global memory, or if that
+    is None from a kernel parameter. `shared` is the place in shared memory where it is edited, if not in the slot."""
 
     type: TensorMap
     template: Any
@@ -28,7 +28,7 @@ class EMap:
 
 
 class NamedMapMixin:
-    """The part of the emitter that makes and edits tensor maps."""
+    """The part of the emitter for tensor maps by name."""
 
     def named_map(self, type_: TensorMap, slot, shared) -> EMap:
         fields = template(type_)
@@ -39,12 +39,12 @@ class NamedMapMixin:
         return EMap(type_, fields, address + offset, None if shared is None else (self.shared_base(), shared.offset))
 
     def map_address(self, map_: EMap) -> V:
-        """Where copies read a map."""
+        """The address from which copies read a map."""
         return map_.slot if map_.slot is not None else self.tensor_map(map_.template)
 
     def map_seed(self, map_: EMap) -> None:
-        """One thread copies all 128 bytes, 16 at a time: more than the hardware reads, and all that a driver may have written. They are loaded
-        as what they are, a parameter: by an address in any memory each load would wait for memory, one after the other between the stores."""
+        """Initialise a map from the one that the launch encoded: one thread copies all 128 bytes, 16 at a time, since a driver may have written
+        any of them. The loads name the parameter; by a generic address, each would wait for memory, one after the other between the stores."""
         source, _ = self.map_parameter(map_.template)
         address, offset, space = self._edited(map_)
 
@@ -59,7 +59,7 @@ class NamedMapMixin:
         self.by_first_thread(copy)
 
     def map_rebind(self, map_: EMap, place, *numbers) -> None:
-        """Address, dimensions, strides, in this order: 2 * rank instructions."""
+        """Replace the address, the dimensions and the strides (`numbers`: `rank` dimensions, then strides), by 2 * rank instructions."""
         address, offset, space = self._edited(map_)
         at, rank = f"[$0 + {offset}]" if offset else "[$0]", map_.rank
         base, moved = (place, 0) if isinstance(place, V) else self.place_address(place)
@@ -75,7 +75,7 @@ class NamedMapMixin:
         self.by_first_thread(edit)
 
     def _edited(self, map_: EMap) -> tuple[V, int, str]:
-        """(address, constant byte offset, state space) of where a map is edited."""
+        """(address, constant byte offset, state space) of the place where a map is edited."""
         return (map_.slot, 0, "global") if map_.shared is None else (*map_.shared, "shared::cta")
 
     def map_release(self, map_: EMap, scope: str) -> None:
@@ -85,7 +85,7 @@ class NamedMapMixin:
         self.asm(f"fence.proxy.tensormap::generic.acquire.{scope} [$0], 128;", [], [map_.slot])
 
     def map_publish(self, map_: EMap, scope: str) -> None:
-        """By the first warp of the scope, between barriers of all of it."""
+        """Copy an edited map from shared memory to its slot and release it: by the scope's first warp, between two barriers of the scope."""
         address, offset = map_.shared
         text = f"tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.{scope}.sync.aligned [$0], [$1 + {offset}], 128;"
         self.sync()

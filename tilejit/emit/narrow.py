@@ -1,28 +1,28 @@
-"""Casts to and from floats of at most 8 bits, by the instructions that a target has, else through the bits of float32."""
+"""Casts to and from floats of at most 8 bits, by the target's instructions, or where it has none by arithmetic on the bits of float32."""
 
 from __future__ import annotations
 
 from ..dtypes import DType, bool_, float16, float32, int16, int32, int8
 from .value import V
 
-# PTX's names of pairs (``cvt``), and the first architecture that converts them.
+# The PTX type of a pair (of ``cvt``), and the first architecture that converts it.
 PAIRS = {"float8_e4m3fn": ("e4m3x2", 89), "float8_e5m2": ("e5m2x2", 89), "float6_e2m3fn": ("e2m3x2", 100), "float6_e3m2fn": ("e3m2x2", 100),
          "float4_e2m1fn": ("e2m1x2", 100)}
-# Mantissa bits, the exponent of the least normal number, the largest number, and the code of NaN where there is one.
+# Mantissa bits, exponent of the smallest normal number, largest finite number, and a code of NaN (None if the type has none).
 SHAPES = {"float8_e4m3fn": (3, -6, 448.0, 127), "float8_e5m2": (2, -14, 57344.0, 127), "float6_e2m3fn": (3, 0, 7.5, None),
           "float6_e3m2fn": (2, -2, 28.0, None), "float4_e2m1fn": (1, 0, 6.0, None)}
 
 
 class NarrowFloats:
-    """The part of the emitter that converts narrow floats. The op `cast` says how they round and saturate."""
+    """The part of the emitter that converts narrow floats. The op `cast` documents how they round and saturate."""
 
     def _pairs(self, dtype: DType) -> str | None:
-        """PTX's name of a pair of `dtype` where the target converts pairs."""
+        """The PTX type of a pair of `dtype`; None if the target does not convert it."""
         name, since = PAIRS.get(dtype.name, (None, 0))
         return name if name is not None and self.architecture >= since else None
 
     def _narrow_pair(self, low: V, high: V, target: DType) -> list[V]:
-        """Two float32 by one instruction. Pairs of 4 bits come in a byte, the others in two."""
+        """Two float32 to narrow floats by one instruction, whose result is a byte for 4-bit types and two bytes for the others."""
         kind = self._pairs(target)
         text = f"cvt.rn.satfinite.{kind}.f32 $0, $1, $2;"
         if kind == "e2m1x2":
@@ -34,7 +34,7 @@ class NarrowFloats:
         return [self._code(v, target) for v in (lower, upper)]
 
     def _code(self, bits: V, target: DType) -> V:
-        """The low byte of an integer as an element."""
+        """The low byte of an integer as an element of `target`."""
         return V(self, self.ins(f"trunc {bits.typed} to i8", int8).text, target)
 
     def _to_narrow(self, x: V, target: DType) -> V:
@@ -46,7 +46,7 @@ class NarrowFloats:
         return self._through_bits(x, target)
 
     def _from_narrow(self, x: V) -> V:
-        """A float of at most 8 bits to float32, which holds them all."""
+        """A float of at most 8 bits to float32, exactly."""
         name = x.dtype.name
         wide = self.ins(f"zext i8 {x.text} to i16", int16)
         if name == "float8_e8m0fnu":
@@ -57,7 +57,7 @@ class NarrowFloats:
             return self._lower_half("{ .reg .b8 t, u; mov.b16 {t, u}, $1; cvt.rn.f16x2.e2m1x2 $0, t; }", wide)
         if self._pairs(x.dtype):
             return self._lower_half(f"cvt.rn.f16x2.{self._pairs(x.dtype)} $0, $1;", wide)
-        # Exponent and mantissa moved to float16's places stand for the value times a power of two.
+        # Exponent and mantissa, moved to their places in a float16, represent the value divided by a power of two (`scale`).
         sign, mantissa, scale = {"float8_e4m3fn": (128, 3, 256.0), "float6_e2m3fn": (32, 3, 16384.0), "float6_e3m2fn": (32, 2, 4096.0),
                                  "float4_e2m1fn": (8, 1, 16384.0)}[name]
         magnitude = self.ins(f"and i16 {wide.text}, {sign - 1}", int16)
@@ -69,11 +69,11 @@ class NarrowFloats:
         return self.select(negative, self.ins(f"fneg float {value.text}", float32), value)
 
     def _in_fours(self, dtype: DType) -> bool:
-        """Whether four narrow floats become float16 by fewer instructions together."""
+        """Whether converting four elements together takes fewer instructions than one by one."""
         return dtype.name == "float8_e5m2" or self._pairs(dtype) is not None
 
     def _from_narrow_fours(self, a: V, b: V, c: V, d: V, target: DType) -> list[V]:
-        """Four floats of at most 8 bits, which float16 holds, by pairs."""
+        """Four floats of at most 8 bits, in pairs, through float16, which represents them exactly."""
         word, kind = self._pack([a, b, c, d], "i8", int32), a.dtype.name
         if kind == "float8_e5m2":  # the upper halves of float16
             pairs = [self.prmt(word, 0, selected) for selected in (0x1404, 0x3424)]
@@ -97,18 +97,19 @@ class NarrowFloats:
     # -- through the bits ------------------------------------------------------------------------------------------------
 
     def _through_bits(self, x: V, target: DType) -> V:
-        """To nearest even, to the largest number beyond that. NaN stays NaN, or becomes the largest number of a type that has none."""
+        """float32 to a narrow float: round to nearest even, saturate to the largest finite number. NaN stays NaN, or becomes the largest
+        number of a type without NaN."""
         mantissa, low, largest, nan = SHAPES[target.name]
         i32 = lambda text: self.ins(text, int32)
         magnitude = self.ins(f"call float @llvm.fabs.f32(float {x.text})", float32)
         clipped = self.ins(f"call float @llvm.minnum.f32(float {magnitude.text}, float {self.const(largest, float32).text})", float32)
         bits = i32(f"bitcast float {clipped.text} to i32")
-        # Normal numbers: half of the last place and the parity of what stays are added, and the rest is cut off.
+        # Normal numbers: add just under half a unit in the last place, plus the parity of the kept bits (ties to even), and truncate.
         drop = 23 - mantissa
         odd = i32(f"and i32 {i32(f'lshr i32 {bits.text}, {drop}').text}, 1")
         rounded = i32(f"add i32 {i32(f'add i32 {bits.text}, {(1 << drop - 1) - 1}').text}, {odd.text}")
         normal = i32(f"sub i32 {i32(f'lshr i32 {rounded.text}, {drop}').text}, {(126 + low) << mantissa}")
-        # Smaller ones are multiples of one step, which the addition of 2**23 steps rounds to.
+        # Subnormal numbers are multiples of `step`; adding 2**23 steps rounds to them.
         step = 2.0 ** (low - mantissa)
         shift = self.const(step * 2.0 ** 23, float32)
         small = i32(f"bitcast float {self.ins(f'fadd float {clipped.text}, {shift.text}', float32).text} to i32")
@@ -122,7 +123,7 @@ class NarrowFloats:
         return self._code(i32(f"or i32 {code.text}, {sign.text}"), target)
 
     def _to_power(self, x: V, target: DType) -> V:
-        """To the power of two that is nearest, the larger one of two; NaN for negative numbers and for NaN."""
+        """float32 to the nearest power of two (float8_e8m0fnu), ties to the larger one; NaN for negative numbers and NaN."""
         i32 = lambda text: self.ins(text, int32)
         bits = i32(f"bitcast float {x.text} to i32")
         code = i32(f"lshr i32 {i32(f'add i32 {bits.text}, {1 << 22}').text}, 23")

@@ -1,4 +1,4 @@
-"""Where the emitted thread is: its ids, the scope it runs in, the scope's barrier, and values made once for it."""
+"""The thread's ids, the barrier of its execution scope, hardware barriers, and memoised values."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from ..errors import CompilationError
 from ..ir.graph import Call, Const, Value, walk
 from .value import V
 
-HARDWARE_BARRIERS = 16  # of a CTA (PTX ISA, "barrier")
+HARDWARE_BARRIERS = 16  # per CTA (PTX ISA, "barrier")
 
-# What the grid's registers can be, as LLVM writes ranges (CUDA C++ Programming Guide, "Compute Capabilities", the largest grid).
+# Ranges of the grid's special registers, for LLVM: half-open, the upper bound wrapped to i32 (CUDA C++ Programming Guide,
+# "Compute Capabilities", the largest grid).
 GRID = {"ctaid.x": (0, 2**31 - 1), "ctaid.y": (0, 65535), "ctaid.z": (0, 65535),
         "nctaid.x": (1, -2**31), "nctaid.y": (1, 65536), "nctaid.z": (1, 65536)}
 
@@ -23,7 +24,7 @@ class PlaceMixin:
         return id(self.scope)
 
     def cached(self, key, make):
-        """A value made once for the region of code that its first use dominates."""
+        """The value of ``make()``, memoised under `key` for the region of code that its first use dominates."""
         for memo in self.memo:
             if key in memo:
                 return memo[key]
@@ -32,7 +33,7 @@ class PlaceMixin:
         return value
 
     def entry(self, key, make):
-        """A value made once at the function's entry."""
+        """The value of ``make()``, emitted once, in the function's entry block."""
         if key not in self.memo[0]:
             body, self.lines = self.lines, self.entry_lines
             self.memo[0][key] = make()
@@ -55,7 +56,7 @@ class PlaceMixin:
         return self.entry("lane", lambda: self.absolute_thread() & 31)
 
     def warp_id(self) -> V:
-        """The warp's id in the CTA, passed through a shuffle so that the assembler knows that it is uniform."""
+        """The warp's id in the CTA, passed through a shuffle so that the assembler can prove it uniform across the warp."""
         text = "shfl.sync.idx.b32 $0, $1, 0, 31, -1;"
         return self.entry("warp", lambda: self.asm(text, [int32], [self.absolute_thread() >> 5], convergent=True)[0])
 
@@ -67,19 +68,19 @@ class PlaceMixin:
         return self.scope.threads
 
     def scope_first_warp(self):
-        """The first warp of the current scope, in the CTA (an int or a value)."""
+        """The id in the CTA of the current scope's first warp (an int or a value)."""
         scope = self.scope
         first = self.operand(scope.first) if isinstance(scope.first, (Value, Const)) else scope.first
         return {"cta": 0, "warpgroup": first * 4, "warp": first, "thread": first // 32 if not scope.elected else 0}[scope.kind]
 
     def thread_warp(self):
-        """The warp's id in the current scope, for addresses: without the shuffle of `warp_id`."""
+        """The warp's id in the current scope, for addresses: computed without the shuffle of `warp_id`."""
         if self.threads <= 32:
             return 0
         return self.cached(("thread_warp", self.scope_key()), lambda: self.thread_id() >> 5)
 
     def scope_warp(self):
-        """The warp's id in the current scope, known to be uniform."""
+        """The warp's id in the current scope, provably uniform (see `warp_id`)."""
         first = self.scope_first_warp()
         if self.threads <= 32:
             return 0
@@ -97,20 +98,20 @@ class PlaceMixin:
         return self.absolute_thread() - first * 32
 
     def scope_lanes(self) -> int:
-        """The lanes of its warp that run the current scope, as a mask; all of them, unless the scope is a part of a warp."""
+        """The mask, as an i32, of the lanes that run the current scope: all 32, unless the scope is part of a warp."""
         if self.threads >= 32:
             return -1
         mask = ((1 << self.threads) - 1) << self.scope.first % 32
         return mask - (mask >> 31 << 32)
 
     def first_thread(self) -> V | None:
-        """Whether this is the first thread of the scope; None in a scope of one thread."""
+        """Whether this is the first thread of the scope. None in a scope of one thread and in divergent code, where each thread acts for itself."""
         if self.threads == 1 or self.partial:
             return None
         return self.cached(("first", self.scope_key()), lambda: self.as_value(self.thread_id(), int32).equals(0))
 
     def sync(self) -> None:
-        """The barrier of the current scope."""
+        """Synchronise the threads of the current scope."""
         scope = self.scope
         if self.threads == 1:
             return
@@ -122,13 +123,14 @@ class PlaceMixin:
             self._bar("sync", self._scope_barrier(), self.threads)
 
     def named_barrier(self, what: str, barriers, index) -> None:
-        """``bar.sync`` or ``bar.arrive`` at one of a kernel's own hardware barriers."""
+        """``bar.sync`` or ``bar.arrive`` (`what`) on number `index` of the kernel's named barriers."""
         base = self._reserve(barriers, barriers.n)
         index = int(index.text) if isinstance(index, V) and index.text.isdigit() else index
         self._bar(what, index + base, barriers.threads)
 
     def first_turn(self, barriers) -> None:
-        """The last threads of the CTA, as many as a member has, arrive for the first member's turn."""
+        """Arrive on barrier 0 of a `turns` object, so that its first member may begin. The arriving threads are the last ones of the CTA, as many
+        as one member has."""
         base, member = self._reserve(barriers, barriers.n), barriers.threads // 2
         last = self.ins(f"icmp uge {self.absolute_thread().typed}, {self.graph.launch.threads - member}", bool_)
         self.asm(f"@$0 bar.arrive {base}, {barriers.threads};", [], [last], convergent=True)
@@ -138,7 +140,7 @@ class PlaceMixin:
         self.asm(text, [], inputs, convergent=True)
 
     def _scope_barrier(self):
-        """The hardware barrier of a group of warps: one for each set of warps that ever synchronises."""
+        """The id of the hardware barrier of the current scope, a group of warps. Each set of warps that synchronises has its own."""
         scope = self.scope
         first = scope.first.value if isinstance(scope.first, Const) else scope.first
         if isinstance(first, int):
@@ -147,13 +149,13 @@ class PlaceMixin:
 
     @cached_property
     def _named_by_number(self) -> set[int]:
-        """The hardware barriers that instructions of the kernel's own name."""
+        """The ids of the hardware barriers that the kernel uses directly, by ``bar`` and ``barrier`` instructions."""
         calls = (n for n in walk(self.graph.body) if isinstance(n, Call) and n.op.name.startswith("ptx_"))
         barriers = (c.args[0] for c in calls if c.attrs["form"].startswith(("bar.", "barrier.")) and c.args)
         return {int(number.value) for number in barriers if isinstance(number, Const)}
 
     def _reserve(self, key, n: int) -> int:
-        """The first of `n` hardware barriers in a row that are kept for `key`. The CTA's own barrier is number 0."""
+        """The id of the first of `n` consecutive hardware barriers that are reserved for `key`. Barrier 0 is the CTA's."""
         if key not in self.barrier_ids:
             first = max((start + count for start, count in self.barrier_ids.values()), default=1)
             while self._named_by_number & set(range(first, first + n)):

@@ -1,4 +1,4 @@
-"""Operands and results of the instruction table's forms in emitted code."""
+"""Converts operands and results of PTX instruction forms (`tilejit.ptx`) to and from their registers."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _REGISTER = {"i1": bool_, "i16": int16, "i32": int32, "i64": int64, "i128": INT1
 
 
 class PtxMixin:
-    """The part of the emitter that brings values to an instruction form's registers and back."""
+    """The part of the emitter for operands of instruction forms."""
 
     def ptx_dtype(self, operand) -> DType:
-        """The dtype of the registers that an operand takes."""
+        """The dtype of the register class of an operand."""
         return _REGISTER[operand.register.llvm]
 
     def ptx_register(self, operand, x: V) -> V:
-        """A value in the register class of an operand: floats that are held as bits become integers, bytes widen to 16 bits."""
+        """A value in the register class of an operand: floats are bit-cast to integers where it takes those, bytes zero-extended to 16 bits."""
         wanted = self.ptx_dtype(operand)
         if x.dtype.llvm == wanted.llvm:
             return x
@@ -29,7 +29,7 @@ class PtxMixin:
         return self.ins(f"bitcast {x.typed} to {wanted.llvm}", wanted)
 
     def ptx_result(self, operand, x: V, dtype: DType) -> list[V]:
-        """A register as the result that the language has: two words of 128 bits, a byte of 16, a float of its bits."""
+        """A result register as values of `dtype`: 128 bits as two 64-bit words, 16 bits truncated to a byte, bits as a float."""
         if operand.type == "b128":
             high = self.ins(f"lshr i128 {x.text}, 64", INT128)
             return [V(self, self.ins(f"trunc i128 {part.text} to i64", int64).text, dtype) for part in (x, high)]
@@ -39,7 +39,7 @@ class PtxMixin:
         return [self.ins(f"{word} {x.typed} to {dtype.llvm}", dtype)]
 
     def ptx_wide(self, low: V, high: V) -> V:
-        """128 bits of two words."""
+        """The 128-bit value of two 64-bit words."""
         low, high = (x if x.dtype.llvm == "i64" else self.ins(f"bitcast {x.typed} to i64", int64) for x in (low, high))
         low, high = (self.ins(f"zext i64 {x.text} to i128", INT128) for x in (low, high))
         return self.ins(f"or i128 {low.text}, {self.ins(f'shl i128 {high.text}, 64', INT128).text}", INT128)
@@ -49,7 +49,7 @@ class PtxMixin:
         return Access(self, place, None, AccessPlan(1, 0, ())).address(0)
 
     def ptx_address(self, operand, place) -> tuple[V, int]:
-        """(address, constant byte offset) of a place for an address operand; an integer is the address itself."""
+        """(address, constant byte offset) for an address operand. `place` is an address, a tensor map, an mbarrier or a region."""
         if isinstance(place, V):
             return place, 0
         if isinstance(place, EMap):

@@ -1,4 +1,4 @@
-"""Loops, branches and scopes as basic blocks, with a phi for each register of each carried value."""
+"""Emits loops, branches and scopes as basic blocks, with a phi for each register of each carried value."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from .value import V
 
 
 class StructureMixin:
-    """The part of the emitter that writes control flow."""
+    """The part of the emitter that writes the control flow of graph nodes."""
 
     def _packed(self, values: list) -> list:
-        """Carried values as they go from block to block: elements of 8 and 16 bits side by side in words, where each would have a 32-bit
-        register of its own."""
+        """Values in the form in which phis carry them: 8- and 16-bit elements packed into words, since unpacked ones would each occupy a 32-bit
+        register."""
         return [self._to_units(v, v[0].dtype) if self._in_words(v) else v for v in values]
 
     def _unpacked(self, words: list, values: list) -> list:
-        """The other way around; `values` are as they were before."""
+        """The inverse of `_packed`; `values` are the unpacked originals, of the same types."""
         return [self._from_units(w, v[0].dtype, len(v)) if self._in_words(v) else w for w, v in zip(words, values)]
 
     def _in_words(self, value) -> bool:
-        """Whether the registers of a carried value are elements that make whole words. Not where wgmma takes operands from registers: a word that
-        goes around a loop would be moved while the products that read it run, and ptxas serialises these (C7513)."""
+        """Whether a carried value is packed: its elements have 8 or 16 bits and fill whole words. Never in kernels where wgmma reads operands from
+        registers: a loop would move its packed words while products that read them are in flight, and ptxas serialises those (C7513)."""
         if not isinstance(value, list) or not value or self._multiplies_from_registers:
             return False
         dtype = value[0].dtype
@@ -38,11 +38,15 @@ class StructureMixin:
         return any(isinstance(n, Call) and n.op.name == "mma_async" and isinstance(n.args[1].type, Tile) for n in walk(self.graph.body))
 
     def _phis(self, label: str, inits: list):
-        """Start `label` with a phi for each register of each carried value: (their names, what fills in the loop's end)."""
+        """Start block `label` with a phi for each register of each carried value.
+
+        Returns the phis' values, and a function ``close(finals, latch)`` that writes the phis once the values at the end of block `latch`
+        (the loop's back edge) are known. Pinned accumulators need no phi.
+        """
         before, names, places = self.current, [], []
         self.start(label)
         for init in inits:
-            if isinstance(init, Pins):  # stays where it is
+            if isinstance(init, Pins):
                 names.append(init)
                 continue
             registers = init if isinstance(init, list) else [init]
@@ -65,7 +69,7 @@ class StructureMixin:
 
     @contextmanager
     def partial_on(self, *conditions):
-        """What is run by the threads for which a condition holds: by some of the scope's, if it differs between them."""
+        """A context for code under `conditions`: it is divergent (`partial`) if one of them may differ between the scope's threads."""
         outer = self.partial
         self.partial = outer or any(isinstance(c, Value) and c.type.uniform < self.scope.uniformity for c in conditions)
         try:
@@ -86,25 +90,27 @@ class StructureMixin:
             else:
                 index, step = start, node.step.value
                 reach = node.unroll * step - (1 if step > 0 else -1)
-                if node.unroll > 1 and abs(reach) <= integer_range(start.dtype)[1]:  # groups of copies while the index behind is not beyond the
-                    # stop, then one by one
+                # Unrolled: trips of `unroll` bodies while the last of them is below the stop, then a loop of one body for the remainder.
+                if node.unroll > 1 and abs(reach) <= integer_range(start.dtype)[1]:
                     index, carried = self._loop(node, index, self._before(stop, reach), carried, node.unroll)
                 _, carried = self._loop(node, index, stop, carried, 1)
         for carry, value in zip(node.carried, carried):
             self.values[carry.result] = value
 
     def _before(self, stop: V, reach: int) -> V:
-        """``stop - reach``, or the number of its dtype that is nearest to it: of indices below it, those from which `reach` more is below `stop`."""
+        """``stop - reach``, clamped to the dtype's range: exactly the indices i below it have ``i + reach < stop`` (for a negative reach,
+        above and >)."""
         least, most = integer_range(stop.dtype)
         return self.ins(f"sub {stop.dtype.llvm} {self._at_least(stop, (least if reach > 0 else most) + reach, reach > 0).text}, {reach}", stop.dtype)
 
     def _at_least(self, x: V, end: int, least: bool = True) -> V:
-        """The larger (if not `least`, the smaller) of an integer and a number."""
+        """``max(x, end)``, or ``min(x, end)`` if not `least`."""
         t, name = x.dtype.llvm, ("u" if x.dtype.kind == "uint" else "s") + ("max" if least else "min")
         return self.ins(f"call {t} @llvm.{name}.{t}({t} {x.text}, {t} {end})", x.dtype)
 
     def _over_scopes(self, node: For) -> bool:
-        """A loop whose trips are scopes of different threads, one after the other, is one scope in all of them."""
+        """Emit ``for i in range(a, b)`` around nothing but the scope of warpgroup, warp or thread i as one branch, in which i is the thread's
+        own id: different threads run the trips, so they run side by side. False, without effect, for any other loop."""
         (*before, scope), start, stop = node.body.nodes or (None,), node.start, node.stop
         if not (isinstance(scope, Scope) and scope.first is node.index and scope.count == 1 and not before and not node.carried
                 and isinstance(start, Const) and isinstance(stop, Const) and isinstance(node.step, Const) and node.step.value == 1):
@@ -122,13 +128,13 @@ class StructureMixin:
         return True
 
     def _unrolled(self, node: For, carried: list) -> list:
-        """Every trip written out: the bounds are constants."""
+        """Emit every trip; the bounds are constants."""
         for i in range(node.start.value, node.stop.value, node.step.value):
             carried = self._trip(node, self.const(i, node.index.type.dtype), carried)
         return carried
 
     def _trip(self, node: For, index: V, carried: list) -> list:
-        """One copy of the body; returns the carried values after it."""
+        """Emit one copy of the body; returns the carried values after it."""
         self.values[node.index] = index
         for carry, value in zip(node.carried, carried):
             self.values[carry.inner] = value
@@ -137,12 +143,15 @@ class StructureMixin:
         return self.handed(node.body.yields, [c.inner for c in node.carried])
 
     def _loop(self, node: For, start: V, stop: V, carried: list, copies: int) -> tuple[V, list]:
-        """A loop of `copies` bodies a trip; returns the index and the carried values after it.
+        """Emit a loop with `copies` bodies per trip; returns the index and the carried values after it.
 
-        Where the index may leave the range of its dtype behind the last trip, and so be below the stop again: one that is not negative is
-        compared as an unsigned number; any other with what it wraps to, and the first trip is asked for apart. ptxas writes out several trips
-        of such loops, as of others, and of none that ask whether the index, before it grows, is far enough from the stop. Four trips of a
-        large step are farther than its dtype reaches: ptxas 13.0 compares what has wrapped then, and such a loop may not end.
+        The index may overflow its dtype after the last trip and compare below the stop again. If it is never negative, the comparison is
+        unsigned instead. Otherwise the test at the loop's end is ``index != end``, where `end` is the value that the index wraps to, and a
+        separate test decides whether there is a first trip. ptxas unrolls loops of these forms as it does others, but not loops that test the
+        distance to the stop before the increment.
+
+        Loops with large steps are not to be unrolled: ptxas 13.0 unrolls by 4, and if four steps exceed the dtype's range, it compares wrapped
+        values, so that the loop may not end.
         """
         head, body, done = self.label("for"), self.label("body"), self.label("done")
         dtype, step = node.index.type.dtype, node.step.value
@@ -174,8 +183,8 @@ class StructureMixin:
         return index, inner
 
     def _strided(self, node: For, start: V, stop: V, carried: list) -> list:
-        """A loop whose step is known at run time, and above 0. Its trips are not counted, since that takes a division, before which nothing of
-        the first trip would begin: there is another one where the stop is farther away than a step."""
+        """Emit a loop whose step is a run-time value above 0. There is another trip if ``stop - index > step``, which cannot overflow. Counting
+        the trips would take a division, which would delay the first one."""
         head, body, done, dtype = self.label("for"), self.label("body"), self.label("done"), node.index.type.dtype
         icmp = lambda how, x, y: self.ins(f"icmp {how} {dtype.llvm} {x.text}, {y.text}", bool_)
         step = self.operand(node.step)
@@ -197,7 +206,7 @@ class StructureMixin:
         return inner
 
     def _behind(self, start: V, stop: V, step: int) -> V:
-        """What the index is behind the last trip of a loop that has one, in the arithmetic of its dtype."""
+        """The index after the last trip, of a loop with at least one trip; it wraps around in its dtype."""
         t, dtype, (low, high) = stop.dtype.llvm, stop.dtype, (start, stop) if step > 0 else (stop, start)
         distance = self.ins(f"sub {t} {high.text}, {low.text}", dtype)
         last = self.ins(f"sub {t} {distance.text}, 1", dtype)
@@ -246,7 +255,7 @@ class StructureMixin:
             self.values[result] = value
 
     def _joined(self, a, one: str, b, two: str):
-        """What came as `a` from block `one` or as `b` from `two`."""
+        """The phi of `a` from block `one` and `b` from block `two`."""
         if isinstance(a, Pins):
             return a
         if isinstance(a, list):
@@ -270,7 +279,7 @@ class StructureMixin:
             self.start(done)
 
     def _inside(self, node: Scope, first) -> None:
-        """What the threads of a scope do."""
+        """Emit the body of a scope."""
         elected = node.kind == "elect"
         inner = ExecScope("thread" if elected else node.kind, node.threads, first if first is not None else 0, elected=elected, parent=self.scope)
         outer, self.scope, self.partial = (self.scope, self.partial), inner, False
@@ -280,7 +289,7 @@ class StructureMixin:
         self.scope, self.partial = outer
 
     def _within(self, kind: str, first, count: int, size: int) -> V | None:
-        """Whether the thread is in `count` warpgroups, warps or threads from `first`; None if the scope is all of it."""
+        """Whether the thread is in the `count` warpgroups, warps or threads from `first`; None if that is the whole current scope."""
         if size == self.threads and kind != "thread" and not isinstance(first, Value):
             return None
         ident = {"warpgroup": self.warpgroup_id, "warp": self.warp_id, "thread": self.absolute_thread}[kind]()
@@ -288,7 +297,7 @@ class StructureMixin:
         return (ident - first).below(count) if count > 1 else ident.equals(first)
 
     def _elect(self) -> V:
-        """One thread of the scope: in its first warp, the lane that ``elect.sync`` names (lane 0 before sm_90)."""
+        """Whether this is the elected thread of the scope: in its first warp, the lane that ``elect.sync`` elects (lane 0 before sm_90)."""
         if self.architecture < 90:
             return self.as_value(self.thread_id(), int32).equals(0)
         lane = self.asm(f"{{ .reg .b32 r; elect.sync r|$0, {self.scope_lanes()}; }}", [bool_], convergent=True)[0]
@@ -297,6 +306,6 @@ class StructureMixin:
         return self.all_of([self.as_value(self.scope_warp(), int32).equals(0), lane])
 
     def set_registers(self, count: int) -> None:
-        """``setmaxnreg``: more registers than the launch gave, or fewer (PTX ISA; sm_90a and later)."""
+        """``setmaxnreg``: raise or lower the thread's registers from the number at launch (PTX ISA; sm_90a and later)."""
         word = "inc" if count > self.graph.launch.registers else "dec"
         self.asm(f"setmaxnreg.{word}.sync.aligned.u32 {count};", convergent=True)

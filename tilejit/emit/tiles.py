@@ -1,4 +1,4 @@
-"""Where a thread's registers stand in a tile, and the scratch memory through which tiles change layout."""
+"""Coordinates of a thread's registers in a tile, and the scratch memory through which tiles change layout."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from .value import V
 
 
 class TileMixin:
-    """The part of the emitter that knows where a tile's elements are."""
+    """The part of the emitter for register tiles: `t.layout` maps elements of `t.domain` (the padded shape) to lane, warp and register."""
 
     def registers(self, t: Tile) -> int:
-        """How many registers a thread holds of the tile."""
+        """The number of the tile's elements that a thread holds."""
         return len(register_table(t.layout, t.domain))
 
     def register_coordinates(self, t: Tile, reg: int) -> tuple[int, ...]:
-        """The constant part of register `reg`'s coordinates; `thread_coordinate` is the rest."""
+        """The part of register `reg`'s coordinates that is the same in all threads; `thread_coordinate` is the rest."""
         return register_table(t.layout, t.domain)[reg]
 
     def register_at(self, t: Tile, at: tuple[int, ...]) -> int:
-        """The register whose constant coordinates are `at`."""
+        """The register whose `register_coordinates` are `at`."""
         key = ("register_at", t.layout, t.domain)
         if key not in self.tables:
             self.tables[key] = {c: r for r, c in enumerate(register_table(t.layout, t.domain))}
         return self.tables[key][at]
 
     def thread_coordinate(self, t: Tile, dim: int):
-        """The part of the coordinate along `dim` that the calling thread's lane and warp decide (an int if none)."""
+        """The part of the coordinate along `dim` that depends on the thread's lane and warp (an int if it does not)."""
         key = ("thread", t.layout, t.domain, dim, self.scope_key())
         return self.cached(key, lambda: self._thread_coordinate(dimension_shards(t.layout, t.domain)[dim]))
 
@@ -37,7 +37,7 @@ class TileMixin:
         total, warps = 0, max(1, self.threads // 32)
         lanes = next((s for s in shards if s[:3] == (32, 1, "laneid")), None)
         whole = lanes and (warps, 1, "warpid", 32 * lanes[3])
-        if warps > 1 and whole in shards:  # consecutive lanes, then consecutive warps: the thread's number
+        if warps > 1 and whole in shards:  # consecutive lanes, then consecutive warps: one multiplication of the thread's id
             shards = [s for s in shards if s not in (lanes, whole)]
             total = self.thread_id() * lanes[3]
         for extent, stride, axis, weight in shards:
@@ -47,23 +47,23 @@ class TileMixin:
         return total
 
     def warp_coordinate(self, t: Tile, dim: int):
-        """The part of the coordinate along `dim` that the calling thread's warp decides (an int if none)."""
+        """The part of the coordinate along `dim` that depends on the thread's warp (an int if it does not)."""
         shards = [s for s in dimension_shards(t.layout, t.domain)[dim] if s[2] == "warpid"]
         return self.cached(("warp", t.layout, t.domain, dim, self.scope_key()), lambda: self._thread_coordinate(shards))
 
     def _axis(self, axis: str, extent: int, stride: int):
-        """``(value on the axis / stride) mod extent`` of the calling thread."""
+        """``(id // stride) % extent`` of the thread's id on the axis, "laneid" or "warpid"."""
         size = 32 if axis == "laneid" else max(1, self.threads // 32)
         value = self.lane_id() if axis == "laneid" else self.thread_warp()
         value = value // stride if stride > 1 else value
         return value % extent if stride * extent < size else value
 
     def coordinates(self, t: Tile, reg: int) -> tuple:
-        """The logical coordinates of register `reg` of the calling thread."""
+        """The coordinates in the tile of the thread's register `reg`."""
         return tuple(self.thread_coordinate(t, d) + c for d, c in enumerate(self.register_coordinates(t, reg)))
 
     def first_replica(self, t: Tile) -> V | None:
-        """Whether the thread holds the first of the tile's replicas; None when each element has one owner."""
+        """Whether the thread holds the first replica of its elements; None if only one thread holds each element."""
         tests = []
         for extent, stride, axis in t.layout.replicas:
             if extent > 1 and axis != "reg":
@@ -71,7 +71,7 @@ class TileMixin:
         return self.all_of(tests)
 
     def ghost(self, t: Tile, reg: int) -> V | None:
-        """Whether register `reg` is an element of the tile, not of its padding; None when it surely is."""
+        """Whether register `reg` is an element of the tile rather than padding; None if that is known."""
         tests = []
         at = self.register_coordinates(t, reg)
         for d, (extent, padded) in enumerate(zip(t.shape, t.domain)):
@@ -82,8 +82,8 @@ class TileMixin:
     # -- scratch ---------------------------------------------------------------------------------------------------
 
     def scratch_store(self, call, values: list[V], t: Tile, pitch: int | None = None) -> None:
-        """Every thread writes its elements of the tile to the call's scratch, in row-major order of the shape; rows are `pitch`
-        elements apart, or side by side."""
+        """All threads write their elements of the tile to the call's scratch, row-major, with rows `pitch` elements apart (contiguous if
+        None). Ends with a barrier of the scope."""
         self.begin_scratch(call)
         for word in self._words(t, self._in_a_word(t, pitch)):
             parts = [p for p in (self.first_replica(t), self.ghost(t, word[0])) if p is not None]
@@ -92,7 +92,8 @@ class TileMixin:
         self.sync()
 
     def scratch_load(self, call, t: Tile, shape: tuple[int, ...], place=None, pitch: int | None = None) -> list[V]:
-        """Every thread reads its elements of the result; `place` maps coordinates of the result to those of `shape`, where they are others."""
+        """All threads read their elements of tile `t` from the call's scratch, which holds a tile of `shape`. `place` maps coordinates in `t` to
+        coordinates in `shape`, if they differ."""
         zero = self.const(False if t.dtype == bool_ else 0, t.dtype)
         found: dict[int, V] = {}
         for word in self._words(t, self._in_a_word(t, pitch) if place is None else 1):
@@ -102,7 +103,7 @@ class TileMixin:
         return [found[r] for r in range(self.registers(t))]
 
     def _in_a_word(self, t: Tile, pitch: int | None) -> int:
-        """How many elements that a thread has side by side in a row lie in one word of scratch."""
+        """How many consecutive elements of a row, held by one thread, fit in one word of scratch."""
         if any(str(axis) == "reg" for _, _, axis in t.layout.replicas):
             return 1
         beside = 1
@@ -113,7 +114,7 @@ class TileMixin:
         return gcd(beside, max(1, 4 // t.dtype.nbytes), t.shape[-1], pitch or t.shape[-1])
 
     def _words(self, t: Tile, count: int) -> list[tuple[int, ...]]:
-        """The registers, by `count` whose elements are side by side in a row, from a multiple of `count` on."""
+        """The registers in groups of `count` whose elements are consecutive in a row, from a column that is a multiple of `count`."""
         table = register_table(t.layout, t.domain)
         if count == 1:
             return [(r,) for r in range(len(table))]

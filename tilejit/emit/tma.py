@@ -1,4 +1,4 @@
-"""Tensor maps as kernel parameters, and the copies that read them. PTX ISA, ``cp.async.bulk.tensor``."""
+"""Emits tensor maps as kernel parameters, and the bulk tensor copies that read them. PTX ISA, ``cp.async.bulk.tensor``."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ class TmaMixin:
     """The part of the emitter that issues bulk tensor copies. A place is (address, constant byte offset) in shared memory."""
 
     def tensor_map(self, tensor_map) -> V:
-        """The address of a map: a parameter that stays where the launch put it (``grid_constant``), one for equal maps; or
-        that of one which the kernel names."""
+        """The generic address of a tensor map: a kernel parameter (``grid_constant``), which equal maps share, or a map by name."""
         if isinstance(tensor_map, EMap):
             return self.map_address(tensor_map)
         parameter, n = self.map_parameter(tensor_map)
         return self.entry(("map", n), lambda: self.ins(f"ptrtoint ptr {parameter.text} to i64", int64))
 
     def map_parameter(self, tensor_map) -> tuple[V, int]:
-        """A map as a parameter, and which of the launch's it is."""
+        """The kernel parameter that holds a map, and its index among the launch's maps."""
         recipe = tensor_map.recipe()
         if recipe not in self.maps:
             self.maps.append(recipe)
@@ -29,7 +28,7 @@ class TmaMixin:
         return self.param(("map", n), int64), n
 
     def prefetch_tensor_map(self, tensor_map) -> None:
-        """At the kernel's entry, thread 0 has a map fetched to where the copies look for it."""
+        """At the kernel's entry, thread 0 prefetches a map to the cache from which copies read it."""
         address = self.tensor_map(tensor_map)
         thread = self.absolute_thread()
         text = "{ .reg .pred p; setp.eq.u32 p, $1, 0; @p prefetch.tensormap [$0]; }"
@@ -37,9 +36,9 @@ class TmaMixin:
 
     def tma_load(self, tensor_map, coordinates: list, place: tuple[V, int], barrier: EBarrier, *, mode: str = "", offsets=(),
                  mask=None, cta_group: int | None = None, space: str = "shared::cluster", policy=None) -> None:
-        """Global to shared: the box's bytes complete on the barrier, or with a `mask` of ranks on that of each of those CTAs.
+        """Global to shared memory. The box's bytes complete on the barrier; with a `mask` of ranks (multicast), on that of each of those CTAs.
 
-        `mode` is the load mode ("" for tiles), `offsets` are those of im2col modes.
+        `mode` is the load mode ("" for tiles), `offsets` are the im2col offsets.
         """
         inputs, at = self._coordinates([place[0], barrier.address, self.tensor_map(tensor_map)], coordinates)
         text = f"cp.async.bulk.tensor.{tensor_map.rank}d.{space}.global{mode}.{BYTES}"
@@ -52,20 +51,20 @@ class TmaMixin:
 
     def tma_store(self, tensor_map, coordinates: list, place: tuple[V, int], *, mode: str = ".tile", reduce: str | None = None,
                   policy=None) -> None:
-        """Shared to global, or a reduction there: part of the thread's current bulk group."""
+        """Shared to global memory, or a reduction there, as part of the thread's current bulk group."""
         inputs, at = self._coordinates([place[0], self.tensor_map(tensor_map)], coordinates)
         head = f"cp{'.reduce' if reduce else ''}.async.bulk.tensor.{tensor_map.rank}d.global.shared::cta{f'.{reduce}' if reduce else ''}"
         self._hinted(f"{head}{mode}.bulk_group{_hint(policy)} [$1, {at}], {_place(0, place[1])}", inputs, policy)
 
     def tma_prefetch(self, tensor_map, coordinates: list, *, mode: str = ".tile", offsets=(), policy=None) -> None:
-        """Fetch a box to L2."""
+        """Prefetch a box to L2."""
         inputs, at = self._coordinates([self.tensor_map(tensor_map)], coordinates)
         text = f"cp.async.bulk.prefetch.tensor.{tensor_map.rank}d.L2.global{mode}{_hint(policy)} [$0, {at}]"
         self._hinted(*self._offsets(text, inputs, offsets), policy)
 
     def _coordinates(self, inputs: list[V], coordinates: list) -> tuple[list[V], str]:
-        """The inputs with the coordinates behind them, and the coordinates' text; 32-bit, since a map's are. Those of 64 bits that
-        do not fit lie outside of every map, and so do the least and the largest of 32."""
+        """The inputs with the coordinates appended, and the coordinates' text. Coordinates have 32 bits; 64-bit ones saturate, which
+        keeps those that do not fit out of every map's bounds."""
         names = [f"${len(inputs) + i}" for i in range(len(coordinates))]
 
         def limited(c):
@@ -76,7 +75,7 @@ class TmaMixin:
         return [*inputs, *map(limited, coordinates)], "{" + ", ".join(names) + "}"
 
     def _offsets(self, text: str, inputs: list[V], offsets) -> tuple[str, list[V]]:
-        """The offsets of an im2col mode behind the other operands; 16-bit each."""
+        """Append the offsets of an im2col mode, of 16 bits each, to an instruction's text and inputs."""
         if not offsets:
             return text, inputs
         names = ", ".join(f"${len(inputs) + i}" for i in range(len(offsets)))

@@ -1,4 +1,4 @@
-"""Tensor memory in emitted code: allocations and addresses. PTX ISA, "Tensor Memory Allocation and Management Instructions"."""
+"""Emits tensor memory: allocations and addresses. PTX ISA, "Tensor Memory Allocation and Management Instructions"."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ GROUP = ".cta_group::{}.sync.aligned"
 
 
 class TensorMemoryMixin:
-    """The part of the emitter that knows tensor memory. An address has the lane in its upper half and the column, of 32
-    bits, in its lower one."""
+    """The part of the emitter for tensor memory. An address has the lane in its upper 16 bits, and in its lower 16 the column (columns
+    are 32 bits wide)."""
 
     def init_tensor_memory(self) -> None:
-        """At the kernel's entry: the first warp allocates and publishes the addresses, and everybody reads them."""
+        """At the kernel's entry, the first warp allocates, which writes the addresses to shared memory, and after a barrier all threads read
+        them."""
         made = leaders(self.graph)
         self.tensor_addresses: dict[Value, V] = {}
         if not made:
@@ -36,16 +37,16 @@ class TensorMemoryMixin:
             self.tensor_addresses[value] = self.asm(f"ld.shared.b32 $0, [$1 + {self.graph.shared[value]}];", [int32], [base])[0]
 
     def _left(self) -> list[Value]:
-        """The allocations that the kernel does not deallocate itself."""
+        """The allocations that the kernel's own code does not deallocate."""
         return [value for value, place in leaders(self.graph) if not place.freed]
 
     def leave_tensor_memory(self) -> None:
-        """At the kernel's end, before its threads meet."""
+        """At the kernel's end, the fence before the barrier after which tensor memory is deallocated."""
         if self._left():
             self.tcgen05_fence("before_thread_sync")
 
     def free_tensor_memory(self) -> None:
-        """At the kernel's end, after the cluster's barrier if there is one."""
+        """At the kernel's end, deallocate what is left: after the cluster's barrier, or without a cluster after one of the CTA."""
         left = self._left()
         if left and not self.graph.launch.cluster:
             self.asm("bar.sync 0;", convergent=True)
@@ -53,7 +54,7 @@ class TensorMemoryMixin:
             self.deallocate(value)
 
     def deallocate(self, value: Value) -> None:
-        """``tcgen05.dealloc`` of a buffer's allocation, by the first warp."""
+        """``tcgen05.dealloc`` of the allocation that holds a buffer, by the first warp."""
         place = self.graph.tensor_memory[value]
         address = self.tensor_addresses[place.leader]
         self._by_first_warp(lambda: self.asm(f"tcgen05.dealloc{GROUP.format(place.cta_group)}.b32 $0, {place.columns};", [], [address],
@@ -69,14 +70,14 @@ class TensorMemoryMixin:
         self.start(done)
 
     def narrowed(self, word: V, dtype) -> V:
-        """The element of less than 32 bits in the lower part of a register."""
+        """The element of fewer than 32 bits in the low bits of a register."""
         bits = self.ins(f"trunc i32 {word.text} to i{dtype.bits}", dtype)
         if dtype.llvm == f"i{dtype.bits}":
             return bits
         return self.ins(f"bitcast i{dtype.bits} {bits.text} to {dtype.llvm}", dtype)
 
     def widened_bits(self, value: V) -> V:
-        """An element of less than 32 bits as a register, zero above it."""
+        """An element of fewer than 32 bits, zero-extended to a register."""
         n = value.dtype.bits
         text = value.text if value.dtype.llvm == f"i{n}" else self.ins(f"bitcast {value.typed} to i{n}", int32).text
         return self.ins(f"zext i{n} {text} to i32", int32)
@@ -90,7 +91,7 @@ class TensorMemoryMixin:
         return EBuffer(value.type, self.tensor_addresses[place.leader], value.type.shape, offset=place.column)
 
     def tensor_address(self, region) -> V:
-        """The address of a region's first element; its column begins a word of 32 bits."""
+        """The address of a region's first element, which must begin a 32-bit column."""
         buffer, dtype = region.buffer, region.buffer.type.dtype
         at = buffer.type.layout.apply(*region.starts, shape=buffer.type.shape)
         lane = at.get("TLane", 0)

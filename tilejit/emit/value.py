@@ -1,16 +1,16 @@
-"""One emitted value of a thread: LLVM text with a dtype. Integers compute, so that index arithmetic runs on them."""
+"""Emitted values: LLVM operand text with a dtype. Python operators on integers emit instructions, so index arithmetic runs on them."""
 
 from __future__ import annotations
 
 from ..dtypes import DType, bool_, int32, int64
 
 
-ZEROS = frozenset(("0", "0xH0000", "0xR0000"))  # as constants of 8 and 16 bits are written
+ZEROS = frozenset(("0", "0xH0000", "0xR0000"))  # the spellings of zero of 8 and 16 bits
 
 
 class V:
-    """An LLVM value. Integer arithmetic folds constants; ``//`` and ``%`` are unsigned, as indices are. `half_of` is the word of
-    which a 16-bit value is the upper half, where that is known."""
+    """An LLVM value of the thread. Arithmetic with neutral and absorbing ints folds; ``//`` and ``%`` are unsigned, since indices are.
+    `half_of` is the 32-bit word whose upper half is this 16-bit value, if there is one."""
 
     __slots__ = ("e", "text", "dtype", "half_of")
 
@@ -25,11 +25,11 @@ class V:
         return f"{self.dtype.llvm} {self.text}"
 
     def renamed(self, dtype: DType) -> "V":
-        """The same bits as another dtype of the same registers."""
+        """The same register with another dtype of the same LLVM type."""
         return V(self.e, self.text, dtype)
 
     def _with(self, other) -> tuple[str, str, DType]:
-        """Both texts at the wider of the two widths."""
+        """Both operands' texts, extended to the wider of the two types, and that type."""
         if isinstance(other, int):
             dtype = self.dtype if -2**31 <= other < 2**31 else int64
             return self.e.widened(self, dtype).text, str(other), dtype
@@ -97,8 +97,8 @@ class V:
 
 
 class Word:
-    """A register that holds `per` elements side by side. Each is taken out where the word is made, if something asks for it: most words go
-    from a load, a conversion or a loop on to what takes words again."""
+    """A register that holds `per` elements side by side. Instructions that extract an element are inserted at the word's definition, and only
+    for elements used on their own: most words go from a load, a conversion or a loop straight to something that takes whole words."""
 
     __slots__ = ("value", "storage", "per", "lines", "place", "mark", "vector")
 
@@ -109,11 +109,11 @@ class Word:
         e.lines.append("")
 
     def parts(self, dtype: DType) -> list[V]:
-        """The elements, the first lowest."""
+        """The elements, from the lowest bits up."""
         return [Part(self, i, dtype) for i in range(self.per)]
 
     def taken_out(self, index: int) -> str:
-        """The name of an element that is needed by itself."""
+        """The SSA name of an element; inserts its extraction."""
         kind = f"<{self.per} x {self.storage}>"
         if not self.vector:
             self.vector = self.value.e.name()
@@ -124,7 +124,7 @@ class Word:
 
 
 class Part(V):
-    """One element of a word."""
+    """One element of a `Word`, extracted when its text is first needed."""
 
     __slots__ = ("word", "index", "_text")
 
@@ -143,7 +143,8 @@ class Part(V):
 
 
 def whole(values: list[V], unit: DType) -> V | None:
-    """The word of dtype `unit` that has all of these elements, in its order, and no others: one that they are taken out of, or zero."""
+    """The word of dtype `unit` that consists of exactly these elements in this order, if there is one: the `Word` that they are the parts of, or
+    0 if all are zero."""
     if not any(isinstance(v, Part) for v in values):
         return V(values[0].e, "0", unit) if unit.kind == "int" and all(v.text in ZEROS for v in values) else None
     word = values[0].word if isinstance(values[0], Part) else None

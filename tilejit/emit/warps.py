@@ -1,4 +1,4 @@
-"""What the lanes of a warp exchange in emitted code: shuffles of any dtype, reductions and votes of one instruction."""
+"""Emits exchanges among the lanes of a warp: shuffles of any dtype, and reductions and votes of one instruction."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from .value import V
 
 
 class WarpMixin:
-    """The part of the emitter that crosses lanes. PTX ISA, "shfl.sync", "redux.sync", "vote.sync"."""
+    """The part of the emitter for warp-level instructions. PTX ISA, "shfl.sync", "redux.sync", "vote.sync"."""
 
     def members(self) -> V:
-        """The mask of the lanes that run the current scope: all of them, unless the scope is a part of a warp. Where threads stand
-        alone, it is those that came here together."""
+        """The member mask of the current scope: all lanes, unless the scope is part of a warp. In a scope of one thread, it is the lanes
+        that are active together here (``activemask``)."""
         if self.threads > 1:
             return self.const(self.scope_lanes(), int32)
         return self.cached(("members", self.scope_key()), lambda: self.ins("call i32 @llvm.nvvm.activemask()", int32))
 
     def shuffle(self, kind: str, value: V, operand) -> V:
-        """`value` of another lane: `kind` is 'idx' (of lane `operand`), 'bfly' (of the own lane xor `operand`), 'up' or
-        'down' (of the lane `operand` below or above). A lane outside the warp gives the thread's own value."""
+        """The value that another lane has. `kind` selects the lane: 'idx' (lane `operand`), 'bfly' (own lane ^ `operand`), 'up' or
+        'down' (own lane - or + `operand`). For a lane outside the warp, the result is the thread's own value."""
         operand = self.as_value(operand, int32)
         if value.dtype.bits == 64:
             return self._shuffle_wide(kind, value, operand)
@@ -44,7 +44,7 @@ class WarpMixin:
         return self.ins(f"bitcast i64 {both.text} to {value.dtype.llvm}", value.dtype)
 
     def _as_word(self, value: V) -> V:
-        """A value of at most 32 bits in the low bits of an i32."""
+        """A value of at most 32 bits as an i32, zero-extended."""
         dtype = value.dtype
         if dtype.llvm == "i32":
             return value
@@ -63,8 +63,8 @@ class WarpMixin:
         return self.ins(f"trunc i32 {word.text} to {dtype.llvm}", dtype)
 
     def redux(self, word: str, value: V) -> V:
-        """One value of the whole warp: 'add', 'min', 'max', 'and', 'or' or 'xor' of integers of at most 32 bits, 'min' or
-        'max' of float32 with NaN (sm_100a and sm_103a), 'and' or 'or' of bools."""
+        """A reduction across the whole warp by one instruction: 'add', 'min', 'max', 'and', 'or' or 'xor' of integers of at most 32
+        bits, 'min' or 'max' of float32 that propagate NaN (sm_100a and sm_103a), 'and' or 'or' of bools."""
         dtype = value.dtype
         if dtype == bool_:
             return self.ins(f"call i1 @llvm.nvvm.vote.{'any' if word == 'or' else 'all'}.sync(i32 -1, i1 {value.text})", bool_)
@@ -75,12 +75,12 @@ class WarpMixin:
         return self._from_word(self.ins(f"call i32 @llvm.nvvm.redux.sync.{name}(i32 {wide.text}, i32 -1)", int32), dtype)
 
     def digit(self, axis: str, extent: int, stride: int):
-        """The thread's digit ``(id // stride) % extent`` on the axis 'laneid' or 'warpid' (of the scope)."""
+        """The digit ``(id // stride) % extent`` of the thread's id on the axis 'laneid', or 'warpid' (within the scope)."""
         return 0 if extent == 1 else self.cached(("digit", axis, extent, stride, self.scope_key()),
                                                  lambda: self._axis(axis, extent, stride))
 
     def as_test(self, digit) -> V | None:
-        """Whether a digit is 0; None where it always is."""
+        """Whether a digit is 0; None if it always is."""
         return None if isinstance(digit, int) else digit.equals(0)
 
     def not_below(self, digit: V, n: int) -> V:
@@ -88,5 +88,5 @@ class WarpMixin:
         return self.ins(f"icmp uge {digit.typed}, {n}", bool_)
 
     def packed(self, values: list[V]) -> list[V]:
-        """16-bit values in pairs, the first of each in the low half of an i32."""
+        """16-bit values packed in pairs, the first of each in the low half of an i32."""
         return [self._pack(values[i:i + 2], values[0].dtype.llvm, int32) for i in range(0, len(values), 2)]

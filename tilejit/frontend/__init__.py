@@ -3,7 +3,7 @@
 from .captures import Capture
 from .source import Param, Source, constexpr
 
-LATE = ("Built", "ParamSpec", "build")  # loaded when something is compiled: a process that finds its kernels does not
+LATE = ("Built", "ParamSpec", "build")  # loaded only to compile: a process that finds its kernels in the cache does not need them
 
 
 def __getattr__(name: str):

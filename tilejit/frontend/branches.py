@@ -1,4 +1,4 @@
-"""Conditions: the branch that is known while compiling, or an If node whose results are the names that differ."""
+"""Conditions: a branch that is chosen at compile time, or an If node whose results are the names that differ between its branches."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from .scopes import ScopeSpec, absent, describe_scope, meant_by, misfit
 from .scoping import run_scope
 from .walker import Branch, Walker, expression, is_callable_of_the_language, runtime, statement, where
 
-CHOSEN = "value of the expression"  # the name under which branches hand over an expression's value
+CHOSEN = "value of the expression"  # the name that holds an expression's value at the ends of its branches
 
 
 def truth(w: Walker, x: Any) -> bool | Value:
-    """A condition: a Python bool if it is known while compiling, else a scalar of the graph."""
+    """`x` as a condition: a Python bool if it is known at compile time, else a bool scalar of the graph."""
     if isinstance(x, joins.Const):
         x = x.value
     if not is_runtime(x):
@@ -41,7 +41,7 @@ def truth(w: Walker, x: Any) -> bool | Value:
 
 
 def _refuse_as_condition(w: Walker, x: Any) -> None:
-    """Raise for objects that would always count as true."""
+    """CompilationError for objects of the language that Python would always take for true."""
     if isinstance(x, ScopeSpec):
         raise w.error(f"an execution scope is no condition; write `with tile.{x}:`")
     if is_callable_of_the_language(x):
@@ -54,7 +54,8 @@ def _refuse_as_condition(w: Walker, x: Any) -> None:
 
 @statement(ast.If)
 def if_(w: Walker, node: ast.If, rest: list[ast.stmt]) -> bool:
-    """An `if` statement. Returns whether `rest`, the statements after it, was walked too."""
+    """An `if` statement. Returns whether `rest`, the statements after it, was walked too, as part of a branch: that is done if a branch leaves the
+    function or loop."""
     test = truth(w, judged(w, node.test))
     if isinstance(test, bool):
         taken = node.body if test else node.orelse
@@ -73,7 +74,8 @@ def if_(w: Walker, node: ast.If, rest: list[ast.stmt]) -> bool:
 
 
 def _scopes_meant(w: Walker, node: ast.If, test: Value) -> list[tuple[ast.If, ScopeSpec]]:
-    """The scopes that ``if tile.warp_id() == a: ... elif tile.warp_id() == b: ...`` means; none for other conditions."""
+    """The scopes to which ``if tile.warp_id() == a: ... elif tile.warp_id() == b: ...`` is equivalent, each with its If; [] for other
+    conditions."""
     found: list[tuple[ast.If, ScopeSpec]] = []
     while True:
         spec = meant_by(w.g, test)
@@ -90,7 +92,7 @@ def _scopes_meant(w: Walker, node: ast.If, test: Value) -> list[tuple[ast.If, Sc
             return []
         node = node.orelse[0]
         brought: list[Any] = []
-        w.collect(lambda: brought.append(judged(w, node.test)))  # only looked at: the scopes need no condition
+        w.collect(lambda: brought.append(judged(w, node.test)))  # walked only to be inspected: scopes need no condition
         test = brought[0]
 
 
@@ -107,7 +109,7 @@ def _run_time_if(w: Walker, node: ast.If, test: Value, rest: list[ast.stmt]) -> 
 
 
 def either(w: Walker, test: Operand, then_body: Callable[[], None], else_body: Callable[[], None]) -> None:
-    """An If node whose branches are walked by two functions."""
+    """Append an If node whose branches are what the two functions walk."""
     with w.partial_on(test):
         then, orelse = w.collect(then_body), w.collect(else_body)
     join_branches(w, test, then, orelse)
@@ -138,7 +140,7 @@ def join_branches(w: Walker, test: Value, then: Branch, orelse: Branch) -> None:
 
 
 def _join_name(w: Walker, name: Any, a: Entry | None, b: Entry | None, test: Value) -> tuple[joins.Join, Any, Any]:
-    """How a name is joined, and what each branch brings for it."""
+    """How the values that a name has after two branches become one: the join, and the two values."""
     lacks = [e is None or isinstance(e.value, Undefined) for e in (a, b)]
     if is_cell(name):
         initial = w.g.cells.initial[name[1]]
@@ -156,7 +158,7 @@ def _join_name(w: Walker, name: Any, a: Entry | None, b: Entry | None, test: Val
 
 
 def _why_lacking(a: Entry | None, b: Entry | None) -> str:
-    """Why a name that one branch lacks holds nothing."""
+    """Why a name that is not defined after both branches is undefined after them."""
     for entry in (a, b):
         if entry is not None and isinstance(entry.value, Undefined):
             return entry.value.why
@@ -164,7 +166,8 @@ def _why_lacking(a: Entry | None, b: Entry | None) -> str:
 
 
 def _one_sided(w: Walker, a: Entry | None, b: Entry | None, first_lacks: bool, test: Value):
-    """A function's result that one branch has returned already; the other's threads replace it later."""
+    """The join of a function's result that only one branch has returned so far. The other's value is a filler, which a later return
+    replaces."""
     value = (b if first_lacks else a).value
     plan = joins.pending(value)
     if isinstance(plan, Clash):
@@ -192,7 +195,7 @@ def _home(w: Walker, a: Entry | None, b: Entry | None):
 
 
 def graph_name(name: Any) -> str:
-    """A value's name in the graph."""
+    """The name in the graph of the value of a name or cell."""
     if is_cell(name):
         key = name[1]
         return str(key[0] if isinstance(key, tuple) else key)
@@ -203,7 +206,7 @@ def graph_name(name: Any) -> str:
 
 @expression(ast.IfExp)
 def conditional(w: Walker, node: ast.IfExp) -> Any:
-    """``a if test else b``: both are computed only where nothing but their value depends on it."""
+    """``a if test else b``: a branch chosen at compile time, or an If node that evaluates one of the two."""
     test = truth(w, judged(w, node.test))
     if isinstance(test, bool):
         return w.value(node.body if test else node.orelse)
@@ -211,7 +214,7 @@ def conditional(w: Walker, node: ast.IfExp) -> Any:
 
 
 def choose(w: Walker, test: Value, then: Callable[[], Any], orelse: Callable[[], Any]) -> Any:
-    """The value that one of two functions brings, by a run-time condition."""
+    """The value of ``then()`` or ``orelse()``, by an If node on `test`."""
     either(w, test, lambda: w.put(CHOSEN, then()), lambda: w.put(CHOSEN, orelse()))
     entry = w.frame.env.pop(CHOSEN)
     if isinstance(entry.value, Undefined):
@@ -221,12 +224,12 @@ def choose(w: Walker, test: Value, then: Callable[[], Any], orelse: Callable[[],
 
 @expression(ast.BoolOp)
 def bool_op(w: Walker, node: ast.BoolOp) -> Any:
-    """``and``, ``or``: the operand that decides. What follows a compile-time operand that decides is not walked."""
+    """``and``, ``or``: the operand that decides, as in Python. After a compile-time operand that decides, the rest is not walked."""
     return _decided(w, node, w.value, True)
 
 
 def judged(w: Walker, node: ast.expr) -> Any:
-    """The value of an expression of which only counts whether it holds."""
+    """The value of an expression that is used only as a condition, so that ``and`` and ``or`` may give a bool."""
     if not isinstance(node, ast.BoolOp):
         return w.value(node)
     with w.place(node):
@@ -248,9 +251,9 @@ def _decided(w: Walker, node: ast.BoolOp, value: Callable[[ast.expr], Any], numb
 
 
 def only_if(w: Walker, word: str, left: Operand, right: Callable[[], Any], numbers: bool = False) -> Any:
-    """``left and right()``, ``left or right()`` of a run-time `left`: what `right` does is done only where `left` does
-    not decide, unless it only computes. With `numbers`, of two numbers it is the one that decides, in their common dtype;
-    else it is a bool."""
+    """``left and right()`` or ``left or right()`` with a run-time `left`. What `right` walks goes into a branch, unless it
+    is pure. With `numbers`, the result of two numbers is the operand that decides, in their common dtype; otherwise it is
+    a bool."""
     value, left = left, _side(w, word, left)
     if isinstance(left, bool):
         return (value if numbers else left) if left == (word == "or") else right()

@@ -1,4 +1,4 @@
-"""Building a kernel's typed graph from its source and what is known of its arguments."""
+"""Builds a kernel's typed graph from its source and the specs of its arguments."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from .walker import Home, Walker
 
 @dataclass(frozen=True)
 class Built:
-    """A kernel's graph, what its author should know, the values of the code around it that were read, what it had
-    printed, the values that are not needed if nothing reads them, and the scans whose end is to be looked after."""
+    """A kernel's graph with the warnings, the captured values, the lines of `static_print`, the values that are removed if nothing reads
+    them (`spare`), and the scans over loads that may be out of bounds, for a warning after the passes (`tails`)."""
 
     graph: Graph
     warnings: tuple
@@ -40,13 +40,13 @@ ParamSpec = tuple  # ("buffer", Buffer), ("scalar", DType, weak) or ("constexpr"
 
 
 def too_deep(loc: Loc) -> CompilationError:
-    """What to say of code at which Python's own limit of nested calls ends the compiler."""
+    """The error for code that exceeds Python's recursion limit in the compiler."""
     return CompilationError("the code nests too deeply to be compiled; split it, or write a loop", loc)
 
 
 def build(source: Source, arguments: Mapping[str, ParamSpec], *, target: str, launch: Launch, facts: Facts) -> Built:
-    """The typed graph of a kernel. `arguments` says of each parameter whether it is a buffer (with its type), a scalar
-    (with its dtype, and whether it is weak) or a compile-time value; parameters left out take their defaults."""
+    """The typed graph of a kernel. `arguments` has a `ParamSpec` for each parameter; parameters left out take their
+    defaults."""
     g = Builder(target, launch, facts)
     home = Home()
     w = Walker(g, Frame(source, {}, home), home)
@@ -71,7 +71,7 @@ def build(source: Source, arguments: Mapping[str, ParamSpec], *, target: str, la
 
 
 def _parameters(w: Walker, source: Source, arguments: Mapping[str, ParamSpec]) -> tuple[Value, ...]:
-    """Let the parameters hold the arguments; the values that are parameters of the graph."""
+    """Bind the parameters to their arguments; returns the values that are parameters of the graph."""
     unknown = [n for n in arguments if n not in {p.name for p in source.params}]
     if unknown:
         raise CompilationError(f"{source.name} has no parameter {unknown[0]!r}", w.g.loc)

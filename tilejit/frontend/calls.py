@@ -1,4 +1,4 @@
-"""Calls: ops and builtins of the language, helpers walked in place, casts, and Python's functions on constants."""
+"""Calls: ops and builtins of the language, helpers (inlined), casts, and Python's functions on constants."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from .source import Source
 from .walker import Walker, expression, runtime, where
 
 
-OF_THE_HOST = "runtime", "plan", "testing", "jit", "tuning"               # the layers of what acts on arrays, devices and kernels
-OF_A_CONDITION = bool, pointwise.where, pointwise.device_assert, pointwise.assume  # of the first argument counts whether it holds
+OF_THE_HOST = "runtime", "plan", "testing", "jit", "tuning"               # layers whose functions cannot be called in kernels
+OF_A_CONDITION = bool, pointwise.where, pointwise.device_assert, pointwise.assume  # functions whose first argument is a condition
 
 
 @expression(ast.Call)
 def call_(w: Walker, node: ast.Call) -> Any:
-    discarded = node is w.discarded  # before the arguments, whose helpers have statements of their own
+    discarded = node is w.discarded  # read before the arguments are walked: helpers in them have expression statements too
     function = w.value(node.func)
     first = [judged(w, n) for n in node.args[:1] if isinstance(n, ast.BoolOp) and any(function is f for f in OF_A_CONDITION)]
     args = (*first, *items(w, node.args[len(first):]))
@@ -47,7 +47,7 @@ def call_(w: Walker, node: ast.Call) -> Any:
 
 
 def call(w: Walker, function: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-    """Call anything a kernel may call, at the builder's place."""
+    """Call anything that a kernel may call, at the builder's source location."""
     if isinstance(function, (Op, Builtin, BoundMethod)):
         return apply(w.g, function, args, kwargs)
     if isinstance(function, InstructionName):
@@ -97,7 +97,7 @@ def cast(w: Walker, dtype: DType, x: Any) -> Any:
 # -- Python's own functions ----------------------------------------------------------------------------------------------
 
 def _python_call(w: Walker, function: Any, args: tuple, kwargs: dict) -> Any:
-    """A function or class of Python, of this package or of a module of constants, on compile-time arguments."""
+    """Call a function or class of Python or of this package on compile-time arguments. CompilationError if a kernel cannot call it."""
     name = getattr(function, "__qualname__", None) or getattr(function, "__name__", None)
     if not callable(function):
         raise w.error(f"{describe(function)} cannot be called")
@@ -126,7 +126,7 @@ def _folded_call(w: Walker, name: str, function: Any, args: tuple, kwargs: dict,
 
 
 def _check_known(w: Walker, name: str, values: tuple, other: str = "") -> None:
-    """CompilationError for a number of run time given to what is computed while compiling; `other` is what to write there."""
+    """CompilationError if one of `values`, the arguments of a compile-time function, is a run-time value; `other` says what to write instead."""
     for x in values:
         if runtime(x):
             raise w.error(f"{name} is computed while compiling, and {describe(x)} is known at run time only{other}")
@@ -135,7 +135,7 @@ def _check_known(w: Walker, name: str, values: tuple, other: str = "") -> None:
 # -- helpers -------------------------------------------------------------------------------------------------------------
 
 def inline(w: Walker, source: Source, args: tuple, kwargs: dict[str, Any]) -> Any:
-    """Walk a helper's body at its call, and bring what it returns."""
+    """Walk a helper's body at its call, in a frame of its own; gives what it returns."""
     caller = w.frame
     if any(frame.source is source or frame.source.tree is source.tree for frame in caller.chain()):
         raise w.error(f"{source.name} calls itself; kernels have no recursion, write a loop")
@@ -163,7 +163,7 @@ def inline(w: Walker, source: Source, args: tuple, kwargs: dict[str, Any]) -> An
 
 
 def run(w: Walker) -> Any:
-    """Walk the body of the frame at hand; what it returns."""
+    """Walk the body of the current frame's function; gives what it returns."""
     for name in EXITS:
         w.put(name, False)
     w.statements(w.frame.source.tree.body)

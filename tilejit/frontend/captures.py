@@ -1,7 +1,7 @@
-"""Values that a kernel takes from the code around it: which are allowed, and what a cache key records of them.
+"""Values that a kernel reads from the code around it (captures): which are allowed, and what a cache key records of them.
 
-In memory a value's token holds helpers, classes and functions as the objects they are, which is cheap to compare and
-exact. What outlives the process is the token's text (`text_of`), where they stand by their source.
+In memory, a value's *token* holds helpers, classes and functions as objects, which is exact and cheap to compare. The
+on-disk cache has the token's text (`text_of`), in which their source represents them.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from .source import MISSING, Source
 
 @dataclass(frozen=True, slots=True)
 class Capture:
-    """A global or closure value that was read while compiling: ``path`` is the name and the attributes after it."""
+    """A value that compiling read from a global or closure: ``path`` is the name, followed by the attributes read from it."""
 
     source: Source
     path: tuple[str, ...]
     token: Any
 
     def meaning(self) -> Any:
-        """What the path means now; MISSING when it means nothing any more."""
+        """The current value of the path; MISSING if it no longer exists."""
         try:
             value = self.source.resolve(self.path[0])
             for name in self.path[1:]:
@@ -42,7 +42,7 @@ class Capture:
         return value
 
     def current(self) -> Any:
-        """The token of what the path means now; None when it means nothing any more."""
+        """The token of the current value of the path; None if it no longer exists."""
         value = self.meaning()
         return None if value is MISSING else token(_python_number(value))
 
@@ -52,26 +52,28 @@ class Capture:
 
     @property
     def may_change(self) -> bool:
-        """Whether a process may give the path another meaning: not what this package's own code reads, nor what belongs to it."""
+        """Whether the value may change within a process. Not if this package's own code reads it, or if it is an op, a builtin, a module or a
+        dtype."""
         return not str(self.source.globals.get("__name__")).startswith("tilejit.") and self.token[0] not in ("Op", "Builtin", "module", "DType")
 
 
 class Watch:
-    """A captured value that calls look after: whether it has `changed` since it was the capture's."""
+    """A captured value that each call checks: whether it has `changed` since it was captured. If the token of the value is fixed, the usual check
+    is one comparison of identity."""
 
     __slots__ = ("capture", "value")
 
     def __init__(self, capture: Capture):
         value = capture.meaning()
         known = value is not MISSING and _is_fixed(value) and token(value) == capture.token
-        self.capture, self.value = capture, value if known else self  # no capture means its watch
+        self.capture, self.value = capture, value if known else self  # `self`: identical to no value, so tokens are compared
 
     def changed(self) -> bool:
         return self.capture.meaning() is not self.value and self.capture.current() != self.capture.token
 
 
 def _is_fixed(x: Any) -> bool:
-    """Whether a value's token is the same for as long as it is the same object."""
+    """Whether the token of a value cannot change during the object's life."""
     if isinstance(x, tuple):
         return all(map(_is_fixed, x))
     plain = x is None or isinstance(x, (bool, int, float, complex, str, DType, Op, Builtin, ModuleType, type, FunctionType))
@@ -92,7 +94,7 @@ def of_tilejit(x: Any) -> bool:
 
 def _python_number(x: Any) -> Any:
     """A NumPy number as Python's; anything else as it is."""
-    if isinstance(x, ModuleType):  # some load themselves at the first look
+    if isinstance(x, ModuleType):  # reading attributes of a lazily loaded module would load it
         return x
     is_scalar = hasattr(x, "item") and hasattr(x, "dtype") and getattr(x, "shape", None) == () and not hasattr(x, "__setitem__")
     return x.item() if is_scalar else x
@@ -101,7 +103,7 @@ def _python_number(x: Any) -> Any:
 # -- tokens ------------------------------------------------------------------------------------------------------------
 
 def token(x: Any) -> Any:
-    """What the cache key records of a captured value: hashable and equal for equal values. None if it cannot be captured."""
+    """What a cache key records of a captured value: hashable, and equal for equal values. None if the value cannot be captured."""
     if isinstance(x, enum.Enum):
         return "member", type(x), x.name
     if isinstance(x, (bool, int, float, complex, str)) or x is None or x is Ellipsis:
@@ -131,7 +133,7 @@ def _record(x: Any, values) -> tuple | None:
 
 
 def sources_in(token: Any, steps: tuple[int, ...] = ()):
-    """(where in the token, source) of every helper that a token holds."""
+    """(path, source) of every helper in a token; the path is a tuple of indices."""
     if isinstance(token, Source):
         yield steps, token
     elif isinstance(token, tuple):
@@ -140,7 +142,7 @@ def sources_in(token: Any, steps: tuple[int, ...] = ()):
 
 
 def source_at(token: Any, steps) -> Source | None:
-    """The helper that a token holds at a place that `sources_in` gave."""
+    """The helper at a path of `sources_in` in a token; None if there is none."""
     for i in steps:
         if not isinstance(token, tuple) or i >= len(token):
             return None
@@ -149,18 +151,18 @@ def source_at(token: Any, steps) -> Source | None:
 
 
 def defaults_of(source: Source) -> dict[str, Any]:
-    """The tokens of a function's default values, by parameter; they are values of the code around it as well."""
+    """The tokens of a function's default values, by parameter; they come from the code around it too."""
     return {p.name: token(_python_number(p.default)) for p in source.params if p.default is not MISSING}
 
 
 # -- what outlives the process -----------------------------------------------------------------------------------------
 
 class Unrecorded(Exception):
-    """A default value that has no token: what holds it is compiled in every process."""
+    """A value has no token or cannot be reached from the kernel, so the kernel is not cached on disk."""
 
 
 def text_of(token: Any) -> str:
-    """A token as text that another process gives as well. Unrecorded where there is no token."""
+    """A token as text that is the same in every process. Unrecorded if the token is None."""
     if token is None:
         raise Unrecorded
     if isinstance(token, tuple):
@@ -175,16 +177,16 @@ def text_of(token: Any) -> str:
 
 
 def identity(source: Source) -> str:
-    """What a function is: its text, its place in its file (line tables and messages hold it) and its defaults.
+    """A function's identity: its text, its location (which line tables and messages contain) and its defaults.
 
-    A notebook's cells have files of the process' own, which are never written; the process' number is left out.
+    The cells of a notebook have file names with the process id, which is left out.
     """
     file = re.sub(r"ipykernel_\d+", "ipykernel", source.file)
     return f"{source.name} {source.fingerprint()} {file}:{source.first_line} {text_of(tuple(defaults_of(source).items()))}"
 
 
 def _class_text(kind: type) -> str:
-    """A class by its name and, for one that a user wrote, what its body defines."""
+    """A class as its name and, for a user's class, a digest of the bodies of its own and its bases."""
     name = f"{kind.__module__}.{kind.__qualname__}"
     if kind.__module__.partition(".")[0] in _SETTLED or kind.__module__ == "builtins":
         return name
@@ -195,7 +197,7 @@ def _class_text(kind: type) -> str:
     return f"{name} {hashlib.sha256(' '.join(parts).encode()).hexdigest()[:16]}"
 
 
-_SETTLED = frozenset(sys.stdlib_module_names) - {"__main__"} | {"tilejit", "numpy"}  # change with their versions only
+_SETTLED = frozenset(sys.stdlib_module_names) - {"__main__"} | {"tilejit", "numpy"}  # change only with their versions
 _NOT_ITS_BODY = frozenset(("__dict__", "__weakref__", "__doc__", "__module__", "__firstlineno__", "__static_attributes__",
                            "__annotations__", "__annotate__", "__annotate_func__", "__annotations_cache__"))
 
@@ -230,10 +232,10 @@ def _code_digest(code: CodeType) -> str:
 # -- captures as data --------------------------------------------------------------------------------------------------
 
 def recorded(captured: tuple[Capture, ...], source: Source, constants: dict[str, Any]) -> dict:
-    """Captures as plain data that `changed` compares with what the names mean in another process.
+    """Captures as plain data, which `changed` compares with the values in another process.
 
-    `sources` says how each function that read something is reached from the kernel: by a compile-time argument, by a
-    default value or by a capture. Unrecorded where one cannot be reached so.
+    `sources` says how each function that reads a value is reached from the kernel: through a compile-time argument, a
+    default value or a capture. Unrecorded if one cannot be reached.
     """
     places: dict[Source, int] = {source: 0}
     ways: list[list] = []
@@ -259,7 +261,7 @@ def recorded(captured: tuple[Capture, ...], source: Source, constants: dict[str,
 
 
 def changed(record: dict, source: Source, constants: dict[str, Any]) -> tuple[tuple[Capture, ...], str]:
-    """The recorded captures as they are now, and the name of the first that has changed ("" where none has)."""
+    """The recorded captures with their current values, and the name of the first that has changed ("" if none has)."""
     sources = [source]
     for kind, owner, name, steps in record["sources"]:
         if kind == "argument":
@@ -285,7 +287,7 @@ def changed(record: dict, source: Source, constants: dict[str, Any]) -> tuple[tu
 # -- what may be captured ----------------------------------------------------------------------------------------------
 
 def checked(name: str, x: Any) -> Any:
-    """`x` as a kernel may use it: a NumPy number becomes a Python one. CompilationError for what may change unseen."""
+    """`x` as a kernel may use it: a NumPy scalar becomes a Python number. CompilationError for a value whose changes would go unnoticed."""
     x = _python_number(x)
     if token(x) is not None:
         return x

@@ -1,7 +1,7 @@
-"""What a loop carries: the names are read off the syntax, their types are found by walking the body until they hold.
+"""Finds what a loop carries. The names come from the syntax; their types from walking the body until a fixed point.
 
-A weak number takes the dtype of what the body assigns; a scalar becomes as uniform as the body, and the condition that
-ends the loop, leave it.
+A weak number takes the dtype of what the body assigns. A scalar is no more uniform than what the body assigns and the
+condition that ends the loop.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ LEFT = ("return", "break")
 
 @dataclass
 class Trip:
-    """A loop's body, walked once: its blocks, the uniformity of what decides whether the loop goes on, and whether the
-    body must be walked again."""
+    """A loop's body, walked once: the nodes of its blocks, the uniformity of the condition that continues the loop, and whether the
+    body must be walked again in any case."""
 
     nodes: list[Node]
     control: Uniformity
@@ -37,8 +37,9 @@ class Trip:
 
 @dataclass
 class Last:
-    """What a loop was found to carry, whether it was found to be left early, and its inner loops. Where it is walked again, as a part of
-    a loop around it, less is known before it than was, so the search begins there; where more is known, the loop around forgets it."""
+    """The result of a loop's last search: what it carries (None: unknown), whether it is left early, and the same for its inner loops.
+    When an enclosing loop is walked again, less is known before this loop than last time, so its search starts from this result. If more
+    is known, the enclosing loop discards it."""
 
     plans: dict[Any, joins.Join] | None = None
     left: bool = False
@@ -47,9 +48,9 @@ class Last:
 
 @dataclass
 class Attempt:
-    """A loop's body walked with a guess of what it carries (`plans`, by the values `inner`): what the names hold before the loop, at
-    the body's start (`headers`, where they are carried) and at its end. Where the guess holds, `lost` says why a name that the body
-    changes has no value after the loop."""
+    """A loop's body, walked with a guess of what the loop carries: `plans`, in the values `inner`. It has the entries of names `before` the
+    loop, at the start of the body (`headers`, of carried names) and `after` the body. Once the guess is confirmed, `lost` says why a name
+    that the body changes has no value after the loop."""
 
     trip: Trip
     plans: dict[Any, joins.Join]
@@ -61,14 +62,14 @@ class Attempt:
 
     @property
     def exits(self) -> bool:
-        """Whether the body leaves the loop early, and that is not carried."""
+        """Whether the body may leave the loop early by an exit whose flag is not carried yet."""
         return any(self.after[n].value is not False for n in LEFT if n not in self.plans and self.before[n].value is False)
 
     def untouched(self, name: Any) -> bool:
         return not self.headers[name].read and self.after[name] is self.headers[name]
 
     def constants(self, pinned: set) -> set[Any]:
-        """The names that the body leaves as they are: it does not get to assign them, or assigns the constant they hold."""
+        """The guessed names that need not be carried: the body does not assign them, or assigns the constant that they have before the loop."""
         return {n for n, plan in self.plans.items() if n not in pinned and any(joins.types(plan)) and self._is_constant(n)}
 
     def _is_constant(self, name: Any) -> bool:
@@ -78,7 +79,7 @@ class Attempt:
         return not header.read and not any(map(joins.is_runtime, joins.leaves(held))) and joins.same(end.value, held)
 
     def demoted(self, pinned: set, plans: dict[Any, joins.Join]) -> dict[Any, joins.Join]:
-        """Those of `plans` for tuples some of whose elements the body hands on as they are: these stay what they are before the loop."""
+        """Smaller plans for those of `plans` that are tuples with elements that the body does not change: these are not carried."""
         found = {}
         for name, plan in plans.items():
             if name not in pinned and isinstance(plan, joins.Group) and self.after[name] is not self.headers[name]:
@@ -90,10 +91,10 @@ class Attempt:
 
 def settle(w: Walker, names: list[str], walk: Callable[[], Trip], *, control: Uniformity = Uniformity.GRID,
            stop_at_exits: bool = False) -> Attempt | None:
-    """Walk a loop's body until the types of what it carries no longer change; the last walk is the one that stays.
+    """Walk a loop's body repeatedly until the types of what it carries no longer change, and return the last walk. Earlier walks are undone.
 
-    `control` is the uniformity of what decides whether the loop goes on, as far as it is known before. With `stop_at_exits` the
-    search ends with None as soon as the body turns out to leave the loop early.
+    `names` are those that the body assigns. `control` is the uniformity of the condition that continues the loop, as far as it is known
+    before the walk. With `stop_at_exits`, the result is None as soon as the body turns out to leave the loop early.
     """
     last = w.loops.setdefault((w.g.loc, tuple(w.copies)), Last())
     if last.left and stop_at_exits:
@@ -122,7 +123,8 @@ def settle(w: Walker, names: list[str], walk: Callable[[], Trip], *, control: Un
         except CompilationError as error:
             if last.plans is not None:
                 return afresh()
-            # With its first value for good, a constant may do what it never does at run time; then all of them vary.
+            # A constant that keeps its first value may lead to an error that does not exist at run time. Walk again with all names varying;
+            # if that fails too, the first error is raised.
             varied = plans | {n: joins.varying(before[n].value) for n in plans.keys() - pinned}
             if failed is not None or varied == plans:
                 raise failed or error
@@ -160,8 +162,8 @@ def _attempted(w: Walker, last: Last, plans: dict[Any, joins.Join], before: dict
 
 def _judged(w: Walker, names: list[str], last: Last, attempt: Attempt,
             pinned: set[Any]) -> tuple[dict[Any, joins.Join], dict[Any, str], bool]:
-    """What the loop carries, as far as an attempt shows; why the names are lost that it cannot; and whether the attempt's guess
-    holds. Where it does not, names whose plans are due to what the body does to them are pinned from now on."""
+    """Judge an attempt: the plans for the next one (or the final ones), why names are lost that cannot be carried, and whether the guess
+    is confirmed. If not, names whose plans follow from what the body does to them are `pinned`: later attempts do not drop or demote them."""
     constants, demoted = attempt.constants(pinned), attempt.demoted(pinned, attempt.plans)
     regained = any(attempt.headers[n].read for n in constants)
     wider, lost = _widened(w, attempt, constants)
@@ -171,7 +173,7 @@ def _judged(w: Walker, names: list[str], last: Last, attempt: Attempt,
         return wider, lost, True
     plans = {n: attempt.plans[n] for n in lost} | wider
     if regained or any(joins.regained(attempt.plans[n], less) for n, less in demoted.items()):
-        last.inner.clear()  # they were walked with less known than will be, and so was this loop
+        last.inner.clear()  # inner loops were walked with less known than the next time, and so was this body
     else:
         demoted = attempt.demoted(pinned, attempt.plans | wider)
     pinned.update(found, demoted)
@@ -183,8 +185,8 @@ def _capped(plans: dict[Any, joins.Join], control: Uniformity) -> dict[Any, join
 
 
 def _expected(w: Walker, before: dict, last: dict | None) -> list[tuple]:
-    """Cells that the loop's body will perhaps make: the cursors of rings in this scope. They are known from now on, so that those of them
-    that it moves are carried from the first walk on."""
+    """Cells that the loop's body may create: the cursors of rings in this scope. They are added to `before`, so that those that the body moves are
+    carried from the first walk on."""
     found = [("cell", key) for key, initial in cursors(w.g) if w.g.cells.initial.setdefault(key, initial) == initial]
     found = [name for name in found if name not in before and (last is None or name in last)]
     before.update({name: Entry(w.g.cells.initial[name[1]], w.g.loc, w.home) for name in found})
@@ -192,8 +194,8 @@ def _expected(w: Walker, before: dict, last: dict | None) -> list[tuple]:
 
 
 def _first_guess(names: list[str], before: dict, last: dict | None) -> dict[Any, joins.Join]:
-    """What a loop carries, for its first walk: what it was last found to; else its run-time names and cells. Constants stay what they are
-    until the body changes them."""
+    """What to assume a loop carries on its first walk: the result of its last search, otherwise all assigned names and cells with run-time
+    values. Constants keep their values until the body changes them."""
     cells = [n for n, entry in before.items() if is_cell(n) and runtime(entry.value)]
     asked = dict.fromkeys((*names, *cells) if last is None else (*filter(last.__contains__, names), *last))
     held = {n: before[n].value for n in asked if n in before and not isinstance(before[n].value, Undefined)}
@@ -205,7 +207,7 @@ def _first_guess(names: list[str], before: dict, last: dict | None) -> dict[Any,
 
 
 def _headers(w: Walker, plans: dict, before: dict) -> tuple[dict[Any, Entry], dict[Any, list[Value]]]:
-    """Fresh values for what is carried, as the body sees them."""
+    """Fresh graph values for what is carried, and the entries through which the body sees them."""
     headers, inner = {}, {}
     for name, plan in plans.items():
         inner[name] = [Value(graph_name(name), t, w.g.loc) for t in joins.types(plan)]
@@ -215,7 +217,7 @@ def _headers(w: Walker, plans: dict, before: dict) -> tuple[dict[Any, Entry], di
 
 
 def _uncarried(w: Walker, names: list[str], attempt: Attempt) -> dict[Any, joins.Join]:
-    """What the body changed although it was not carried: exits and cells, whose changes only the walk shows."""
+    """Plans for what the body changed although it was not carried: constants, exit flags, the function's result and cells."""
     found: dict[Any, joins.Join] = {}
     before = attempt.before
     for name, entry in attempt.after.items():
@@ -237,7 +239,8 @@ def _uncarried(w: Walker, names: list[str], attempt: Attempt) -> dict[Any, joins
 
 
 def _widened(w: Walker, attempt: Attempt, constants: set[Any]) -> tuple[dict[Any, joins.Join], dict[Any, str]]:
-    """The plans made to hold what the body brings, and why names that need not be carried cannot be."""
+    """The plans, widened to hold the values at the body's end, and why names are lost that cannot be carried. CompilationError if such a name
+    is read in the loop."""
     wider, lost = {}, {}
     for name, plan in attempt.plans.items():
         if name in constants:
@@ -247,7 +250,7 @@ def _widened(w: Walker, attempt: Attempt, constants: set[Any]) -> tuple[dict[Any
         if not isinstance(joint, Clash):
             wider[name] = joins.cap(joint, attempt.trip.control)
             continue
-        nothing = isinstance(end.value, Undefined)  # for a reason that has its place
+        nothing = isinstance(end.value, Undefined)  # its reason already has a location
         both = "" if nothing else where("before the loop", header.loc) + where("in the loop", end.loc)
         if header.read:
             kept = "" if nothing else "; a name keeps its type in a loop"
@@ -257,7 +260,7 @@ def _widened(w: Walker, attempt: Attempt, constants: set[Any]) -> tuple[dict[Any
 
 
 def carries(w: Walker, settled: Attempt) -> tuple[tuple[Carry, ...], tuple[Operand, ...]]:
-    """The loop's carries and its body's yields; lets the names hold what they do after the loop."""
+    """The loop's carries and its body's yields. Also binds the names to their values after the loop."""
     carried, yields = [], []
     before, after = settled.before, settled.after
     for name, plan in settled.plans.items():
@@ -276,7 +279,7 @@ def carries(w: Walker, settled: Attempt) -> tuple[tuple[Carry, ...], tuple[Opera
 
 
 def _unsure(entry: Entry) -> Undefined:
-    """Why a name that only a loop's body assigns holds nothing after the loop."""
+    """Why a name that only a loop's body assigns is undefined after the loop."""
     if isinstance(entry.value, Undefined):
         return entry.value
     return Undefined("may be undefined: only the loop's body assigns it, and the loop may run zero times; "

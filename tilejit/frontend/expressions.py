@@ -1,4 +1,4 @@
-"""Expressions: Python's own operators on what is known while compiling, the language's on everything else."""
+"""Rules of expressions: Python's own operators on compile-time objects, the language's on everything else."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ COMPARE = {"==": python.eq, "!=": python.ne, "<": python.lt, "<=": python.le, ">
 
 
 class by_python:
-    """A context: what Python's own code refuses inside is an error of the kernel's source."""
+    """A context in which exceptions of Python's operators and functions become errors at the kernel's source location."""
 
     __slots__ = ("walker",)
 
@@ -56,7 +56,7 @@ class by_python:
 
 
 def folded(w: Walker, function: Callable, *args: Any, **kwargs: Any) -> Any:
-    """Python's own result on compile-time objects."""
+    """The result of a Python function on compile-time objects (constant folding)."""
     with by_python(w):
         return function(*(x.value if isinstance(x, Const) else x for x in args), **kwargs)
 
@@ -79,7 +79,7 @@ def tuple_(w: Walker, node: ast.Tuple) -> tuple:
 
 
 def items(w: Walker, nodes: list[ast.expr]) -> list[Any]:
-    """The elements of a tuple, or the positional arguments of a call, starred ones spread."""
+    """The elements of a tuple, or the positional arguments of a call, with starred ones unpacked."""
     found: list[Any] = []
     for node in nodes:
         if isinstance(node, ast.Starred):
@@ -96,7 +96,7 @@ def items(w: Walker, nodes: list[ast.expr]) -> list[Any]:
 
 
 def numbers(w: Walker, over: LoopRange | StaticRange) -> range:
-    """A range as a compile-time sequence."""
+    """A range with constant bounds as Python's `range`."""
     if isinstance(over, StaticRange):
         return over.numbers
     if not all(isinstance(x, int) for x in (over.start, over.stop, over.step)):
@@ -136,7 +136,7 @@ def bin_op(w: Walker, node: ast.BinOp) -> Any:
 
 
 def operator(w: Walker, symbol: str, a: Any, b: Any) -> Any:
-    """``a symbol b``."""
+    """The result of the binary operator `symbol`."""
     if is_runtime(a) or is_runtime(b):
         return language.binary(w.g, symbol, a, b)
     if symbol in ("**", "<<") and isinstance(a, int) and isinstance(b, int) and b > 4096:
@@ -153,7 +153,7 @@ def unary_op(w: Walker, node: ast.UnaryOp) -> Any:
 
 @expression(ast.Compare)
 def compare(w: Walker, node: ast.Compare) -> Any:
-    """A comparison, or a chain of them: each operand is computed once, and all must hold."""
+    """A comparison, or a chain of comparisons that must all hold; each operand is evaluated once."""
     left, result = w.value(node.left), True
     for op, operand in zip(node.ops, node.comparators):
         right = w.value(operand)
@@ -195,29 +195,29 @@ def _compared(w: Walker, symbol: str, a: Any, b: Any) -> Any:
 
 
 def _as_dtype(x: Any) -> Any:
-    """What is compared with an element type: the one that `x` names, each one of a tuple; what names none as it is."""
+    """`x` for a comparison with a dtype: the dtype that it names, element by element in a tuple; `x` itself if it names none."""
     return tuple(map(_as_dtype, x)) if isinstance(x, tuple) else named_dtype(x) or x
 
 
-DESCRIBES = "shape", "dtype", "ndim", "size"  # what is known of a tile in whatever scope it is
+DESCRIBES = "shape", "dtype", "ndim", "size"  # attributes of a tile that may be read in any scope
 
 
 # -- attributes and indices ----------------------------------------------------------------------------------------------
 
 @expression(ast.Attribute)
 def attribute(w: Walker, node: ast.Attribute) -> Any:
-    """``x.name``: what the language knows of values and of its own objects, Python's attribute of everything else."""
+    """``x.name``: a member that the language defines for values and its own objects, Python's attribute for everything else."""
     described = node.attr in DESCRIBES and isinstance(node.value, ast.Name)
     x = w.lookup(node.value, enters=False) if described else w.value(node.value)
     if is_runtime(x) or (Scalar if isinstance(x, (bool, int, float)) else type(x), node.attr) in MEMBERS:
         return member(w.g, x, node.attr)
-    with by_python(w):  # a property has code of its own
+    with by_python(w):  # a property runs Python code
         value = getattr(x, node.attr, MISSING)
     if value is MISSING:
         if of_tilejit(x) and node.attr in ELSEWHERE:
             raise w.error(f"tile has no attribute {node.attr!r}; write {ELSEWHERE[node.attr]}")
         own = [name for kind, name in MEMBERS if kind is type(x)]
-        listed = getattr(x, "tile_names", None)  # else what it has, but for modules that it imports
+        listed = getattr(x, "tile_names", None)  # if None, suggest all public names, except modules that a module imports
         known = [*own, *([n for n, y in vars(x).items() if not n.startswith("_") and not isinstance(y, ModuleType)] if isinstance(x, ModuleType)
                          else [n for n in dir(x) if not n.startswith("_")] if listed is None else listed)]
         there = nearest(node.attr, known) or (f"; it has {', '.join(sorted(known))}" if hasattr(x, "tile_names") else "")
@@ -235,7 +235,7 @@ def _called(x: Any) -> str:
 
 
 def _path(w: Walker, node: ast.expr) -> tuple[str, ...] | None:
-    """The dotted name of an expression that starts at a global or closure name; None for others."""
+    """The dotted name of an expression that starts at a global or a closure's name; None for any other expression."""
     if isinstance(node, ast.Name):
         return None if node.id in w.frame.source.locals else (node.id,)
     if isinstance(node, ast.Attribute):
@@ -246,7 +246,7 @@ def _path(w: Walker, node: ast.expr) -> tuple[str, ...] | None:
 
 @expression(ast.Subscript)
 def subscript(w: Walker, node: ast.Subscript) -> Any:
-    """``x[index]``: regions and points of memory, parts of tiles, elements of tuples."""
+    """``x[index]``: regions and points of memory, parts of tiles, or elements of tuples."""
     x, index = w.value(node.value), _index(w, node.slice)
     if isinstance(x, Value):
         return language.getitem(w.g, x, index if isinstance(index, tuple) else (index,))

@@ -1,4 +1,4 @@
-"""One value out of two that control flow may bring: which types agree, and how tuples join leaf by leaf."""
+"""Joins of two values where control flow meets: which types agree, and how tuples are joined element by element."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from .names import Undefined
 
 @dataclass(frozen=True)
 class Leaf:
-    """A number that becomes a run-time value of this type."""
+    """The join of two numbers: a run-time value of this type."""
 
     type: Scalar | Tile
 
 
 @dataclass(frozen=True, eq=False)
 class Keep:
-    """The same object either way."""
+    """The join of two equal objects: the object."""
 
     value: Any
 
@@ -33,7 +33,7 @@ class Keep:
 
 @dataclass(frozen=True)
 class Group:
-    """A tuple, or a record of a user's, joined part by part. `make` builds it from its parts."""
+    """The join of two tuples or records of type `kind`, part by part. `make` builds the object from its parts."""
 
     kind: type
     parts: tuple["Join", ...]
@@ -41,7 +41,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Clash:
-    """No value can stand for both: `why` goes after the name."""
+    """There is no join; `why` continues a sentence that begins with the name."""
 
     why: str
 
@@ -50,17 +50,17 @@ Join = Leaf | Keep | Group | Clash
 
 
 def is_runtime(x: Any) -> bool:
-    """Whether an object of the walk is an operand of the graph, not something known at compile time."""
+    """Whether `x` is an operand of the graph rather than a compile-time object."""
     return isinstance(x, (Value, Const))
 
 
 def is_number(x: Any) -> bool:
-    """Whether `x` is something that control flow can choose at run time: a number, a scalar or a register tile."""
+    """Whether control flow can choose `x` at run time: a number, a scalar or a register tile."""
     return isinstance(x, (bool, int, float)) or isinstance(type_of(x), (Scalar, Tile))
 
 
 def fields_of(x: Any) -> tuple | None:
-    """The parts of a tuple, a named tuple, a frozen dataclass or a slice; None for what has no parts."""
+    """The parts of a tuple, a named tuple, a frozen dataclass or a slice; None for any other object."""
     if isinstance(x, tuple):
         return tuple(x)
     if isinstance(x, slice):
@@ -71,7 +71,7 @@ def fields_of(x: Any) -> tuple | None:
 
 
 def is_record(kind: type) -> bool:
-    """Whether `kind` is a user's aggregate: a frozen dataclass or named tuple; of this package's, only those that say so."""
+    """Whether `kind` is a frozen dataclass or named tuple: any of a user, of this package those with ``tile_record = True``."""
     if not isinstance(kind, type) or (kind.__module__.partition(".")[0] == "tilejit" and not getattr(kind, "tile_record", False)):
         return False
     frozen = dataclasses.is_dataclass(kind) and kind.__dataclass_params__.frozen
@@ -83,7 +83,7 @@ def make(kind: type, parts: tuple) -> Any:
 
 
 def leaves(x: Any) -> Iterator[Any]:
-    """The objects that are no tuples, in and below `x`."""
+    """The objects without parts in `x`, at any depth; `x` itself if it has none."""
     parts = fields_of(x)
     if parts is None:
         yield x
@@ -93,7 +93,7 @@ def leaves(x: Any) -> Iterator[Any]:
 
 
 def same(x: Any, y: Any) -> bool:
-    """Whether two objects are one to the kernel: identical, or equal compile-time values."""
+    """Whether two objects are interchangeable for the kernel: identical, or equal compile-time values of one type."""
     if x is y:
         return True
     if type(x) is not type(y) or isinstance(x, Value):
@@ -113,14 +113,14 @@ def same(x: Any, y: Any) -> bool:
 # -- types -----------------------------------------------------------------------------------------------------------
 
 def weak_dtype_fits(weak: DType, dtype: DType) -> bool:
-    """Whether a Python number of dtype `weak` may become a `dtype` without changing its kind."""
+    """Whether a weak number of dtype `weak` may become a `dtype`: an integer any number, a float only a float, a bool only a bool."""
     if weak.kind == "bool" or dtype.kind == "bool":
         return weak.kind == dtype.kind
     return weak.is_int or dtype.is_float
 
 
 def join_types(a: Type, b: Type) -> Scalar | Tile | None:
-    """The type that holds either of two numbers: weak ones take the other's dtype and shape. None if there is none."""
+    """The type that holds either of two numbers; a weak scalar takes the other's dtype and shape. None if there is none."""
     if isinstance(a, Scalar) and isinstance(b, Scalar):
         uniform, weak = min(a.uniform, b.uniform), a.weak and b.weak
         if a.dtype == b.dtype:
@@ -139,7 +139,7 @@ def join_types(a: Type, b: Type) -> Scalar | Tile | None:
 
 
 def join(x: Any, y: Any) -> Join:
-    """How `x` and `y`, brought by two branches, become one value."""
+    """The join of `x` and `y`, the values from two branches."""
     if same(x, y):
         return Keep(x)
     for one in (x, y):
@@ -152,7 +152,7 @@ def join(x: Any, y: Any) -> Join:
 
 
 def varying(x: Any, constants: bool = True) -> Join:
-    """How `x` is carried by a loop that may change it: run-time numbers are, and constants if asked for."""
+    """The plan for a loop that may change `x`: run-time numbers in it are carried, and constants too if `constants`."""
     if is_number(x) and (constants or is_runtime(x)):
         return Leaf(type_of(x))
     parts = fields_of(x)
@@ -160,7 +160,7 @@ def varying(x: Any, constants: bool = True) -> Join:
 
 
 def widen(plan: Join, y: Any) -> Join:
-    """`plan`, made to hold also `y`, which the loop's body brings."""
+    """`plan`, widened to hold also `y`, the value at the end of the loop's body."""
     if isinstance(y, Undefined):
         return Clash(y.why)
     match plan:
@@ -183,7 +183,7 @@ def widen(plan: Join, y: Any) -> Join:
 
 
 def demote(plan: Join, header: Any, end: Any, original: Any) -> Join:
-    """`plan` with the numbers that a loop's body hands on unchanged (`end` is `header`) kept as what they were."""
+    """`plan` without carrying the numbers that a loop's body does not change (`end` is `header`): they keep their `original`s."""
     if isinstance(plan, Leaf):
         return Keep(original) if end is header else plan
     parts = fields_of(end)
@@ -193,14 +193,14 @@ def demote(plan: Join, header: Any, end: Any, original: Any) -> Join:
 
 
 def regained(plan: Join, less: Join) -> bool:
-    """Whether more is known of the numbers that `less`, which is `plan` demoted, keeps: they are constants, or of other types."""
+    """Whether more is known of the numbers that `less` (`plan` after `demote`) no longer carries: they are constants, or of other types."""
     if isinstance(plan, Group):
         return any(map(regained, plan.parts, less.parts))
     return plan != less and varying(less.value, constants=False) != plan
 
 
 def renewed(plan: Join, x: Any) -> Join:
-    """`plan` for another value before the loop, `x`: what it keeps is now what `x` has there."""
+    """`plan` for another value `x` before the loop: objects that are kept are now those in `x`."""
     parts = fields_of(x)
     match plan:
         case Keep() if parts is None:
@@ -213,7 +213,7 @@ def renewed(plan: Join, x: Any) -> Join:
 
 
 def cap(plan: Join, uniform: Uniformity) -> Join:
-    """`plan` with its scalars no more uniform than `uniform`, the condition that chooses between the values."""
+    """`plan` with its scalars no more uniform than `uniform`, that of the condition that chooses between the values."""
     match plan:
         case Leaf(type=Scalar() as t):
             return Leaf(replace(t, uniform=min(t.uniform, uniform)))
@@ -251,7 +251,7 @@ def types(plan: Join) -> Iterator[Scalar | Tile]:
 
 
 def flatten(plan: Join, x: Any, coerce: Callable[[Any, Type], Operand]) -> Iterator[Operand]:
-    """The operands of `x` in the places where `plan` has run-time values."""
+    """The operands of `x` where `plan` has run-time values, in the order of `types`."""
     match plan:
         case Leaf(type=t):
             yield coerce(x, t)
@@ -261,7 +261,7 @@ def flatten(plan: Join, x: Any, coerce: Callable[[Any, Type], Operand]) -> Itera
 
 
 def rebuild(plan: Join, values: Iterator[Value]) -> Any:
-    """The object that `plan` describes, with `values` in the places of its run-time values."""
+    """The object that `plan` describes, with `values` as its run-time values; the inverse of `flatten`."""
     match plan:
         case Leaf():
             return next(values)
@@ -273,7 +273,7 @@ def rebuild(plan: Join, values: Iterator[Value]) -> Any:
 
 
 def pending(x: Any) -> Join:
-    """How a value that only some threads have so far is kept until the others have one too."""
+    """The join of a function's result `x` that one branch has returned with that of a branch that has not returned yet."""
     parts = fields_of(x)
     if parts is not None:
         return _grouped(type(x), tuple(map(pending, parts)))
@@ -283,7 +283,7 @@ def pending(x: Any) -> Join:
 
 
 def filler(plan: Join) -> Any:
-    """A value of `plan`'s form that nobody will read."""
+    """A placeholder of the form of `plan`, which is never read."""
     match plan:
         case Leaf(type=t):
             return False if t.dtype.kind == "bool" else 0

@@ -1,4 +1,4 @@
-"""Loops: `for` and `while` on the device as For and While nodes, and loops unrolled while compiling."""
+"""Loops: `for` and `while` as For and While nodes, and loops unrolled by the frontend."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ from .scopes import EachScope, ScopeSpec
 from .targets import bind
 from .walker import Walker, statement, where
 
+# The names under which a `for` that may be left early carries whether it has another trip, and its index.
 MORE = "whether the loop has another trip"
-INDEX = "index of the loop"  # the name under which a `for` that may be left early carries its index
+INDEX = "index of the loop"
 
 
 @statement(ast.For)
@@ -50,7 +51,7 @@ def for_(w: Walker, node: ast.For) -> None:
 
 @contextmanager
 def own_exits(w: Walker):
-    """A loop's own `break` and `continue`; those of the loop around it come back afterwards."""
+    """A context for a loop: it has `break` and `continue` flags of its own; those of the enclosing loop are restored at the end."""
     outer = {name: w.frame.env[name] for name in ("break", "continue")}
     for name in outer:
         w.put(name, False)
@@ -64,7 +65,7 @@ def own_exits(w: Walker):
 
 @contextmanager
 def on_device(w: Walker):
-    """Let constructs see that they stand in a loop that is not unrolled."""
+    """A context for a loop that is not unrolled: ``g.state["loops"]`` counts how many there are around the code."""
     outer = w.g.state.get("loops", 0)
     w.g.state["loops"] = outer + 1
     try:
@@ -74,7 +75,7 @@ def on_device(w: Walker):
 
 
 def _unrolled(w: Walker, node: ast.For, items: list, first: int = 0) -> None:
-    """The body once per item. A run-time `break` guards the copies after it."""
+    """Walk the body once per item. The copies after a run-time `break` go into a branch on its flag."""
     for position, item in enumerate(items):
         left = w.left()
         if left is True:
@@ -93,7 +94,7 @@ def _unrolled(w: Walker, node: ast.For, items: list, first: int = 0) -> None:
 
 def _device_for(w: Walker, node: ast.For, over: LoopRange) -> None:
     if all(isinstance(x, int) for x in (over.start, over.stop, over.step)) and not range(over.start, over.stop, over.step):
-        return  # no trip: Python would not touch a name either
+        return  # no trip: as in Python, no name is assigned
     t = _index_type(over)
     start, stop, step = (w.coerce(x, t) for x in (over.start, over.stop, over.step))
     targets = assigned([node.target])
@@ -119,7 +120,8 @@ def _device_for(w: Walker, node: ast.For, over: LoopRange) -> None:
 
 
 def _index_type(over: LoopRange) -> Scalar:
-    """int32 or int64 as the bounds and a run-time step need, as uniform as they are, weak if they are."""
+    """The type of the index: the common dtype of the bounds and a run-time step (wider if a constant needs it), as uniform as the least uniform
+    of them, weak if all are."""
     bounds = [type_of(x) for x in (over.start, over.stop, *([] if isinstance(over.step, int) else [over.step]))]
     strong = [b.dtype for b in bounds if not b.weak]
     dtype = reduce(promote, strong or [b.dtype for b in bounds])
@@ -132,14 +134,14 @@ def _index_type(over: LoopRange) -> Scalar:
 
 
 def _calls(loc: Loc | None) -> Iterator[Loc]:
-    """A place, and the calls through which the compiler came to it: each inlined call has loops of its own."""
+    """A location and its chain of call sites, which identify a loop: each inlined call has loops of its own."""
     while loc is not None:
         yield loc
         loc = loc.call_site
 
 
 def _trip(w: Walker, node: ast.For, over: LoopRange, index: Value) -> None:
-    """The body once, for the value that the target gets out of `index`."""
+    """Walk the body once, with the target bound to `index`, or to what the range makes of it."""
     with w.place(node.target):
         bind(w, node.target, index if over.item is None else over.item(w.g, index), anew=True)
     if over.pipeline is not None:
@@ -152,8 +154,8 @@ def _trip(w: Walker, node: ast.For, over: LoopRange, index: Value) -> None:
 
 
 def _for_as_while(w: Walker, node: ast.For, over: LoopRange, names: list[str]) -> None:
-    """A `for` that may be left early: a While that carries its index and the exits, and where the index may wrap behind the last trip, whether
-    there is one more."""
+    """Append a `for` that may be left early as a While node, which carries the index and the exit flags. If the index may overflow after the last
+    trip, it also carries whether there is another trip."""
     if over.unroll != 1:
         w.g.warn("a loop that may be left early is not unrolled")
     if not isinstance(over.step, int):
@@ -189,7 +191,7 @@ def _for_as_while(w: Walker, node: ast.For, over: LoopRange, names: list[str]) -
 
 @statement(ast.While)
 def while_(w: Walker, node: ast.While) -> None:
-    """A `while` statement: a While node, or nothing when its condition is surely false."""
+    """A `while` statement: a While node, or nothing if its condition is known to be false."""
     if node.orelse:
         raise w.error("`while ... else` is not supported; set a flag before `break` and test it after the loop", node.orelse[0])
     for inner in ast.walk(node.test):
@@ -209,7 +211,7 @@ def while_(w: Walker, node: ast.While) -> None:
 
 
 def _run_while(w: Walker, names: list[str], test: Callable[[], Any], body: Callable[[], None]) -> None:
-    """Append a While node. `test()` gives the condition, a bool if it is known while compiling."""
+    """Append a While node. `test()` gives the condition: a bool if it is known at compile time, else a value."""
     condition: Any = None
     split: list[Value] = []  # the condition, once it has turned out to differ between threads
 
@@ -241,7 +243,7 @@ def _run_while(w: Walker, names: list[str], test: Callable[[], Any], body: Calla
 
 
 def _unless_left(w: Walker, test: Callable[[], Any]) -> Any:
-    """A loop's condition, false once the loop has been left."""
+    """A loop's condition, which is false once an exit has been taken."""
     left = w.left()
     if not left:
         return test()

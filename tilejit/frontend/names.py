@@ -1,4 +1,4 @@
-"""Names of a kernel's code: which a piece of code assigns, what they hold, and why one may hold nothing."""
+"""Names of a kernel's code: their entries, frames, and which names a piece of syntax assigns."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Any
 from ..errors import Loc
 from .source import Source
 
-# Names that no kernel can write: how a function or a loop has been left so far, and what it returns.
+# Hidden names, which no kernel can spell: flags for the exits taken so far from the function or loop, and the function's result.
 EXITS = ("return", "break", "continue")
 RESULT = "result of the call"
 
-BLOCKS = "body", "orelse", "handlers", "finalbody", "cases"  # where statements hold others
+BLOCKS = "body", "orelse", "handlers", "finalbody", "cases"  # fields of statements that hold other statements
 
 
 @dataclass(eq=False, slots=True)
 class Entry:
-    """What a name holds, where it was assigned, and the scope it lives in. `read` says whether anyone has looked, `came_out`
-    that it was assigned in a narrower scope and holds what came out of it."""
+    """The value of a name, the location of its assignment, and the scope instance that it belongs to (`Home`). `read` says whether it has
+    been read, `came_out` that it was assigned in an inner scope that has ended."""
 
     value: Any
     loc: Loc | None
@@ -31,13 +31,13 @@ class Entry:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Undefined:
-    """The value of a name that may hold nothing, and the sentence that says why."""
+    """The value of a name that is or may be undefined; `why` continues a sentence that begins with the name."""
 
     why: str
 
 
 def is_cell(name: Any) -> bool:
-    """Whether it is no name of the code but a hidden variable of a construct."""
+    """Whether a name is that of a cell, a hidden variable of a construct of the language."""
     return type(name) is tuple
 
 
@@ -45,7 +45,7 @@ CONSTRUCTS = {"copy tokens": "how many copies these threads have issued", "ring"
 
 
 def called(name: Any) -> str:
-    """What an error calls a name, or a hidden variable."""
+    """How an error message calls a name or a cell."""
     return CONSTRUCTS.get(name[1][0], "a cursor of this construct") if is_cell(name) else name.partition(" ")[0]
 
 
@@ -58,11 +58,11 @@ class Frame:
     home: Any
     call_site: Loc | None = None
     caller: "Frame | None" = None
-    places: dict[ast.AST, Loc] = field(default_factory=dict)  # of its nodes, those asked for
-    loops: list[Any] = field(default_factory=list)  # the scope that each open loop stands in
+    places: dict[ast.AST, Loc] = field(default_factory=dict)  # the locations of its nodes, memoised
+    loops: list[Any] = field(default_factory=list)  # for each loop being walked, the `Home` that it is in
 
     def cells(self) -> dict[Any, Entry]:
-        """What hidden variables hold (`is_cell`)."""
+        """The entries of cells."""
         return {name: entry for name, entry in self.env.items() if is_cell(name)}
 
     def chain(self) -> Iterator["Frame"]:
@@ -73,7 +73,7 @@ class Frame:
 
 
 def remembered(function: Callable[[ast.AST], Any]) -> Callable[[ast.AST], Any]:
-    """A question about a piece of syntax, answered once: the node keeps the answer."""
+    """Decorator of a function of a syntax node that memoises its result as an attribute of the node."""
     key = "_" + function.__name__
 
     def answer(node: ast.AST) -> Any:
@@ -86,13 +86,13 @@ def remembered(function: Callable[[ast.AST], Any]) -> Callable[[ast.AST], Any]:
 
 
 def assigned(nodes: Iterable[ast.AST]) -> list[str]:
-    """The names that these statements assign, in the order in which they are first met, breadth first."""
+    """The names that these statements assign, in order, within each statement breadth first."""
     return list(dict.fromkeys(name for node in nodes for _, name in sorted(_stored(node), key=lambda found: found[0])))
 
 
 @remembered
 def _stored(node: ast.AST) -> tuple[tuple[int, str], ...]:
-    """The names that a piece of syntax assigns, in the order in which they stand, each with how deep in it."""
+    """(depth, name) of each assignment in a piece of syntax, in the order of the text."""
     if isinstance(node, ast.Name):
         return ((0, node.id),) if isinstance(node.ctx, ast.Store) else ()
     return tuple((depth + 1, name) for inner in ast.iter_child_nodes(node) if inner._fields for depth, name in _stored(inner))
@@ -105,13 +105,13 @@ def assigned_in(loop: ast.For | ast.While) -> tuple[str, ...]:
 
 
 def leaves_early(nodes: Iterable[ast.stmt]) -> bool:
-    """Whether these statements hold a `return`, or a `break` or `continue` of a loop around them."""
+    """Whether these statements contain a `return`, or a `break` or `continue` of an enclosing loop."""
     return any(map(_exits, nodes))
 
 
 @remembered
 def _exits(node: ast.AST) -> frozenset[type]:
-    """The kinds of exits in a statement that leave what is around it."""
+    """The kinds of exits in a statement that leave the code around it."""
     if isinstance(node, (ast.Return, ast.Break, ast.Continue)):
         return frozenset((type(node),))
     found = frozenset().union(*(_exits(inner) for blocks in BLOCKS for inner in getattr(node, blocks, ())))

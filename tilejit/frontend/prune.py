@@ -1,4 +1,4 @@
-"""Taking out results of branches and values carried by loops that nothing reads. Calls stay as they are."""
+"""Removes results of branches and values carried by loops that nothing reads. Calls are kept."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from ..ir.graph import Block, Call, For, If, Node, Scope, Value, While, blocks, 
 
 
 def prune(block: Block) -> Block:
-    """`block` without the results and carries that no call, bound or condition depends on."""
+    """`block` without the results and carries on which no call, loop bound or condition depends."""
     return _block(block, _needed(block))
 
 
 def _needed(block: Block) -> set[Value]:
-    """Every value that something reads which is not itself only handed on."""
+    """Every value that a call, loop bound or condition reads, directly or through joins and carries."""
     needed: set[Value] = set()
-    handed: dict[Value, list] = {}   # a value -> the operands that become it
+    handed: dict[Value, list] = {}   # a result or carried value -> the operands that may become it
     _collect(block, needed, handed)
     waiting = list(needed)
     while waiting:

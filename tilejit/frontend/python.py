@@ -1,4 +1,4 @@
-"""Python's builtin functions inside kernels: on constants they are Python's, on run-time values the language's."""
+"""Python's builtin functions in kernels: on constants Python computes them, on run-time values the language's ops do."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ PYTHON: dict[Any, Callable] = {}
 
 
 def python(function: Any) -> Callable:
-    """Register what a builtin function of Python does in a kernel."""
+    """Register the rule for a builtin function of Python."""
     return lambda rule: PYTHON.__setitem__(function, rule) or rule
 
 
 def sequence(w: Walker, x: Any, what: str) -> tuple:
-    """A compile-time sequence as a tuple."""
+    """A compile-time sequence as a tuple; `what` names the function that takes it, for the error."""
     if isinstance(x, (LoopRange, StaticRange)):
         return tuple(numbers(w, x))
     if isinstance(x, (tuple, str)):
@@ -35,7 +35,7 @@ def sequence(w: Walker, x: Any, what: str) -> tuple:
 
 
 def _extreme(name: str, folding: Callable, builtin: Any) -> Callable:
-    """A rule: Python's `min` or `max` on constants, the language's on run-time values, pair by pair."""
+    """The rule of `min` or `max`: Python's function on constants, else the language's op, applied pairwise."""
     def rule(w: Walker, *args: Any) -> Any:
         args = args if len(args) != 1 or not isinstance(args[0], tuple) else args[0]
         if not args:

@@ -1,4 +1,4 @@
-"""What a `for` statement can run over: ranges on the device, ranges unrolled while compiling."""
+"""What a `for` statement can iterate over: ranges on the device and ranges unrolled by the frontend."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ UNROLLED_AT_MOST = 4096
 
 @dataclass(frozen=True)
 class LoopRange:
-    """A loop on the device. `unroll` is how many copies of the body are written (0: all of them).
+    """A loop on the device. `unroll` is the number of copies of the body per trip (0: all trips).
 
-    `step` is a constant, or a run-time scalar that is surely above 0. `item(g, index)`, where given, makes what the loop's target
-    gets out of the index: that is how a schedule or another construct offers its own iteration.
+    `step` is a constant, or a run-time scalar known to be positive. `item(g, index)`, if given, makes the value of the loop's target from
+    the index; schedules and other constructs define their iteration by it.
     """
 
     start: Any
@@ -38,7 +38,7 @@ class LoopRange:
 
 @dataclass(frozen=True)
 class StaticRange:
-    """A loop unrolled while compiling: its index is a compile-time number."""
+    """A loop unrolled by the frontend: its index is a compile-time number."""
 
     numbers: range
 
@@ -60,8 +60,9 @@ def _bounds(name: str, g: Builder, args: tuple) -> tuple:
 
 @builtin
 def range_(g: Builder, *args, unroll=1):
-    """``range(stop)``, ``range(start, stop)`` or ``range(start, stop, step)``: a loop on the device, never unrolled
-    unless `unroll` says so: that many copies of the body per trip, or all (``unroll=True``, of bounds known while compiling).
+    """``range(stop)``, ``range(start, stop)`` or ``range(start, stop, step)``: a loop on the device.
+
+    `unroll` is the number of copies of the body per trip, or True to unroll the loop fully (with bounds and step known at compile time).
     Bounds and step may be run-time values; a step of 0 fails a device_assert."""
     start, stop, step = _bounds("range", g, args)
     unroll = _copies(g, unroll, start, stop, step)
@@ -69,7 +70,8 @@ def range_(g: Builder, *args, unroll=1):
 
 
 def loop_over(g: Builder, start, stop, step, unroll: int = 1, item: Callable | None = None) -> LoopRange:
-    """The loop of these bounds and this step, of which nothing needs to be known."""
+    """A device loop over any bounds and step: by its index if the step is a constant or a number of CTAs, otherwise by the numbers of its
+    trips."""
     beyond = any(map(_unsigned_64, (start, stop)))
     if isinstance(step, int) and (step > 0 or not beyond):
         return LoopRange(start, stop, step, unroll, item)
@@ -79,12 +81,12 @@ def loop_over(g: Builder, start, stop, step, unroll: int = 1, item: Callable | N
 
 
 def _unsigned_64(x) -> bool:
-    """Whether a bound may be beyond the signed integers that the indices of falling and of run-time steps are."""
+    """Whether a bound is a uint64, which may exceed int64, the index type of loops with negative or run-time steps."""
     return type_of(x).dtype == uint64
 
 
 def _copies(g: Builder, unroll, start, stop, step) -> int:
-    """How many copies of the body `unroll` asks for; 0 for as many as there are trips."""
+    """The number of copies of the body that `unroll` asks for; 0 for all trips."""
     if not isinstance(unroll, bool) and (not isinstance(unroll, int) or unroll < 1):
         raise g.error(f"unroll is True or a positive number of copies, not {describe(unroll)}")
     if unroll is True and not all(isinstance(x, int) for x in (start, stop, step)):
@@ -97,7 +99,7 @@ def _copies(g: Builder, unroll, start, stop, step) -> int:
 
 
 def by_number_of_trips(g: Builder, start, stop, step, unroll: int, item: Callable | None) -> LoopRange:
-    """The same as a loop over the numbers of its trips, which are counted before it."""
+    """The same loop with the trip's number as its index; the trips are counted before it."""
     first, step = as_index(g, start), as_index(g, step)
     low, high = start if _unsigned_64(start) else first, stop if _unsigned_64(stop) else as_index(g, stop)
     if isinstance(step, int) and step < 0:
@@ -114,8 +116,8 @@ def by_number_of_trips(g: Builder, start, stop, step, unroll: int, item: Callabl
 
 
 def _trips(g: Builder, low, high, step, down: bool = False):
-    """How many numbers there are from `low` on, `step` apart (`down`: minus that) and below `high`, which may be farther away than signed
-    numbers reach."""
+    """``ceil((high - low) / step)``, at least 0: the number of trips from `low` up to `high`. With `down`, `step` is negative and its magnitude
+    counts. The distance is computed unsigned, since it may overflow a signed integer."""
     below = compare(g, "<", low, high)
     if below is False:
         return 0
@@ -132,17 +134,18 @@ STAGES_AT_MOST = 64
 
 @builtin
 def pipelined(g: Builder, over, stages=2, warp_specialize=False, producer_regs=None, consumer_regs=None):
-    """The loop of a range or of ``tile.tile_order`` whose loads of tiles, and copies from global to shared memory, run up to `stages`
+    """A loop over a range or ``tile.tile_order(...)`` whose loads of tiles, and copies from global to shared memory, run up to `stages`
     trips ahead of the rest of its body.
 
-    A tile that the body loads from an array that the kernel does not write comes by ``copy_async`` to a buffer of the compiler's own,
-    where an asynchronous copy takes its rows and shared memory is left (else it is loaded in its trip, with a warning). These buffers,
-    and those that ``tile.copy_async`` fills in the body, become rings of `stages` slots each; barriers or groups, waits and
-    releases are the compiler's. A body reads what its own copies have brought. Where a copy goes may depend on the index and on
-    what stands before the loop, by any arithmetic, branches and loops, and on plain loads of arrays that the kernel does not write.
-    With `warp_specialize`, warps of their own issue the copies (on sm_90 and later, where all of them complete by bytes): the kernel
-    has a warpgroup more than `num_warps` says (a warp more, if that is no multiple of 4), of which one thread walks through the
-    kernel's loops; `producer_regs` and `consumer_regs` are what its threads and the others may keep of the registers.
+    A tile that the body loads from an array that the kernel does not write is prefetched by ``copy_async`` to a buffer that the compiler
+    allocates, if an asynchronous copy can move its rows and enough shared memory is left (otherwise it is loaded in its trip, with a
+    warning). These buffers, and those that ``tile.copy_async`` fills in the body, become rings of `stages` slots each. The compiler adds
+    the barriers or copy groups, the waits and the releases; in each trip, the body reads what that trip's copies brought. The regions of
+    copies may depend on the index and on values from before the loop, through any arithmetic, branches and loops, and through plain
+    loads of arrays that the kernel does not write.
+    With `warp_specialize`, separate warps issue the copies (sm_90 and later, if all of the copies complete by bytes): the kernel gets one
+    warpgroup more than `num_warps` says (one warp more if that is not a multiple of 4), of which one thread runs through the kernel's
+    loops. `producer_regs` and `consumer_regs` are the registers per thread of the additional warps and of the others.
     """
     if not isinstance(over, LoopRange) or over.pipeline is not None:
         what = "a pipelined loop" if isinstance(over, LoopRange) else describe(over)
@@ -151,7 +154,7 @@ def pipelined(g: Builder, over, stages=2, warp_specialize=False, producer_regs=N
         raise g.error(f"stages is a constant from 1 to {STAGES_AT_MOST}, not {describe(stages)}")
     if over.unroll != 1:
         raise g.error("a pipelined loop is not unrolled: its slots take turns at run time")
-    if not isinstance(over.step, int):  # which trip comes how much later is asked of numbers that are constants apart
+    if not isinstance(over.step, int):  # the pass needs indices of trips that are a constant apart
         over = by_number_of_trips(g, over.start, over.stop, over.step, 1, over.item)
     if not isinstance(warp_specialize, bool):
         raise g.error(f"warp_specialize is True or False, known at compile time, not {describe(warp_specialize)}")

@@ -1,4 +1,4 @@
-"""Execution scopes: the names that open them, which may nest in which, and conditions that mean the same as a scope."""
+"""Execution scopes: the builtins that open them, the rules of nesting, and conditions that are equivalent to a scope."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ WIDTH = {"elect": 0, "thread": 0, "warp": 1, "warpgroup": 2, "cta": 3}
 
 @dataclass(frozen=True)
 class ScopeSpec:
-    """What ``with`` opens a scope by: the `count` instances of `kind` from `first` on, as one collective."""
+    """The operand of ``with`` that opens a scope: `count` units of `kind` from `first` on, as one collective."""
 
     kind: str
     first: Any = None
     count: int = 1
     regs: int | None = None
-    each: bool = False  # one of those that run one text, in a loop over them
+    each: bool = False  # whether it is the scope inside the loop of `each_warpgroup`
 
     @property
     def threads(self) -> int:
@@ -38,7 +38,7 @@ class ScopeSpec:
 
 @dataclass(frozen=True)
 class EachScope:
-    """What ``with`` opens several scopes of one text by: one for each warpgroup from `first` on."""
+    """The operand of ``with`` that opens one scope for each of `count` warpgroups from `first` on."""
 
     first: int
     count: int
@@ -62,7 +62,7 @@ def warpgroup(g: Builder, i, regs=None):
 
 @builtin
 def each_warpgroup(g: Builder, over, regs=None):
-    """A scope of its own for each warpgroup of ``range(first, stop)``, all running this text side by side.
+    """A separate scope for each warpgroup of ``range(first, stop)``; they run the same code, side by side.
 
     ``with tile.each_warpgroup(range(1, 3)) as i:`` gives the warpgroup's id; `regs` is as in `warpgroup`.
     """
@@ -114,7 +114,7 @@ def _spec(g: Builder, kind: str, i, regs: int | None = None) -> ScopeSpec:
 # -- nesting -------------------------------------------------------------------------------------------------------------
 
 def opened(g: Builder, spec: ScopeSpec) -> ExecScope:
-    """The execution scope that `spec` opens at the builder's place. CompilationError if it does not fit there."""
+    """The execution scope that `spec` opens inside the current one. CompilationError if it does not fit there."""
     problem = misfit(g, spec) or absent(g, spec)
     if problem is not None:
         raise g.error(problem)
@@ -136,7 +136,7 @@ def misfit(g: Builder, spec: ScopeSpec) -> str | None:
 
 
 def absent(g: Builder, spec: ScopeSpec) -> str | None:
-    """Why no thread of the current scope is in `spec`, as far as constants tell; None if some may be."""
+    """Why `spec` is not contained in the current scope, as far as constants tell; None if it may be."""
     if spec.kind == "elect":
         return None
     unit, kind, outer = UNIT[spec.kind], spec.kind, g.scope
@@ -159,7 +159,7 @@ def absent(g: Builder, spec: ScopeSpec) -> str | None:
 
 
 def describe_scope(scope: ExecScope) -> str:
-    """A scope in words."""
+    """A scope in words, for error messages."""
     if scope.kind == "cta":
         return "the CTA"
     if scope.elected:
@@ -170,7 +170,7 @@ def describe_scope(scope: ExecScope) -> str:
 
 
 def first_operand(spec: ScopeSpec) -> Operand:
-    """The `first` of a Scope node."""
+    """The operand `first` of the Scope node for `spec`."""
     if spec.kind == "elect":
         return None
     return Const(spec.first, int32) if isinstance(spec.first, int) else spec.first
@@ -182,7 +182,8 @@ _IDS = {"thread_id": "thread", "warp_id": "warp", "warpgroup_id": "warpgroup"}
 
 
 def meant_by(g: Builder, test: Any) -> ScopeSpec | None:
-    """The scope that a condition ``tile.warp_id() == c`` means, for any uniform `c`; None for other conditions."""
+    """The scope to which a condition is equivalent: ``tile.warp_id() == c`` (or thread or warpgroup id) with a uniform `c`. None for other
+    conditions."""
     call = g.definitions.get(test) if isinstance(test, Value) else None
     if call is None or call.op.name != "eq" or not type_of(call.args[0]).dtype.is_int:
         return None
@@ -198,7 +199,7 @@ def meant_by(g: Builder, test: Any) -> ScopeSpec | None:
 
 
 def _definition(g: Builder, x: Operand) -> Call | None:
-    """The call that made `x`, looking through casts that keep an integer."""
+    """The call that defines `x`, looking through casts that preserve the integer."""
     call = g.definitions.get(x) if isinstance(x, Value) else None
     while call is not None and call.op.name == "cast" and keeps(type_of(call.args[0]).dtype, call.attrs["dtype"]):
         call = g.definitions.get(call.args[0])

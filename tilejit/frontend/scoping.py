@@ -1,4 +1,4 @@
-"""`with`: execution scopes, and the language's own context managers."""
+"""The statement `with`: execution scopes and the language's context managers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .walker import Branch, Home, Walker, statement, where
 
 @statement(ast.With)
 def with_(w: Walker, node: ast.With) -> None:
-    """``with`` over one or more context managers, each inside the one before."""
+    """``with`` over one or more context managers, nested from left to right."""
     _enter(w, node.items, node.body)
 
 
@@ -58,7 +58,7 @@ def _enter(w: Walker, items: list[ast.withitem], body: list[ast.stmt]) -> None:
 
 
 def run_each(w: Walker, each: EachScope, target: ast.expr | None, body: list[ast.stmt], items: list[ast.withitem]) -> None:
-    """Append a loop over scopes: trips of different threads, which need not wait for each other."""
+    """Append a For node around one Scope node, for `each_warpgroup`. Its trips are run by different threads, so they run side by side."""
     problem = absent(w.g, ScopeSpec("warpgroup", each.first, each.count))
     if problem is not None:
         raise w.g.error(problem)
@@ -71,8 +71,8 @@ def run_each(w: Walker, each: EachScope, target: ast.expr | None, body: list[ast
 
 
 def run_scope(w: Walker, spec: ScopeSpec, body: list[ast.stmt], items: list[ast.withitem] = (), before: Callable[[], None] | None = None) -> None:
-    """Append the Scope node of `body`, with what `before` does inside it first. Names made in it that hold registers hold
-    nothing after it."""
+    """Append the Scope node of `body`; `before` is called inside it first. Names assigned in it that hold registers are undefined after
+    it."""
     scope, loc = opened(w.g, spec), w.g.loc
     first = first_operand(spec)
     if isinstance(first, Value):
@@ -99,7 +99,7 @@ COUNTED = ("is counted inside an execution scope, and registers do not leave it;
 
 
 def _leave(w: Walker, branch: Branch) -> None:
-    """What the names made in a scope hold outside it: only buffers, barriers and tokens come out."""
+    """Bind the names that a scope assigned for the code after it: buffers, barriers and tokens keep their values, others become `Undefined`."""
     made: set[Value] | None = None
     for name, entry in branch.env.items():
         if w.frame.env.get(name) is entry:

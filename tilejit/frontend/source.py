@@ -1,4 +1,4 @@
-"""A kernel's or helper's source: its text, parsed once, with real places in the file, and what its free names mean."""
+"""The source of a kernel or helper: its text, parsed once with positions in the file, its parameters, and the values of its free names."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ _parsing = threading.Lock()
 
 
 def parsed(text: str, **options) -> ast.AST:
-    """``ast.parse``, by one thread at a time: in CPython 3.11 the parsers of two threads share a counter and fail."""
+    """``ast.parse`` under a lock: in CPython 3.11, parsers in two threads share a counter and fail."""
     with _parsing:
         return ast.parse(text, **options)
 
 
 @dataclass(frozen=True)
 class Param:
-    """A parameter: whether it is annotated ``tile.constexpr``, its default, and what else its annotation evaluates to."""
+    """A parameter: its kind (of `inspect.Parameter`), whether it is annotated ``tile.constexpr``, its default, and the value of its annotation."""
 
     name: str
     kind: Any
@@ -51,8 +51,8 @@ class Param:
 class Source:
     """The source of one function.
 
-    ``tree`` is its ``ast.FunctionDef``; positions in it are those of the file, so ``loc(node)`` needs no translation. ``locals`` are the names
-    that Python takes for the function's own: its parameters, and those that it assigns anywhere.
+    ``tree`` is its ``ast.FunctionDef``, whose positions are those in the file. ``locals`` are the function's local names as Python defines
+    them: its parameters and every name that it assigns.
     """
 
     def __init__(self, name: str, text: str, file: str, first_line: int, namespace: Mapping[str, Any],
@@ -91,7 +91,7 @@ class Source:
         try:
             lines, first_line = inspect.getsourcelines(function)
             if code.co_filename == "<string>" and f"def {function.__name__}" not in "".join(lines):
-                raise OSError  # Python 3.13 keeps the text of `python -c` under this name, which exec gives its code as well
+                raise OSError  # Python 3.13 keeps the text of `python -c` under this file name, which code from exec has too
         except (OSError, TypeError, SyntaxError, IndentationError):
             raise CompilationError(
                 f"the source of {function.__name__} cannot be read ({code.co_filename} holds no text that Python kept: "
@@ -104,12 +104,12 @@ class Source:
 
     @classmethod
     def from_text(cls, text: str, namespace: Mapping[str, Any] | None = None, file: str = "<source>") -> "Source":
-        """The source of the one function that `text` defines; its free names are looked up in `namespace`."""
+        """The source of the only function that `text` defines; its free names are looked up in `namespace`."""
         if not isinstance(text, str):
             raise CompilationError(f"the source of a kernel is its text, not {type(text).__name__}")
         try:
             tree = parsed(text)
-            module = compile(text, file, "exec", dont_inherit=True)  # finds what the parser lets through, as two parameters of one name
+            module = compile(text, file, "exec", dont_inherit=True)  # finds errors that the parser does not, such as two parameters of one name
         except SyntaxError as error:
             line = (error.text or "").rstrip("\n")
             place = Loc(file, error.lineno or 1, max(0, (error.offset or 1) - 1), source_line=line)
@@ -145,19 +145,19 @@ class Source:
     # -- places ------------------------------------------------------------------------------------------------------
 
     def line(self, number: int) -> str:
-        """A line of the file, by its number there; empty outside the function."""
+        """A line of the function by its number in the file; empty outside the function."""
         index = number - self.first_line
         return self.lines[index] if 0 <= index < len(self.lines) else ""
 
     def loc(self, node: ast.AST, call_site: Loc | None = None) -> Loc:
-        """The place of a node of the tree."""
+        """The source location of a node of the tree, inlined at `call_site`."""
         span = self._spans.get(node)
         if span is None:
             span = self._spans[node] = self._span(node)
         return Loc(*span, call_site)
 
     def _span(self, node: ast.AST) -> tuple:
-        """What every place of a node has, whatever call the compiler comes by."""
+        """The fields of a node's `Loc` that do not depend on the call site."""
         line = self.line(node.lineno)
         end_line = node.end_lineno or node.lineno
         last = line if end_line == node.lineno else self.line(end_line)
@@ -171,7 +171,7 @@ class Source:
     # -- names -------------------------------------------------------------------------------------------------------
 
     def resolve(self, name: str) -> Any:
-        """What a free name of the function means now: a closure's value, a global, a Python builtin. KeyError if nothing."""
+        """The current value of a free name of the function: of the closure, a global or a Python builtin. KeyError if there is none."""
         if name in self.cells:
             try:
                 return self.cells[name].cell_contents
@@ -186,14 +186,14 @@ class Source:
         raise KeyError(name)
 
     def known_names(self) -> list[str]:
-        """Every free name that has a meaning, for suggestions."""
+        """All names of the closure and the globals, for suggestions."""
         return [*self.cells, *self.globals]
 
     # -- parameters --------------------------------------------------------------------------------------------------
 
     @cached_property
     def params(self) -> tuple[Param, ...]:
-        """The parameters, in order; ``*args`` is one, of a tuple. CompilationError for ``**kwargs``."""
+        """The parameters, in order; ``*args`` is one parameter, whose value is a tuple. CompilationError for ``**kwargs``."""
         a = self.tree.args
         if a.kwarg is not None:
             raise CompilationError(f"parameters that are given by keyword are named one by one, and `**{a.kwarg.arg}` is not supported: name them, "
@@ -209,7 +209,7 @@ class Source:
 
     @cached_property
     def rest(self) -> Param | None:
-        """The parameter ``*args``."""
+        """The parameter ``*args``; None if there is none."""
         return next((p for p in self.params if p.kind is inspect.Parameter.VAR_POSITIONAL), None)
 
     def _param(self, node: ast.arg, kind: Any, default: ast.expr | None) -> Param:
@@ -227,8 +227,8 @@ class Source:
         return inspect.Signature([inspect.Parameter(p.name, p.kind, default=MISSING if p is self.rest else p.default) for p in self.params])
 
     def taken(self, positional: int, keywords: tuple[str, ...]) -> tuple[int | tuple[int, ...] | None, ...]:
-        """The number of the argument that each parameter takes, of so many by position and then those by these names: several of ``*args``,
-        None where it has its default. TypeError if they do not fit."""
+        """How a call binds its arguments: for each parameter the index of its argument (counting first the `positional` ones, then
+        `keywords`), a tuple of indices for ``*args``, None for its default. TypeError if the arguments do not fit."""
         call = positional, keywords
         if call not in self._taken:
             bound = self.signature.bind(*range(positional), **{name: n for n, name in enumerate(keywords, positional)}).arguments
@@ -236,7 +236,7 @@ class Source:
         return self._taken[call]
 
     def _evaluate(self, node: ast.expr) -> Any:
-        """What an annotation means: dotted names, also inside a string; None for anything else."""
+        """The value of an annotation that is a dotted name, perhaps inside a string; None for any other."""
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             try:
                 return self._evaluate(parsed(node.value, mode="eval").body)
@@ -264,7 +264,7 @@ def _edited(file: str) -> bool:
 
 
 def _stands(code: CodeType) -> bool:
-    """Whether a function's file gives its code; so it is said where the file cannot be compiled."""
+    """Whether a function's file, as it is now, still compiles to its code object. Also True if the file cannot be compiled."""
     linecache.checkcache(code.co_filename)
     try:
         module = compile("".join(linecache.getlines(code.co_filename)), code.co_filename, "exec", dont_inherit=True)
@@ -274,7 +274,7 @@ def _stands(code: CodeType) -> bool:
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:
-    """The functions that code defines, at any depth."""
+    """The code objects of the functions that `code` defines, at any depth."""
     for inner in code.co_consts:
         if isinstance(inner, CodeType):
             yield inner
@@ -282,5 +282,5 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
 
 
 def _characters(line: str, offset: int) -> int:
-    """A column of the parser, which counts bytes of UTF-8, in characters."""
+    """A column in characters, from one of the parser, which counts bytes of UTF-8."""
     return offset if line.isascii() else len(line.encode()[:offset].decode(errors="ignore"))

@@ -1,4 +1,4 @@
-"""Undoing a walk: what the builder held before it, so that a loop's body can be walked again with other types."""
+"""Undoing a walk: the builder's state is saved and restored, so that a loop's body can be walked again with other types."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .walker import Walker
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The builder's contents at one moment. Containers are put back in place, since constructs hold on to them."""
+    """The builder's state at one moment. Restoring refills the same container objects, since other objects hold references to them."""
 
     blocks: tuple[list, ...]
     warnings: list
@@ -37,7 +37,7 @@ class Snapshot:
 
 
 def _refilled(container: Any, content: Any) -> Any:
-    """`container` with its former content; anything that is no plain container is itself what was."""
+    """`container`, refilled with its former `content` if it is a list, dict or set; any other object as it is."""
     if isinstance(container, list):
         container[:] = content
     elif isinstance(container, (dict, set)):

@@ -26,7 +26,7 @@ def pass_(w: Walker, node: ast.Pass) -> None:
 
 @statement(ast.Expr)
 def expr(w: Walker, node: ast.Expr) -> None:
-    """An expression for its effect. Docstrings, and other constants, are comments."""
+    """An expression for its effect. Docstrings and other constants do nothing."""
     if isinstance(node.value, ast.Constant):
         return
     w.discarded = node.value
@@ -49,7 +49,7 @@ def assign(w: Walker, node: ast.Assign) -> None:
 
 @statement(ast.AugAssign)
 def aug_assign(w: Walker, node: ast.AugAssign) -> None:
-    """``name += value``; the name gets the new value, tiles are not changed in place."""
+    """``name += value`` binds the name to a new value; tiles are not changed in place."""
     if not isinstance(node.target, ast.Name):
         refuse_target(w, node.target)
     held = w.value(ast.copy_location(ast.Name(node.target.id, ast.Load()), node.target))
@@ -58,7 +58,7 @@ def aug_assign(w: Walker, node: ast.AugAssign) -> None:
 
 @statement(ast.AnnAssign)
 def ann_assign(w: Walker, node: ast.AnnAssign) -> None:
-    """``name: tile.float32 = value`` casts; ``name: tile.constexpr = value`` says that it is known while compiling."""
+    """``name: tile.float32 = value`` casts; ``name: tile.constexpr = value`` requires a compile-time value."""
     if node.value is None:
         raise w.error("an annotation alone assigns nothing; give the name a value, as in `x: tile.float32 = 0`")
     value = w.value(node.value)
@@ -75,7 +75,7 @@ def ann_assign(w: Walker, node: ast.AnnAssign) -> None:
 
 @statement(ast.Assert)
 def assert_(w: Walker, node: ast.Assert) -> None:
-    """``assert``: judged while compiling if it can be, else a `device_assert`."""
+    """``assert``: checked at compile time if the condition is known then, else a `device_assert`."""
     message = "" if node.msg is None else _message(w, node.msg)
     held = judged(w, node.test)
     if isinstance(type_of(held), Tile):

@@ -1,4 +1,4 @@
-"""What a kernel says while it is compiled: `static_assert`, `static_print`."""
+"""Checks and messages at compile time: `static_assert`, `static_print`."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from ..ir.builder import Builder, describe
 from ..ir.builtin import builtin
 from ..ir.graph import Const, Value
 
-PRINTED = "static_print"  # the builder's state that holds the lines; a loop's body that is walked again takes its back
+PRINTED = "static_print"  # the key in the builder's state of the printed lines; they are undone when a loop's body is walked again
 
 
 @builtin
 def static_assert(g: Builder, condition, message: str = ""):
-    """Fail the compilation, with `message`, unless `condition` holds. It must be known while compiling."""
+    """Fail the compilation, with `message`, unless `condition` holds. It must be known at compile time."""
     if isinstance(condition, Value):
         raise g.error(f"static_assert judges while compiling, and {describe(condition)} is known at run time only; "
                       "use tile.device_assert")

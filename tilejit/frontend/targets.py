@@ -1,4 +1,4 @@
-"""Targets of assignments: names and tuples of them; what to write instead of the others."""
+"""Targets of assignments: names and tuples of names. Errors say what to write instead of other targets."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from .walker import Walker
 
 
 def bind(w: Walker, target: ast.expr, value: Any, anew: bool = False) -> None:
-    """Assign `value` to a target: a name, or a tuple of targets. With `anew` the names begin here, as those of a `for` do, whatever they
-    held and wherever they lived."""
+    """Assign `value` to a target: a name, or a tuple of targets. With `anew`, as for the target of a `for`, the names are new here, whatever
+    their value and scope before."""
     match target:
         case ast.Name(id=name):
             (w.put if anew else w.assign)(name, value)
@@ -38,7 +38,7 @@ def _unpack(w: Walker, node: ast.expr, targets: list[ast.expr], value: Any, anew
 
 
 def refuse_target(w: Walker, target: ast.expr) -> None:
-    """Raise for a target that is no name; says what to write."""
+    """Raise CompilationError for a target that is not a name."""
     if isinstance(target, ast.Attribute):
         raise w.error("attributes cannot be assigned in a kernel; use a name", target)
     held = w.value(target.value) if isinstance(target, ast.Subscript) else None

@@ -1,4 +1,4 @@
-"""The walk over a function's syntax tree: places, names, and the tables of what each kind of node does."""
+"""The walk over a function's syntax tree: source locations, names, and the tables of rules for each kind of syntax node."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ STATEMENTS: dict[type, Callable[["Walker", Any], None]] = {}
 
 
 def expression(*kinds: type, placed: bool = True) -> Callable:
-    """Register what a kind of expression evaluates to. Where it is not `placed`, its rule makes a place where it needs one: most of what
-    is walked are names and constants."""
+    """Register the rule that evaluates some kinds of expressions. If `placed`, the rule runs with the builder at the node's source location;
+    otherwise the rule sets a location where it needs one, which is faster for names and constants, the bulk of all expressions."""
     def register(function: Callable) -> Callable:
         for kind in kinds:
             EXPRESSIONS[kind] = _placed(function) if placed else function
@@ -43,12 +43,13 @@ def _placed(function: Callable) -> Callable:
 
 
 def statement(*kinds: type) -> Callable:
-    """Register what a kind of statement does."""
+    """Register the rule for some kinds of statements."""
     return lambda function: [STATEMENTS.__setitem__(k, function) for k in kinds] and function
 
 
 class Cells(MutableMapping):
-    """The builder's hidden variables, kept among the names of the frame at hand so that control flow carries them."""
+    """The builder's hidden variables, such as counters of ring slots. They are stored among the names of the current frame, so that loops and
+    branches carry them like variables."""
 
     def __init__(self, walker: "Walker"):
         self.walker = walker
@@ -81,32 +82,33 @@ class Cells(MutableMapping):
 
 
 def is_callable_of_the_language(x: Any) -> bool:
-    """Whether `x` is an op, a builtin or a method, not called yet."""
+    """Whether `x` is itself an op, a builtin or a method of the language (rather than the result of calling one)."""
     return isinstance(x, (Op, Builtin, BoundMethod))
 
 
 @dataclass(eq=False)
 class Home:
-    """A scope instance that names live in; partial scopes do not count."""
+    """An instance of an execution scope, to which the names assigned in it belong. Divergent branches (partial scopes) have no home of their
+    own."""
 
     loc: Loc | None = None
 
 
 @dataclass
 class Branch:
-    """A block that was walked and is not part of a node yet: its nodes, and what the names hold at its end."""
+    """A block that was walked but is not part of a node yet: its nodes, and the values of the names at its end."""
 
     nodes: list[Node]
     env: dict[Any, Entry]
 
     @property
     def dead(self) -> bool:
-        """Whether control never reaches the block's end."""
+        """Whether control certainly does not reach the block's end."""
         return any(name in self.env and self.env[name].value is True for name in EXITS)
 
 
 class Place:
-    """A context in which the builder is at a place."""
+    """A context in which the builder is at source location `loc`; errors raised inside without a location get it."""
 
     __slots__ = ("g", "loc", "outer")
 
@@ -124,16 +126,16 @@ class Place:
 
 @dataclass
 class Walker:
-    """The state of one compilation's walk."""
+    """The state of the walk of one compilation."""
 
     g: Builder
     frame: Frame
     home: Home
     captured: dict[tuple[Source, tuple[str, ...]], tuple[Capture, Any]] = field(default_factory=dict)
-    copies: list[int] = field(default_factory=list)       # which copy of each unrolled loop around is being walked
-    discarded: ast.expr | None = None                     # the expression that is a statement of its own
-    places: dict[tuple[Source, Loc | None], dict] = field(default_factory=dict)  # of each call's function, those asked for
-    loops: dict[Any, Any] = field(default_factory=dict)    # what the loops at this level were last found to carry, for their next walks
+    copies: list[int] = field(default_factory=list)       # for each enclosing unrolled loop, the trip that is being walked
+    discarded: ast.expr | None = None                     # the current expression statement, whose value nobody uses
+    places: dict[tuple[Source, Loc | None], dict] = field(default_factory=dict)  # (function, call site): its nodes' locations, memoised
+    loops: dict[Any, Any] = field(default_factory=dict)    # what the loops at this level carried after their last walk; their next walk starts there
 
     def __post_init__(self):
         self.g.cells = Cells(self)
@@ -148,7 +150,7 @@ class Walker:
         return found
 
     def place(self, node: ast.AST) -> Place:
-        """Inside, `node` is the place of the calls built, and of the errors raised."""
+        """A context in which calls are built, and errors raised, at the location of `node`."""
         return Place(self.g, self.loc(node))
 
     def error(self, message: str, node: ast.AST | None = None) -> CompilationError:
@@ -157,21 +159,21 @@ class Walker:
     # -- the walk ----------------------------------------------------------------------------------------------------
 
     def expression(self, node: ast.expr) -> Any:
-        """What an expression is: a compile-time object, or an operand of the graph."""
+        """The value of an expression: a compile-time object or an operand of the graph."""
         rule = EXPRESSIONS.get(type(node))
         if rule is None:
             raise self.error(refused(node), node)
         return rule(self, node)
 
     def value(self, node: ast.expr) -> Any:
-        """An expression that must have a value."""
+        """The value of an expression, which must not be `Undefined`."""
         result = self.expression(node)
         if isinstance(result, Undefined):
             raise self.error(result.why, node)
         return result
 
     def statements(self, nodes: list[ast.stmt]) -> None:
-        """Statements in order. What follows one that may have left the function or the loop is guarded."""
+        """Walk statements in order. After one that may have left the function or loop, the rest goes into a branch on the exit flags."""
         for position, node in enumerate(nodes):
             left = self.left()
             if left is True:
@@ -192,7 +194,7 @@ class Walker:
                 rule(self, node)
 
     def left(self) -> bool | list[str]:
-        """True when control surely does not come here any more; else the exits that were perhaps taken at run time."""
+        """True if control certainly does not reach this point; otherwise the names of the exits that may have been taken at run time."""
         env = self.frame.env
         perhaps = [name for name in EXITS if env[name].value is not False]
         if any(env[name].value is True for name in perhaps):
@@ -203,7 +205,7 @@ class Walker:
         return perhaps
 
     def guard(self, exits: list[str], rest: Callable[[], None]) -> None:
-        """Walk `rest` for those threads that have taken none of the exits."""
+        """Walk `rest` under the condition that none of `exits` was taken."""
         from .branches import either
         taken = self.frame.env[exits[0]].value
         for name in exits[1:]:
@@ -221,7 +223,7 @@ class Walker:
         either(self, language.unary(self.g, "not", taken), here, elsewhere)
 
     def collect(self, body: Callable[[], None]) -> Branch:
-        """Walk `body` into a block of its own, and take back what it did to the names."""
+        """Walk `body` into a block of its own; the names of the current frame keep their values from before."""
         outer = self.frame.env
         self.frame.env = dict(outer)
         try:
@@ -232,7 +234,7 @@ class Walker:
             self.frame.env = outer
 
     def resume(self, branch: Branch, body: Callable[[], None]) -> None:
-        """Walk more of a block that `collect` walked."""
+        """Walk `body` at the end of a block that `collect` made."""
         outer, self.frame.env = self.frame.env, branch.env
         try:
             with self.g.reopened(branch.nodes):
@@ -243,7 +245,7 @@ class Walker:
 
     @contextmanager
     def partial_on(self, *conditions: Operand):
-        """A partial scope if one of the conditions is less uniform than the scope; else the scope as it is."""
+        """A context for code under `conditions`: a partial scope if one of them may differ between the scope's threads, else the same scope."""
         scope = self.g.scope
         split = next((c for c in conditions if isinstance(c, Value) and type_of(c).uniform < scope.uniformity), None)
         if split is None or scope.partial is not None:
@@ -255,11 +257,11 @@ class Walker:
     # -- names -------------------------------------------------------------------------------------------------------
 
     def put(self, name: Any, value: Any, home: Home | None = None) -> None:
-        """Let `name` hold `value`, whatever it held."""
+        """Bind `name` to `value`, without checks."""
         self.frame.env[name] = Entry(value, self.g.loc, home or self.home)
 
     def assign(self, name: str, value: Any) -> None:
-        """``name = value`` of the kernel's code."""
+        """``name = value`` in the kernel's code. CompilationError if the name belongs to an enclosing execution scope."""
         entry = self.frame.env.get(name)
         if entry is not None and not isinstance(entry.value, Undefined) and entry.home is not self.home and not entry.came_out:
             raise self.error(f"{name} lives outside the scope opened at {self.home.loc}; what happens to it here would be "
@@ -268,8 +270,8 @@ class Walker:
         self.put(name, value)
 
     def lookup(self, node: ast.Name, enters: bool = True) -> Any:
-        """What a name holds: a variable of the function, a closure's value or a global, a Python builtin. A variable of the scope outside must be
-        one that `enters` this one, unless only what it is like is asked for."""
+        """The value of a name: a variable of the function, a closure's value, a global or a Python builtin. A variable of an enclosing execution
+        scope must be usable in this one (`_check_enters`); `enters` is False where only its shape or dtype is read."""
         name = node.id
         entry = self.frame.env.get(name)
         if entry is None:
@@ -284,7 +286,7 @@ class Walker:
         return entry.value
 
     def _from_around(self, node: ast.Name) -> Any:
-        """What a name means that the frame at hand does not hold."""
+        """The value of a name that is not a variable of the current frame."""
         name, source = node.id, self.frame.source
         if name in source.locals:
             raise self.error(f"{name} is read before it is assigned", node)
@@ -298,7 +300,7 @@ class Walker:
             return self.capture((name,), value)
 
     def capture(self, path: tuple[str, ...], value: Any) -> Any:
-        """Record that the kernel reads a value of the code around it. What it means at first it means to the end."""
+        """Record that the kernel reads `value` from the code around it. Later reads of the same path in this compilation give the first value."""
         key = self.frame.source, path
         if key not in self.captured:
             value = checked(".".join(path), value)
@@ -306,7 +308,8 @@ class Walker:
         return self.captured[key][1]
 
     def _check_enters(self, name: str, entry: Entry) -> None:
-        """Into a scope go uniform scalars, buffers, barriers, tokens; a register tile stays where it was made."""
+        """CompilationError if a value of an enclosing scope cannot be used in this one. Uniform scalars, buffers, barriers and tokens can; register
+        tiles belong to the scope that made them."""
         for leaf in leaves(entry.value):
             t = type_of(leaf)
             if isinstance(t, Tile):
@@ -326,12 +329,12 @@ class Walker:
 
 
 def where(what: str, loc: Loc | None) -> str:
-    """A second place, to add to an error's message."""
+    """Text that adds a second source location to an error message."""
     return "" if loc is None else f"\n{what} here:\n{loc.render()}"
 
 
 def runtime(x: Any) -> bool:
-    """Whether `x` is a number of the graph, or a tuple that holds one."""
+    """Whether `x` is a value of the graph, or a tuple that holds one."""
     return any(isinstance(leaf, Value) for leaf in leaves(x))
 
 
@@ -366,6 +369,6 @@ REFUSED = {
 
 
 def refused(node: ast.AST) -> str:
-    """What to write instead of a kind of syntax that kernels do not have."""
+    """The error message for syntax that kernels do not support: what to write instead."""
     known = REFUSED.get(type(node))
     return known or f"{type(node).__name__} is not supported in a kernel"

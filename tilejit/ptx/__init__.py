@@ -1,13 +1,13 @@
-"""The instruction table: every PTX instruction form that a kernel can contain, one row of data for each family of forms.
+"""The instruction table: every PTX instruction form that a kernel can contain, with one row of data for each family of forms.
 
-A form's **name is its PTX mnemonic**, modifiers and all, as the ISA manual spells it and in the manual's order:
+A form's **name is its PTX mnemonic** with all modifiers, spelled and ordered as in the ISA manual:
 
     mapa.shared::cluster.u32
     cp.async.bulk.commit_group
     cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint
     mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32
 
-Where forms of one mnemonic differ in their operands, a last word tells them apart:
+Forms that have the same mnemonic but differ in their operands get a distinguishing last word:
 
     cp.async.cg.shared.global.16, …16.zfill, …16.ignore_src      the size, and whether a source size or a predicate follows
     mbarrier.arrive.shared::cta.b64, ….count                     an optional operand: count, threads, hint, mask, pred
@@ -15,9 +15,9 @@ Where forms of one mnemonic differ in their operands, a last word tells them apa
     mov.u32.laneid, mov.u64.globaltimer                          the special register
     mov.b64.pack, mov.b64.unpack                                 to and from two halves
 
-Every spelling with the same words finds the form, since `.`, `::` and `_` all separate words: Python writes `::` as
-`_`, and puts an underscore to a word that starts with a digit or is a keyword, so that
-`tile.ptx.cp_async.bulk.tensor._2d.global_.shared_cta.bulk_group` names
+Look-ups compare words only, and `.`, `::` and `_` all separate words. In Python, `::` is written `_`, and a word that
+starts with a digit or is a keyword gets an underscore before or after it:
+`tile.ptx.cp_async.bulk.tensor._2d.global_.shared_cta.bulk_group` is
 `cp.async.bulk.tensor.2d.global.shared::cta.bulk_group`.
 """
 
@@ -37,7 +37,7 @@ __all__ = [
 
 
 def __getattr__(word: str) -> Name:
-    """`ptx.mbarrier`, `ptx.cp_async`, …: the start of a form's name."""
+    """`ptx.mbarrier`, `ptx.cp_async`, …: the first word of a form's name."""
     if word.startswith("__") or not is_prefix(word):
         raise AttributeError(f"no PTX instruction form starts with {word!r}")
     return Name(word)

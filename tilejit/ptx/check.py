@@ -1,4 +1,4 @@
-"""Whether operands fit a form, said in the words of the person who wrote the call."""
+"""Checks the operands given to a form; errors are worded for the author of the call."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from ..errors import CompilationError, Loc
 from .form import Form
 from .operands import Operand
 
-#: An operand as a check sees it: a Python number known at compile time, or the LLVM type of a value, alone or in front of it
-#: ("i32", "ptr addrspace(1) %a"); for a vector, one for each element.
+#: An operand to check: a Python number (a compile-time constant), or text that begins with the LLVM type of a value
+#: ("i32", "ptr addrspace(1) %a"); for a vector, a sequence with one for each element.
 Given = int | float | str | Sequence[int | float | str]
 
 _LLVM_TYPE = re.compile(r"<[^>]*>|ptr addrspace\(\d+\)|[\w.]+")
@@ -19,7 +19,7 @@ _INTEGER_BITS = {"b16": 16, "b32": 32, "b64": 64, "b128": 128, "pred": 1}
 
 
 def check(form: Form, operands: Mapping[str, Given], target: str | None = None, loc: Loc | None = None) -> None:
-    """Raise a CompilationError unless `operands` are what `form` takes, and `target` has it."""
+    """CompilationError unless `operands` (by name) are what `form` takes and `target` has the form."""
     if target is not None and not form.on(target):
         raise CompilationError(f"{form.name} exists on {', '.join(form.targets)}, not on {target}", loc)
     takes = {operand.name: operand for operand in form.inputs}
@@ -37,7 +37,7 @@ def check(form: Form, operands: Mapping[str, Given], target: str | None = None, 
 
 
 def _misfit(operand: Operand, given: Given) -> str | None:
-    """What was given instead of what the operand needs."""
+    """In words, what was given, if it does not fit the operand; None if it fits."""
     several = isinstance(given, Sequence) and not isinstance(given, str)
     if operand.count is None:
         return f"{len(given)} values" if several else _misfit_element(operand, given)

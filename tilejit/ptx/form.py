@@ -1,4 +1,4 @@
-"""One concrete instruction form, and what the emitter needs of it: asm text, constraints, attributes. All derived."""
+"""One concrete instruction form, and what the emitter derives from it: asm text, constraints, attributes."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from .operands import Operand
 
 _PLACEHOLDER = re.compile(r"\{\{|\}\}|\{(\w+)\}")
 
-#: What an operand may be written as, instead of a register of LLVM's: a number, PTX text ("_", "acc7"), or one for each
-#: element of a vector.
+#: What is written for an operand in place of an LLVM register: a number or PTX text ("_", "acc7"); for a vector, a
+#: sequence with one for each element.
 Bound = int | float | str | Sequence[int | float | str]
 
 
 @dataclass(frozen=True, slots=True)
 class Attributes:
-    """How LLVM must treat the asm: ``sideeffect`` keeps it and its order, ``memory`` clobbers memory."""
+    """How LLVM must treat the asm: ``sideeffect`` keeps it, and its order; ``memory`` says that it clobbers memory."""
 
     sideeffect: bool
     convergent: bool
@@ -27,7 +27,7 @@ class Attributes:
 
     @property
     def call_site(self) -> str:
-        """The attributes to write behind the call in LLVM IR."""
+        """The attributes at the end of the call in LLVM IR."""
         words = ["nounwind"] + ["convergent"] * self.convergent + ["memory(none)"] * (not (self.sideeffect or self.memory))
         return " ".join(words)
 
@@ -37,7 +37,7 @@ class Form:
     """One instruction form.
 
     ``name`` is unique; ``mnemonic`` is the part of the text before the operands; ``template`` is the whole text, with
-    `{x}` for the operand x; ``isa`` is the PTX version that it needs.
+    `{x}` for the operand x; ``effect`` is one of `EFFECTS`; ``isa`` is the PTX version that it needs.
     """
 
     name: str
@@ -58,22 +58,22 @@ class Form:
         raise CompilationError(f"{self.name} has no operand {name!r}: it has {', '.join(o.name for o in self.operands) or 'none'}")
 
     def on(self, target: str) -> bool:
-        """Whether `target` has it; the other Ampere parts, sm_86 and sm_89, have what sm_80 has."""
+        """Whether `target` has the form; sm_86 and sm_89 have the forms of sm_80."""
         return ("sm_80" if target in ("sm_86", "sm_89") else target) in self.targets
 
     @property
     def results(self) -> tuple[Operand, ...]:
-        """What it writes to registers, in the order of LLVM's results."""
+        """The operands that it writes to registers, in the order of LLVM's results."""
         return tuple(o for o in self.operands if o.role != "in")
 
     @property
     def inputs(self) -> tuple[Operand, ...]:
-        """What it takes, in the order of the row: registers and addresses, those read and written too, and immediates."""
+        """The operands that it reads, in the order of the row: registers (also those that it writes too), addresses and immediates."""
         return tuple(o for o in self.operands if o.role != "out")
 
     @property
     def convergent(self) -> bool:
-        """Whether threads execute it together: LLVM may then not make it depend on another condition."""
+        """Whether threads execute it together, so that LLVM must not make its execution depend on further conditions."""
         words = set(re.split(r"\.|::", self.mnemonic))
         return bool(words & {"sync", "aligned", "bar", "barrier"}) or self.effect in ("warp", "syncs")
 
@@ -83,10 +83,11 @@ class Form:
 
     def asm_text(self, imm: Mapping[str, Bound] | None = None, offsets: Mapping[str, int] | None = None,
                  guard: bool = False) -> str:
-        """The template of LLVM's inline asm, `$0`, `$1`, … standing for its operands.
+        """The text for LLVM's inline asm, with `$0`, `$1`, … for its operands.
 
-        `imm` writes operands into the text: every immediate, and any register that is to be a number, `_`, or a register
-        known by name. `offsets` adds bytes to address operands. A `guard` is a predicate that must hold for it to execute.
+        `imm` gives the operands that are written into the text: all immediates, and registers for which a number, `_` or a
+        named register is written. `offsets` adds bytes to address operands. With `guard`, the last input is a predicate under
+        which the instruction is executed.
         """
         slots = self._slots(imm, guard)
         numbers: dict[str, list[str]] = {}
@@ -105,7 +106,7 @@ class Form:
         return f"@{numbers[GUARD.name][0]} {text}" if guard else text
 
     def constraints(self, imm: Mapping[str, Bound] | None = None, guard: bool = False) -> str:
-        """LLVM's constraint string for the operands that `imm` does not write into the text."""
+        """LLVM's constraint string for the operands that are not in `imm`."""
         slots = self._slots(imm, guard)
         first: dict[str, int] = {}
         count = 0
@@ -118,8 +119,8 @@ class Form:
         return ",".join(parts + ["~{memory}"] * self.attributes.memory)
 
     def arguments(self, imm: Mapping[str, Bound] | None = None, guard: bool = False) -> tuple[Operand, ...]:
-        """The operands whose registers the asm call takes, in the order of its arguments. Under a guard the results are
-        among them, last: what they are if the guard does not hold."""
+        """The operands whose registers are arguments of the asm call, in order. With `guard`, the results come last: their
+        values in case the predicate is false."""
         slots = self._slots(imm, guard)
         return slots.inputs + slots.tied
 
@@ -145,14 +146,14 @@ class Form:
         return _Slots(results, inputs, tuple(o for o in results if guard or o.role == "inout"))
 
 
-#: The predicate that a guarded form is executed under.
+#: The predicate under which a guarded form is executed.
 GUARD = Operand("guard", "pred", "register", "in")
 
 
 @dataclass(frozen=True, slots=True)
 class _Slots:
-    """The asm's operands as LLVM numbers them: results first, then inputs; a register that is also read stands with the
-    results, and once more among the tied inputs at the end."""
+    """The asm's operands as LLVM numbers them: results, then inputs. A register that is read and written is a result, and
+    once more one of the tied inputs at the end."""
 
     results: tuple[Operand, ...]
     inputs: tuple[Operand, ...]
@@ -160,7 +161,7 @@ class _Slots:
 
 
 def literals(value: Bound) -> list[str]:
-    """A bound value as PTX writes it, one text for each of its elements."""
+    """A bound value in PTX's spelling, one text for each of its elements."""
     return [_literal(v) for v in (value if isinstance(value, Sequence) and not isinstance(value, str) else [value])]
 
 
@@ -173,7 +174,7 @@ def _literal(value: int | float | str) -> str:
 
 
 def substitute(template: str, operands: tuple[Operand, ...], values: Mapping[str, list[str]]) -> str:
-    """A template with its operands replaced: a vector is written in braces, however short it is."""
+    """A template with its operands filled in; vectors, also of one element, are written in braces."""
     vectors = {o.name for o in operands if o.count is not None}
 
     def written(match: re.Match) -> str:

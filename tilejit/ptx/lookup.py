@@ -14,7 +14,7 @@ from .table import SECTIONS
 
 
 def key(name: str) -> str:
-    """What all spellings of a name have in common: the words of `cp_async.bulk._1d.shared_cluster` are those of PTX's."""
+    """A normal form that is the same for all spellings of a name, PTX's and Python's: its words, joined by underscores."""
     return re.sub(r"[.:_]+", "_", name).strip("_")
 
 
@@ -30,7 +30,7 @@ def forms(target: str | None = None) -> tuple[Form, ...]:
 
 @lru_cache(maxsize=None)
 def _rows_by_head() -> dict[str, tuple[Row, ...]]:
-    """The rows by the first word of their forms' names: only those of one word need be expanded to find a form."""
+    """The rows by the first word of their forms' names, so that a look-up expands few rows."""
     found: dict[str, list[Row]] = {}
     for row in rows():
         for head in row.heads:
@@ -45,8 +45,8 @@ def _forms_by_key(head: str) -> dict[str, Form]:
 
 @lru_cache(maxsize=None)
 def found(name: str) -> Form | None:
-    """The form of that name, in PTX's spelling or Python's, if there is one. Of a row with a thousand forms only those that begin like it
-    are made."""
+    """The form of that name, in PTX's spelling or Python's; None if there is none. A row may have a thousand forms; only those with
+    the same beginning are built."""
     wanted = key(name)
     for row in _rows_by_head().get(wanted.partition("_")[0], ()):
         for made in forms_of(row, lambda beginning: wanted.startswith(key(beginning))):
@@ -56,7 +56,7 @@ def found(name: str) -> Form | None:
 
 
 def form(name: str) -> Form:
-    """The form of that name, in PTX's spelling or Python's."""
+    """The form of that name, in PTX's spelling or Python's. CompilationError, with similar names, if there is none."""
     there = found(name)
     if there is not None:
         return there

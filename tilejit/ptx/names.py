@@ -1,4 +1,4 @@
-"""Names of forms as Python writes them: `tile.ptx.cp_async.bulk._1d`, one attribute after the other."""
+"""Names of forms in Python, as chains of attributes: `tile.ptx.cp_async.bulk._1d`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .lookup import form, is_prefix, key, starting
 
 
 class Name(InstructionName):
-    """Some words of a form's name, from the first on; a whole name is what a kernel calls."""
+    """The first words of a form's name, or all of them; a kernel calls a whole name."""
 
     __slots__ = ("_words",)
 
@@ -31,7 +31,7 @@ class Name(InstructionName):
 
     @property
     def tile_names(self) -> list[str]:
-        """The words that may come next, or what is left of one: of `shared_cta` after `shared`."""
+        """The words that may come next, or the rest of one (`cta` after the `shared` of `shared_cta`)."""
         return sorted({name for f in starting(self._words) if (name := following(key(self._words), python_name(f).split(".")))})
 
     def __repr__(self) -> str:
@@ -42,12 +42,12 @@ class Name(InstructionName):
 
     @property
     def form(self) -> Form:
-        """The form that it names; says what is near if it is not a whole name."""
+        """The form of that name. CompilationError, with similar names, if it is not a whole name."""
         return form(self._words)
 
 
 def following(said: str, words: list[str]) -> str:
-    """What comes after the first of the `words`, which have the key `said`; '' where nothing does."""
+    """The word, or rest of a word, that follows the first of `words`, whose key is `said`; '' if nothing follows."""
     for n in range(1, len(words) + 1):
         begun = key(".".join(words[:n]))
         if begun == said:
@@ -58,7 +58,7 @@ def following(said: str, words: list[str]) -> str:
 
 
 def python_name(of: Form) -> str:
-    """How Python writes a form's name after `tile.ptx.`: `::` as `_`, a digit or a keyword with an underscore."""
+    """A form's name as Python writes it after `tile.ptx.`: `::` becomes `_`; a leading digit or a keyword gets an underscore."""
     words = of.name.replace("::", "_").split(".")
     if words[:2] == ["cp", "async"]:
         words[:2] = ["cp_async"]

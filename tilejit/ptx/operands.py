@@ -1,4 +1,4 @@
-"""An operand of an instruction form: its register class, how it is written, and what may stand for it."""
+"""An operand of an instruction form: its register class, its notation in the table, and the values that it accepts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import lru_cache
 
 @dataclass(frozen=True, slots=True)
 class RegisterClass:
-    """How one class of PTX registers is declared, and how it meets LLVM."""
+    """One class of PTX registers: its declaration, and the LLVM constraint and types that correspond to it."""
 
     prefix: str                  # %r in listings
     declared: str                # .reg .b32
@@ -29,8 +29,8 @@ REGISTER_CLASSES = {
     "pred": RegisterClass("p",  "pred", "b", "i1",     ("i1",)),
 }
 
-# The type of an operand, as an instruction's text names it -> the class of the register that holds it.
-# 8-bit values live in 16-bit registers; packed ones in the register of their total width.
+# An operand's type in the instruction's text -> the class of the register that holds it.
+# 8-bit values are held in 16-bit registers, packed ones in a register of their total width.
 TYPE_CLASS = {
     "b8":   "b16",  "u8":    "b16", "s8":   "b16",
     "b16":  "b16",  "u16":   "b16", "s16":  "b16",  "f16":    "b16", "bf16":   "b16",
@@ -39,8 +39,8 @@ TYPE_CLASS = {
     "b128": "b128", "f32":   "f32", "f64":  "f64",  "pred":   "pred",
 }
 
-# The LLVM values that may stand for an operand of a floating-point type held as bits. An integer must be an integer,
-# and plain bits may be whatever fits the register.
+# The LLVM types of values for an operand of a floating-point type that is held as bits. Integer operands take only
+# integers, and untyped (b) operands anything that fits the register.
 TYPE_ACCEPTS = {
     "f16":    ("i16", "half"),
     "bf16":   ("i16", "bfloat"),
@@ -49,8 +49,8 @@ TYPE_ACCEPTS = {
     "f32x2":  ("i64", "<2 x float>"),
 }
 
-# An address operand is written with the state space that it points to: space -> (class, in words).
-# `shared` is the CTA's own window, `cluster` the shared::cluster one: both are 32-bit offsets.
+# The type of an address operand is the state space that it points to: space -> (class, in words).
+# `shared` is the shared::cta window, `cluster` the shared::cluster one; both have 32-bit addresses.
 SPACES = {
     "shared":  ("b32", "a 32-bit shared::cta address"),
     "cluster": ("b32", "a 32-bit shared::cluster address"),
@@ -63,7 +63,7 @@ SPACES = {
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """The immediates that an operand may be: the integers listed, or those of a range. Listings show the first."""
+    """The immediates that an operand accepts: a list of integers or a range. Examples show the first."""
 
     allowed: range | tuple[int, ...]
 
@@ -83,7 +83,7 @@ class Values:
 
 @lru_cache(maxsize=None)
 def _values(text: str) -> Values:
-    """`0..4`, `24..256/8`, `128` or `1,-1`."""
+    """Parse the immediates of ``imm(...)``: `0..4`, `24..256/8` (in steps of 8), `128` or `1,-1`."""
     span = re.fullmatch(r"(\d+)\.\.(\d+)(?:/(\d+))?", text)
     if span:
         return Values(range(int(span[1]), int(span[2]) + 1, int(span[3] or 1)))
@@ -114,7 +114,7 @@ class Operand:
 
     @property
     def registers(self) -> int:
-        """How many registers it takes; an immediate takes none."""
+        """How many registers it occupies; an immediate occupies none."""
         return 0 if self.kind == "imm" else 1 if self.count is None else self.count
 
     @property
@@ -124,7 +124,7 @@ class Operand:
 
     @property
     def accepts(self) -> tuple[str, ...]:
-        """The LLVM types that a value standing here may have."""
+        """The LLVM types that it accepts."""
         if self.kind == "address" and self.register.llvm == "i32":
             return ("i32",)
         if self.kind == "register" and self.type[0] in "us":
@@ -133,7 +133,7 @@ class Operand:
 
     @property
     def needs(self) -> str:
-        """What may stand here, in words."""
+        """What it accepts, in words."""
         if self.kind == "imm":
             return f"an immediate: {self.values}"
         one = SPACES[self.space][1] if self.kind == "address" else f"a .{self.type} value"
@@ -148,7 +148,7 @@ _ROLES = {"": "in", "=": "out", "+": "inout"}
 
 @lru_cache(maxsize=None)
 def parse_operand(token: str) -> tuple[Operand, str | None]:
-    """One token of a row's operand column, its slots filled in, and the word that its presence depends on."""
+    """Parse one token of a row's operand column, with its slots filled in: the operand, and the word on which its presence depends."""
     match = _TOKEN.fullmatch(token)
     assert match, f"not an operand: {token!r}"
     role, name, kind, count, present = match.group("role", "name", "type", "count", "present")
@@ -165,9 +165,10 @@ def parse_operand(token: str) -> tuple[Operand, str | None]:
 
 
 def _evaluate(expression: str) -> int | None:
-    """`128/4`, `3d-2`, `x8*2`: each term is the number in it, taken from left to right. A term without a number: a scalar."""
+    """The value of a count such as `128/4`, `3d-2` or `x8*2`, from left to right; each term counts as the number in it. None (a scalar)
+    if the first term has no number."""
     numbers = [term if term in tuple("*/+-") else re.sub(r"\D", "", term) for term in re.split(r"([*/+-])", expression)]
-    if not numbers[0]:                                     # an empty slot: no vector
+    if not numbers[0]:                                     # an empty slot: a scalar
         return None
     value = int(numbers[0])
     for sign, number in zip(numbers[1::2], numbers[2::2]):

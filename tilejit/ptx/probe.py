@@ -1,4 +1,4 @@
-"""A form as one line of PTX, and modules of all forms that show whether an assembler takes them."""
+"""Forms as lines of PTX, and PTX modules with all forms, which test what an assembler accepts."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from .form import Form, literals, substitute
 from .lookup import forms
 from .operands import Operand
 
-ISA = "8.8"                                    # the PTX version of what LLVM emits for us
+ISA = "8.8"                                    # the PTX version that LLVM emits here
 
 
 def _written(form: Form) -> tuple[dict[str, list[str]], list[tuple[Operand, str]]]:
-    """Each operand as a listing writes it, and its registers: numbered from 1 within their class, in the order of the text."""
+    """The text of each operand, and (operand, register) of each register; registers are numbered from 1 within their class."""
     values: dict[str, list[str]] = {}
     used: list[tuple[Operand, str]] = []
     counts: dict[str, int] = {}
@@ -35,7 +35,7 @@ def example(form: Form) -> str:
 
 
 def _entry(form: Form, name: str) -> str:
-    """A kernel, on one line, that loads the form's inputs, executes it, and stores its outputs."""
+    """A kernel, on one line, that loads the form's inputs, executes the form, and stores its outputs."""
     values, used = _written(form)
     declared = [f".reg .{operand.register.declared} {register};" for operand, register in used]
     before, after, offset = [], [], 0
@@ -54,18 +54,18 @@ def _entry(form: Form, name: str) -> str:
 
 
 def probe_module(forms: Iterable[Form], target: str, isa: str = ISA) -> str:
-    """A PTX module for `target` with one kernel for each form, each on a line of its own that ends with the form's name."""
+    """A PTX module for `target` with one kernel per form, each on a line that ends with the form's name."""
     head = [f".version {isa}", f".target {target}", ".address_size 64"]
     return "\n".join(head + [_entry(form, f"probe_{i}") for i, form in enumerate(forms)]) + "\n"
 
 
 def probe_ptx(target: str, isa: str = ISA) -> str:
-    """The probe module of every form that `target` has in that version of PTX."""
+    """The probe module of all forms of `target` that need exactly the PTX version `isa`."""
     return probe_module((form for form in forms(target) if form.isa == isa), target, isa)
 
 
 def refused(module: str, log: str) -> dict[str, str]:
-    """The forms that an assembler's messages about a probe module name, and the first message about each."""
+    """The forms that an assembler rejects, with the first message about each, from its log for a probe module."""
     lines = module.splitlines()
     found: dict[str, str] = {}
     for message in log.splitlines():

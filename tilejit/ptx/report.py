@@ -1,4 +1,4 @@
-"""The table as JSON and as a page of documentation."""
+"""The table as JSON and as Markdown."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from .table import SECTIONS
 
 
 def to_json(target: str | None = None) -> str:
-    """Every form, or those of `target`: its name, one line of PTX, and the targets that have it."""
+    """All forms, or those of `target`: name, one line of PTX, and targets."""
     listed = [{"name": form.name, "ptx": example(form), "targets": list(form.targets)} for form in forms(target)]
     return "[\n" + ",\n".join(map(json.dumps, listed)) + "\n]"
 
 
 def coverage_markdown() -> str:
-    """The table row by row: its pattern, how many forms it has, on which targets, and what LLVM is told about them."""
+    """The table row by row: pattern, number of forms, effect, and number of forms on each target."""
     lines = ["# PTX instruction forms", "",
              "A pattern gives the names of a row's forms: `<a|b>` is one of these, `<list>` one of a list below, an empty",
              "one meaning none; `#word` tells forms of one mnemonic apart. Under a target, a dot says that it has all forms,",

@@ -3,20 +3,20 @@
 A row is pure data. Its text is spelled as in the PTX ISA manual, with
 
     {x}          the operand x, described in the operand column
-    <a|b|c>      a modifier slot: one of these, an empty one meaning that it is left off
+    <a|b|c>      a modifier slot with alternatives; an empty one leaves the modifier off
     <n=a|b|c>    the same, under the name n
-    <sem>        a slot under the name sem, with the alternatives that LISTS has under it
-    <n>          once n has been met: what was chosen there
-    #tag         an alternative that only the form's name shows, for forms that differ in their operands
+    <sem>        a slot with the name sem and the alternatives LISTS["sem"]
+    <n>          after the slot n: the alternative that was chosen there
+    #tag         an alternative that appears only in the form's name, for forms that differ in their operands
 
 The operand column holds one token for each operand, `role name:type*count?word`:
 
-    role         nothing for an input, = for an output, + for a register that is read and written
+    role         empty for an input, = for an output, + for a register that is read and written
     type         a PTX type (b32, f16x2, v4.f32, pred), the state space that an address points to (shared, cluster,
                  tmem, global, generic, map), or imm(...) with the immediates allowed: 0..4, 24..256/8, 128, 1,-1
     *count       the number of registers of a vector in braces: 4, <dim>-2, <n>/2
-    ?word        the operand is there only in forms whose name has this word, ?!word: has not.
-                 One that is not there takes the comma before it away with it
+    ?word        the operand exists only in forms whose name contains this word (?!word: does not contain it).
+                 If it does not exist, the comma before it is removed too
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from .operands import parse_operand
 SM80 = ("sm_80", "sm_90", "sm_90a", "sm_100a", "sm_103a", "sm_120a")
 TARGETS = SM80
 SM90 = ("sm_90", "sm_90a", "sm_100a", "sm_103a", "sm_120a")
-ARCH = ("sm_90a", "sm_100a", "sm_103a", "sm_120a")           # architecture-specific, and kept since
+ARCH = ("sm_90a", "sm_100a", "sm_103a", "sm_120a")           # architecture-specific features that later targets kept
 SM90A = ("sm_90a",)                                          # wgmma
 SM100 = ("sm_100a", "sm_103a", "sm_120a")
-TMEM = ("sm_100a", "sm_103a")                                # the parts that have tensor memory
+TMEM = ("sm_100a", "sm_103a")                                # the targets with tensor memory
 SM100A = ("sm_100a",)
 SM103A = ("sm_103a",)
 SM120A = ("sm_120a",)
 
-# A modifier that fewer targets have than the instruction has.
+# Modifiers that fewer targets support than the instructions that have them.
 MODIFIER_TARGETS = {
     "cluster":         SM90,     # as a scope
     "shared::cluster": SM90,
@@ -69,7 +69,7 @@ LISTS = {
     "evict":       (".L1::evict_normal", ".L1::evict_unchanged", ".L1::evict_first", ".L1::evict_last", ".L1::no_allocate"),
     "hint":        ("", ".L2::cache_hint"),
     "n8":          tuple(str(n) for n in range(8, 257, 8)),                                     # the N of wgmma
-    "n16":         tuple(str(n) for n in (8, 16, 24, *range(32, 257, 16))),                     # and on integers
+    "n16":         tuple(str(n) for n in (8, 16, 24, *range(32, 257, 16))),                     # the same on integers
     "kind":        (".kind::f16", ".kind::tf32", ".kind::f8f6f4"),
     "scaled":      (".kind::mxf8f6f4.block_scale.scale_vec::1X", ".kind::mxf8f6f4.block_scale.block32",
                     ".kind::mxf4.block_scale.scale_vec::2X", ".kind::mxf4.block_scale.block32",
@@ -92,7 +92,7 @@ EFFECTS = {
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A family of instruction forms. ``isa`` is the PTX version that knows it; ``name`` replaces the one its text gives."""
+    """A family of instruction forms. ``isa`` is the PTX version that it needs; ``name`` replaces the name that its text gives."""
 
     text: str
     operands: str
@@ -103,7 +103,7 @@ class Row:
 
     @property
     def pattern(self) -> str:
-        """The names of its forms: the text before the operands, with the slots."""
+        """The pattern of its forms' names: the text before the operands, with the slots."""
         return self.name or self.text.partition(" ")[0].partition(";")[0]
 
     @property
@@ -117,10 +117,10 @@ _SLOT = re.compile(r"<([^>]*)>")
 
 
 class _Slots(dict):
-    """The slots of a row in the order met, name -> alternatives. A slot without a name has its place for one."""
+    """The slots of a row in order, name -> alternatives. A slot without a name is named by its position."""
 
     def cut(self, text: str) -> list[str | tuple[str, bool]]:
-        """`text` as literal pieces and (slot, whether it is met here for the first time)."""
+        """`text` as a list of literal pieces and pairs (slot, whether this is its first occurrence). Adds new slots."""
         pieces: list[str | tuple[str, bool]] = []
         for index, piece in enumerate(_SLOT.split(text)):
             if index % 2 == 0:
@@ -139,7 +139,7 @@ class _Slots(dict):
 
 
 def _join(pieces: list, chosen: dict[str, str]) -> str:
-    """The pieces with the slots filled. Where a slot is first met, a tag vanishes; further on it shows."""
+    """The pieces with the slots filled in. A #tag is empty at a slot's first occurrence, and its word at later ones."""
     text = []
     for piece in pieces:
         if isinstance(piece, str):
@@ -157,7 +157,7 @@ def expand(row: Row) -> tuple[Form, ...]:
 
 
 def forms_of(row: Row, fits: Callable[[str], bool] | None = None) -> Iterator[Form]:
-    """The concrete forms of a row: all, or without those whose mnemonic has a beginning that does not fit."""
+    """The concrete forms of a row. With `fits`, forms are skipped as soon as it is false for a beginning of their mnemonic."""
     slots, name, text, _ = _cut(row)
     for chosen in _choices(tuple(slots.items()), name if row.name else text, {}, fits):
         form = _concrete(row, tuple(chosen.values()))
@@ -167,13 +167,13 @@ def forms_of(row: Row, fits: Callable[[str], bool] | None = None) -> Iterator[Fo
 
 @lru_cache(maxsize=None)
 def _cut(row: Row) -> tuple[_Slots, list, list, list[list]]:
-    """A row's slots, and the pieces of its name, its text and its operands."""
+    """A row's slots, and the pieces of its name, text and operands."""
     slots = _Slots()
     return slots, slots.cut(row.name), slots.cut(row.text), [slots.cut(token) for token in row.operands.split()]
 
 
 def _choices(slots: tuple, mnemonic: list, chosen: dict[str, str], fits: Callable[[str], bool] | None) -> Iterator[dict[str, str]]:
-    """What fills the slots after those `chosen`."""
+    """All ways to fill the slots that are not in `chosen` yet, without those that `fits` rules out."""
     if len(chosen) == len(slots):
         yield dict(chosen)
         return
