@@ -44,6 +44,7 @@ ACROSS = 0.21            # cycles for each sum with swapped operands where CTAs 
 STAGED = 0.03, 0.005     # where neither is so and it goes by way of shared memory; the second if it is 16 bits, under the next tile's products
 COPY = 4000              # cycles of a separate kernel that copies operands, apart from its memory traffic
 
+
 def evenly(tiles: int, processors: int) -> int:
     """The smallest number of CTAs that need no more rounds than all `processors` would. Each has about as many tiles as another, so CTAs
     stay at neighbouring tiles until the end: 0.3 to 2.8 % faster than with all."""
