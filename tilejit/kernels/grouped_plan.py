@@ -10,8 +10,8 @@ from .config import Config, narrow
 from .cycles import MEMORY, TILES, both, tile_cycles
 from .rules import possible
 
-REGISTERS = {64: (None, None), 128: (88, 208), 192: (80, 144)}  # bm -> registers of a thread of the first warpgroup, whose warp that walks over
-# the tiles needs more than a producer, and of a consumer
+# bm -> registers of a thread of the first warpgroup and of a consumer. The first has more than the producer of `matmul`, for its warp that walks.
+REGISTERS = {64: (None, None), 128: (88, 208), 192: (80, 144)}
 PAIRED_FROM = 16  # slots of k of a tile from which pairs of CTAs are faster
 
 

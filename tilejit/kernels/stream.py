@@ -58,7 +58,7 @@ def piece(x, steps, shared):
                 last = place + few - left
                 tile.assume((last >= 0) & (few > 0) & (parts > 0))
                 part = last // few
-                begin, end = begin + max(rest * part, 0) // parts, begin + max(rest * (part + 1), 0) // parts  # never negative: for the compiler
+                begin, end = begin + max(rest * part, 0) // parts, begin + max(rest * (part + 1), 0) // parts  # max() for the compiler
                 t = t - part * few
         else:
             t, end = t - idle, steps - rest
@@ -254,7 +254,7 @@ def stream(A, B, C, SA, SB, E0, E1, E2, E3, whole, left, idle, rest, helpers, pa
 
 # -- partial sums and flags --------------------------------------------------------------------------------------------------
 
-CTAS, CONSUMERS = 1024, 3  # at most
+CTAS, CONSUMERS = 1024, 3  # the most for which there are flags
 FLAGS: dict = {}           # (type of array, device, stream, whether it is being captured) -> (the capture, its flags)
 
 

@@ -66,7 +66,7 @@ def load(recipe: dict, image: bytes | str, device: int = 0, *, store=None, nativ
     function = driver.get_function(module, entry_name(checked.name), device)
     driver.set_max_dynamic_shared(function, checked.shared, device)
     if any(map_.get("nowhere") for map_ in checked.maps):
-        driver.nowhere(device)  # allocated now, since a launch may be captured in a graph, where nothing can be allocated
+        driver.nowhere(device)  # allocated now, since a launch may be captured in a graph, and cuMemAlloc is not allowed there
     in_code = False
     if checked.cluster:
         x, y, z = checked.cluster

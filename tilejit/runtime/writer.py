@@ -250,7 +250,7 @@ def _default_stream(_device: int) -> int:
 
 def _misfit(recipe: Recipe):
     def misfit(error, grid):
-        normal_grid(grid)  # floats got this far
+        normal_grid(grid)  # raises for a grid of floats, which is not noticed before
         raise LaunchError(f"{recipe.name}: a size, stride or scalar does not fit in its parameter: {error}") from None
     return misfit
 

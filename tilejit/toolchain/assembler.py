@@ -25,7 +25,7 @@ _WHEELS = ("nvidia-cuda-nvcc", "nvidia-cuda-nvcc-cu12")
 # Advisories that mean slow code: setmaxnreg ignored (C7504-C7508), wgmma serialised or waited for (C7510-C7518).
 _FATAL_NOTES = frozenset(f"C{number}" for number in (7504, 7505, 7506, 7507, 7508, *range(7510, 7519)))
 
-# Advisory for a fence that ptxas adds, such as for a commit of no products. It is ignored: 13.5 generates the same code without the advisory.
+# Advisory for a fence that ptxas adds, such as for a commit of no products. It is ignored: 13.0 gives it, 13.5 generates the same code without.
 _FENCE = "C7519"
 
 _CROWDED = "fewer registers do: smaller tiles, more warps, or a of the product in shared memory"
