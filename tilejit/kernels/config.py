@@ -125,8 +125,8 @@ def narrow(bn: int, width: int) -> int:
 
 
 def part(bn: int, most: int, swapped: bool) -> int:
-    """How many of `bn` columns are stored at once, up to `most`: a power of 2, or all. With swapped operands these are rows of the result,
-    and any divisor of `bn` from 32 in steps of 8 will do; if none is small enough, the smallest one."""
+    """How many of `bn` columns are stored at once, up to `most`: a power of 2. With swapped operands these are rows of the result, and any
+    divisor of `bn` from 32 in steps of 8 will do; if none is small enough, it is the smallest one."""
     if not swapped:
         return narrow(bn, most)
     parts = [width for width in range(32, bn + 1, 8) if bn % width == 0]

@@ -35,7 +35,7 @@ TILES = {(128, 256): 0.852, (192, 192): 0.848, (192, 160): 0.8, (128, 224): 0.82
          (64, 64): 0.7, (64, 32): 0.7, (64, 16): 0.7, (64, 8): 0.7}
 # Tiles that are considered for a single round only, which they may fill better.
 FILLING = (128, 144), (128, 112), (128, 80), (64, 96), (64, 80), (256, 192), (256, 160), (256, 128)
-# The fractions in a single round, where they differ from those of TILES.
+# The fractions of FILLING and of tiles between, and those of TILES that are others in a single round.
 IN_ROUND = {(256, 192): 0.895, (256, 160): 0.868, (256, 128): 0.84, (256, 96): 0.83, (192, 96): 0.84, (128, 96): 0.83, (128, 64): 0.82,
             (64, 192): 0.93, (64, 128): 0.94, (64, 64): 0.68, (64, 32): 0.47, **dict.fromkeys(FILLING[:5], 0.8)}
 BUSY = 0.3               # time that memory needs / time that the tensor cores need (`Problem.memory`), above which memory counts as busy,
@@ -77,7 +77,8 @@ SMALL = 64 * 128         # elements of a tile
 AROUND = 2530            # cycles before the first product and after the last, together
 MET = 2000               # cycles that the CTAs of a pair wait for each other, in all
 HIGHER = 3000            # cycles that tiles of 256 rows take in addition to AROUND
-WIDE = 128 * 128         # elements of a tile from which staggering its consumers' last slots pays: smaller ones are up to 9 % slower with it
+WIDE = 128 * 128         # elements of a tile from which staggering its consumers' last slots pays: smaller ones are up to 9 % slower with it (this
+                         # and the next measured on an H100)
 HIDDEN = 0.038           # cycles saved per element by staggering: stores of the first consumers run under the products of the last
 
 ASKED = 4.1              # SM cycles in which L2 serves a row of 128 bytes if the pitch is an odd multiple of 16 bytes. TMA makes 4.4 requests for

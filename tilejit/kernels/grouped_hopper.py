@@ -70,7 +70,7 @@ def map_of(X, maps, at, rows: tile.constexpr, columns: tile.constexpr, edit: til
 @tile.jit
 def operand_map(X, maps, at, rows: tile.constexpr, k: tile.constexpr, K_FIRST: tile.constexpr, PAIR: tile.constexpr,
                 edit: tile.constexpr = "global"):
-    """The tensor map of an operand given as [rows, k], or as [k, rows] (`K_FIRST`); with `PAIR` its boxes are halves."""
+    """The tensor map of an operand [rows, k], or [k, rows] (`K_FIRST`); with `PAIR` its boxes are halves."""
     BOX: tile.constexpr = (k, rows) if K_FIRST else (rows, k)
     return map_of(X, maps, at, BOX[0] // 2 if PAIR else BOX[0], BOX[1], edit, rounded(X))
 
@@ -134,7 +134,7 @@ def told(n, table, mail):
 
 @tile.jit
 def following(n, table, mail, PAIR: tile.constexpr):
-    """The `n`-th piece of this CTA's, or its `PAIR`'s, work: of a list the next that nobody has taken, of stacked rows a fixed one of each wave."""
+    """The `n`-th piece of this CTA's or `PAIR`'s work: of a list the next that nobody has taken, of stacked rows a fixed one of each wave."""
     GROUP: tile.constexpr = 2 if PAIR else 1
     groups = tile.num_programs(0) // GROUP
     t = tile.program_id(0) // GROUP
@@ -162,8 +162,7 @@ def tile_of(p, down, across, ORDER: tile.constexpr, PAIR: tile.constexpr):
 
 @tile.jit
 def bind(A, B, C, maps, at, extents, addresses, strides, SHAPE: tile.constexpr, WIDTH: tile.constexpr):
-    """Edit the three maps from slot `at` on for the matrices of a listed group: their `addresses`, and `strides` in elements between rows (or
-    between k)."""
+    """Edit the three maps from slot `at` on for a listed group's matrices: their `addresses`, and `strides` in elements between rows (or k)."""
     BM, BN, BK, A_KM, B_KN, PAIR = SHAPE
     rows, columns, k, wide = extents
     c = map_of(C, maps, at + 2, 64, WIDTH, "shared")
@@ -177,8 +176,7 @@ def bind(A, B, C, maps, at, extents, addresses, strides, SHAPE: tile.constexpr, 
 
 @tile.jit
 def walk(work, A, B, C, table, maps, own, mail, SHAPE: tile.constexpr, ORDER: tile.constexpr, WIDTH: tile.constexpr):
-    """The warp that hands out all pieces of this CTA's work, with the group's maps edited before. A piece is taken when the work ring has room
-    for it."""
+    """The warp that hands out this CTA's pieces of work, when the work ring has room for one, with the group's maps edited before."""
     BM, BN, BK, A_KM, B_KN, PAIR = SHAPE
     LISTED: tile.constexpr = len(table.shape) == 2
     across = tile.cdiv(C.shape[1], BN)
@@ -226,8 +224,7 @@ def part(x, z, row, k, extents, K_FIRST: tile.constexpr, LISTED: tile.constexpr)
 
 @tile.jit
 def bring(buffer, x, z, row, k, full, same, K_FIRST: tile.constexpr, LISTED: tile.constexpr, PAIR: tile.constexpr):
-    """Load an operand's part of a slot. Each CTA of a `PAIR` loads its own part in two halves, or, if both need the `same`, one half for both by
-    multicast."""
+    """Load an operand's part of a slot. Each CTA of a `PAIR` loads its part in two halves, or, if both need the `same`, one half for both."""
     ROUNDED, FETCHED, HALF = None if LISTED else rounded(x), not LISTED, buffer.shape[0] // 2
     if not PAIR:
         tile.copy_async(buffer, part(x, z, row, k, buffer.shape, K_FIRST, LISTED), mbar=full, precision=ROUNDED, prefetch_map=FETCHED)
@@ -380,8 +377,8 @@ def grouped(A, B, C, table, storage, maps, E0, E1, E2, E3, BM: tile.constexpr, B
     Of stacked rows, `table` is ``offs``, a group is the rows of A and C from where the group before it ends up to ``offs[g]``, and B holds the
     matrices of all groups.
 
-    Results are stored by TMA through BUFFERS staging buffers of WIDTH columns in turn, or by threads (WIDTH 0); with `KEPT` under the next
-    piece's products. With `PAIR` a piece of work is two tiles of a cluster of two CTAs, which load for each other what both multiply."""
+    Results are stored by TMA through BUFFERS staging buffers of WIDTH columns in turn, or by threads (WIDTH 0); with `KEPT` under the next piece's
+    products. With `PAIR` a piece of work is two tiles of a cluster of two CTAs, which load for each other what both multiply."""
     ring = slots(STAGES, A, B, BM, BN, BK, A_KM, B_KN, (), PAIR)
     mail = (tile.alloc((AHEAD,), tile.int32), tile.mbarrier(n=AHEAD), tile.mbarrier(n=AHEAD)) if PAIR else None
     work = tile.ring(AHEAD, T=((NUMBERS,), tile.int32), consumers=1 + BM // 64, filled="stores")

@@ -44,9 +44,9 @@ def pieces(shared):
 
 @tile.jit
 def piece(x, steps, shared):
-    """The `x`-th piece of work of a CTA: (tile, first slot, slot after the last, place in `partial` for the sums if they are not the tile's).
-    Each helper takes the rests of `each` tiles, in turns over neighbouring tiles; the last `few` rests, fewer than there are helpers, are cut
-    into `parts`."""
+    """The `x`-th piece of work of a CTA: (tile, first slot, slot after the last, place in `partial` for the sums if they are not the
+    tile's). Each helper takes the rests of `each` tiles, all helpers at neighbouring tiles at the same time; the last `few` rests, fewer
+    than there are helpers, are cut into `parts`."""
     whole, left, idle, rest, helpers, parts, each, few = shared
     p, ctas = tile.program_id(0), tile.num_programs(0)
     t, begin, end, place = x * ctas + p, 0, steps, 0
