@@ -57,7 +57,7 @@ AGAIN = 0.4, 0.19        # fraction of an operand's bytes that counts as read ag
 # Several rounds, one CTA per tile, not memory-bound (`in_rounds`)
 USED = {64: 0.83, 128: 0.912, 192: 0.881}   # bm -> fraction of the tensor cores' peak rate; unlike in TILES, loads are modelled separately
 TAKEN = 80               # bytes per cycle that an SM can take from L2
-GIVEN = 62.5             # bytes per cycle that L2 gives each SM if all ask; data that neighbours share counts once
+GIVEN = 62.5             # bytes per cycle that L2 gives each SM if all SMs load at the same time; data that neighbours share counts once
 ASTRIDE = {32: 1.69, 64: 1.5}   # alignment of rows in bytes -> factor on the bytes taken: 128 bytes at an odd multiple of 32 straddle two lines
                          # of L2, and TMA makes 1.75 requests for them
 BEYOND = 10.5            # the same as OUTSIDE, in this model
@@ -68,7 +68,7 @@ NEIGHBOURS = 16          # CTAs that started one after the other: L2 serves thei
 ORDERS = ("snake", 16), ("row", 16), ("grouped", 4), ("grouped", 8), ("grouped", 2)   # orders of tiles to choose from
 DIVIDED = 630            # cycles for the integer divisions by which a CTA finds its tile, in orders that need them
 BRIEF = 24               # slots of k below which a better order gains less than its divisions cost
-SERVED = 25.2            # bytes per cycle that L2 gives each SM if all ask; data that neighbours share counts once
+SERVED = 25.2            # bytes per cycle that L2 gives each SM if all SMs load at the same time; data that neighbours share counts once
 ROW = 0.98, 4.77         # cycles that TMA takes for each row of a slot, and for each that lies outside the matrix, in the tile with most of these
 PIECES = 4, 7.5          # factor on the tile's columns of B in ROW, if B is N-major and comes in boxes 64 or 32 bytes wide instead of 128 (measured
                          # on an H100)
@@ -85,7 +85,7 @@ ASKED = 4.1              # SM cycles in which L2 serves a row of 128 bytes if th
                          # such a row, 0.54 of which remain after those of neighbours are merged, and L2 answers 0.58 per cycle
 PAIRED = 1.03            # factor on the cycles of pairs: they are 1.4 to 4 % slower where L2 is not the limit
 ONCE = 0.28              # but if CTAs share the tiles' k through memory, a pair loads fewer columns of B, by this fraction of bn,
-MEET = 1000              # and its CTAs wait so many cycles for each other
+MEET = 1000              # and its CTAs wait for each other, for this number of cycles
 FLAT = 1.06              # factor on the cycles of a memory-bound single round whose tiles have fewer rows of the larger operand than of the smaller
 BEGIN = 900              # cycles before a tile's first product and after its last, together
 EXCHANGE = 0.38          # cycles for each of a tile's sums that the CTAs of a cluster send each other,
@@ -104,7 +104,7 @@ class Problem:
 
     - `m`, `n`, `k`, and the number of `matrices`
     - `itemsize`, `stored`: bytes of an element of the operands and of the result
-    - `epilogue`: whether there is a user's function; `ahead`: whether TMA can bring the arrays that it is given
+    - `epilogue`: whether there is a user's function; `ahead`: whether TMA can load the arrays that it is given
     - `promoted`: how threads scale and add up partial sums: None if they do not, else whether each operand's block scales are by row, ()
       without scales
     - `block`: elements along k of the blocks that the tensor cores scale (Blackwell), 0 for none

@@ -103,7 +103,7 @@ def most_late(slots: int) -> int:
 @tile.jit
 def multiplied_bringing(acc, ring, w, steps, when, stage, ready, C, how, z, row, column, A_KM: tile.constexpr, B_KN: tile.constexpr):
     """A consumer: adds the products of `steps` slots to `acc`. Under the product of slot `when` it requests the epilogue's tiles that TMA
-    brings."""
+    loads."""
     SA, SB, extra, FINISH, MIXED, AHEAD, lines = how
     for i in range(steps):
         with ring.consume() as slot:

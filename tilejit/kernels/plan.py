@@ -174,7 +174,7 @@ def _fitting(p: Problem, processors: int, found: Candidate, by_rows: bool) -> Co
     _, swapped, bm, bn, way, _ = found
     q, tile = p.turned() if swapped else p, (bm, bn)
     # In one round nothing hides the stores but each other, so the parts are narrow (`alone`); they are also narrow for wide elements, and for an
-    # epilogue, which then has fewer values at once. An epilogue whose operands TMA brings ends sooner without parts, except in the last round.
+    # epilogue, which then has fewer values at once. An epilogue whose operands TMA loads ends sooner without parts, except in the last round.
     tiles = -(-q.m // bm) * -(-q.n // bn) * p.matrices
     several = p.stored == 2 and tiles > processors
     alone = tiles <= processors or p.stored > 2 or p.epilogue and not q.ahead

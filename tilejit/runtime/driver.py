@@ -1,8 +1,7 @@
 """The CUDA driver: devices, contexts, modules, memory, streams.
 
-Handles are ints. Everything works in a device's primary context, which torch, CuPy and the CUDA runtime share, and
-leaves the calling thread's current context as it was.
-"""
+Handles are ints. Everything works in a device's primary context, which torch, CuPy and the CUDA runtime share, and leaves the calling
+thread's current context as it was; only where there was none, device 0's stays current."""
 
 from __future__ import annotations
 
