@@ -1,4 +1,4 @@
-"""Kernels written in the language, with plain calls."""
+"""Ready-made kernels, written in the language and called like functions."""
 
 from .grouped import grouped_matmul
 from .matmul import matmul

@@ -1,11 +1,10 @@
 """Matrix products on Blackwell (sm_100a, sm_103a), whose sums are in tensor memory.
 
-In `persistent` one thread fills a ring of shared-memory slots by TMA, one thread multiplies them by tcgen05, and a warpgroup takes the sums out of
-tensor memory and stores them. The sums have two places in turn, so that the products of the next tile run while those of the
-last are stored. With PAIR two CTAs of a cluster multiply a tile of twice the rows together: each brings its own rows of A and
-half of the columns of B, and the even one starts the products of both. `split` gives the slots of k of one tile to the CTAs of a
-cluster, which add up their parts.
-"""
+In `persistent` one thread fills a ring of shared-memory slots by TMA, one thread multiplies them by tcgen05, and a warpgroup loads the sums
+from tensor memory and stores them. Two accumulators alternate, if tensor memory has room for both, so that the products of the next tile
+run while the last one's sums are stored. With PAIR the two CTAs of a cluster multiply a tile of twice the rows together: each loads its own
+rows of A and half of the columns of B, and the even one starts the products of both. In `split` the CTAs of a cluster share one tile's
+slots of k and add up their partial sums."""
 
 from __future__ import annotations
 
@@ -15,15 +14,15 @@ from tilejit import TileLayout
 from .finish import box, finished, newer, send
 from .mainloop import matrix_and_row, operand
 
-ROWS = 128             # of the sums of each CTA: one for each lane of tensor memory
-UNIT = 512             # bytes of the factors of 128 rows and 4 blocks along k: 16 for the rows r, r + 32, r + 64 and r + 96
-PRODUCER, MULTIPLIER = 4, 5  # warps, after the warpgroup that stores
+ROWS = 128             # of each CTA's sums: one for each lane of tensor memory
+UNIT = 512             # bytes of the factors of 128 rows and 4 blocks along k: 16 bytes each for the rows r, r + 32, r + 64 and r + 96
+PRODUCER, MULTIPLIER = 4, 5  # warps; warps 0 to 3 are the warpgroup that stores
 NUM_WARPS = 6
 
 
 @tile.jit
 def my_tiles(down, across, ORDER: tile.constexpr, PAIR: tile.constexpr):
-    """The tiles of this CTA, or of its pair, in turn."""
+    """The tiles of this CTA, or of its pair, one after the other."""
     if PAIR:
         return tile.tile_order(down, across, *ORDER, first=tile.program_id(0) // 2, stride=tile.num_programs(0) // 2)
     return tile.tile_order(down, across, *ORDER)
@@ -32,10 +31,10 @@ def my_tiles(down, across, ORDER: tile.constexpr, PAIR: tile.constexpr):
 @tile.jit
 def fill(ring, A, B, SA, SB, z, m, n, column, first, stop, BK: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr, BLOCK: tile.constexpr,
          PAIR: tile.constexpr):
-    """The producer: slots `first` to `stop` along k of the rows from `m` and the columns from `n` on, and the factors of their BLOCK of k
-    each, those of all columns of the tile, from `column` on."""
+    """The producer: loads slots `first` to `stop` along k of the rows from `m` and the columns from `n`, and with BLOCK their factors:
+    those of the rows, and of all columns of the tile, which begins at `column`."""
     GROUP = 2 if PAIR else None
-    ROUNDED = "tf32" if A.dtype == tile.float32 else None  # to the nearest; the tensor cores would cut
+    ROUNDED = "tf32" if A.dtype == tile.float32 else None  # TMA rounds to nearest, the tensor cores would truncate
     for i in range(first, stop):
         with ring.produce() as slot:
             tile.copy_async(slot.A, operand(A, z, m, i * BK, slot.A.shape, A_KM), mbar=slot.full, precision=ROUNDED, cta_group=GROUP,
@@ -49,14 +48,14 @@ def fill(ring, A, B, SA, SB, z, m, n, column, first, stop, BK: tile.constexpr, A
 
 @tile.jit
 def units(S, row, i, shape):
-    """The units of factors from `row` on of slot `i`."""
+    """The units of factors for slot `i`, of rows from `row` on."""
     first, along = row // ROWS, i * shape[1]
     return S[first:first + shape[0], along:along + shape[1], 0:UNIT]
 
 
 @tile.jit
 def factors(S, ROWS_OF: tile.constexpr, BK: tile.constexpr, BLOCK: tile.constexpr, GROUP: tile.constexpr):
-    """Tensor memory for the factors of a slot, of so many rows; without BLOCK there are none."""
+    """Tensor memory for a slot's factors of ROWS_OF rows; None without BLOCK."""
     if BLOCK:
         return tile.alloc((ROWS_OF, BK // BLOCK), S.dtype, scope="tmem", layout=tile.scale_layout(ROWS_OF, BK // BLOCK), cta_group=GROUP)
     return None
@@ -64,13 +63,13 @@ def factors(S, ROWS_OF: tile.constexpr, BK: tile.constexpr, BLOCK: tile.constexp
 
 @tile.jit
 def row_major(rows: tile.constexpr, along: tile.constexpr):
-    """How units of factors lie in a slot."""
+    """The layout of `rows` by `along` units of factors in a slot."""
     return TileLayout(((rows, along * UNIT, "m"), (along, UNIT, "m"), (UNIT, 1, "m")))
 
 
 @tile.jit
 def by_block(staged, to):
-    """A slot's units of factors to tensor memory, where the products that follow find them."""
+    """Copy a slot's units of factors to tensor memory, for the products that follow."""
     R, U = staged.shape[0], staged.shape[1]
     rows = TileLayout(((R, U * UNIT, "m"), (4, 4, "m"), (32, 16, "m"), (U, UNIT, "m"), (4, 1, "m")))
     tile.copy_async(to, staged.view(shape=(R * ROWS, U * 4), layout=rows))
@@ -94,8 +93,9 @@ def multiply(ring, sums, fA, fB, steps, A_KM: tile.constexpr, B_KN: tile.constex
 @tile.jit
 def slots(STAGES: tile.constexpr, A, B, SA, SB, BN: tile.constexpr, BK: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr,
           BLOCK: tile.constexpr, GROUP: tile.constexpr):
-    """The ring: BK of k of the CTA's rows of A and columns of B in each slot, and the factors of these rows and of all BN columns."""
-    COLUMNS = BN // GROUP  # of B that this CTA brings
+    """The ring: each slot has BK elements along k of the CTA's rows of A and columns of B, and the factors of these rows and of all BN
+    columns."""
+    COLUMNS = BN // GROUP  # columns of B that this CTA loads
     a, b = ((BK, ROWS) if A_KM else (ROWS, BK), A.dtype), ((BK, COLUMNS) if B_KN else (COLUMNS, BK), B.dtype)
     if BLOCK:
         across, along = BN // ROWS, BK // BLOCK // 4
@@ -109,13 +109,13 @@ def persistent(A, B, C, SA, SB, E0, E1, E2, E3, BN: tile.constexpr, BK: tile.con
                PAIR: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr, SUMS: tile.constexpr, PLACES: tile.constexpr, WIDTH: tile.constexpr,
                BY_TMA: tile.constexpr, BUFFERS: tile.constexpr, FINISH: tile.constexpr, EXTRAS: tile.constexpr, BLOCK: tile.constexpr,
                DEPENDENT: tile.constexpr):
-    """``C = A @ B``, with A as [M, K] or [K, M] (`A_KM`) and B as [N, K] or [K, N] (`B_KN`), each perhaps one of several
-    matrices: tiles of 128 (256 with `PAIR`) by BN, BK of k in each of STAGES slots. The sums of PLACES tiles are in tensor memory; they are
-    taken out WIDTH columns at a time, and go to C from BUFFERS buffers in turn (`BY_TMA`), or by stores. With `BLOCK`, SA and SB are factors of
-    so many elements along k each, as [M / 128, K / (4 BLOCK), UNIT] and [N / 128, ..] rounded up."""
+    """``C = A @ B``, with A as [M, K] or [K, M] (`A_KM`) and B as [N, K] or [K, N] (`B_KN`), each one matrix or several: tiles of 128 rows
+    (256 with `PAIR`) by BN columns, and BK elements along k in each of STAGES slots. Tensor memory has room for the sums of PLACES tiles.
+    They are loaded WIDTH columns at a time, and stored to C by TMA through BUFFERS staging buffers in turn (`BY_TMA`), or by threads. With
+    `BLOCK`, SA and SB hold a factor for every BLOCK elements along k, as [M / 128, K / (4 BLOCK), UNIT] and [N / 128, ..], rounded up."""
     M, N, K = C.shape[-2], C.shape[-1], A.shape[-2 if A_KM else -1]
     GROUP = 2 if PAIR else 1
-    COLUMNS = BN // GROUP  # of B that this CTA brings
+    COLUMNS = BN // GROUP  # columns of B that this CTA loads
     down, across, steps = tile.cdiv(M, ROWS * GROUP), tile.cdiv(N, BN), tile.cdiv(K, BK)
     rows = down * C.shape[0] if len(C.shape) == 3 else down
     ring = slots(STAGES, A, B, SA, SB, BN, BK, A_KM, B_KN, BLOCK, GROUP)
@@ -161,8 +161,8 @@ def persistent(A, B, C, SA, SB, E0, E1, E2, E3, BN: tile.constexpr, BK: tile.con
 @tile.jit
 def split(A, B, C, SA, SB, E0, E1, E2, E3, BN: tile.constexpr, BK: tile.constexpr, STAGES: tile.constexpr, SPLITS: tile.constexpr,
           A_KM: tile.constexpr, B_KN: tile.constexpr, SUMS: tile.constexpr, FINISH: tile.constexpr, EXTRAS: tile.constexpr, BLOCK: tile.constexpr):
-    """The same product for few tiles, one for each cluster: CTA `rank` of SPLITS takes its share of the slots of k, then adds
-    up its share of the columns from all CTAs' sums, in the order of their ranks."""
+    """The same product for few tiles, one for each cluster of SPLITS CTAs. CTA `rank` multiplies its part of the slots of k, then adds up
+    its share of the columns over all CTAs, in the order of their ranks."""
     down, steps = tile.cdiv(C.shape[-2], ROWS), tile.cdiv(A.shape[-2 if A_KM else -1], BK)
     t, rank, z = tile.program_id(0) // SPLITS, tile.cta_rank(), tile.program_id(1)
     m, n = t % down * ROWS, t // down * BN

@@ -1,8 +1,7 @@
-"""Which tile a matrix product takes on Blackwell: configurations of the kernel, and a model of their time that chooses among them.
+"""The configurations of the matrix products on Blackwell, and a performance model that chooses among them.
 
-The model counts cycles of a multiprocessor from what the ISA and data sheets say; nothing of it has been measured on Blackwell. It
-ranks tiles, it does not predict.
-"""
+The model counts SM cycles by what the ISA and data sheets say; nothing of it has been measured on Blackwell. It is made to rank tiles, not
+to predict times."""
 
 from __future__ import annotations
 
@@ -16,8 +15,8 @@ from .cycles import EXCHANGE, Problem
 from .plan import SHORT
 from .rules import Rule, check_field, check_fields, possible, slots_in
 
-ROWS = 128     # of a CTA's sums
-COLUMNS = 512  # of tensor memory
+ROWS = 128     # rows of a CTA's sums
+COLUMNS = 512  # columns of tensor memory
 ITEMSIZE = Rule("the bytes of an operand's element: 1, 2 or 4, or 0.5 of float4", lambda x: x in (0.5, 1, 2, 4))
 
 
@@ -25,11 +24,13 @@ ITEMSIZE = Rule("the bytes of an operand's element: 1, 2 or 4, or 0.5 of float4"
 class BlackwellConfig:
     """The shape of the kernel.
 
-    The tile is 128 by `bn`, or with `pair` 256 by `bn` for two CTAs together; `bk` the elements of k in each of `stages` slots;
-    `splits` how many CTAs of a cluster share a tile's k; `swapped` whether the operands change places (C^T = B^T A^T, so that `bn` counts
-    rows of A); `order` the order of the tiles and its group; `width` how many columns go to the result at a time; `dependent` whether the
-    launch may begin before the grid ahead has ended.
-    """
+    - `bn`: columns of the tile, which has 128 rows, or with `pair` 256 for two CTAs together
+    - `bk`: elements along k in each of the ring's `stages` slots
+    - `splits`: CTAs of a cluster that share a tile's k
+    - `swapped`: the operands change places (C^T = B^T A^T), so `bn` counts rows of A
+    - `order`: the order of the tiles and its group
+    - `width`: columns of the result that are stored at a time
+    - `dependent`: the launch may begin before the grid ahead has ended"""
 
     bn: int = 256
     bk: int = 64
@@ -44,8 +45,8 @@ class BlackwellConfig:
     @staticmethod
     def of(bn: int, pair: bool = False, swapped: bool = False, itemsize: float = 2, stored: int = 2, stages: int = STAGES_AT_MOST,
            epilogue: bool = False, splits: int = 1, block: int = 0) -> "BlackwellConfig":
-        """The configuration of a tile: as many slots as shared memory holds, but no more than `stages`, beside the results' two
-        buffers (or the sums that CTAs send each other) and what a change of layout needs. Slots have the factors of their blocks."""
+        """The configuration of a tile: as many slots as fit in shared memory, up to `stages`, beside two staging buffers for results (or
+        the sums that CTAs send each other) and room for a change of layout. Slots include the factors of their blocks."""
         check_fields(bn=bn, pair=pair, swapped=swapped, stored=stored, stages=stages, splits=splits, block=block)
         check_field("itemsize", ITEMSIZE, itemsize)
         width = narrow(bn, 128 // stored)
@@ -59,17 +60,18 @@ class BlackwellConfig:
         return 2 * ROWS if self.pair else ROWS
 
     def slot(self, itemsize: float, block: int) -> int:
-        """The bytes of a slot: the k of a CTA's rows of A and columns of B, and the factors of its blocks of `block`, if these are not 0."""
+        """The bytes of a slot: a CTA's rows of A and columns of B, and the factors of blocks of `block` elements along k (0: none)."""
         columns, factors = self.bn // (2 if self.pair else 1), self.bk // block * (ROWS + self.bn) if block else 0
         return int((ROWS + columns) * self.bk * itemsize) + factors
 
     def places(self, block: int) -> int:
-        """How many tiles' sums have a place in tensor memory, beside the factors of a slot's blocks of `block` along k: two or one."""
+        """The number of accumulators in tensor memory, two or one, beside the factors of a slot's blocks of `block` elements along k (0:
+        none)."""
         factors = self.bk // block // 4 * 4 * (ROWS + self.bn) // ROWS if block else 0
         return 2 if 2 * self.bn + factors <= COLUMNS else 1
 
     def tiles(self, m: int, n: int) -> int:
-        """How many tiles cover a result of m by n."""
+        """The number of tiles that cover a result of m by n."""
         return -(-m // self.rows) * -(-n // self.bn)
 
     def __str__(self) -> str:
@@ -80,21 +82,21 @@ class BlackwellConfig:
 # -- the model -------------------------------------------------------------------------------------------------------------
 
 TILES = [(bn, pair) for pair in (False, True) for bn in (256, 128, 64, 32, 16) if not pair or bn >= 64]
-READ = 128      # bytes of shared memory that the tensor cores read in a cycle
-LOADED = 50     # bytes that a multiprocessor takes from L2 in a cycle, as on Hopper
-MEMORY = 4300   # bytes that all of 148 multiprocessors take from memory in a cycle
-CLUSTERS = {1: 148, 2: 74, 4: 34, 8: 16}  # of a size that 148 multiprocessors hold at once, by what a group of 16 or 18 holds on Hopper
-BEGIN = 900     # cycles until a tile's first product, and after its last, as on Hopper
+READ = 128      # bytes of shared memory per cycle that the tensor cores read
+LOADED = 50     # bytes per cycle that an SM takes from L2, as on Hopper
+MEMORY = 4300   # bytes per cycle that 148 SMs together read from memory
+CLUSTERS = {1: 148, 2: 74, 4: 34, 8: 16}  # cluster size -> clusters that 148 SMs hold at once, by what a GPC of 16 or 18 SMs holds on Hopper
+BEGIN = 900     # cycles before a tile's first product and after its last, together, as on Hopper
 
 
 def cycles(p: Problem, bn: int, pair: bool, splits: int, processors: int) -> float:
-    """The cycles that the product takes in tiles of 128, or 256 by two CTAs, by `bn`, the k of each shared by `splits` CTAs."""
+    """The cycles of the product in tiles of 128 rows, or 256 by two CTAs, and `bn` columns, with the k of each shared by `splits` CTAs."""
     group = 2 if pair else 1
     tiles = -(-p.m // (ROWS * group)) * -(-p.n // bn) * p.matrices
     rounds = -(-tiles // max(CLUSTERS[max(group, splits)] * processors // 148, 1))
-    brought = (ROWS + bn // group) * SLOT  # bytes of a slot
+    brought = (ROWS + bn // group) * SLOT  # bytes that a CTA loads for a slot
     step = max(2 * bn, brought / READ, brought / LOADED)
-    drained = ROWS * bn / 32               # storing one tile's sums, beside the products of the next where these have a place
+    drained = ROWS * bn / 32               # storing a tile's sums; with two accumulators the products of the next tile run meanwhile
     steps = -(-p.k * p.itemsize // (SLOT * splits))
     beside = BlackwellConfig(bn, int(SLOT / p.itemsize)).places(p.block) == 2
     tile = max(steps * step, drained) if beside else steps * step + drained
@@ -105,19 +107,19 @@ def cycles(p: Problem, bn: int, pair: bool, splits: int, processors: int) -> flo
 
 @lru_cache(maxsize=4096)
 def choose(p: Problem, processors: int, columns_first: bool | None = None) -> BlackwellConfig:
-    """The configuration that the model expects to be the fastest. `columns_first` says that the operands change places, or
-    that they do not; without it the faster way is taken."""
+    """The configuration that the model expects to be the fastest. `columns_first` says whether the operands are swapped; None leaves that
+    to the model."""
     cost, config = min(_candidates(p, processors, columns_first), key=itemgetter(0))
     return replace(config, dependent=cost < SHORT)
 
 
 def ranked(p: Problem, processors: int, columns_first: bool | None = None) -> list[BlackwellConfig]:
-    """All configurations, those that the model expects to be the fastest first."""
+    """All possible configurations, by the expected cycles."""
     return [replace(config, dependent=cost < SHORT) for cost, config in sorted(_candidates(p, processors, columns_first), key=itemgetter(0))]
 
 
 def _candidates(p: Problem, processors: int, columns_first: bool | None):
-    """(expected cycles, the configuration) of each tile and split that fits."""
+    """(expected cycles, configuration) of each tile and split that fits."""
     for swapped in (False, True) if columns_first is None else (columns_first,):
         q = p.turned() if swapped else p
         for (bn, pair), splits in product(TILES, CLUSTERS):
@@ -125,7 +127,7 @@ def _candidates(p: Problem, processors: int, columns_first: bool | None):
             steps = -(-p.k // int(SLOT / p.itemsize))
             if splits > 1 and (pair or splits * 2 > steps or bn // splits < 8) or config is None or p.block and bn % ROWS:
                 continue
-            cost = cycles(q, bn, pair, splits, processors) + (ROWS * bn * 0.15 if swapped else 0)  # stored across rows
+            cost = cycles(q, bn, pair, splits, processors) + (ROWS * bn * 0.15 if swapped else 0)  # results are transposed when stored
             yield cost, replace(config, stages=min(config.stages, max(-(-steps // splits), 2)))
 
 

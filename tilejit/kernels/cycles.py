@@ -1,6 +1,5 @@
-"""A model of the time of matrix products on Hopper: cycles of a multiprocessor. Its constants were measured on an H200; it ranks tiles, it does not
-predict.
-"""
+"""A performance model of matrix products on Hopper: it estimates the SM cycles of each tile shape and each way to divide the work among
+CTAs. Its constants were measured on an H200. It is made to rank configurations, not to predict times."""
 
 from __future__ import annotations
 
@@ -16,8 +15,9 @@ from .rules import HIGH
 
 
 class Way(NamedTuple):
-    """How CTAs take part of a tile: `splits` of them share its k (0: as many as there are for each), in clusters or not; all of them share
-    (`stream`) what makes no whole round; two (`pair`) share its columns of B. The fields are those of `Config`."""
+    """How CTAs share tiles. The fields mean the same as those of `Config`: `splits` CTAs share a tile's k (0 stands for as many as the GPU
+    has for each tile), as clusters (`clustered`) or through global memory; all CTAs share the last partial round (`stream`, stream-K); two
+    CTAs share the columns of B (`pair`)."""
 
     splits: int = 1
     stream: bool = False
@@ -25,77 +25,93 @@ class Way(NamedTuple):
     clustered: bool = True
 
 
-# The tiles, with the share of the tensor cores' cycles, at the clock that their power allows, that each makes use of.
+# All constants were measured on an H200 (132 multiprocessors, "SMs"), except where noted. Cycles are SM clock cycles. A "slot" is one stage of
+# the ring: 128 bytes of k of a tile's rows of A and columns of B. A "round" is one wave of tiles.
+
+# Tiles (bm, bn) that are always considered, with the fraction of the tensor cores' peak rate (at the clock that the power limit allows) that
+# each reaches. The peak is bm * bn / 32 cycles for a slot.
 TILES = {(128, 256): 0.852, (192, 192): 0.848, (192, 160): 0.8, (128, 224): 0.82, (128, 192): 0.83, (192, 128): 0.82, (128, 160): 0.775,
          (128, 128): 0.8, (192, 96): 0.75, (128, 96): 0.76, (64, 256): 0.78, (64, 192): 0.77, (64, 128): 0.76, (128, 64): 0.76, (128, 32): 0.7,
          (64, 64): 0.7, (64, 32): 0.7, (64, 16): 0.7, (64, 8): 0.7}
-FILLING = (128, 144), (128, 112), (128, 80), (64, 96), (64, 80), (256, 192), (256, 160), (256, 128)   # tiles for one round that may fill it better,
-# and the shares there, where they are others
+# Tiles that are considered for a single round only, which they may fill better.
+FILLING = (128, 144), (128, 112), (128, 80), (64, 96), (64, 80), (256, 192), (256, 160), (256, 128)
+# The fractions of FILLING and of tiles between, and those of TILES that are others in a single round.
 IN_ROUND = {(256, 192): 0.895, (256, 160): 0.868, (256, 128): 0.84, (256, 96): 0.83, (192, 96): 0.84, (128, 96): 0.83, (128, 64): 0.82,
             (64, 192): 0.93, (64, 128): 0.94, (64, 64): 0.68, (64, 32): 0.47, **dict.fromkeys(FILLING[:5], 0.8)}
-BUSY = 0.3               # of the tensor cores' time: where memory takes as much, it is busy,
-WAITS = 1.2              # and where it takes so many times as much, they wait for it
-CLUSTERS = {1: 132, 2: 66, 4: 30, 8: 14}   # of a size that 132 multiprocessors hold at once: they share a group of 16 or 18
-LOADED = 60, 47.5        # bytes that a multiprocessor takes from L2 in a cycle where CTAs share k: those that ask for the same columns of B at one
-                         # time, and where all are at other places; but
-FEW = 384                # columns, all that a product has, are few enough for clusters along k to count as the former
-OUTSIDE = 7.7            # cycles for each row of a mean tile's slot that lies outside of the matrix; those of few tiles take no longer
-MEMORY = 2330            # bytes that all of them take from memory in a cycle,
-APART = 1.075, 1.14      # times what they could where a tile's k is split, and where it is and sums go through memory,
-AGAIN = 0.4, 0.19        # and so much of an operand that CTAs ask L2 for again, and in one round that does not wait for memory: of A for each
-                         # doubling of the columns of tiles, since their CTAs are no neighbours (of B for that of the rows, if tiles go row by
-                         # row), and of B for other rows, if neighbours are at other places along k
+BUSY = 0.3               # time that memory needs / time that the tensor cores need (`Problem.memory`), above which memory counts as busy,
+WAITS = 1.2              # and above which the product is memory-bound: the tensor cores wait
+CLUSTERS = {1: 132, 2: 66, 4: 30, 8: 14}   # cluster size -> clusters that 132 SMs hold at once: a cluster lies within a GPC of 16 or 18 SMs
 
-# In several rounds, each tile by one CTA, where the tensor cores do not wait for memory
-USED = {64: 0.83, 128: 0.912, 192: 0.881}   # the share of the tensor cores' cycles by the rows of a tile: what loads take counts apart here
-TAKEN = 80               # bytes that a multiprocessor takes from L2 in a cycle,
-GIVEN = 62.5             # and that L2 gives each of them, if all ask: what neighbours share it gives once
-ASTRIDE = {32: 1.69, 64: 1.5}   # what a row counts there that is so aligned: TMA asks 1.75 times for one in two lines of L2 at an odd multiple of 32
-BEYOND = 10.5            # cycles for each row of a mean tile's slot that lies outside of the matrix
-NEXT = 1190              # cycles from one tile to the next, beside those of its sums
+# General model: products that are memory-bound, or whose tiles several CTAs share along k
+LOADED = 60, 47.5        # bytes per cycle that an SM takes from L2: where neighbours request the same columns of B at the same time, and where all
+                         # CTAs load different parts
+FEW = 384                # columns of the whole product up to which clusters along k count as the former
+OUTSIDE = 7.7            # cycles per slot for each row of A or column of B outside the matrices, averaged over all tiles: if only few tiles have
+                         # such rows, they take no longer
+MEMORY = 2330            # bytes per cycle that all SMs together read from memory
+APART = 1.075, 1.14      # factor on the bytes that memory moves where CTAs share a tile's k: in clusters, and with sums through global memory
+AGAIN = 0.4, 0.19        # fraction of an operand's bytes that counts as read again: in general, and in one round that is not memory-bound. A
+                         # counts for each doubling of the columns of tiles, since the CTAs of a row of tiles are not neighbours (B for each
+                         # doubling of the rows of tiles, if tiles go row by row), and B once more if neighbours are at different k
 
-# In one round, each tile by one CTA, where the tensor cores do not wait for memory
-NEIGHBOURS = 16          # CTAs that started one after the other, whose requests for the same lines of L2 become one if they come at one time
-ORDERS = ("snake", 16), ("row", 16), ("grouped", 4), ("grouped", 8), ("grouped", 2)   # of tiles
-DIVIDED = 630            # cycles until a CTA knows its tile, by divisions,
-BRIEF = 24               # which nothing has to gain that takes fewer slots of k
-SERVED = 25.2            # bytes that L2 gives each multiprocessor in a cycle, if all ask: what neighbours share it gives once
-ROW = 0.98, 4.77         # cycles of TMA for a row of a slot, and for one that lies outside of the matrix, in the tile that has most of these. Rows
-                         # have 128 bytes, or, where columns of B lie side by side and do not fill so many, 64 or 32:
-PIECES = 4, 7.5          # so many times more rows of B count then, as measured on an H100
-ALONE = 0.955            # and of what these come to a slot is so much, but not of single tiles of up to SMALL nor of sums by threads
-SMALL = 64 * 128         # elements
-AROUND = 2530            # cycles until the first product, and after the last
-MET = 2000               # cycles for which the two of a pair wait for each other
-HIGHER = 3000            # cycles that tiles of 256 rows take more until they begin and end
-WIDE = 128 * 128         # sums of a tile from which its consumers take the last slots in turn: smaller ones are up to 9 % slower for it,
-HIDDEN = 0.038           # and cycles for each that stores of the first consumers then take under the products of the last
+# Several rounds, one CTA per tile, not memory-bound (`in_rounds`)
+USED = {64: 0.83, 128: 0.912, 192: 0.881}   # bm -> fraction of the tensor cores' peak rate; unlike in TILES, loads are modelled separately
+TAKEN = 80               # bytes per cycle that an SM can take from L2
+GIVEN = 62.5             # bytes per cycle that L2 gives each SM if all SMs load at the same time; data that neighbours share counts once
+ASTRIDE = {32: 1.69, 64: 1.5}   # alignment of rows in bytes -> factor on the bytes taken: 128 bytes at an odd multiple of 32 straddle two lines
+                         # of L2, and TMA makes 1.75 requests for them
+BEYOND = 10.5            # the same as OUTSIDE, in this model
+NEXT = 1190              # cycles from one tile to the next, apart from the part in proportion to the tile's elements
 
-ASKED = 4.1              # cycles of a multiprocessor in which L2 serves a row of 128 bytes if rows are an odd multiple of 16 bytes apart: TMA asks
-                         # 4.4 times for such a row, L2 answers 0.58 requests a cycle, and neighbours' requests for the same make 0.54 of them
-PAIRED = 1.03            # what pairs cost: they are slower by 1.4 to 4 % where L2 has time enough,
-ONCE = 0.28              # but for those whose tiles' k is shared through memory: they ask L2 for so much less of a tile's columns of B,
-MEET = 1000              # and wait so many cycles for each other
-FLAT = 1.06              # what tiles cost in one round that waits for memory if they have fewer rows of the larger matrix than of the other
-BEGIN = 900              # cycles until a tile's first product, and after its last
-EXCHANGE = 0.38          # cycles for each sum of a tile that the CTAs of a cluster send each other,
-JOINED = 1610            # and until all have begun and sent, if none waits for memory; and if sums go through memory instead,
-IN_MEMORY = 0.38, 2540   # for each, and until all see that all have left theirs
-LARGE = 128, 256         # tiles that are worth sharing: smaller ones take as much from L2 as there is
-EVEN = 1.007             # what sharing has to gain at least
-UNEVEN = 1.06            # what it costs in few rounds that CTAs are at different places along k at one time
-LEFT = 2000              # cycles until another CTA sees that there are sums for it, beside those for the sums themselves:
-MOVED = 0.17             # for each sum that it leaves or takes in
+# A single round, one CTA per tile, not memory-bound (`in_one_round`)
+NEIGHBOURS = 16          # CTAs that started one after the other: L2 serves their simultaneous requests for a line as one
+ORDERS = ("snake", 16), ("row", 16), ("grouped", 4), ("grouped", 8), ("grouped", 2)   # orders of tiles to choose from
+DIVIDED = 630            # cycles for the integer divisions by which a CTA finds its tile, in orders that need them
+BRIEF = 24               # slots of k below which a better order gains less than its divisions cost
+SERVED = 25.2            # bytes per cycle that L2 gives each SM if all SMs load at the same time; data that neighbours share counts once
+ROW = 0.98, 4.77         # cycles that TMA takes for each row of a slot, and for each that lies outside the matrix, in the tile with most of these
+PIECES = 4, 7.5          # factor on the tile's columns of B in ROW, if B is N-major and comes in boxes 64 or 32 bytes wide instead of 128 (measured
+                         # on an H100)
+ALONE = 0.955            # factor on the resulting cycles per slot, except for single tiles of up to SMALL elements, and for sums by threads
+SMALL = 64 * 128         # elements of a tile
+AROUND = 2530            # cycles before the first product and after the last, together
+MET = 2000               # cycles that the CTAs of a pair wait for each other, in all
+HIGHER = 3000            # cycles that tiles of 256 rows take in addition to AROUND
+WIDE = 128 * 128         # elements of a tile from which staggering its consumers' last slots pays: smaller ones are up to 9 % slower with it (this
+                         # and the next measured on an H100)
+HIDDEN = 0.038           # cycles saved per element by staggering: stores of the first consumers run under the products of the last
+
+ASKED = 4.1              # SM cycles in which L2 serves a row of 128 bytes if the pitch is an odd multiple of 16 bytes. TMA makes 4.4 requests for
+                         # such a row, 0.54 of which remain after those of neighbours are merged, and L2 answers 0.58 per cycle
+PAIRED = 1.03            # factor on the cycles of pairs: they are 1.4 to 4 % slower where L2 is not the limit
+ONCE = 0.28              # but if CTAs share the tiles' k through memory, a pair loads fewer columns of B, by this fraction of bn,
+MEET = 1000              # and its CTAs wait for each other, for this number of cycles
+FLAT = 1.06              # factor on the cycles of a memory-bound single round whose tiles have fewer rows of the larger operand than of the smaller
+BEGIN = 900              # cycles before a tile's first product and after its last, together
+EXCHANGE = 0.38          # cycles for each of a tile's sums that the CTAs of a cluster send each other,
+JOINED = 1610            # and cycles until all have begun and sent, if the product is not memory-bound
+IN_MEMORY = 0.38, 2540   # the same two where sums go through global memory, the second until each CTA sees that all have left theirs
+LARGE = 128, 256         # the only tile for stream-K: smaller ones already take all that L2 gives
+EVEN = 1.007             # factor on the cycles of sharing: what it has to gain at least to be chosen
+UNEVEN = 1.06            # the same where stream-K has few rounds, since CTAs are at different k at the same time
+LEFT = 2000              # stream-K: cycles until another CTA sees that partial sums are there for it,
+MOVED = 0.17             # and cycles for each sum that it writes or reads
 
 
 @dataclass(frozen=True)
 class Problem:
-    """A product: its extents, how many matrices, the bytes of an element of the operands and of the result, whether a user's
-    function is applied to it and whether all arrays that it is given can come by TMA, how threads scale and add
-    up partial sums (None: not at all), of how many elements along k the blocks are that the tensor cores scale (0: none),
-    whether A lies by columns and B by rows, k far apart, the bytes of operands that are copied first, in
-    their places and in exchanged ones, the power of 2, up to 128, that divides the bytes between rows of A and of B, whether the
-    user's function takes its sums in 16 bits."""
+    """A matrix product as the model sees it.
+
+    - `m`, `n`, `k`, and the number of `matrices`
+    - `itemsize`, `stored`: bytes of an element of the operands and of the result
+    - `epilogue`: whether there is a user's function; `ahead`: whether TMA can load the arrays that it is given
+    - `promoted`: how threads scale and add up partial sums: None if they do not, else whether each operand's block scales are by row, ()
+      without scales
+    - `block`: elements along k of the blocks that the tensor cores scale (Blackwell), 0 for none
+    - `across`: whether A is M-major, and B N-major: their elements along k are not adjacent
+    - `copied`: bytes of the operands that are copied before the product, as they are given and in swapped places
+    - `aligned`: the largest power of 2, up to 128, that divides the bytes between rows of A, and of B
+    - `narrow`: whether the user's function begins by casting its sums to a dtype of 16 bits"""
 
     m: int
     n: int
@@ -117,8 +133,9 @@ class Problem:
                        copied=self.copied[::-1], aligned=self.aligned[::-1])
 
     def takes(self, bm: int, bn: int) -> bool:
-        """Whether the registers hold the tile: threads that add up partial sums have those and the scales of columns beside it, and a tile
-        has columns of one block of scales. Then three consumers of 128 columns, though they fit, are mostly slower than two of 256."""
+        """Whether the kernel can hold the tile. If threads add up partial sums, their registers hold those and the scales of columns in
+        addition, and all columns of a tile lie in one block of scales. 192 x 128 would fit then, but is mostly slower than two consumers of
+        256 columns."""
         if bm == HIGH:
             return bn >= 96 and self.promoted is None and self.itemsize == self.stored == 2 and not self.epilogue
         if self.promoted is None:
@@ -127,22 +144,22 @@ class Problem:
 
     @property
     def uneven(self) -> tuple[bool, bool]:
-        """Whether rows of A and of B are an odd multiple of 16 bytes apart."""
+        """Whether rows of A, and rows of B, are an odd multiple of 16 bytes apart."""
         return self.aligned[0] == 16, self.aligned[1] == 16
 
     @property
     def busy(self) -> bool:
-        """Whether memory takes much of the time that the tensor cores need."""
+        """Whether memory needs a considerable part of the time that the tensor cores need."""
         return self.memory > BUSY
 
     @property
     def waits(self) -> bool:
-        """Whether the tensor cores wait for memory."""
+        """Whether the product is memory-bound: the tensor cores wait for memory."""
         return self.memory > WAITS
 
     @cached_property
     def memory(self) -> float:
-        """The time that memory takes, in that of the tensor cores."""
+        """The time that memory needs, as a multiple of the time that the tensor cores need."""
         slots = self.matrices * self.m * self.n / 32 * -(-self.k * self.itemsize // SLOT)
         return self.bytes / MEMORY / (slots / TILES[LARGE] / 132) if slots else inf
 
@@ -153,7 +170,7 @@ class Problem:
 
 @lru_cache(maxsize=None)
 def share(bm: int, bn: int, in_round: bool = False) -> float:
-    """The share of the tensor cores' cycles that a tile makes use of: between those that are known, in proportion."""
+    """The fraction of the tensor cores' peak rate that a tile reaches, linearly interpolated between the widths in the tables."""
     known = TILES | IN_ROUND if in_round else TILES
     widths = sorted(wide for high, wide in known if high == bm)
     above = next((wide for wide in widths if wide >= bn), widths[-1])
@@ -163,28 +180,31 @@ def share(bm: int, bn: int, in_round: bool = False) -> float:
 
 
 def step_cycles(bm: int, bn: int, rows: float | None = None, apart: bool = True, outside: float = 0) -> float:
-    """The cycles that a CTA takes for one slot of a tile of bm by bn, of whose rows of A and columns of B it loads so many (None:
-    all), what others load at one time or (`apart`) not; `outside` of those of a mean tile lie outside of the matrices."""
+    """The cycles that a CTA takes for one slot of a tile of bm by bn. It loads `rows` rows of A and columns of B in total (None: all of the
+    tile's), which differ from what the other CTAs load at that time (`apart`) or are shared; `outside` is the mean number of rows and
+    columns of a tile that lie outside the matrices."""
     rows = bm + bn if rows is None else rows
     return max(bm * max(bn, 32) / 32 / share(bm, bn), rows * SLOT / LOADED[apart] + outside * OUTSIDE)
 
 
 def tile_cycles(k: int, itemsize: int, bm: int, bn: int, splits: int = 1, rows: float | None = None, apart: bool = True,
                 outside: float = 0) -> float:
-    """The cycles that a CTA takes for a tile of bm by bn, or for its share of the tile's k; the rest is as in `step_cycles`."""
+    """The cycles that a CTA takes for a tile of bm by bn, or for its share of the tile's k; the other parameters are those of
+    `step_cycles`."""
     return -(-k * itemsize // (SLOT * splits)) * step_cycles(bm, bn, rows, apart, outside) + BEGIN + bm * bn / 40
 
 
 def both(computing: float, loading: float, asking: float = 0) -> float:
-    """The cycles of what goes on at one time: near the longest, and more where they are alike."""
+    """The cycles of activities that overlap: about those of the longest, and more if several are about as long (a cubic norm)."""
     return (computing ** 3 + loading ** 3 + asking ** 3) ** (1 / 3)
 
 
 @lru_cache(maxsize=4096)
 def shared_rest(left: int, steps: int, ctas: int, bm: int, bn: int) -> tuple[int, int, int, float]:
-    """How `left` tiles of `steps` slots, fewer than the CTAs, are done in the least time by all of them: (the last slots of each that other
-    CTAs than its own take, how many those are, in how many parts they take the rests that are too few for all of them, cycles). A
-    helper leaves sums of each tile that it has slots of, the tile's own CTA takes them in."""
+    """The fastest way in which all `ctas` share `left` tiles, fewer than the CTAs, of `steps` slots each (stream-K). Each tile has a CTA of
+    its own for its first slots; the other CTAs, the helpers, take the `rest` last slots of every tile. A helper writes partial sums for
+    each tile that it worked on, and the tile's own CTA adds them up. Returns (`rest`, the number of helpers, the number of parts into which
+    the rests are cut that do not make a whole turn of the helpers, cycles)."""
     step, moved = step_cycles(bm, bn), LEFT + bm * bn * MOVED
     best = (0, 0, 0, steps * step)
     for helpers in range(1, ctas - left + 1):
@@ -199,7 +219,7 @@ def shared_rest(left: int, steps: int, ctas: int, bm: int, bn: int) -> tuple[int
 
 
 def together(order: tuple[str, int], down: int, across: int) -> tuple[float, float]:
-    """How many rows and columns of tiles, of `down` and `across`, neighbours have."""
+    """The rows and columns of tiles that a group of `NEIGHBOURS` covers at one time, out of `down` and `across`."""
     name, group = order
     high = min(NEIGHBOURS, group, down)
     wide = min(NEIGHBOURS if name == "row" else NEIGHBOURS / high, across)
@@ -207,35 +227,37 @@ def together(order: tuple[str, int], down: int, across: int) -> tuple[float, flo
 
 
 def asked(p: Problem, bm: int, bn: int, order: tuple[str, int]) -> float:
-    """The rows of a slot for which each of the neighbours asks L2, if they ask for what they share together."""
+    """The rows of A and columns of B of a slot that each CTA requests from L2 on average, if neighbours' requests for the same data count
+    once."""
     high, wide = together(order, -(-p.m // bm), -(-p.n // bn))
     return (high * min(bm, p.m) + wide * min(bn, p.n)) / (high * wide)
 
 
 def divides(order: tuple[str, int], down: int, across: int) -> bool:
-    """Whether a CTA divides until it knows its tile: `schedule` says where it does not."""
+    """Whether a CTA needs an integer division to find its tile: see `schedule` for the cases without."""
     name, group = order
     count = across if name == "row" else min(group, down)
     return count & (count - 1) != 0 or count > POWERS[-1] or name != "row" and down > group
 
 
 def at_once(p: Problem, bm: int, bn: int, way: Way, processors: int) -> bool:
-    """Whether each tile is that of one CTA, and the GPU holds all at one time."""
+    """Whether each tile has one CTA, and the GPU holds all of them at once."""
     return way.splits == 1 and not way.stream and rows(p.m, bm, way.pair) * -(-p.n // bn) * p.matrices <= processors
 
 
 def unhindered(p: Problem, bm: int, bn: int, way: Way, processors: int) -> bool:
-    """Whether the GPU holds all tiles at one time, each that of one CTA, and they do not wait for memory."""
+    """Whether each tile has one CTA, the GPU holds all of them at once, and the product is not memory-bound."""
     return not p.waits and at_once(p, bm, bn, way, processors)
 
 
 def order_in_rounds(p: Problem, bm: int, bn: int, group: int = NEIGHBOURS) -> tuple[str, int]:
-    """The order of tiles, each that of one CTA, by which neighbours ask L2 for little in several rounds: up to 1.3 times as fast."""
+    """The order of tiles in which neighbours request the least from L2, for several rounds with one CTA per tile: up to 1.3 times as fast."""
     return min(("snake", group), ORDERS[1], key=lambda order: asked(p, bm, bn, order))
 
 
 def order_at_once(p: Problem, bm: int, bn: int, way: Way, processors: int) -> tuple[str, int] | None:
-    """The order by which neighbours ask L2 for little then, up to 1.6 times as fast; None if tiles are not at work so."""
+    """The order of tiles in which neighbours request little from L2, for a single round: up to 1.6 times as fast. None if tiles are not all
+    at work at once, one CTA each, or CTAs are pairs."""
     if way.pair or not at_once(p, bm, bn, way, processors):
         return None
     if not p.waits:
@@ -244,14 +266,14 @@ def order_at_once(p: Problem, bm: int, bn: int, way: Way, processors: int) -> tu
 
 
 def takes_turns(p: Problem, bm: int, bn: int, way: Way, processors: int) -> bool:
-    """Whether the consumers of such a tile take its last slots one after the other: in one round that does not wait for memory; not where threads
-    add up the sums of each slot, nor of float32, which they may load from slots."""
+    """Whether the consumers of such a tile are staggered, which means that they multiply its last slots one after the other: in a single
+    round that is not memory-bound. Not if threads add up the sums of each slot, and not for float32, which threads may load from slots."""
     able = bm > 64 and bm * bn >= WIDE and p.promoted is None and not way.pair and p.itemsize < 4
     return able and unhindered(p, bm, bn, way, processors)
 
 
 def in_one_round(p: Problem, bm: int, bn: int, pair: bool, processors: int) -> tuple[float, tuple[str, int]]:
-    """The cycles that a product takes then, that does not wait for memory, in the fastest order of tiles; and this order."""
+    """The cycles of a product of a single round that is not memory-bound, in the fastest order of tiles; and that order."""
     down, across, slots = -(-p.m // bm), -(-p.n // bn), -(-p.k * p.itemsize // SLOT)
     tiles = rows(p.m, bm, pair) * across * p.matrices
     pieces = PIECES[bn % 32 > 0] if p.across[1] and bn % 64 else 1
@@ -271,7 +293,8 @@ def in_one_round(p: Problem, bm: int, bn: int, pair: bool, processors: int) -> t
 
 
 def in_rounds(p: Problem, bm: int, bn: int, rounds: int, rows: float, columns: float) -> float:
-    """The cycles that so many tiles take, one after the other, of which a mean one has so many rows of A and columns of B."""
+    """The cycles that a CTA takes for `rounds` tiles one after the other, which have `rows` rows of A and `columns` columns of B inside the
+    matrices on average."""
     taken = (rows * ASTRIDE.get(p.aligned[0], 1) + columns * ASTRIDE.get(p.aligned[1], 1)) * SLOT / TAKEN + (bm + bn - rows - columns) * BEYOND
     served = asked(p, bm, bn, order_in_rounds(p, bm, bn)) * SLOT / GIVEN
     step = both(bm * max(bn, 32) / 32 / USED[bm], taken, served)
@@ -279,7 +302,7 @@ def in_rounds(p: Problem, bm: int, bn: int, rounds: int, rows: float, columns: f
 
 
 def loading_cycles(p: Problem, bm: int, bn: int, tiles: int, processors: int, way: Way = Way()) -> float:
-    """The cycles that memory takes for the product elsewhere, or L2 for what TMA asks it for."""
+    """The cycles in which memory delivers the product's data, or L2 answers TMA's requests, whichever is more; for all but `in_one_round`."""
     shared, by_rows = way.splits > 1, p.waits and order_at_once(p, bm, bn, way, processors) == ORDERS[1]
     far = p.n * log2(-(-p.m // bm)) if by_rows else p.m * log2(-(-p.n // bn))
     again = AGAIN[0] * p.matrices * p.k * p.itemsize * (far + (p.n if shared and p.m > bm else 0))
@@ -287,13 +310,14 @@ def loading_cycles(p: Problem, bm: int, bn: int, tiles: int, processors: int, wa
 
 
 def reading_cycles(p: Problem, bm: int, bn: int, tiles: int, processors: int, read: float, pair: bool) -> float:
-    """The cycles that memory takes for so many bytes, or L2 for what TMA asks it for."""
+    """The cycles in which memory delivers `read` bytes, or L2 answers TMA's requests for rows at odd multiples of 16 bytes, whichever is
+    more."""
     uneven = bm * p.uneven[0] + bn / (2 if pair else 1) * p.uneven[1]
     return max(read / MEMORY * 132, tiles * -(-p.k * p.itemsize // SLOT) * uneven * ASKED) / processors
 
 
 def streamed_cycles(p: Problem, bm: int, bn: int, processors: int) -> float:
-    """The cycles that the product takes where all CTAs share what does not make whole rounds of tiles."""
+    """The cycles of the product if all CTAs share the last partial round of tiles (stream-K); infinity where that does not apply."""
     tiles, steps = -(-p.m // bm) * -(-p.n // bn) * p.matrices, max(-(-p.k * p.itemsize // SLOT), 1)
     if tiles % processors == 0 or tiles < processors or (bm, bn) != LARGE:
         return inf
@@ -303,12 +327,12 @@ def streamed_cycles(p: Problem, bm: int, bn: int, processors: int) -> float:
 
 
 def places(way: Way | Config, processors: int) -> int:
-    """How many CTAs that take part of tiles in this way the GPU holds at once."""
+    """How many CTAs that share tiles in this way the GPU holds at once."""
     return CLUSTERS[way.splits] * processors // 132 * way.splits if way.clustered else processors
 
 
 def cycles(p: Problem, bm: int, bn: int, way: Way, processors: int) -> float:
-    """The cycles that the product takes in tiles of bm by bn by CTAs that take part in them in this way."""
+    """The cycles of the product in tiles of bm by bn, shared by CTAs in this way."""
     if unhindered(p, bm, bn, way, processors):
         return in_one_round(p, bm, bn, way.pair, processors)[0]
     down, across, shared = rows(p.m, bm, way.pair), -(-p.n // bn), way.splits > 1

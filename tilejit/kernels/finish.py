@@ -1,8 +1,8 @@
-"""What is done with the sums of a tile on Hopper: factors and the user's function, then through buffers in shared memory to the result.
+"""From a tile's sums to the stored result on Hopper: scales, the user's function (the epilogue), and the way through staging buffers in
+shared memory.
 
-A consumer stores its rows by TMA from buffers of some columns each. What the user's function takes beside the sums may come to
-the same buffers before.
-"""
+Each consumer stores its rows by TMA, from staging buffers of some columns each. TMA may have loaded an array that the epilogue takes to the
+same buffers before."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import tilejit as tile
 
 from .rules import HIGH
 
-PIECE = 16    # columns that are finished at once under the products of another tile
-AT_ONCE = 64  # columns that an epilogue gets at once of a tile that threads store: what it loads comes to the sums' layout through shared memory
+PIECE = 16    # deferred columns that are finished at a time, under one slot's products of the next tile
+AT_ONCE = 64  # most columns that an epilogue gets at a time if threads store the tile: its loads are converted to the sums' layout in shared memory
 
 
 @tile.jit
 def rows_of(BM: tile.constexpr):
-    """The rows of each consumer of a tile of BM rows."""
+    """The rows of each consumer in a tile of BM rows."""
     return 128 if BM == HIGH else 64
 
 
 @tile.jit
 def box(X, z, i, j, extents):
-    """The region of X (of matrix `z` of X, if it is several) from row `i` and column `j` on."""
+    """The region of X, or of its matrix `z` if it holds several, from row `i` and column `j` on."""
     if len(X.shape) == 3:
         return X[z, i:i + extents[0], j:j + extents[1]]
     return X[i:i + extents[0], j:j + extents[1]]
@@ -30,7 +30,7 @@ def box(X, z, i, j, extents):
 
 @tile.jit
 def line(x, z, first, count: tile.constexpr, AXES: tile.constexpr):
-    """`count` elements of x from `first` on, along the last of its `AXES` (those of matrix `z`, if each has its own)."""
+    """`count` elements of x from `first` on along the last of its `AXES` (named as by `axes_of`), of matrix `z` if each has its own."""
     own = z if AXES[0] == "z" else 0
     if len(AXES) == 3:
         return x[own, 0, first:first + count]
@@ -41,14 +41,14 @@ def line(x, z, first, count: tile.constexpr, AXES: tile.constexpr):
 
 @tile.jit
 def is_line(AXES: tile.constexpr):
-    """Whether one of the epilogue's tiles is of an array that all rows of a result have."""
+    """Whether an epilogue's tile is the same for all rows of the result."""
     return "m" not in AXES
 
 
 @tile.jit
 def beside(x, z, m, n, shape, AXES: tile.constexpr, row=None):
-    """What the user's function gets of an array x for sums of `shape` from row `m` and column `n` on, with 1 for the extents that x has so;
-    `row` has the columns if they came ahead."""
+    """What the user's function gets of an array x, for sums of `shape` from row `m` and column `n` on; an extent of 1 in x stays 1. `row`
+    holds the columns, in shared memory, if TMA has loaded them."""
     COLUMNS: tile.constexpr = shape[1] if AXES[-1] == "n" else 1
     if not is_line(AXES):
         return tile.load(box(x, z if AXES[0] == "z" else 0, m, n if AXES[-1] == "n" else 0, (shape[0], COLUMNS)))
@@ -58,22 +58,22 @@ def beside(x, z, m, n, shape, AXES: tile.constexpr, row=None):
 
 @tile.jit
 def in_order(sums):
-    """Sums whose rows are as `entering` has them, in the order of the rows."""
+    """Sums whose rows are permuted as in `entering`, with the rows in order."""
     bits = tile.reshape(sums, (2, 2, 2, 2, 2, 2, sums.shape[1]))
     return tile.reshape(tile.transpose(bits, (0, 4, 1, 3, 5, 2, 6)), sums.shape)
 
 
 @tile.jit
 def factor(x, IS_ARRAY: tile.constexpr):
-    """A scale: a number, or the one element of an array."""
+    """A scale: a number, or the only element of an array."""
     return tile.load(x[0]) if IS_ARRAY else x
 
 
 @tile.jit
 def finished(acc, z, m, n, SA, SB, extra, FINISH: tile.constexpr, MIXED: tile.constexpr = False, there=None, lines=(), AT: tile.constexpr = 0):
-    """The sums from row `m` and column `n` on as they are stored: their rows in order if they are `MIXED`, scaled, then given to the
-    user's function, with its arguments and the tiles of the arrays after them: of those that came ahead `there` is one of the sums' shape,
-    and `lines` have rows for the tile, from whose column `AT` on the sums are."""
+    """The values to store for sums from row `m` and column `n` on: scaled, and passed to the user's function with its arguments, then its
+    tiles. `MIXED` sums have their rows put in order first. Of the tiles that TMA has loaded, `there` is the one of the sums' shape, and
+    `lines` holds rows for the whole tile, in which the sums begin at column `AT`."""
     SCALED, EPILOGUE, BATCHED, SWAPPED, TILES = FINISH
     COUNT: tile.constexpr = len(TILES)
     if MIXED:
@@ -98,13 +98,13 @@ def finished(acc, z, m, n, SA, SB, extra, FINISH: tile.constexpr, MIXED: tile.co
 
 @tile.jit
 def at_once(COLUMNS: tile.constexpr, FINISH: tile.constexpr):
-    """How many of the columns of a tile that threads store are finished at once."""
+    """The number of columns that are finished at a time if threads store the tile."""
     return COLUMNS if FINISH[1] is None else min(COLUMNS, AT_ONCE)
 
 
 @tile.jit
 def store_finished(sums, C, z, row, column, how):
-    """The sums from row `row` and column `column` on, finished, to C by stores."""
+    """Finish the sums from row `row` and column `column` on, and store them to C by threads."""
     SA, SB, extra, FINISH, MIXED = how
     WIDE: tile.constexpr = sums.shape[1]
     for first in tile.static_range(0, WIDE, at_once(WIDE, FINISH)):
@@ -114,15 +114,15 @@ def store_finished(sums, C, z, row, column, how):
 
 @tile.jit
 def columns(sums, first: tile.constexpr, count: tile.constexpr):
-    """`count` columns from `first` on, of sums in tiles side by side."""
+    """`count` columns from `first` on, out of sums that are held as tiles side by side."""
     WIDE = sums[0].shape[1]
     return sums[first // WIDE][:, first % WIDE:first % WIDE + count]
 
 
 @tile.jit
 def staging(DTYPE: tile.constexpr, BM: tile.constexpr, BUFFERS: tile.constexpr, WIDTH: tile.constexpr, ACROSS: tile.constexpr):
-    """BUFFERS buffers of a consumer's rows and WIDTH columns for the results of each consumer of BM rows; columns lie in one piece if those of
-    the result do (`ACROSS`)."""
+    """The staging buffers of all consumers of a tile of BM rows: BUFFERS for each, of its rows by WIDTH columns; column-major if the result
+    is (`ACROSS`)."""
     ROWS: tile.constexpr = rows_of(BM)
     shape = (BM // ROWS, BUFFERS, WIDTH, ROWS) if ACROSS else (BM // ROWS, BUFFERS, ROWS, WIDTH)
     stage = tile.alloc(shape, DTYPE, layout=tile.swizzled(DTYPE, shape, min(shape[3] * DTYPE.nbytes, 128)))
@@ -131,7 +131,7 @@ def staging(DTYPE: tile.constexpr, BM: tile.constexpr, BUFFERS: tile.constexpr, 
 
 @tile.jit
 def is_staged(FINISH: tile.constexpr, AHEAD: tile.constexpr):
-    """Whether one of the epilogue's tiles comes to the buffers of the results; rows that come ahead have room of their own."""
+    """Whether TMA loads one of the epilogue's tiles to the staging buffers. (Rows that it loads have buffers of their own.)"""
     found = False
     for t in tile.static_range(len(AHEAD)):
         found = found or AHEAD[t] and not is_line(FINISH[4][t])
@@ -140,7 +140,7 @@ def is_staged(FINISH: tile.constexpr, AHEAD: tile.constexpr):
 
 @tile.jit
 def rooms(extra, FINISH: tile.constexpr, AHEAD: tile.constexpr, CONSUMERS: tile.constexpr, BN: tile.constexpr):
-    """For each of the epilogue's tiles the room for each consumer's BN columns of a row that comes ahead, else None."""
+    """For each of the epilogue's tiles: a buffer for each consumer's row of BN columns if TMA loads it, else None."""
     made = ()
     for t in tile.static_range(len(AHEAD)):
         x = extra[len(extra) - len(AHEAD) + t]
@@ -159,7 +159,7 @@ def room_of(rooms, w):
 
 @tile.jit
 def put(values, buffer, FIRST: tile.constexpr):
-    """A tile to its buffer, which TMA has read: of several the first waits for that."""
+    """Store a tile to its staging buffer. The FIRST of several waits until TMA has read what the buffers held."""
     if FIRST:
         with tile.elect():
             tile.bulk_wait(0, read=True)
@@ -169,7 +169,8 @@ def put(values, buffer, FIRST: tile.constexpr):
 
 @tile.jit
 def send_all(stage, X, z, row, column):
-    """All buffers of a consumer, columns side by side, to X at once: an array, or (`z` None) a map that the kernel has made."""
+    """Start TMA stores of all of a consumer's staging buffers, whose columns are side by side, to X: an array, or a tensor map that the
+    kernel has edited (then `z` is None)."""
     tile.fence_proxy_async()
     tile.sync()
     with tile.elect():
@@ -182,13 +183,15 @@ def send_all(stage, X, z, row, column):
 
 @tile.jit
 def newer(part: tile.constexpr, PARTS: tile.constexpr, BUFFERS: tile.constexpr):
-    """How many parts have been sent since the last that stood in the buffer of a tile's `part`, one of PARTS in BUFFERS buffers in turn."""
+    """The number of parts sent since the one that was last in the buffer of `part`; a tile has PARTS parts, which go through BUFFERS
+    buffers in turn."""
     return BUFFERS - 1 if part >= BUFFERS else PARTS - 1 - (PARTS - 1 - part) // BUFFERS * BUFFERS
 
 
 @tile.jit
 def send(values, buffer, target, NEWER: tile.constexpr, PREFETCH: tile.constexpr = True):
-    """A tile goes to `target` by TMA from `buffer`, once what it held is read, the last but NEWER that was sent; without NEWER (None) it is free."""
+    """Store a tile to `buffer`, and start its TMA store to `target`. It waits before until TMA has read the buffer's last contents, which
+    means that at most the last NEWER groups are still being read; None says that the buffer is free."""
     if NEWER is not None:
         with tile.elect():
             tile.bulk_wait(NEWER, read=True)
@@ -203,8 +206,8 @@ def send(values, buffer, target, NEWER: tile.constexpr, PREFETCH: tile.constexpr
 
 @tile.jit
 def bring(stage, lines, ready, extra, z, row, column, FINISH: tile.constexpr, AHEAD: tile.constexpr):
-    """One thread brings what comes ahead of the epilogue's tiles: of one of the results' shape its rows, as wide as the tile, to the parts of
-    `stage`, from which TMA has read the last tile; of rows, to `lines`."""
+    """One thread requests the epilogue's tiles that TMA loads: one of the result's shape to all parts of `stage`, once TMA has read the
+    last tile from there, and rows to `lines`. All complete on `ready`."""
     WIDTH, NBYTES = stage.shape[2], stage.nbytes if is_staged(FINISH, AHEAD) else 0
     for t in tile.static_range(len(AHEAD)):
         NBYTES = NBYTES if lines[t] is None else NBYTES + lines[t].nbytes
@@ -224,9 +227,9 @@ def bring(stage, lines, ready, extra, z, row, column, FINISH: tile.constexpr, AH
 
 @tile.jit
 def finish(sums, buffer, z, row, column, AT: tile.constexpr, how, FIRST: tile.constexpr):
-    """Some columns of a tile that begins at `column`, those from `AT` of it on, finished, to their buffer, where the tile beside them stands if
-    it came ahead; not sent yet. The `FIRST` of a tile waits until TMA has read what is there. `how` is what `finished` takes after the
-    place, what comes ahead, and where rows do."""
+    """Finish some columns of a tile, without sending them yet: the tile begins at `column`, the columns at `AT` within it. They go to
+    `buffer`, which holds the epilogue's tile for them if TMA has loaded it. The `FIRST` part of a tile waits until TMA has read the last
+    tile. `how` is a tuple of what `finished` takes after the position, AHEAD, and the `lines`."""
     SA, SB, extra, FINISH, MIXED, AHEAD, lines = how
     there = tile.load(buffer) if is_staged(FINISH, AHEAD) else None
     put(finished(sums, z, row, column + AT, SA, SB, extra, FINISH, MIXED, there, lines, AT), buffer, FIRST and not AHEAD)
@@ -234,7 +237,7 @@ def finish(sums, buffer, z, row, column, AT: tile.constexpr, how, FIRST: tile.co
 
 @tile.jit
 def finish_first(sums, stage, z, row, column, how):
-    """The first columns of a tile, those of `sums`, to their buffers."""
+    """Finish the first columns of a tile, those of `sums`, to their buffers."""
     WIDTH: tile.constexpr = stage.shape[2]
     for part in tile.static_range(sums.shape[1] // WIDTH):
         finish(sums[:, part * WIDTH:part * WIDTH + WIDTH], stage[part], z, row, column, part * WIDTH, how, part == 0)
@@ -242,19 +245,19 @@ def finish_first(sums, stage, z, row, column, how):
 
 @tile.jit
 def send_first(COLUMNS: tile.constexpr, stage, C, z, row, column):
-    """The first columns of a tile to C."""
+    """Send the first COLUMNS columns of a tile to C."""
     send_all(stage[0:COLUMNS // stage.shape[2]], C, z, row, column)
 
 
 @tile.jit
 def send_buffer(part: tile.constexpr, stage, C, z, row, column):
-    """One buffer of a tile to C."""
+    """Send one staging buffer of a tile to C."""
     send_all(stage[part:part + 1], C, z, row, column + part * stage.shape[2])
 
 
 @tile.jit
 def finish_piece(last, piece: tile.constexpr, stage, C, z, row, column, how):
-    """A piece of the `last` columns of a tile to its place in the last buffers; a buffer that it fills goes to C."""
+    """Finish one piece of a tile's deferred columns, `last`, to its place in the last buffers, and send the buffer if that fills it."""
     WIDTH: tile.constexpr = stage.shape[2]
     AT: tile.constexpr = stage.shape[0] * WIDTH - last.shape[1] + piece * PIECE
     buffer = stage[AT // WIDTH, :, AT % WIDTH:AT % WIDTH + PIECE]
@@ -265,7 +268,7 @@ def finish_piece(last, piece: tile.constexpr, stage, C, z, row, column, how):
 
 @tile.jit
 def finish_last(last, stage, C, z, row, column, how):
-    """The `last` columns of a CTA's last tile, which no products follow."""
+    """Finish and send the deferred columns of a CTA's last tile, which no products follow."""
     WIDTH: tile.constexpr = stage.shape[2]
     FIRST: tile.constexpr = stage.shape[0] - last.shape[1] // WIDTH
     for part in tile.static_range(last.shape[1] // WIDTH):
@@ -275,7 +278,7 @@ def finish_last(last, stage, C, z, row, column, how):
 
 @tile.jit
 def store_part(values, stage, turn, C, z, row, column):
-    """A part of the finished values of a tile to C by a buffer of `stage`; the turn of the next."""
+    """Send a part of a tile's finished values to C through the staging buffer `turn`; returns the buffer to use next."""
     BUFFERS: tile.constexpr = stage.shape[0]
     tile.assume((turn >= 0) & (turn < BUFFERS))
     send(values, stage[turn], box(C, z, row, column, values.shape), BUFFERS - 1)
@@ -284,7 +287,7 @@ def store_part(values, stage, turn, C, z, row, column):
 
 @tile.jit
 def store(sums, stage, C, z, row, column, how):
-    """A tile, finished, to C: by its buffers part by part, or (`stage` None) by stores."""
+    """Finish a tile and store it to C: part by part through the staging buffers, or by threads (`stage` is None)."""
     SA, SB, extra, FINISH, MIXED, AHEAD, lines = how
     WIDE: tile.constexpr = sums[0].shape[1]
     if stage is None:

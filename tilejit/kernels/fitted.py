@@ -1,4 +1,4 @@
-"""A product's launch so that what the user's epilogue needs has room: values in registers, and shared memory beside the slots of k."""
+"""Adjusts a product's launch until the values of the user's epilogue fit in registers, and its shared memory beside the slots."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import replace
 from ..errors import SharedMemoryError, warn
 from .overlap import whole
 
-FEW = 64  # bytes of registers that an epilogue may make spill without a word: some addresses, once for each tile
+FEW = 64  # bytes of registers that an epilogue may spill without a warning: some addresses, once for each tile
 
 
 def fitted(launch, given: tuple, target: str, simulated: bool = False, chosen: bool = False):
-    """The launch with its epilogue's values in registers: with fewer columns that are left over for the next tile if these would spill. A
-    TileWarning says so where there are still more values at once than registers. Of a configuration that the model has `chosen` there are as
-    many slots as the epilogue's shared memory leaves, two at least. `given` are the kernel's arguments."""
+    """The launch, adjusted so that its epilogue fits. If values spill, fewer columns are deferred to the next tile (LATE); a TileWarning
+    says so if there are still more values at once than registers. If the model has `chosen` the configuration, slots are dropped, down to
+    two, until the epilogue's shared memory fits; otherwise the SharedMemoryError is raised. `given` are the kernel's arguments."""
     kernel, constants = launch.kernel, launch.constants
     again = lambda **changed: fitted(replace(launch, constants=constants | changed), given, target, simulated, chosen)
     try:
@@ -31,7 +31,8 @@ def fitted(launch, given: tuple, target: str, simulated: bool = False, chosen: b
 
 
 def spills(kernel, given: tuple, constants: dict, target: str, simulated: bool) -> int:
-    """How many bytes of registers a thread spills. For the simulator, which has registers for all values, the kernel is only lowered."""
+    """The bytes of registers that a thread spills. The simulator has registers for all values, so for it the kernel is only lowered, and
+    this is 0."""
     if not simulated:
         return kernel.compile(*given, target=target, **constants).spills
     bound, options, _ = kernel._bind(given, constants)

@@ -1,4 +1,4 @@
-"""``grouped_matmul``: several matrix products in one launch, on Hopper."""
+"""``grouped_matmul``: several matrix products in one launch on Hopper."""
 
 from __future__ import annotations
 
@@ -22,32 +22,33 @@ from .pack import copied, pack, readable
 from .rules import HIGH, check_fields, check_halves, check_hopper, check_registers, check_shares
 from .views import new, turned
 
-FEW = 128  # rows, up to which a product takes its time from memory
-MAJORS = EITHER_MAJOR["sm_90a"][1]
+FEW = 128  # rows up to which a product is memory-bound
+MAJORS = EITHER_MAJOR["sm_90a"][1]  # element sizes of operands that need not be K-major
 ADDRESSES, STEPS = [hopper.A_AT, hopper.B_AT, hopper.C_AT], [hopper.A_ROW, hopper.B_ROW, hopper.C_ROW]  # rows of the table
-PLANS: dict = {}  # what lists, or stacked rows, of some forms come to
-HELD = []  # tables that a CUDA graph copies from whenever it runs
+PLANS: dict = {}  # key of the arrays' properties and options -> Listed or Stacked
+HELD = []  # tables that CUDA graphs copy from whenever they run, so that they stay alive
 
 
 def grouped_matmul(a, b, out=None, epilogue=None, arguments=(), *, offs=None, precision: str | None = None, config: Config | None = None):
-    """``[x @ y for x, y in zip(a, b)]`` in one launch on a Hopper GPU (sm_90a); returns `out`, made if it is not given.
+    """``[x @ y for x, y in zip(a, b)]`` in one launch on a Hopper GPU (sm_90a); returns `out`, new arrays if it is not given.
 
-    `a` and `b` are lists of as many matrices, [M, K] and [K, N] with extents of their own for each product, all of one dtype, in
-    any strides; `out` is a list of results [M, N], which lie where neither an operand nor another result does. Or, with `offs`, `a` is
-    one matrix of stacked rows, `b` is [G, K, N], and the rows of `a` from ``offs[g - 1]`` (0 for the first) up to ``offs[g]`` are
-    multiplied by ``b[g]``: `offs` is an array of G int32 that lies where `a` does, so the sizes of groups may come from a kernel before.
-    They do not fall; those beyond the last row count as it. Rows from the last one on are left as they are in the result.
+    `a` and `b` are lists of equally many matrices, [M, K] and [K, N], with extents of their own for each product, all of one dtype, in any
+    strides. `out` is a list of results [M, N], which may overlap neither an operand nor each other.
 
-    `epilogue` is a function under ``@tile.jit`` through which the sums go before they are stored, as in `matmul`: it takes a tile of
-    them, the number of the product, the row and the column of the tile's first element (of stacked rows, the row in `a`), and the
-    `arguments`, up to four arrays or numbers.
+    Or, with `offs`, `a` is one matrix of stacked rows, `b` is [G, K, N], and the rows of `a` from ``offs[g - 1]`` (0 for the first) up to
+    ``offs[g]`` are multiplied by ``b[g]``. `offs` is an array of G int32 on the device of `a`, so a kernel launched before may compute the sizes
+    of the groups. The values may not decrease; those beyond the last row of `a` count as that. Rows of the result from ``offs[G - 1]`` on are not
+    written.
 
-    Arrays, dtypes, `precision` and what is copied first are as in `matmul`, but that float32 is copied where k is not side by
-    side; the sums of float8 are those of `fast_accum`. A `config` is one of Hopper's for `matmul` that neither splits nor shares tiles, and
-    leaves `late`, `alone`, `passing` and `dependent` as they are. Results that are made have rows a multiple of 16 bytes apart;
-    given ones, which may all lie by columns, are copied last if TMA cannot store to them as they lie. Nothing waits for the GPU. The
-    same call gives the same bits each time. LaunchError says what does not fit.
-    """
+    `epilogue` is a function under ``@tile.jit`` through which the sums go before they are stored, as in `matmul`. It takes a tile of them, the
+    number of the product, the row and the column of the tile's first element (of stacked rows, the row in `a`), and the `arguments`, up to four
+    arrays or numbers.
+
+    Arrays, dtypes, `precision` and what is copied first are as in `matmul`, except that float32 is copied if it is not contiguous along k, and
+    that float8 is summed as with `fast_accum`. A `config` is one for `matmul` on Hopper that neither splits nor shares tiles, and leaves `late`,
+    `alone`, `passing` and `dependent` at their defaults. New results have rows a multiple of 16 bytes apart. Given results, which may all be
+    column-major, are copied afterwards if TMA cannot store to them in place. Nothing waits for the GPU. The same call gives the same bits each
+    time. LaunchError says what does not fit."""
     if epilogue is not None or arguments.__class__ is not tuple or arguments:
         check_listed(arguments=arguments)
         check_epilogue(epilogue, arguments, ())
@@ -79,11 +80,11 @@ def grouped_matmul(a, b, out=None, epilogue=None, arguments=(), *, offs=None, pr
 
 @dataclass(frozen=True)
 class Listed:
-    """What a list of these forms comes to. `results` are (rows, columns, columns with what fills them up to 16 bytes) of each product,
-    `order` those that have elements, of falling K and M; the others belong to these: `table` what is known of them without addresses,
-    `copies` which matrices are copied, operands first and results last, as (0, 1, 2 for A, B, C; place in the order); `turned`
-    whether A and B are given as [k, rows]. If `swapped`, A and B have changed places, and all is of the results' transposes. `places` are
-    the `lines` of what is in the table, [4, 3, products], where results are given."""
+    """The plan for lists with such shapes, strides and dtypes. `results`: (rows, columns, columns rounded up to 16 bytes) of each product.
+    `order`: the products that have elements, by falling K and M; the other fields are in this order. `table`: the kernel's table without
+    addresses. `copies`: the matrices to copy, operands first and results last, as (0, 1, 2 for A, B, C; position in the order). `turned`: whether
+    A and B are given as [k, rows]. `swapped`: A and B have changed places, and all fields describe the transposed results. `places`: the `lines`
+    of the arrays, [4, 3, products], if results are given."""
 
     results: tuple[tuple[int, int, int], ...]
     dtype: str
@@ -99,7 +100,7 @@ class Listed:
 
 def _planned(a: list[ArrayView], b: list[ArrayView], out: list[ArrayView], precision: str | None, config: Config | None, epilogue,
              extras: int) -> Listed:
-    """The launch for lists of these forms. LaunchError says what does not fit."""
+    """The plan for such lists. LaunchError says what does not fit."""
     shapes, sums, (dtype, _, stored, device) = _checked(a, b, out, precision, epilogue is not None)
     size = ELEMENT_TYPES[stored].nbytes
     config = _fitting(config, size)
@@ -114,7 +115,7 @@ def _planned(a: list[ArrayView], b: list[ArrayView], out: list[ArrayView], preci
     processors = _processors(device)
     config = config or choose_grouped(tuple(shapes[g] for g in order), itemsize, size, processors, epilogue is not None)
     forms = [(a[g], b[g].turned, out[g] if out else None) for g in order]
-    lies = [tuple(v.strides[-1] != 1 if readable(v, MAJORS) else None for v in f[:2]) for f in forms]  # k first; None: to be copied
+    lies = [tuple(v.strides[-1] != 1 if readable(v, MAJORS) else None for v in f[:2]) for f in forms]  # whether [k, rows]; None: to be copied
     across = tuple(any(found) and False not in found for found in zip(*lies))
     copies = [(side, at) for side in (0, 1) for at, some in enumerate(lies) if some[side] != across[side]]
     copies += [(2, at) for at, (*_, z) in enumerate(forms) if z is not None and not stored_by_tma(z, config.width)]
@@ -137,8 +138,8 @@ def _planned(a: list[ArrayView], b: list[ArrayView], out: list[ArrayView], preci
 
 
 def _sequence(shapes: list[tuple[int, int, int]]) -> tuple[int, ...]:
-    """The products that have elements, in the order in which they are done: those of the largest K first and those with few rows last, so
-    that all CTAs end at one time; but of those with so few that memory is what they wait for, each goes beside others."""
+    """The products that have elements, in the order in which they are computed: by falling K, then falling M, so that all CTAs end at about the
+    same time. Products of few rows, which are memory-bound, are spread evenly among the others."""
     key = lambda g: (-shapes[g][2], -shapes[g][0])
     some = sorted((g for g, (m, n, k) in enumerate(shapes) if m and n), key=key)
     place = {}
@@ -150,7 +151,7 @@ def _sequence(shapes: list[tuple[int, int, int]]) -> tuple[int, ...]:
 
 
 def _checked(a: list, b: list, out: list, precision: str | None, changed: bool) -> tuple:
-    """The extents (M, N, K) of each product; the dtype of the sums; the dtypes of operands and results, and where they are."""
+    """(M, N, K) of each product, the dtype of the sums, and the dtypes of operands and results with their device."""
     shapes, sums, kinds = [], None, set()
     for g, (x, y, z) in enumerate(zip(a, b, out or [None] * len(a))):
         try:
@@ -172,7 +173,7 @@ def _checked(a: list, b: list, out: list, precision: str | None, changed: bool) 
 
 
 def _processors(device) -> int:
-    """How many CTAs there are. LaunchError where the kernel does not run."""
+    """The number of CTAs that run at once. LaunchError if the target has no such kernel."""
     target = settings().target or "sm_90a" if device == "host" else driver.target(device)
     if target != "sm_90a":
         raise LaunchError(f"grouped_matmul has a kernel for sm_90a, and the target is {target}")
@@ -180,7 +181,7 @@ def _processors(device) -> int:
 
 
 def _fitting(config: Config | None, size: int) -> Config | None:
-    """A given configuration, if it is one of this kernel. LaunchError if not."""
+    """A given configuration, adapted to this kernel. LaunchError if it is not one that the kernel takes."""
     if config is None:
         return None
     if not isinstance(config, Config):
@@ -197,25 +198,26 @@ def _fitting(config: Config | None, size: int) -> Config | None:
         raise LaunchError(f"grouped_matmul has tiles of consumers of 64 rows: config.bm is up to 192, not {HIGH}")
     if config.pair:
         check_halves(config)
-    # No registers for wider results. A buffer more than a tile has parts would leave its stores unread until after the next piece's.
+    # Results wider than 2 bytes do not fit in registers. With more buffers than a tile has parts, TMA might not have read a piece's results when
+    # it has read the next one's.
     return replace(config, kept=config.kept and size <= 2, buffers=min(config.buffers, max(config.bn // config.width, 1)))
 
 
 def pieces(config: Config, m: int, n: int) -> int:
-    """How many pieces of work the tiles of an M x N result are: of pairs of CTAs a piece is two tiles, one above the other, or, in the last of an odd
-    number of rows of tiles, side by side."""
+    """The number of pieces of work in an M x N result. A piece is a tile; for pairs of CTAs it is two tiles, one above the other, or side by side
+    in the last row of tiles if there is an odd number of rows."""
     down, across = -(-m // config.bm), -(-n // config.bn)
     return down // 2 * across + down % 2 * -(-across // 2) if config.pair else down * across
 
 
 def _grid(count: int, processors: int, config: Config) -> int:
-    """How many CTAs share so many pieces of work."""
+    """The number of CTAs for `count` pieces of work."""
     group = 2 if config.pair else 1
     return group * min(count, max(processors // group, 1))
 
 
 def _constants(config: Config, across: tuple[bool, bool], sums, width: int, epilogue=None, extras: int = 0, swapped: bool = False) -> dict:
-    """The constants of the kernel."""
+    """The kernel's constants."""
     if epilogue is not None:
         check_parameters(epilogue, ("the sums", "the product's number", "the row", "the column"), extras)
     return dict(BM=config.bm, BN=config.bn, BK=config.bk, STAGES=config.stages, ORDER=config.order, BEHIND=config.behind, REGS=config.regs,
@@ -225,7 +227,7 @@ def _constants(config: Config, across: tuple[bool, bool], sums, width: int, epil
 
 
 def _launch(plan: Listed, lists, pointers: list[list[int]], arguments) -> None:
-    """Write the table, copy what is to be copied, launch."""
+    """Complete the table by the addresses, copy what has to be copied, and launch."""
     table = plan.table.copy()
     for row, some in zip(ADDRESSES, pointers):
         table[row] = [some[g] for g in plan.order]
@@ -237,7 +239,7 @@ def _launch(plan: Listed, lists, pointers: list[list[int]], arguments) -> None:
         copies[side, at] = new(x, (m, wide), plan.dtype)[:, :n] if side == 2 else copied(turned(x) if side else x, plan.turned[side])
 
     def taken(side: int, at: int):
-        """The matrix that the kernel takes."""
+        """The matrix that the kernel gets."""
         x = copies.get((side, at))
         return x if x is not None else turned(lists[1][plan.order[at]]) if side == 1 else lists[side][plan.order[at]]
 
@@ -265,7 +267,7 @@ def _run(plan, A, B, C, table, storage, arguments) -> None:
 
 
 def _on_device(table: np.ndarray, like, first: ArrayView):
-    """The table where the arrays are. Nothing waits: the driver takes its bytes at once, or, for a CUDA graph, whenever it runs."""
+    """The table on the arrays' device. Nothing waits: the driver reads its bytes at once, or, in a CUDA graph, whenever that runs."""
     if first.device == "host":
         return table
     made, stream = new(like, table.shape, "int64"), streams.current_stream(first)
@@ -276,7 +278,7 @@ def _on_device(table: np.ndarray, like, first: ArrayView):
 
 
 def _maps(like, ctas: int):
-    """Memory for the tensor maps of so many CTAs, each aligned to its 128 bytes."""
+    """Memory for the tensor maps of `ctas` CTAs, each at a multiple of 128 bytes."""
     rows = ctas * hopper.SETS * 3
     made = new(like, (rows * 128 + 127,), "uint8")
     begin = -describe(made).pointer % 128
@@ -284,8 +286,8 @@ def _maps(like, ctas: int):
 
 
 def _together(plan: Listed, taken, table: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Host arrays in one storage, where the simulator finds what an address points to, operands in the strides that they had; the
-    results there."""
+    """Copies host arrays into one storage, in which the simulator finds what an address points to: operands with the strides that they had, then
+    the results. Returns the storage and the results in it."""
     views = [describe(taken(side, at)) for side in (0, 1) for at in range(len(plan.order))]
     for m, n, wide in (plan.results[g] for g in plan.order):
         views.append(ArrayView(0, (m, wide), (wide, 1), plan.dtype, "host"))
@@ -304,7 +306,7 @@ def _together(plan: Listed, taken, table: np.ndarray) -> tuple[np.ndarray, list[
 # -- stacked rows ------------------------------------------------------------------------------------------------------------
 
 def _stacked(a, b, out, offs, precision: str | None, config: Config | None, epilogue, arguments):
-    """The rows of `a` up to each of `offs` by the matrices of `b`."""
+    """The stacked rows of `a`, up to each of `offs`, times the matrices of `b`."""
     arrays = (a, b, offs) if out is None else (a, b, offs, out)
     forms, addresses = seen_as(("a", "b", "offs", "out"), arrays)
     key = "stacked", forms, out is None, precision, config, epilogue, len(arguments), settings().target if forms[0][3] in ("host", -1) else None
@@ -325,8 +327,8 @@ def _stacked(a, b, out, offs, precision: str | None, config: Config | None, epil
 
 @dataclass(frozen=True)
 class Stacked:
-    """What a product of stacked rows of these forms comes to: its result, and the launch (no grid: nothing to do); `spans` the bytes from
-    their addresses on that the operands, the offsets and the result take."""
+    """The plan for stacked rows with such shapes, strides and dtypes: the result, and the launch (grid 0: there is nothing to do). `spans`: the
+    bytes, relative to their addresses, that the operands, the offsets and the result occupy."""
 
     shape: tuple[int, int]
     dtype: str

@@ -1,9 +1,8 @@
 """Products of several groups of matrices on Hopper, in one persistent launch.
 
-One warp of each CTA walks over the tiles of all groups and hands each tile, as a piece of work (or one of two tiles of a pair of CTAs), to the
-producer and the consumers. Where the group changes, it first binds the CTA's next tensor maps to the group's matrices, while the tiles ahead
-are still being multiplied.
-"""
+One warp of each CTA walks over the tiles of all groups, and hands each tile as a piece of work to the producer and the consumers (in a pair of
+CTAs a piece is two tiles, one for each). When the group changes, this warp first edits the CTA's next tensor maps to describe the group's
+matrices, while tiles of earlier pieces are still being multiplied."""
 
 from __future__ import annotations
 
@@ -13,12 +12,12 @@ from .finish import at_once, finished, newer, put, send, send_all
 from .mainloop import begun, multiplied, operand, product, rounded, slots
 from .overlap import kept
 
-AHEAD = 2                  # pieces of work that are under way at once: one is multiplied, the next one's operands already come
-SETS = AHEAD + 2           # of maps: stores of the two pieces before the first one not released may still go by theirs
+AHEAD = 2                  # pieces of work in progress at once: one is multiplied while operands of the next are loaded
+SETS = AHEAD + 2           # sets of tensor maps: stores of the two pieces before the oldest in progress may still use theirs
 CHUNK = 128                # groups that are searched at once
 NONE = 2 ** 31 - 1
-NUMBERS = 9                # that a piece of work has
-A_AT, A_ROW, B_AT, B_ROW, C_AT, C_ROW, M, N, K, COLUMNS, END, NUMBER, TAKEN, FIELDS = range(14)  # rows of the table; a column is a group
+NUMBERS = 9                # numbers that describe a piece of work, see `walk`
+A_AT, A_ROW, B_AT, B_ROW, C_AT, C_ROW, M, N, K, COLUMNS, END, NUMBER, TAKEN, FIELDS = range(14)  # rows of the table; it has a column per group
 
 
 # -- which tile comes next -------------------------------------------------------------------------------------------------
@@ -31,14 +30,14 @@ def stop(offs, g, rows):
 
 @tile.jit
 def pieces(rows, across, BM: tile.constexpr, PAIR: tile.constexpr):
-    """How many pieces of work the tiles of so many rows are, `across` side by side: each is one, or with `PAIR` two of them are."""
+    """The number of pieces of work in `rows` rows and `across` columns of tiles: one per tile, or one per two tiles with `PAIR`."""
     down = tile.cdiv(tile.maximum(rows, 0), BM)
     return down // 2 * across + down % 2 * tile.cdiv(across, 2) if PAIR else down * across
 
 
 @tile.jit
 def place(t, table, rows, across, BM: tile.constexpr, PAIR: tile.constexpr):
-    """The group of piece `t`, the group's first piece, and the number of all pieces."""
+    """(the group of piece `t`, the group's first piece, the number of all pieces)."""
     g, first, total = 0, 0, 0
     for c in range(0, table.shape[-1], CHUNK):
         if len(table.shape) == 2:
@@ -56,7 +55,7 @@ def place(t, table, rows, across, BM: tile.constexpr, PAIR: tile.constexpr):
 
 @tile.jit
 def number(table, field: tile.constexpr, g):
-    """An entry of the table that fits 32 bits."""
+    """An entry of the table that fits in 32 bits."""
     return tile.cast(tile.load(table[field, g]), tile.int32)
 
 
@@ -64,21 +63,21 @@ def number(table, field: tile.constexpr, g):
 
 @tile.jit
 def map_of(X, maps, at, rows: tile.constexpr, columns: tile.constexpr, edit: tile.constexpr = "global", precision: tile.constexpr = None):
-    """The map in slot `at`, of a matrix like X that goes in boxes of these rows and columns."""
+    """The tensor map in slot `at`, of a matrix like X, with boxes of `rows` by `columns`."""
     return tile.tensor_map(X[0:rows, 0:columns], swizzle=min(columns * X.dtype.nbytes, 128), precision=precision, slot=maps[at, 0:128], edit=edit)
 
 
 @tile.jit
 def operand_map(X, maps, at, rows: tile.constexpr, k: tile.constexpr, K_FIRST: tile.constexpr, PAIR: tile.constexpr,
                 edit: tile.constexpr = "global"):
-    """The map of an operand given as [rows, k], or as [k, rows] (`K_FIRST`); with `PAIR` it goes in halves."""
+    """The tensor map of an operand [rows, k], or [k, rows] (`K_FIRST`); with `PAIR` its boxes are halves."""
     BOX: tile.constexpr = (k, rows) if K_FIRST else (rows, k)
     return map_of(X, maps, at, BOX[0] // 2 if PAIR else BOX[0], BOX[1], edit, rounded(X))
 
 
 @tile.jit
 def edit(m, address, rows, columns, stride):
-    """Give a map in shared memory another matrix."""
+    """Change the address, extents and stride of a tensor map in shared memory."""
     m.seed()
     m.rebind(address, shape=(rows, columns), strides=(stride, 1))
 
@@ -93,7 +92,7 @@ def edit_operand(m, address, rows, k, stride, K_FIRST: tile.constexpr):
 
 @tile.jit
 def hand_out(maps):
-    """Edited maps, for who comes after this warp in this CTA, are fetched to where copies look for them."""
+    """Publish edited maps to the CTA, and prefetch them to the cache that copies read descriptors from."""
     for i in tile.static_range(len(maps)):
         maps[i].publish("cta")
     with tile.elect():
@@ -106,13 +105,14 @@ def hand_out(maps):
 
 @tile.jit
 def taken(table):
-    """The next piece of a list that nobody has taken, behind the first of each CTA or pair."""
+    """The next piece of a list that no CTA has taken; these follow the first piece of each CTA or pair."""
     return tile.cast(tile.atomic_add(table[TAKEN, 0], 1), tile.int32)
 
 
 @tile.jit
 def told(n, table, mail):
-    """What `taken` gives the even CTA of a pair, which tells the odd one; the `n`-th. Boxes that are full and empty in turn hand it on."""
+    """The `n`-th piece that the even CTA of a pair gets from `taken`, for both CTAs: it sends the number to the odd one through mailboxes in
+    shared memory, each with an mbarrier for full and one for empty."""
     boxes, full, empty = mail
     at, phase, t = n % AHEAD, n // AHEAD % 2, 0
     tile.assume((at >= 0) & (at < AHEAD))
@@ -134,7 +134,7 @@ def told(n, table, mail):
 
 @tile.jit
 def following(n, table, mail, PAIR: tile.constexpr):
-    """The `n`-th piece of the work of this CTA, or of its `PAIR`: of a list the next that nobody has taken, else every so-and-so-many-th."""
+    """The `n`-th piece of this CTA's or `PAIR`'s work: of a list the next that nobody has taken, of stacked rows a fixed one of each wave."""
     GROUP: tile.constexpr = 2 if PAIR else 1
     groups = tile.num_programs(0) // GROUP
     t = tile.program_id(0) // GROUP
@@ -147,8 +147,8 @@ def following(n, table, mail, PAIR: tile.constexpr):
 
 @tile.jit
 def tile_of(p, down, across, ORDER: tile.constexpr, PAIR: tile.constexpr):
-    """The tile of this CTA in piece `p` of a group: its row and column of tiles; and whether the two of a `PAIR` have tiles one above the other,
-    with the same columns of B. Of an odd number of rows of tiles the last is left for tiles side by side, with the same rows of A."""
+    """(row, column) of this CTA's tile in piece `p` of a group, and whether the tiles of a `PAIR` lie one above the other and share columns of B.
+    If the number of rows of tiles is odd, tiles in the last row are paired side by side and share rows of A."""
     if not PAIR:
         i, j = tile.tile_at(p, down, across, *ORDER)
         return i, j, False
@@ -162,7 +162,7 @@ def tile_of(p, down, across, ORDER: tile.constexpr, PAIR: tile.constexpr):
 
 @tile.jit
 def bind(A, B, C, maps, at, extents, addresses, strides, SHAPE: tile.constexpr, WIDTH: tile.constexpr):
-    """The three maps from slot `at` on get the matrices of a listed group, which lie at these `addresses`, rows (or k) so many elements apart."""
+    """Edit the three maps from slot `at` on for a listed group's matrices: their `addresses`, and `strides` in elements between rows (or k)."""
     BM, BN, BK, A_KM, B_KN, PAIR = SHAPE
     rows, columns, k, wide = extents
     c = map_of(C, maps, at + 2, 64, WIDTH, "shared")
@@ -176,7 +176,7 @@ def bind(A, B, C, maps, at, extents, addresses, strides, SHAPE: tile.constexpr, 
 
 @tile.jit
 def walk(work, A, B, C, table, maps, own, mail, SHAPE: tile.constexpr, ORDER: tile.constexpr, WIDTH: tile.constexpr):
-    """A warp: every piece of this CTA's work, with the group's maps bound before. A piece is taken when there is room for it."""
+    """The warp that hands out this CTA's pieces of work, when the work ring has room for one, with the group's maps edited before."""
     BM, BN, BK, A_KM, B_KN, PAIR = SHAPE
     LISTED: tile.constexpr = len(table.shape) == 2
     across = tile.cdiv(C.shape[1], BN)
@@ -187,7 +187,8 @@ def walk(work, A, B, C, table, maps, own, mail, SHAPE: tile.constexpr, ORDER: ti
             g, first, total = place(t, table, A.shape[0], across, BM, PAIR)
             if t < total:
                 if LISTED:
-                    tile.assume((g >= 0) & (g < table.shape[1]) & (table.shape[0] == FIELDS))  # else each load waits for the one before: its bounds
+                    # Without this each load has a bounds check, which makes it wait for the one before.
+                    tile.assume((g >= 0) & (g < table.shape[1]) & (table.shape[0] == FIELDS))
                     rows, columns, k, start = number(table, M, g), number(table, N, g), number(table, K, g), 0
                     a_at, b_at, c_at = tile.load(table[A_AT, g]), tile.load(table[B_AT, g]), tile.load(table[C_AT, g])
                     a_row, b_row, c_row = tile.load(table[A_ROW, g]), tile.load(table[B_ROW, g]), tile.load(table[C_ROW, g])
@@ -215,7 +216,7 @@ def walk(work, A, B, C, table, maps, own, mail, SHAPE: tile.constexpr, ORDER: ti
 
 @tile.jit
 def part(x, z, row, k, extents, K_FIRST: tile.constexpr, LISTED: tile.constexpr):
-    """What a slot takes of an operand: by its map, or of an array."""
+    """The region that a slot takes of an operand: of its edited map, or of an array."""
     if LISTED:
         return x[k:k + extents[0], row:row + extents[1]] if K_FIRST else x[row:row + extents[0], k:k + extents[1]]
     return operand(x, z, row, k, extents, K_FIRST)
@@ -223,7 +224,7 @@ def part(x, z, row, k, extents, K_FIRST: tile.constexpr, LISTED: tile.constexpr)
 
 @tile.jit
 def bring(buffer, x, z, row, k, full, same, K_FIRST: tile.constexpr, LISTED: tile.constexpr, PAIR: tile.constexpr):
-    """An operand's part of a slot. Each of a `PAIR` brings its own in two halves, or, if both have the `same`, one half for both."""
+    """Load an operand's part of a slot. Each CTA of a `PAIR` loads its part in two halves, or, if both need the `same`, one half for both."""
     ROUNDED, FETCHED, HALF = None if LISTED else rounded(x), not LISTED, buffer.shape[0] // 2
     if not PAIR:
         tile.copy_async(buffer, part(x, z, row, k, buffer.shape, K_FIRST, LISTED), mbar=full, precision=ROUNDED, prefetch_map=FETCHED)
@@ -239,7 +240,7 @@ def bring(buffer, x, z, row, k, full, same, K_FIRST: tile.constexpr, LISTED: til
 
 @tile.jit
 def load(work, ring, A, B, maps, own, LISTED: tile.constexpr, SHAPE: tile.constexpr):
-    """A thread: the operands of each piece."""
+    """The producer thread: loads the operands of each piece."""
     BM, BN, BK, A_KM, B_KN, PAIR = SHAPE
     steps = 0
     while steps >= 0:
@@ -259,16 +260,16 @@ def load(work, ring, A, B, maps, own, LISTED: tile.constexpr, SHAPE: tile.conste
 
 @tile.jit
 def changed(sums, row, column, finish):
-    """Sums from a row and a column of their group on as they are stored: `finish` holds the group, the row of its first in the result,
-    the arguments of the user's function, the function."""
+    """The values to store for sums from a row and a column of their group on. `finish` holds the group, the result's row in which it starts, the
+    arguments of the user's function, and FINISH."""
     group, start, extra, FINISH = finish
     return finished(sums, group, start + row, column, 1.0, 1.0, extra, FINISH)
 
 
 @tile.jit
 def store(acc, stage, c, row, column, finish):
-    """Sums go to the map `c` by way of the buffers `stage`, at once where those hold all of them, else in turn; `finish` says what is done to
-    them before."""
+    """Finish the sums (`finish` as in `changed`) and send them to the map `c` through the staging buffers: all at once if these hold all columns,
+    else in turn."""
     BUFFERS, WIDTH = stage.shape[0], stage.shape[2]
     TOGETHER: tile.constexpr = BUFFERS * WIDTH == acc.shape[1]
     for p in tile.static_range(acc.shape[1] // WIDTH):
@@ -308,13 +309,13 @@ def multiply(work, ring, stage, w, C, maps, own, extra, SHAPE: tile.constexpr, S
                             tile.store(window[row:row + 64, at:at + some.shape[1]], changed(some, row, at, finish))
                     else:
                         store(acc, stage[w], c, row, column, finish)
-                else:   # the group ends above: the tensor cores are for the other consumers
+                else:   # the group ends above these rows: release the slots, and leave the tensor cores to the other consumers
                     for s in range(steps):
                         with ring.consume():
                             pass
                     if stage is not None:
                         with tile.elect():
-                            tile.bulk_wait(0, read=True)   # with the piece's release its maps are free, and the stores before it done
+                            tile.bulk_wait(0, read=True)   # releasing the piece frees older maps, so stores that use them must be done
     if stage is not None:
         with tile.elect():
             tile.bulk_wait(0)
@@ -322,7 +323,7 @@ def multiply(work, ring, stage, w, C, maps, own, extra, SHAPE: tile.constexpr, S
 
 @tile.jit
 def send_next(before, w, stage, C, maps, own, BM: tile.constexpr, BN: tile.constexpr):
-    """Consumer `w` sends the next part of what it has kept of a piece (`kept`), by the map of that piece's group; what is left."""
+    """Consumer `w` sends the next part of the piece that it has `kept`, by the map of that piece's group; returns what is left."""
     parts, sent, (i, j, at), turn = before
     BUFFERS, WIDTH = stage.shape[0], stage.shape[2]
     tile.assume((sent >= 0) & (i >= 0) & (j >= 0) & (turn >= 0) & (turn < BUFFERS))
@@ -333,9 +334,9 @@ def send_next(before, w, stage, C, maps, own, BM: tile.constexpr, BN: tile.const
 
 @tile.jit
 def multiply_kept(work, ring, stage, w, C, maps, own, SHAPE: tile.constexpr, SUMS: tile.constexpr, BEHIND: tile.constexpr):
-    """A consumer whose results stay in registers until the first products of its next piece run, as in `persistent_kept`; where it has none there
-    they are sent at once. So all are under way when that piece is released, and read when the piece after it is: by then their buffers
-    have had its own results, or there were none and they were awaited."""
+    """A consumer that keeps results in registers until the first products of its next piece run, as in `persistent_kept`; if it has no products
+    there, it sends them at once. So all stores of a piece are issued when the next piece is released, and TMA has read them when the piece after
+    that is: by then their buffers have been used for the next piece's results, or there were none and the stores were awaited."""
     BM, BN, BK, A_KM, B_KN, PAIR = SHAPE
     WIDTH: tile.constexpr = stage.shape[2]
     PARTS: tile.constexpr = BN // WIDTH
@@ -344,7 +345,7 @@ def multiply_kept(work, ring, stage, w, C, maps, own, SHAPE: tile.constexpr, SUM
     while steps >= 0:
         with work.consume() as piece:
             steps, place = tile.load(piece.T[0]), (tile.load(piece.T[1]), tile.load(piece.T[2]), tile.load(piece.T[3]))
-            above = place[0] * BM + w * 64 >= tile.load(piece.T[7])   # the group ends there: the tensor cores are for the other consumers
+            above = place[0] * BM + w * 64 >= tile.load(piece.T[7])   # the group ends above these rows: leave the tensor cores to the others
             for i in range(0 if above else steps):
                 with ring.consume(behind=BEHIND) as slot:
                     acc = product(acc, slot, w, A_KM, B_KN, i > 0)
@@ -372,10 +373,12 @@ def grouped(A, B, C, table, storage, maps, E0, E1, E2, E3, BM: tile.constexpr, B
             ORDER: tile.constexpr, BEHIND: tile.constexpr, REGS: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr, SUMS: tile.constexpr,
             WIDTH: tile.constexpr, BUFFERS: tile.constexpr, FINISH: tile.constexpr, EXTRAS: tile.constexpr, KEPT: tile.constexpr = False,
             PAIR: tile.constexpr = False):
-    """``C[g] = A[g] @ B[g]`` for each group: of a list, where A, B and C are like the groups' matrices and a column of `table` says
-    where those are; or (`table` None) of the rows of A and C, from where the group before stops to ``offs[g]``, and the matrices
-    of B. Results go by TMA from BUFFERS buffers of WIDTH columns in turn, or (0) by stores; with `KEPT` under the next piece's products. With
-    `PAIR` a piece of work is two tiles of a cluster of two CTAs, which bring for each other what both multiply."""
+    """``C[g] = A[g] @ B[g]`` for each group. Of lists, A, B and C are the first group's matrices, and each column of `table` describes a group's.
+    Of stacked rows, `table` is ``offs``, a group is the rows of A and C from where the group before it ends up to ``offs[g]``, and B holds the
+    matrices of all groups.
+
+    Results are stored by TMA through BUFFERS staging buffers of WIDTH columns in turn, or by threads (WIDTH 0); with `KEPT` under the next piece's
+    products. With `PAIR` a piece of work is two tiles of a cluster of two CTAs, which load for each other what both multiply."""
     ring = slots(STAGES, A, B, BM, BN, BK, A_KM, B_KN, (), PAIR)
     mail = (tile.alloc((AHEAD,), tile.int32), tile.mbarrier(n=AHEAD), tile.mbarrier(n=AHEAD)) if PAIR else None
     work = tile.ring(AHEAD, T=((NUMBERS,), tile.int32), consumers=1 + BM // 64, filled="stores")

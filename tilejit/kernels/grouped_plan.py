@@ -1,4 +1,4 @@
-"""Which tile several products in one launch take on Hopper: by a model of the time that the CTA with the longest ones takes."""
+"""Chooses the tile of a grouped product on Hopper, by a model of the time of the CTA that takes longest."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from .config import Config, narrow
 from .cycles import MEMORY, TILES, both, tile_cycles
 from .rules import possible
 
-REGISTERS = {64: (None, None), 128: (88, 208), 192: (80, 144)}  # a thread of the warp that walks needs more than a producer's
-PAIRED_FROM = 16  # slots of k of a tile, from which on pairs of CTAs take less time
+# bm -> registers of a thread of the first warpgroup and of a consumer. The first has more than the producer of `matmul`, for its warp that walks.
+REGISTERS = {64: (None, None), 128: (88, 208), 192: (80, 144)}
+PAIRED_FROM = 16  # slots of k of a tile from which pairs of CTAs are faster
 
 
 def choose_grouped(extents: tuple[tuple[int, int, int], ...], itemsize: int, stored: int, processors: int, epilogue: bool = False) -> Config:
-    """The tile by which groups of these (M, N, K), in order of falling K, are expected to take the least time: that of the CTA
-    that takes the first of every `processors` tiles, or of what memory gives."""
+    """The configuration in which groups of these (M, N, K), in order of falling K, are expected to take the least time: the longer of the time of
+    a CTA that gets the first tile of every `processors`, and the time that memory needs, combined as by `both`."""
     best = None
     bytes_ = sum((m + n) * k * itemsize + m * n * stored for m, n, k in extents)
     for bm, bn in TILES:
@@ -24,7 +25,7 @@ def choose_grouped(extents: tuple[tuple[int, int, int], ...], itemsize: int, sto
         kept = bool(stored == 2 and not epilogue and (bm, bn) != (192, 192) and counts.sum() > processors)
         config = possible(Config.of, bm, bn, itemsize=itemsize, stored=stored, epilogue=epilogue, least=4 if kept else 3,
                           width=narrow(bn, 128 // stored) if epilogue or kept else 0)
-        if bn * min(itemsize, stored) < 32 or bn > 64 and bn % 64 or config is None:  # boxes of less have no swizzle, others not the widest
+        if bn * min(itemsize, stored) < 32 or bn > 64 and bn % 64 or config is None:  # rows below 32 bytes have no swizzle, others not the widest
             continue
         mean = [m / max(-(-m // bm), 1) + n / max(-(-n // bn), 1) for m, n, _ in extents]
         each = np.array([tile_cycles(k, itemsize, bm, bn, 1, rows, outside=bm + bn - rows) for rows, (*_, k) in zip(mean, extents)])
@@ -36,8 +37,8 @@ def choose_grouped(extents: tuple[tuple[int, int, int], ...], itemsize: int, sto
 
 
 def pays(config: Config, extents: tuple[tuple[int, int, int], ...], processors: int) -> bool:
-    """Whether pairs of CTAs take less time: with tiles of 16 slots of k 0.5 % less, of 32 2 to 7 %, of 112 13 %, but of 8 slots 8 % more. A launch
-    of one round takes 2.5 us more, and tiles side by side, with the same rows of A, gain nothing."""
+    """Whether pairs of CTAs are faster. With tiles of 16 slots of k they take 0.5 % less time, of 32 slots 2 to 7 %, of 112 slots 13 %, but of 8
+    slots 8 % more. A launch of a single round takes 2.5 us more, and pairs of tiles side by side, which share rows of A, gain nothing."""
     tiles = np.array([config.tiles(m, n) for m, n, _ in extents])
     above = np.array([-(-m // config.bm) // 2 * 2 * -(-n // config.bn) for m, n, _ in extents])
     slots = np.array([k for *_, k in extents]) / config.bk

@@ -1,8 +1,7 @@
-"""Matrix products on Hopper: warp-specialised kernels of one producer and several consumer warpgroups.
+"""Matrix products on Hopper: warp-specialised kernels with one producer and several consumer warpgroups.
 
-`persistent` gives each CTA several tiles in turn and stores one while the ring already fills for the next; `split` gives the slots
-of k of one tile to several CTAs, a cluster or any number, which add up their parts.
-"""
+In `persistent` each CTA computes several tiles in turn, and stores one while the ring already fills for the next. In `split` several CTAs,
+of a cluster or any number, share one tile's slots of k and add up their partial sums."""
 
 from __future__ import annotations
 
@@ -13,27 +12,27 @@ from .mainloop import added, begun, by_row, by_thread, corner, fill, matrix_and_
 from .overlap import (begun_over, finish_but_last, finish_left_over, kept, multiplied_bringing, multiplied_over, none_kept, none_left_over, time_of,
                       under)
 
-PATIENCE = 4000   # times that a CTA asks whether all that share its tile are there: a quarter of a millisecond on an H200
-COLUMN = 128      # rows of tiles up to which `split` goes column by column, without a division where they are a power of 2
-COUNTED = 30      # bits of a flag in which CTAs are counted
+PATIENCE = 4000   # polls of the flag by a CTA that waits for the others of its tile: a quarter of a millisecond on an H200
+COLUMN = 128      # rows of tiles up to which `split` goes column by column, without an integer division if their number is a power of 2
+COUNTED = 30      # low bits of a flag, which count CTAs
 
 
 @tile.jit
 def in_turn(t, total, slots, ALONE: tile.constexpr):
-    """How many of the last `slots` of tile `t` of `total` the consumers multiply one after the other: up to ALONE of a CTA's last tile, since no
-    products of a next one hide its stores."""
+    """How many of tile `t`'s last `slots` slots the consumers multiply one after the other: up to ALONE in a CTA's last tile, whose stores
+    no products of a next tile hide; otherwise none."""
     return max(min(slots, ALONE), 0) if t + tile.num_programs(0) >= total else 0
 
 
 @tile.jit
 def persistent_kept(ring, w, stage, C, tiles, steps, how, BM: tile.constexpr, BN: tile.constexpr, ORDER: tile.constexpr, BEHIND: tile.constexpr,
                     A_KM: tile.constexpr, B_KN: tile.constexpr, SUMS: tile.constexpr):
-    """A consumer of `persistent` whose results stay in registers until the first products of its next tile run: what stands between the
-    products of two tiles is the conversion of the sums."""
+    """A consumer of `persistent` that keeps a tile's results in registers until the first products of its next tile run. Between the
+    products of two tiles it only converts the sums."""
     rows, down, across = tiles
     SA, SB, extra, FINISH, MIXED = how[:5]
     acc, before = tile.zeros((64, BN), SUMS), none_kept(C.dtype, BN, stage.shape[2])
-    for t in range(tile.program_id(0), rows * across + tile.num_programs(0), tile.num_programs(0)):  # the last one, of no slots, sends the one before
+    for t in range(tile.program_id(0), rows * across + tile.num_programs(0), tile.num_programs(0)):  # a last turn without slots sends the last tile
         acc, place, turn = multiplied_over(acc, before, ring, w, steps if t < rows * across else 0, t, stage, C, tiles, BM, BN, ORDER, BEHIND,
                                            A_KM, B_KN)
         values = finished(acc, *corner(*place, w, down, BM, BN, len(C.shape) == 3), SA, SB, extra, FINISH, MIXED)
@@ -43,7 +42,8 @@ def persistent_kept(ring, w, stage, C, tiles, steps, how, BM: tile.constexpr, BN
 @tile.jit
 def persistent_late(ring, w, stage, ready, C, tiles, steps, how, BM: tile.constexpr, BN: tile.constexpr, ORDER: tile.constexpr, A_KM: tile.constexpr,
                     B_KN: tile.constexpr, LATE: tile.constexpr, WAITING: tile.constexpr):
-    """A consumer of `persistent` that finishes the LATE last columns of a tile under the first products of its next; they wait in dtype WAITING."""
+    """A consumer of `persistent` that finishes the last LATE columns of a tile, deferred in dtype WAITING, under the first products of its
+    next."""
     rows, down, across = tiles
     before, phase = none_left_over(LATE, WAITING), 0
     for t in range(tile.program_id(0), rows * across, tile.num_programs(0)):
@@ -62,15 +62,18 @@ def persistent(A, B, C, SA, SB, E0, E1, E2, E3, BM: tile.constexpr, BN: tile.con
                DEPENDENT: tile.constexpr, AHEAD: tile.constexpr, PROMOTED: tile.constexpr, BLOCKS: tile.constexpr, PASSING: tile.constexpr = False,
                LATE: tile.constexpr = 0, KEPT: tile.constexpr = False, PAIR: tile.constexpr = False, ALONE: tile.constexpr = 0,
                WAITING: tile.constexpr = None):
-    """``C = A @ B``, with A as [M, K] or [K, M] (`A_KM`) and B as [N, K] or [K, N] (`B_KN`), each perhaps one of several
-    matrices: tiles of BM x BN, BK of k in each of STAGES slots. Results go by TMA from BUFFERS buffers of WIDTH columns in
-    turn, which lie by columns if the results do (`ACROSS`), or (0) by stores; with `KEPT` under the first products of the next tile. TMA
-    brings those of the epilogue's tiles for which `AHEAD` says so during the products, one of the result's shape to the buffers. The LATE
-    last columns of a tile, if there are buffers for all of its columns, are finished under the first slots of the next, which all tiles
-    have that many pieces of; they wait in dtype WAITING, or as they are. The last ALONE slots of a CTA's last tile one consumer multiplies after the other. With `PROMOTED` threads
-    add up the sums of 128 of k, times the scales SA and SB of `BLOCKS`. With `PAIR` the tiles of a cluster of two are neighbours in a
-    column, whose B they bring together: ORDER has these one after the other where each matrix has an even number of rows of tiles, the
-    last perhaps below it."""
+    """``C = A @ B``, with A as [M, K] or [K, M] (`A_KM`) and B as [N, K] or [K, N] (`B_KN`), each one matrix or several: tiles of BM x BN,
+    and BK elements along k in each of STAGES slots.
+
+    - Results are stored by TMA through BUFFERS staging buffers of WIDTH columns in turn, column-major ones if the result is (`ACROSS`), or
+      by threads (WIDTH 0); with `KEPT` under the first products of the next tile.
+    - `AHEAD` says which of the epilogue's tiles TMA loads during the products; one of the result's shape goes to the staging buffers.
+    - The last LATE columns of a tile are finished under the first slots of the next. This needs buffers for all columns of a tile, and
+      tiles with enough slots (`most_late`). Until then they wait in dtype WAITING (None: that of the sums).
+    - The last ALONE slots of a CTA's last tile are multiplied by one consumer after the other.
+    - With `PROMOTED` threads add up the sums of each 128 along k, scaled by SA and SB if there are `BLOCKS`.
+    - With `PAIR` the tiles of a cluster of two are neighbours in a column, and the CTAs load its B together: ORDER puts them one after the
+      other, and each matrix has an even number of rows of tiles, of which the last may lie below the matrix."""
     M, N, K = C.shape[-2], C.shape[-1], A.shape[-2 if A_KM else -1]
     down, across, steps = tile_rows(M, BM, PAIR), tile.cdiv(N, BN), tile.cdiv(K, BK)
     rows = down * C.shape[0] if len(C.shape) == 3 else down
@@ -88,7 +91,7 @@ def persistent(A, B, C, SA, SB, E0, E1, E2, E3, BM: tile.constexpr, BN: tile.con
             turn = -1
             for i, n in tile.tile_order(rows, across, *ORDER):
                 z, m = matrix_and_row(i, down, len(C.shape) == 3)
-                if DEPENDENT:  # here, since it takes some hundred cycles until the tile is known
+                if DEPENDENT:  # here, since finding the tile takes some hundred cycles, which overlap the grid ahead
                     tile.griddepcontrol_wait()
                     tile.griddepcontrol_launch_dependents()
                 fill(ring, A, B, z, m * BM, n * BN, 0, steps, turn, BK, A_KM, B_KN, SA, SB, BLOCKS, PASSING, PAIR)
@@ -120,7 +123,7 @@ def persistent(A, B, C, SA, SB, E0, E1, E2, E3, BM: tile.constexpr, BN: tile.con
                     sums = added(sums, ring, w, first, done, row, BEHIND, A_KM, B_KN, PROMOTED, BLOCKS, MIXED)
                     with tile.elect():
                         bring(stage[w], lines, ready[w], extra, z, row, column, FINISH, AHEAD)
-                alone = in_turn(t, rows * across, steps - done - 1, min(ALONE, STAGES)) if ALONE else 0  # all are in the ring at one time
+                alone = in_turn(t, rows * across, steps - done - 1, min(ALONE, STAGES)) if ALONE else 0  # the ring has to hold all of them
                 sums = added(sums, ring, w, done, steps - alone, row, BEHIND, A_KM, B_KN, PROMOTED, BLOCKS, MIXED, ONE)
                 if ALONE:
                     sums = (multiplied_in_turn(sums[0], ring, w, alone, baton, A_KM, B_KN),)
@@ -135,14 +138,15 @@ def persistent(A, B, C, SA, SB, E0, E1, E2, E3, BM: tile.constexpr, BN: tile.con
 
 @tile.jit
 def through_cluster(own, parts, arrived, w, rank, SPLITS: tile.constexpr):
-    """The share of consumer `w` of the columns of its tile, of the sums of all CTAs of a cluster, which send each other theirs."""
+    """Consumer `w`'s share of the tile's columns, summed over all CTAs of a cluster, which send each other their sums through shared
+    memory."""
     PART: tile.constexpr = parts.shape[2] // 64
     total = columns(own, 0, PART)
     for s in tile.static_range(SPLITS):
         if s == rank:
             total = columns(own, s * PART, PART)
         else:
-            place = max(min(rank - 1 if rank > s else rank, SPLITS - 2), 0)  # as it is anyway: said for the bounds of `parts`
+            place = max(min(rank - 1 if rank > s else rank, SPLITS - 2), 0)  # the limits change nothing, but prove that `parts` holds it
             tile.store_async(parts.peer(s)[w, place], by_thread(columns(own, s * PART, PART)), mbar=arrived[w])
     arrived[w].wait(phase=0)
     for s in tile.static_range(SPLITS - 1):
@@ -152,7 +156,7 @@ def through_cluster(own, parts, arrived, w, rank, SPLITS: tile.constexpr):
 
 @tile.jit
 def leave_all(own, room, w, rank):
-    """Leave the sums of consumer `w` to all CTAs of the tile."""
+    """Write the sums of consumer `w` to global memory for all CTAs of the tile."""
     COLUMNS: tile.constexpr = own[0].shape[1]
     for h in tile.static_range(len(own)):
         tile.store(room[rank, w, h * 64 * COLUMNS:(h + 1) * 64 * COLUMNS], by_thread(own[h]))
@@ -161,11 +165,13 @@ def leave_all(own, room, w, rank):
 
 @tile.jit
 def taken(flag, rank, share, patience, SPLITS: tile.constexpr, SHARES: tile.constexpr):
-    """What a CTA does of SHARES shares (bit by bit) once it has left its sums: its own, if it has one, when all of the tile's have left theirs. It
-    asks `patience` times, then gives the share up, and goes; the last to come waits for nobody, and does what was given up until then.
+    """A bit mask of the shares, of SHARES, that this CTA finishes, once it has written its sums: its own, if it has one, when all CTAs of
+    the tile have written theirs. It polls `patience` times, then gives its share up and goes on. The last CTA to arrive waits for nobody,
+    and also does the shares that were given up until then.
 
-    Below bit COUNTED the flag counts the CTAs that are here, above it is a bit for each share whose CTA has gone on. Rank 0 subtracts what all
-    add: so the count is 0 once all are here, and the flag 0 at the end, whatever comes first."""
+    The flag counts the CTAs that have arrived in its low COUNTED bits, and has a bit above these for each share whose CTA has decided. Rank
+    0 adds its 1 minus all that the CTAs add together, so the count is 0 exactly when all have arrived, and the whole flag is 0 at the end,
+    in any order of arrival."""
     ALL: tile.constexpr = (1 << SHARES) - 1
     COUNT: tile.constexpr = (1 << COUNTED) - 1
     here, todo = tile.cast(1 - SPLITS - (ALL << COUNTED) if rank == 0 else 1, tile.int64), tile.cast(0, tile.int64)
@@ -179,14 +185,15 @@ def taken(flag, rank, share, patience, SPLITS: tile.constexpr, SHARES: tile.cons
         if here & COUNT == 0:
             tile.atomic_add(flag, own << COUNTED)
             todo = todo | own
-        elif tile.atomic_add(flag, own << COUNTED, sem="acquire") & COUNT == 0:  # the last has come meanwhile, and found it not given up
+        elif tile.atomic_add(flag, own << COUNTED, sem="acquire") & COUNT == 0:  # the last CTA came meanwhile, and did not take this share
             todo = own
     return tile.cast(todo, tile.uint32)
 
 
 @tile.jit
 def through_memory(room, w, share, PART: tile.constexpr, SPLITS: tile.constexpr, SHARES: tile.constexpr):
-    """One of SHARES shares, of PART columns, of the sums of consumer `w`, which all CTAs of its tile have left."""
+    """One share, of PART columns, of the sums of consumer `w`, added up over all CTAs of the tile, which have written theirs to global
+    memory."""
     tile.assume((share >= 0) & (share < SHARES))
     at = share * (64 * PART)
     total = by_row(tile.load(room[0, w, at:at + 64 * PART]))
@@ -200,11 +207,13 @@ def split(A, B, C, SA, SB, E0, E1, E2, E3, partial, flags, BM: tile.constexpr, B
           SPLITS: tile.constexpr, SHARES: tile.constexpr, CLUSTERED: tile.constexpr, BEHIND: tile.constexpr, REGS: tile.constexpr,
           A_KM: tile.constexpr, B_KN: tile.constexpr, SUMS: tile.constexpr, FINISH: tile.constexpr, EXTRAS: tile.constexpr,
           PROMOTED: tile.constexpr, BLOCKS: tile.constexpr, DEPENDENT: tile.constexpr, PATIENCE: tile.constexpr, PAIR: tile.constexpr = False):
-    """The same product for few tiles, one for SPLITS CTAs: CTA `rank` of these takes its share of the slots of k, then of SHARES shares of the
-    columns one, and adds up the sums of all CTAs, in an order that is the same each time. Those of a cluster (`CLUSTERED`) send each other
-    the sums. Others leave them in `partial`, which has room for those of a tile of each, and wait for all of their tile's so long as
-    PATIENCE lasts; then the last of these does their share. `flags`, of 64 bits, are 0 before the launch and after it. Neighbours have the same
-    slots of neighbouring tiles then, so that L2 is asked once for what they share, or (`PAIR`) each brings half of their columns of B for both."""
+    """The same product for few tiles, each shared by SPLITS CTAs. CTA `rank` of a tile multiplies its part of the slots of k, then adds up
+    one of SHARES shares of the columns over all CTAs, in an order that is the same each time.
+
+    CTAs of a cluster (`CLUSTERED`) send each other their sums. Others write them to `partial`, which has room for a tile from each, and
+    wait for the rest of their tile's CTAs, for at most PATIENCE polls (`taken`). `flags`, of 64 bits, are 0 before and after the launch.
+    Neighbours then have the same slots of neighbouring tiles, so that L2 serves what they share once, or, with `PAIR`, each loads half of
+    their columns of B for both."""
     tiles_m = tile_rows(C.shape[-2], BM, PAIR)
     steps, tiles, z = tile.cdiv(A.shape[-2 if A_KM else -1], BK), tile.num_programs(0) // SPLITS, tile.program_id(1)
     if CLUSTERED:
@@ -248,7 +257,7 @@ def split(A, B, C, SA, SB, E0, E1, E2, E3, partial, flags, BM: tile.constexpr, B
         else:
             leave_all(own, room, w, rank)
             with tile.elect():
-                share = (rank + w * (SPLITS - SHARES)) % SPLITS  # where some have none, others of each consumer
+                share = (rank + w * (SPLITS - SHARES)) % SPLITS  # if some CTAs have no share, these differ between consumers
                 tile.store(doing[w], taken(flags[number, w], rank, share, PATIENCE, SPLITS, SHARES))
             tile.sync()
             todo = tile.load(doing[w])

@@ -1,4 +1,4 @@
-"""``matmul``: the plain call of the matrix products on Hopper and Blackwell."""
+"""``matmul``: the function that calls the matrix products' kernels on Hopper and Blackwell."""
 
 from __future__ import annotations
 
@@ -30,46 +30,44 @@ from .scales import block_of, by_rows, in_units, of_blocks, one_factor, scale
 from .stream import CTAS, shares, stream, whole_groups, workspace
 from .views import folded, folded_row, new, turned
 
-ANY = 1 << 20       # bytes that an epilogue may make spill: `fitted` tells of them
+ANY = 1 << 20       # bytes that a kernel with an epilogue may spill without the compiler's warning: `fitted` gives its own
 
 
 def matmul(a, b, out=None, epilogue=None, arguments=(), *, tiles=(), scale_a=None, scale_b=None, fast_accum: bool = False,
            precision: str | None = None, config: Config | BlackwellConfig | None = None):
-    """``a @ b`` on the tensor cores of a Hopper or Blackwell GPU (sm_90a, sm_100a, sm_103a); returns `out`, made if it is not given.
+    """``a @ b`` on the tensor cores of a Hopper or Blackwell GPU (sm_90a, sm_100a, sm_103a); returns `out`, a new array if it is not given.
 
-    `a` is [..., M, K] and `b` is [..., K, N], any extents, in any strides; leading dimensions of both are equal, or one of
-    them has none. Arrays are torch tensors, CuPy arrays, DeviceArrays (on the GPU) or NumPy arrays (on the simulator).
-    What TMA cannot read as it lies (rows not a multiple of 16 bytes apart; k not side by side in types of 1 byte, or in both operands of
-    float32) is copied first.
+    `a` is [..., M, K] and `b` is [..., K, N], with any extents and strides; leading dimensions of both are equal, or one of them has none. Arrays
+    are torch tensors, CuPy arrays, DeviceArrays (on the GPU) or NumPy arrays (on the simulator). Operands that TMA cannot read in place are
+    copied first: rows not a multiple of 16 bytes apart; or not contiguous along k, for types of 1 byte, or in both operands of float32.
 
-    float16, bfloat16, float8 (both kinds, also mixed) and, with ``precision="tf32"``, float32 (rounded to the nearest
-    of 10 bits of mantissa) are summed in float32, int8 and uint8 in int32. The result has the operands' dtype, bfloat16 for float8,
-    int32 for integers, float32 for scaled ones; an `out` of another float dtype is rounded to. Hopper's tensor cores keep only 13 bits
-    below the largest term in sums of float8, so threads add up the sums of 128 of k in float32, unless `fast_accum` leaves all to the
-    tensor cores, which is faster.
+    float16, bfloat16, float8 (both kinds, also mixed) and, with ``precision="tf32"``, float32 (rounded to the nearest of 10 bits of mantissa) are
+    summed in float32, int8 and uint8 in int32. The result has the operands' dtype, but bfloat16 for float8, int32 for integers, and float32 for
+    scaled integers; an `out` of another float dtype is rounded to. In sums of float8, Hopper's tensor cores keep only 13 bits below the largest
+    term. So threads add up the sums of each 128 along k in float32; `fast_accum` leaves all sums to the tensor cores, which is faster.
 
-    `scale_a` and `scale_b` are factors of the result: numbers, or arrays of one float32, in any shape. For two matrices they may both be
-    arrays with a factor for each block along k. On Hopper these are float32, for 128 of k of float8: `scale_a` of [M, K/128] or, with one for 128
-    rows, [M/128, K/128], `scale_b` of [K/128, N] or [K/128, N/128], extents rounded up (always summed by threads). On Blackwell they
-    are float8_e8m0fnu for 32 of k of float8 or float4_e2m1fn, or float8_e4m3fn for 16 of float4, as cuBLAS and torch._scaled_mm take them:
-    contiguous units of 512, the factors of 128 rows of `a` (columns of `b`) and 4 blocks, that of row r and block j at
-    ``r % 32 * 16 + r // 32 * 4 + j``; units along k come first, then those of the next rows. The factors beyond K are numbers (no NaN).
-    float4 are torch's pairs or ``tile.Packed``, two in a byte along k, in rows of whole 16 bytes: `b` is the transpose of [N, K].
+    `scale_a` and `scale_b` are factors of the result: numbers, or arrays of one float32, in any shape. For two matrices both may be arrays with a
+    factor for each block along k. On Hopper these are float32, for blocks of 128 along k of float8: `scale_a` is [M, K/128] or, with one for 128
+    rows, [M/128, K/128]; `scale_b` is [K/128, N] or [K/128, N/128]; extents are rounded up, and threads always add up the sums. On Blackwell they
+    are float8_e8m0fnu for 32 along k of float8 or float4_e2m1fn, or float8_e4m3fn for 16 of float4, in the layout of cuBLAS and torch._scaled_mm:
+    contiguous units of 512 bytes, with the factors of 128 rows of `a` (columns of `b`) and 4 blocks, where that of row r and block j is at
+    ``r % 32 * 16 + r // 32 * 4 + j``; units along k come first, then those of the next rows. Factors beyond K are numbers (no NaN). float4 operands
+    are torch's pairs or ``tile.Packed``, two in a byte along k, in rows of a multiple of 16 bytes: `b` is the transpose of [N, K].
 
-    `epilogue` is a function under ``@tile.jit`` through which the sums go before they are stored: it takes a tile of them,
-    the row and the column of its first element (the number of the matrix before these, in a product with leading
-    dimensions) and the `arguments`, arrays or numbers; it returns a tile of the same shape. `tiles` are arrays that broadcast to the result as
-    NumPy has it, with all of its leading dimensions or none: a residual [..., M, N], a bias [N] or [..., 1, N], factors of rows [..., M, 1].
-    After the arguments the function gets of each of them the tile that lies where the sums do, with the extents of 1 that the array has.
-    Rows [..., N], one for each matrix, are taken too, and the function gets their columns, [n]. On Hopper the first
-    of [M, N], if it has the result's dtype and rows of whole 16 bytes, is brought while the products still run, and rows with it whose
-    elements lie side by side from a multiple of 16 bytes on. Arguments and tiles together are up to four; a TileWarning says where
-    an epilogue has more values at once than there are registers. The same call gives the same bits each time. `out` lies apart
-    from the operands; a tile may be the result itself, as the sums are added to it. LaunchError says what does not fit.
+    `epilogue` is a function under ``@tile.jit`` through which the sums go before they are stored. It takes a tile of sums, the row and the column
+    of its first element (before these the number of the matrix, in a product with leading dimensions), and the `arguments`, arrays or numbers; it
+    returns a tile of the same shape. `tiles` are arrays that broadcast to the result as in NumPy, with all of its leading dimensions or none: a
+    residual [..., M, N], a bias [N] or [..., 1, N], factors of rows [..., M, 1]. After the arguments the function gets the part of each that
+    belongs to the sums; an extent of 1 stays 1. Rows [..., N], one for each matrix, are taken too, as [n]. On Hopper the first tile of [M, N] is
+    loaded while the products still run, if it has the result's dtype and rows of a multiple of 16 bytes; and with it rows that are contiguous and
+    begin at a multiple of 16 bytes. There are up to four arguments and tiles together. A TileWarning says where an epilogue has more values at
+    once than there are registers.
 
-    The kernel is that of the arrays' GPU; NumPy arrays take that of the setting ``TILEJIT_TARGET`` (sm_90a by default). The kernels for
-    Blackwell have run on the simulator and been assembled, and not on a GPU.
-    """
+    The same call gives the same bits each time. `out` may not overlap the operands; a tile may be the result itself, so that the sums are added
+    to it. LaunchError says what does not fit.
+
+    The kernel is that of the arrays' GPU; for NumPy arrays the setting ``TILEJIT_TARGET`` decides (sm_90a by default). The kernels for Blackwell
+    have run on the simulator and been assembled, but not run on a GPU."""
     scaled = () if scale_a is scale_b is None else (scale("scale_a", scale_a), scale("scale_b", scale_b))
     if epilogue is not None or arguments.__class__ is not tuple or tiles.__class__ is not tuple or arguments or tiles:
         check_listed(arguments=arguments, tiles=tiles)
@@ -111,11 +109,11 @@ def matmul(a, b, out=None, epilogue=None, arguments=(), *, tiles=(), scale_a=Non
 
 @dataclass(frozen=True)
 class Launch:
-    """What a call of these extents, strides and dtypes comes to: its result, and the kernel (None: nothing to launch) with its
-    grid and constants. `swapped` says that the operands change places; `turned` which of A, B and C are then given transposed;
-    `copied` which of A and B are copied first, as their elements of other sizes than those of `either` have to lie; `rows` how many the
-    matrices of A have together, where B is one for all; `shares` how CTAs share tiles, `room` the shape and dtype of the sums that
-    they leave for each other; `spans` the bytes from their addresses on that the operands, the tiles and the result take."""
+    """What a call with such extents, strides and dtypes runs: the kernel (None: there is nothing to launch) with its grid and constants, and the
+    result's shape and dtype. `swapped`: the operands change places. `turned`: which of A, B and C are then passed transposed. `copied`: which of
+    A and B are copied first; `either`: the element sizes of A and of B that need not be contiguous along k. `rows`: the rows of all matrices of A
+    together, where they share one B. `shares`: how CTAs share tiles; `room`: shape and dtype of the sums that they write for each other. `spans`:
+    the bytes, relative to their addresses, that the operands, the tiles and the result occupy."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -133,11 +131,11 @@ class Launch:
 
     @cached_property
     def prepared(self):
-        """The kernel on its grid with its constants: a function of what `operands` and `scales` give, the epilogue's arguments and `room`."""
+        """The kernel on its grid with its constants: a function of what `given` returns."""
         return self.kernel.prepared(self.grid, **self.constants)
 
     def given(self, a, b, c, scale_a, scale_b, extra: tuple) -> tuple:
-        """All that the kernel takes; `extra` are the epilogue's arguments and tiles."""
+        """All arguments of the kernel; `extra` are the epilogue's arguments and tiles."""
         room = () if self.room is None else workspace(c, *self.room)
         return *self.operands(a, b, c), *self.scales(scale_a, scale_b), *extra, *NOTHING[len(extra):], *self.shares, *room
 
@@ -155,8 +153,8 @@ class Launch:
         return turned(a) if turn_a else a, turned(b) if turn_b else b, turned(c) if turn_c else c
 
     def scales(self, a, b) -> tuple:
-        """The scales as the kernel takes them: factors, or for the blocks of the operands in their places [k, rows] where each row has
-        its own, else [rows, k], as TMA brings them."""
+        """The scales as the kernel takes them. Block scales are in the operands' places, as TMA loads them: [k, rows] if each row has its own,
+        else [rows, k]; on Blackwell in units."""
         if blocks := self.constants.get("BLOCKS"):
             both = (turned(b), a) if self.swapped else (a, turned(b))
             return tuple(as_readable(turned(s) if by_row else s, ()) for s, by_row in zip(both, blocks))
@@ -167,7 +165,7 @@ class Launch:
 
 
 def _folded_out(a, out, x: ArrayView, y: ArrayView, z: ArrayView | None, scaled: tuple):
-    """The result of a product with several leading dimensions: `out` if it fits, else a new one."""
+    """The result of a product with several leading dimensions: `out` if its shape fits, or a new array."""
     batch, m, n, _ = extents_of(x, y)
     if z is not None and z.shape != (*batch, m, n):
         raise LaunchError(f"out is of shape {(*batch, m, n)}, not {z.shape}")
@@ -175,15 +173,16 @@ def _folded_out(a, out, x: ArrayView, y: ArrayView, z: ArrayView | None, scaled:
 
 
 def folded_tiles(tiles, z: ArrayView) -> tuple:
-    """An epilogue's tiles for a result with several leading dimensions, seen as one. LaunchError for shapes that do not fit."""
+    """An epilogue's tiles for a result with several leading dimensions, with these folded into one. LaunchError for shapes that do not fit."""
     return tuple(folded_row(t) if axes == "zn" else folded(t, "tiles") for t, axes in zip(tiles, axes_of([describe(t) for t in tiles], z)))
 
 
-PLANS: dict[tuple, Launch] = {}  # by all that `_planned` depends on
+PLANS: dict[tuple, Launch] = {}  # keyed by all that `_planned` depends on
 
 
 def recalled(plans: dict, key: tuple):
-    """The plan of a call, None for one that has not been made before, or whose options are of kinds that planning refuses in words."""
+    """The plan of an earlier call with this key. None if there is none, or if the key cannot be hashed: planning then explains what is wrong with
+    the options."""
     try:
         return plans.get(key)
     except TypeError:  # no hash
@@ -191,7 +190,7 @@ def recalled(plans: dict, key: tuple):
 
 
 def remember(plans: dict, key: tuple, plan, most: int = 4096) -> None:
-    """Keep a plan for later calls, and no more than `most`."""
+    """Keep a plan for later calls; beyond `most` plans the oldest is dropped."""
     if len(plans) >= most:
         plans.pop(next(iter(plans)), None)
     plans[key] = plan
@@ -199,8 +198,8 @@ def remember(plans: dict, key: tuple, plan, most: int = 4096) -> None:
 
 def _planned(x: ArrayView, y: ArrayView, out: ArrayView | None, precision: str | None, scaled: tuple, fast_accum: bool, epilogue, arguments: int,
              tiles: list[ArrayView], config: Config | BlackwellConfig | None, target: str, choice=None, taken=None) -> Launch:
-    """The launch for operands like these, by `config`, or by what ``choice(problem, processors, columns_first)`` returns: the model's choice
-    where that is None. ``taken(finish, sums)`` is asked in which dtype the epilogue takes its sums. LaunchError says what does not fit."""
+    """The launch for such operands, with `config`; without one, with what ``choice(problem, processors, columns_first)`` returns, or the model's
+    choice. ``taken(finish, sums)`` returns the 16-bit dtype to which the epilogue casts its sums first, or None. LaunchError says what does not fit."""
     check_target(target, x, config)
     if not EITHER.holds(fast_accum):
         raise LaunchError(f"fast_accum is {EITHER.words}, not {fast_accum!r}")
@@ -249,7 +248,7 @@ def _planned(x: ArrayView, y: ArrayView, out: ArrayView | None, precision: str |
     a_km, b_kn = (not c and v.strides[-1] != 1 for c, v in zip(copied, (x, y)))
     loaded = a_km and x.dtype == "float32"
     if target in HOPPER and (k == 0 or epilogue is not None or z.nbytes_per_element > 2 or loaded):
-        config = replace(config, kept=False)  # no slots to send results under, or no registers for these
+        config = replace(config, kept=False)  # there are no slots to send results under, or no registers to keep them in
     staged = z.nbytes_per_element if config.splits == 1 and _by_tma(z, config) else None
     if target in HOPPER:
         check_registers(config, config.bn if promoted is None else min(config.bn, BLOCK), loaded)
@@ -277,7 +276,7 @@ def _planned(x: ArrayView, y: ArrayView, out: ArrayView | None, precision: str |
         constants["WAITING"] = waiting
     if epilogue is not None:
         constants["spills"] = ANY
-    # The operands come as [.., M, K] and [.., K, N], in places exchanged if swapped; copies are [.., rows, k].
+    # The operands come as [.., M, K] and [.., K, N], or exchanged if swapped; copies are [.., rows, k].
     turn_a = a_km if copied[0] else a_km != swapped
     turn_b = b_kn if copied[1] else b_kn == swapped
     return Launch(shape, z.dtype, kernel, grid, constants, swapped, (turn_a, turn_b, swapped), copied, either, rows, shares, room, spans)
@@ -285,9 +284,9 @@ def _planned(x: ArrayView, y: ArrayView, out: ArrayView | None, precision: str |
 
 def _on_hopper(config: Config, z: ArrayView, beside: tuple, promoted: tuple | None, matrices: int, steps: int, sums,
                processors: int, itemsize: int) -> tuple:
-    """The kernel with its grid, the constants and options that are its own, and what else it takes; `steps` are the slots of k of a tile,
-    `itemsize` the operands' bytes. `promoted` is None where the tensor cores sum alone, else whether each operand's block scales are by
-    row, or () without any."""
+    """The kernel, its grid, its own constants and options, and its further arguments. `steps`: slots of k of a tile; `itemsize`: bytes of an
+    operand's element; `promoted`: None if the tensor cores make all sums, else for each operand whether it has block scales by row, or () without
+    any."""
     if promoted is not None and config.bk != BLOCK:
         raise LaunchError(f"slots hold {BLOCK} of k where threads add up the sums of each, and the configuration's bk is {config.bk}")
     if promoted is not None and config.bn > BLOCK and config.bn % BLOCK:
@@ -311,8 +310,8 @@ def _on_hopper(config: Config, z: ArrayView, beside: tuple, promoted: tuple | No
 
 
 def _split(config: Config, z: ArrayView, constants: dict, matrices: int, sums, along: int) -> tuple:
-    """The kernel in which some CTAs share each tile's k, with its grid, its constants, and the room for their sums where these go through
-    memory; a row of A or a column of B of a slot has `along` bytes."""
+    """The kernel in which CTAs share each tile's k, its grid and constants, and the room for sums that go through global memory. A row of A or
+    column of B in a slot has `along` bytes."""
     tiles = config.tiles(*z.shape[-2:])
     check_shared(config, along, 0)
     constants |= dict(SPLITS=config.splits, SHARES=config.shares, CLUSTERED=config.clustered, PATIENCE=hopper.PATIENCE, PAIR=config.pair,
@@ -329,8 +328,8 @@ def _split(config: Config, z: ArrayView, constants: dict, matrices: int, sums, a
 
 
 def _results(config: Config, z: ArrayView, beside: tuple, slots: int, along: int) -> dict:
-    """How results are stored, which of the arrays `beside` them, given with their axes, come ahead, and how many columns are finished under the
-    products of the next tile, of which a CTA has at least so many `slots`, each with `along` bytes of each row of A and column of B."""
+    """The constants that say how results are stored, which of the tiles `beside` them (arrays, their axes) TMA loads, and how many columns are
+    deferred to the next tile, of which a CTA has at least `slots` slots. A row of A or column of B in a slot has `along` bytes."""
     if not 0 <= config.late <= config.bn:
         raise LaunchError(f"a tile leaves over at most its {config.bn} columns, and the configuration's late is {config.late}")
     width, across = _staged(z, config)
@@ -344,8 +343,8 @@ def _results(config: Config, z: ArrayView, beside: tuple, slots: int, along: int
 
 
 def _ahead(tiles: list[ArrayView], axes: tuple[str, ...], z: ArrayView, width: int, bn: int = 256, left: int = SHARED) -> tuple[bool, ...]:
-    """Which of an epilogue's tiles TMA can bring: the first that has both of the result's axes, in buffers of `width` columns, and with it, or where
-    there is none, rows, of which `bn` columns at once take up to `left` bytes; () for none."""
+    """Which of an epilogue's tiles TMA can load during the products: the first that has both of the result's axes, to buffers of `width` columns;
+    and with it, or if there is none, rows, whose `bn` columns at a time take up to `left` bytes in total. () if there are none."""
     first, made = next((i for i, along in enumerate(axes) if along[-2:] == "mn"), None), []
     for i, (t, along) in enumerate(zip(tiles, axes)):
         row = along[-1] == "n" and "m" not in along and line_comes_ahead(t, bn) and bn * t.nbytes_per_element <= left
@@ -357,8 +356,7 @@ def _ahead(tiles: list[ArrayView], axes: tuple[str, ...], z: ArrayView, width: i
 
 def _streamed(config: Config, z: ArrayView, beside: tuple, matrices: int, steps: int, sums, processors: int,
               itemsize: int) -> tuple:
-    """The kernel in which all CTAs share tiles, with its grid, its constants, how they share and the room that it needs; `steps` are the slots of
-    k of a tile."""
+    """The stream-K kernel, its grid and constants, how its CTAs share tiles, and the room for their sums. `steps`: slots of k of a tile."""
     tiles = config.tiles(*z.shape[-2:]) * matrices
     ctas = min(tiles * steps, processors)
     rest, helpers, parts = shared_rest(tiles % ctas, steps, ctas, config.bm, config.bn)[:3] if tiles % ctas else (0, 0, 0)
@@ -370,7 +368,7 @@ def _streamed(config: Config, z: ArrayView, beside: tuple, matrices: int, steps:
 
 
 def _on_blackwell(config: BlackwellConfig, z: ArrayView, block: int, matrices: int, processors: int, itemsize: float) -> tuple:
-    """The kernel with its grid, and the constants and options that are its own. Blocks of `block` along k have factors, if it is not 0."""
+    """The kernel, its grid, and its own constants and options. `block`: elements along k that a factor belongs to, 0 without factors."""
     if block and (config.bn % blackwell.ROWS or config.bk % (4 * block)):
         raise LaunchError(f"factors come in units of {blackwell.ROWS} columns and 4 blocks of {block} along k, and the configuration's bn and bk are "
                           f"{config.bn} and {config.bk}")
@@ -388,13 +386,13 @@ def _on_blackwell(config: BlackwellConfig, z: ArrayView, block: int, matrices: i
 
 
 def _by_tma(z: ArrayView, config: Config | BlackwellConfig) -> bool:
-    """Whether TMA stores columns of the result at once: not where no divisor of a tile's columns has as many bytes as it takes."""
+    """Whether TMA stores the result's columns: not if no divisor of a tile's columns has a number of bytes that it takes."""
     return stored_by_tma(z, config.width) and bool(widths(config.bn, z.nbytes_per_element))
 
 
 def _staged(z: ArrayView, config: Config) -> tuple[int, bool]:
-    """How many columns TMA stores at once to the result on Hopper, 0 where it cannot, and whether by columns: those of elements of 16 bits come
-    to their buffers by stmatrix."""
+    """On Hopper, (columns that TMA stores at once, 0 if it cannot; whether the staging buffers are column-major). Elements of 16 bits get to
+    column-major buffers by stmatrix."""
     across = z.nbytes_per_element > 1 and z.strides[-1] != 1 and z.shape[-1] > 1
     return config.width if (stored_by_tma(z.turned, 64) if across else _by_tma(z, config)) else 0, across
 

@@ -1,4 +1,4 @@
-"""Which operands, results and epilogues matrix products take, and in words what does not fit."""
+"""Checks that operands, results and epilogues are ones that the matrix products take, with error messages that say what does not fit."""
 
 from __future__ import annotations
 
@@ -19,40 +19,40 @@ from .config import Config
 from .rules import check_fields
 
 RESULTS = {"float16": "float16", "bfloat16": "bfloat16", "float32": "float32", "float8_e4m3fn": "bfloat16", "float8_e5m2": "bfloat16",
-           "int8": "int32", "uint8": "int32"}  # dtype of the operands -> of the result
-NOTHING = (0,) * 4  # the arguments of an epilogue, at most
+           "int8": "int32", "uint8": "int32"}  # dtype of the operands -> dtype of the result
+NOTHING = (0,) * 4  # placeholders for an epilogue's arguments, of which there are at most four
 HOPPER, BLACKWELL = ("sm_90a",), ("sm_100a", "sm_103a")
-EITHER_MAJOR = {"sm_90a": ((2, 4), (2,))}  # bytes of the elements of A and B that are multiplied whichever way they lie (A of 4 from registers)
+EITHER_MAJOR = {"sm_90a": ((2, 4), (2,))}  # element sizes of A and of B that need not be K-major (A of 4 bytes then comes from registers)
 
 
 def result_dtype(operands: str, scaled: tuple) -> str:
-    """The dtype of a new result: sums of integers stay integers, unless they are scaled."""
+    """The dtype of a new result. Sums of integers stay integers unless they are scaled."""
     dtype = RESULTS.get(operands, "bfloat16")
     return "float32" if scaled and dtype == "int32" else dtype
 
 
 def stored_by_tma(z: ArrayView, width: int) -> bool:
-    """Whether TMA can store `width` columns at once to the result."""
+    """Whether TMA can store `width` columns of the result at once."""
     size = z.nbytes_per_element
     return (z.strides[-1] == 1 and z.pointer % 16 == 0 and z.shape[-1] * size % 16 == 0 and all(s > 0 and s * size % 16 == 0 for s in z.strides[:-1])
             and width * size >= 32)
 
 
 def comes_ahead(tile: ArrayView, z: ArrayView, width: int) -> bool:
-    """Whether TMA can bring `width` columns of an array of the result's shape at once to where the result's stand."""
+    """Whether TMA can load `width` columns of an array of the result's shape to the staging buffer of the result's."""
     return tile.dtype == z.dtype and stored_by_tma(tile, width) and stored_by_tma(z, width)
 
 
 def line_comes_ahead(line: ArrayView, width: int) -> bool:
-    """Whether TMA can bring `width` elements of a row at once, to places of as many bytes."""
+    """Whether TMA can load `width` elements of a row at once to a contiguous buffer."""
     size = line.nbytes_per_element
     return (line.strides[-1] == 1 and line.pointer % 16 == 0 and all(s > 0 and s * size % 16 == 0 for s in line.strides[:-1])
             and width <= 256 and width * size % 128 == 0)
 
 
 def axes_of(tiles: list[ArrayView], z: ArrayView) -> tuple[str, ...]:
-    """What the axes of an epilogue's tiles are: "m" and "n" rows and columns of the result, "z" all leading extents that it has, "1" an extent of
-    1 for all of them. LaunchError for those that do not broadcast to the result."""
+    """The axes of each of an epilogue's tiles, a letter each: "m" and "n" are rows and columns of the result, "z" all of its leading extents, "1"
+    is an extent of 1 (in front, one for all leading extents). LaunchError for arrays that do not broadcast to the result."""
     for i, t in enumerate(tiles):
         if t.device != z.device:
             raise LaunchError(f"the result is on {z.device}, and tiles[{i}] on {t.device}")
@@ -74,7 +74,8 @@ def _axes(name: str, shape: tuple[int, ...], result: tuple[int, ...]) -> str:
 
 
 def _broadcast(shape: tuple[int, ...], lead: tuple[int, ...], m: int, n: int) -> str:
-    """The axes of an array that NumPy would broadcast to matrices of m by n, each of its own or all the same; "" for others."""
+    """The axes of an array that broadcasts in NumPy's way to matrices of m by n, one for each leading index or the same for all; "" if it does
+    not."""
     *before, rows, columns = (1, *shape) if len(shape) == 1 else shape or (0, 0)
     first = "z" if tuple(before) == lead else "1"
     if rows not in (1, m) or columns not in (1, n) or len(before) > len(lead) or first == "1" and any(e != 1 for e in before):
@@ -83,13 +84,13 @@ def _broadcast(shape: tuple[int, ...], lead: tuple[int, ...], m: int, n: int) ->
     return axes[-1] if len(shape) == 1 else first * bool(before) + axes
 
 
-# -- arguments by the names that the caller gave them --------------------------------------------------------------------
+# -- errors that name an argument as the caller knows it -----------------------------------------------------------------
 
 TILES = tuple(f"tiles[{i}]" for i in range(len(NOTHING)))
 
 
 def described(name: str, x) -> ArrayView:
-    """The view of an array. LaunchError with its name for what is none."""
+    """The view of an array. LaunchError, with its name, if it is none."""
     try:
         return describe(x)
     except LaunchError as error:
@@ -97,7 +98,7 @@ def described(name: str, x) -> ArrayView:
 
 
 def seen_as(names: Iterable[str], arrays) -> tuple[tuple, list[int]]:
-    """What `seen` says of arrays. LaunchError with the name of one that is none."""
+    """What `seen` returns for the arrays. LaunchError with the name of the first that is no array."""
     try:
         return seen(arrays)
     except LaunchError:
@@ -107,14 +108,14 @@ def seen_as(names: Iterable[str], arrays) -> tuple[tuple, list[int]]:
 
 
 def check_number(name: str, x: float) -> None:
-    """LaunchError for a number that does not fit where it goes: an int in 64 bits, a float in float32."""
+    """LaunchError for an int that does not fit in 64 bits, or a float that does not fit in float32."""
     if isinstance(x, float) and not fits_float32(x) or isinstance(x, int) and not -2 ** 63 <= x < 2 ** 63:
         raise LaunchError(f"{name} is a number that {'float32' if isinstance(x, float) else 'int64'} holds, not {x}; an array of one of a wider "
                           "dtype is taken too")
 
 
 def check_arguments(arguments, device) -> None:
-    """LaunchError for an argument of an epilogue that is neither an array where the operands are nor a number."""
+    """LaunchError for an epilogue's argument that is neither a number nor an array on the operands' device."""
     for i, x in enumerate(arguments):
         name, x = f"arguments[{i}]", plain_constant(x)
         if isinstance(x, (int, float)):
@@ -126,7 +127,7 @@ def check_arguments(arguments, device) -> None:
 # -- what does not fit ---------------------------------------------------------------------------------------------------
 
 def extents_of(x: ArrayView, y: ArrayView) -> tuple[tuple[int, ...], int, int, int]:
-    """The leading extents, M, N and K."""
+    """(leading extents, M, N, K). LaunchError if the shapes do not fit each other."""
     for name, v in (("a", x), ("b", y)):
         if len(v.shape) < 2:
             raise LaunchError(f"{name} is a matrix, or several, not of shape {v.shape}")
@@ -153,7 +154,7 @@ def check_target(target: str, x: ArrayView, config) -> None:
 
 
 def in_byte(x: ArrayView, y: ArrayView, target: str) -> int:
-    """How many elements of the operands are in a byte: 2 of float4, side by side along k."""
+    """The elements of the operands in a byte: 2 for float4, which is packed along k, else 1."""
     four = [v.dtype == "float4_e2m1fn" for v in (x, y)]
     if not any(four):
         return 1
@@ -169,7 +170,7 @@ def in_byte(x: ArrayView, y: ArrayView, target: str) -> int:
 
 
 def dtype_of_sums(x: ArrayView, y: ArrayView, precision: str | None):
-    """The dtype in which products are summed."""
+    """The dtype in which products are summed. LaunchError for operands that the tensor cores do not multiply."""
     for name, v in (("a", x), ("b", y)):
         if v.dtype not in RESULTS:
             raise LaunchError(f"the tensor cores take {', '.join(RESULTS)}, and {name} is of {v.dtype}")
@@ -197,7 +198,7 @@ def check_out(z: ArrayView, shape: tuple[int, ...], sums, changed: bool) -> None
 
 
 def overlaps(v: ArrayView) -> bool:
-    """Whether two elements of a view, in one plane of it, have one address."""
+    """Whether two elements of a view may have one address: an axis has stride 0, or two axes meet."""
     steps = [(abs(s), e) for s, e in zip(v.strides, v.shape) if e > 1]
     return any(s == 0 for s, _ in steps) or any(t // gcd(s, t) < e and s // gcd(s, t) < f for (s, e), (t, f) in combinations(steps, 2))
 
@@ -212,19 +213,19 @@ def check_epilogue(epilogue, arguments, tiles) -> None:
 
 
 def check_listed(**given) -> None:
-    """LaunchError for what is not given as a tuple or list of arrays and numbers."""
+    """LaunchError for arguments that are not a tuple or list."""
     for name, values in given.items():
         if not isinstance(values, (tuple, list)):
             raise LaunchError(f"{name} is a tuple, as in {name}=(bias,), not {type(values).__name__}")
 
 
 def places_of(x: ArrayView, y: ArrayView) -> tuple[str, ...]:
-    """What an epilogue of a product gets before the arguments."""
+    """In words, the parameters that a product's epilogue gets before its arguments."""
     return "the sums", *(("the matrix's number",) if max(len(x.shape), len(y.shape)) > 2 else ()), "the row", "the column"
 
 
 def check_parameters(epilogue, places: tuple[str, ...], more: int) -> None:
-    """LaunchError where an epilogue cannot be called with `places` and `more` arguments and tiles."""
+    """LaunchError if an epilogue cannot be called with `places`, and `more` arguments and tiles."""
     params = epilogue.source.params
     takes, count = sum(p.default is MISSING for p in params), len(places) + more
     if not takes <= count or count > len(params) and epilogue.source.rest is None:
@@ -233,7 +234,7 @@ def check_parameters(epilogue, places: tuple[str, ...], more: int) -> None:
 
 
 def span(v: ArrayView) -> tuple[int, int]:
-    """The bytes from an array's address on in which its elements lie."""
+    """The bytes that an array's elements occupy, relative to its address: (first, one past the last)."""
     if 0 in v.shape:
         return 0, 0
     ends = [(e - 1) * s * v.nbytes_per_element for e, s in zip(v.shape, v.strides)]
@@ -241,9 +242,9 @@ def span(v: ArrayView) -> tuple[int, int]:
 
 
 def check_apart(spans: tuple[tuple[int, int], ...], addresses: list[int], arrays: tuple, names: tuple[str, ...] = ("a", "b")) -> None:
-    """LaunchError where the result, which is stored while operands are still read, lies where one of them does. `arrays` are the operands of
-    these `names`, the tiles and the result, `spans` the bytes from their `addresses` on. A tile may lie where the result does, element for
-    element."""
+    """LaunchError if the result, which is stored while operands are still read, overlaps one of them. `arrays` are the operands, called `names`,
+    then the tiles and the result; `spans` are the bytes that they occupy relative to their `addresses`. A tile may be the same view as the
+    result."""
     (first, last), at = spans[-1], addresses[-1]
     low, high = at + first, at + last
     for place, at in enumerate(addresses[:-1]):
@@ -260,34 +261,35 @@ def _check_shared(result: str, z: ArrayView, name: str, x: ArrayView) -> None:
 
 
 def lines(v: ArrayView) -> tuple[int, int, int, int]:
-    """Where a matrix lies, in bytes: its `span`, and lines of so many bytes that begin so many apart, in which all of it is."""
+    """Where a matrix is in memory, in bytes: its `span`, the length of the contiguous lines that cover it, and the distance between these."""
     (step, along), (pitch, _) = sorted((abs(s) * v.nbytes_per_element, e) for s, e in zip(v.strides, v.shape))
     return *span(v), (along - 1) * step + v.nbytes_per_element, max(pitch, 1)
 
 
 def meeting(places: np.ndarray, addresses: np.ndarray) -> list[tuple[int, int]]:
-    """Which results of a list may lie where an operand or an earlier result does, as (place among the results, place among all arrays, the
-    results last). `places` are the `lines` of two rows of operands and one of results, `addresses` where they begin."""
+    """Which results of a list may overlap an operand or an earlier result, as (number of the result, number among all arrays, with the results
+    last). `places` holds the `lines` of two rows of operands and one of results, `addresses` where they begin."""
     first, last, width, pitch = places
     low, high, count = (addresses + first).ravel(), (addresses + last).ravel(), addresses.shape[1]
     begins, ends = low[-count:], high[-count:]
-    # results that begin before an array ends, less those that end before it begins: by intervals in order, for lists are long
+    # For each array, the number of results that overlap it: those that begin before it ends, minus those that end before it begins. By sorting,
+    # since lists are long.
     met = np.searchsorted(np.sort(begins), high) - np.searchsorted(np.sort(ends), low, side="right")
-    met[-count:] -= 1  # itself
+    met[-count:] -= 1  # a result overlaps itself
     found = np.flatnonzero(met)
     if not len(found):
         return []
     at, result = np.nonzero((begins < high[found, None]) & (low[found, None] < ends))
     at, own = found[at], result + len(low) - count
-    beyond = (low[at] - low[own]) % pitch.ravel()[own]  # columns of one matrix are in lines as far apart, beside each other
+    beyond = (low[at] - low[own]) % pitch.ravel()[own]  # disjoint columns of one matrix have the same pitch, and lines beside each other
     beside = (pitch.ravel()[at] == pitch.ravel()[own]) & (width.ravel()[own] <= beyond) & (beyond + width.ravel()[at] <= pitch.ravel()[own])
     left = ~beside & ((at < len(low) - count) | (at < own))
     return list(zip(result[left].tolist(), at[left].tolist()))
 
 
 def check_lists_apart(places: np.ndarray, addresses: np.ndarray, lists: tuple, names: tuple[str, ...], order: tuple[int, ...]) -> None:
-    """LaunchError where a result of a list, stored while others' operands are read, lies where an operand or another result does. `lists` are
-    two of operands and that of results, `order` the places in them that `meeting` is asked about."""
+    """LaunchError if a result of a list, stored while operands of other products are read, overlaps an operand or another result. `lists` are two
+    of operands and one of results, `order` the positions in them of what `places` and `addresses` describe (see `meeting`)."""
     for result, at in meeting(places, addresses):
         (side, other), g = divmod(at, len(order)), order[result]
         x, z, name = describe(lists[side][order[other]]), describe(lists[2][g]), f"{names[side]}[{order[other]}]"
@@ -298,7 +300,7 @@ def check_lists_apart(places: np.ndarray, addresses: np.ndarray, lists: tuple, n
 
 
 def _mirrored(v: ArrayView) -> np.ndarray:
-    """An array at the same addresses, to be asked about them only."""
+    """A NumPy array at the same addresses, only for questions about its memory: it may not be read."""
     size = v.nbytes_per_element
     interface = dict(version=3, data=(v.pointer, True), shape=v.shape, strides=tuple(s * size for s in v.strides), typestr=f"|V{size}")
     return np.asarray(type("Mirrored", (), {"__array_interface__": interface})())

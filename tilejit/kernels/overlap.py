@@ -1,8 +1,7 @@
-"""What a consumer does with a finished tile under the products of its next, so that the tensor cores wait for little between two tiles.
+"""What a consumer does with a finished tile during the products of its next tile, so that the tensor cores wait little between two tiles.
 
-Either all results wait in registers (`kept`), converted, and are sent a part at a time; or, where an epilogue has work for each, those of the
-first columns are finished at once, and the sums of the last columns wait (`begun_over`).
-"""
+Either the whole tile is converted, kept in registers and sent part by part (`kept`); or, with an epilogue, the first columns are finished
+at once, and the sums of the last columns are deferred and finished under the next tile's products (`begun_over`)."""
 
 from __future__ import annotations
 
@@ -14,8 +13,8 @@ from .mainloop import corner, product
 
 @tile.jit
 def kept(values, place, turn, WIDTH: tile.constexpr):
-    """The finished `values` of a tile at `place`, to be sent under the products of the next: (their parts of WIDTH columns, how many of these are
-    sent, the place, the buffer whose turn it is)."""
+    """The finished `values` of the tile at `place`, to be sent under the products of the next one: (parts of WIDTH columns, how many parts
+    have been sent, the place, the staging buffer to use next)."""
     parts = ()
     for part in tile.static_range(values.shape[1] // WIDTH):
         parts = (*parts, values[:, part * WIDTH:part * WIDTH + WIDTH])
@@ -24,13 +23,13 @@ def kept(values, place, turn, WIDTH: tile.constexpr):
 
 @tile.jit
 def none_kept(dtype, BN: tile.constexpr, WIDTH: tile.constexpr):
-    """No tile, as `kept` has them."""
+    """The same for no tile."""
     return (tile.zeros((64, WIDTH), dtype),) * (BN // WIDTH), BN // WIDTH, (0, 0), 0
 
 
 @tile.jit
 def send_next(before, w, stage, C, down, BM: tile.constexpr, BN: tile.constexpr):
-    """Consumer `w` sends the next part of what it has kept (`kept`); what is left."""
+    """Consumer `w` sends the next part of the tile that it has `kept`; returns what is left."""
     parts, sent, place, turn = before
     z, row, column = corner(*place, w, down, BM, BN, len(C.shape) == 3)
     tile.assume(sent >= 0)
@@ -41,9 +40,9 @@ def send_next(before, w, stage, C, down, BM: tile.constexpr, BN: tile.constexpr)
 @tile.jit
 def multiplied_over(acc, before, ring, w, steps, t, stage, C, tiles, BM: tile.constexpr, BN: tile.constexpr, ORDER: tile.constexpr,
                     BEHIND: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr):
-    """Consumer `w` over the `steps` slots of the `t`-th of the `tiles`: (its sums, the tile's place, the buffer whose turn it is then). Under
-    their products it sends what it has kept of the tile `before`: a part under every product of which the others send none, since a
-    part takes longer than the products that are on their way."""
+    """Consumer `w` multiplies the `steps` slots of tile number `t`, and meanwhile sends what it has kept of the tile `before`: (its sums,
+    the tile's place, the staging buffer to use next). Consumers send their parts under products in turn, since sending a part takes longer
+    than the products in flight."""
     rows, down, across = tiles
     place, PARTS = (0, 0), BN // stage.shape[2]
     for i in range(steps):
@@ -63,20 +62,20 @@ def multiplied_over(acc, before, ring, w, steps, t, stage, C, tiles, BM: tile.co
 
 @tile.jit
 def none_left_over(LATE: tile.constexpr, WAITING: tile.constexpr):
-    """No columns, as `finish_but_last` leaves them over."""
+    """No deferred columns, in the form that `finish_but_last` returns."""
     return tile.zeros((64, LATE), WAITING), False, (0, 0)
 
 
 @tile.jit
 def left_over(acc, LATE: tile.constexpr, WAITING: tile.constexpr):
-    """The LATE last columns of a tile's sums as they wait: in dtype WAITING."""
+    """The last LATE columns of an accumulator, as they wait for the next tile: in dtype WAITING."""
     return tile.cast(acc[:, acc.shape[1] - LATE:acc.shape[1]], WAITING)
 
 
 @tile.jit
 def begun_over(before, ring, w, stage, C, down, how, BM: tile.constexpr, BN: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr):
-    """A consumer's first slots, as many as `under` says; its sums begin at zero. Under their products it sends the first columns of the tile
-    before, and finishes and sends those left over, a piece under each, if there are any."""
+    """A consumer's first slots, `under(LATE)` of them; its accumulator starts at zero. Under their products it sends the first columns of
+    the tile before, then finishes and sends that tile's deferred columns, one piece per slot, if there are any."""
     last, there, place = before
     z, row, column = corner(*place, w, down, BM, BN, len(C.shape) == 3)
     LATE: tile.constexpr = last.shape[1]
@@ -96,24 +95,25 @@ def begun_over(before, ring, w, stage, C, down, how, BM: tile.constexpr, BN: til
 
 
 def under(late: int) -> int:
-    """How many slots a consumer has until so many columns are finished under them."""
+    """The number of slots under whose products a consumer finishes `late` columns."""
     return late // PIECE + 1
 
 
 def most_late(slots: int, width: int, late: int) -> int:
-    """How many of `late` columns a consumer can finish so if it has `slots` slots, one of which it keeps for the end, and one to ask for what comes
-    ahead."""
+    """How many of `late` columns a consumer with `slots` slots can defer: it needs one slot for `begun_over`'s first, one in which it requests
+    the epilogue's tiles, and one for the end."""
     return whole(min(late, max(slots - 3, 0) * PIECE), width)
 
 
 def whole(columns: int, width: int) -> int:
-    """The most of so many columns that fill buffers of `width` columns, none if a piece does not fit in one."""
+    """The most of so many columns that fill staging buffers of `width` columns; 0 if a piece does not fit in one."""
     return columns // width * width if width >= PIECE else 0
 
 
 @tile.jit
 def multiplied_bringing(acc, ring, w, steps, when, stage, ready, C, how, z, row, column, A_KM: tile.constexpr, B_KN: tile.constexpr):
-    """A consumer: `acc` and its 64 rows over `steps` slots. Under the product of slot `when` it asks for what comes ahead of the epilogue's tiles."""
+    """A consumer: adds the products of `steps` slots to `acc`. Under the product of slot `when` it requests the epilogue's tiles that TMA
+    loads."""
     SA, SB, extra, FINISH, MIXED, AHEAD, lines = how
     for i in range(steps):
         with ring.consume() as slot:
@@ -128,16 +128,16 @@ def multiplied_bringing(acc, ring, w, steps, when, stage, ready, C, how, z, row,
 
 @tile.jit
 def time_of(p, steps):
-    """After how many more of `steps` slots a CTA asks for what comes ahead: each at a time of its own, since memory would else have to give the
-    tiles of all at once."""
+    """The number of slots, of a tile's `steps`, after which a CTA requests the epilogue's tiles. It differs between CTAs, since otherwise
+    memory would have to deliver the tiles of all of them at once."""
     return steps * (p % 8 + 1) // 16
 
 
 @tile.jit
 def finish_but_last(acc, ring, w, stage, ready, phase, place, down, C, how, BM: tile.constexpr, BN: tile.constexpr, LATE: tile.constexpr,
                     WAITING: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr):
-    """A consumer's last slot, and its sums finished but for the LATE last columns, which wait in dtype WAITING, and not sent yet: (what is left
-    over, the next phase). The slot is given back behind these: what they need from shared memory is asked for while its product runs."""
+    """A consumer's last slot, after which all but the LATE last columns are finished, but not sent yet: (the deferred columns, in dtype
+    WAITING, the next phase). The slot is released only after that, so that the loads from shared memory for these columns are issued while its product runs."""
     z, row, column = corner(*place, w, down, BM, BN, len(C.shape) == 3)
     with ring.consume(behind=True) as slot:
         acc = product(acc, slot, w, A_KM, B_KN)
@@ -154,7 +154,7 @@ def finish_but_last(acc, ring, w, stage, ready, phase, place, down, C, how, BM: 
 
 @tile.jit
 def finish_left_over(before, w, stage, C, down, how, BM: tile.constexpr, BN: tile.constexpr):
-    """All of a CTA's last tile that is not sent yet, since no products follow."""
+    """Finish and send all of a CTA's last tile that is not sent yet, since no products follow."""
     last, there, place = before
     if there:
         z, row, column = corner(*place, w, down, BM, BN, len(C.shape) == 3)

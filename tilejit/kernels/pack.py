@@ -1,4 +1,5 @@
-"""Operands that TMA or the tensor cores do not read as they lie are copied first: k side by side, rows 16 bytes aligned."""
+"""Copies operands that TMA or the tensor cores cannot read in place: the copy is contiguous along k, in rows that are multiples of 128
+bytes."""
 
 from __future__ import annotations
 
@@ -9,22 +10,21 @@ import tilejit as tile
 from ..runtime.arrays import ArrayView, describe
 from .views import new, turned
 
-ROWS, NBYTES = 64, 128  # of a CTA's part: its rows, and the bytes of each
+ROWS, NBYTES = 64, 128  # of the part that a CTA copies: its rows, and the bytes of a row
 
 
 @tile.jit
 def part(X, z, i, j, ROWS: tile.constexpr, COLUMNS: tile.constexpr):
-    """ROWS x COLUMNS of X (of matrix `z` of X, if it is several) from row `i` and column `j` on."""
+    """The ROWS x COLUMNS of X (of matrix `z` of X, if it holds several) from row `i` and column `j` on."""
     return X[z, i:i + ROWS, j:j + COLUMNS] if len(X.shape) == 3 else X[i:i + ROWS, j:j + COLUMNS]
 
 
 @tile.jit(num_warps=4)
 def packed(X, Y, ROWS: tile.constexpr, COLUMNS: tile.constexpr, TURNED: tile.constexpr):
-    """``Y = X``, or that of the transposed matrices (`TURNED`), where Y may be larger, and counts as 0 beyond X's edges.
+    """``Y = X``, or Y is each matrix of X transposed (`TURNED`). Y may be larger than X, and is 0 beyond X's edges.
 
-    Transposed, a thread writes 16 bytes of a row of Y, and 8 neighbours 128. They come from as many rows of X, which lie in shared memory
-    in an order in which the swizzle has those of the eight in different banks.
-    """
+    With `TURNED`, each thread writes 16 bytes of a row of Y, and 8 neighbouring threads write 128. These elements come from as many rows of
+    X, which are placed in shared memory in an order for which the swizzle puts the rows of the eight threads in different banks."""
     down, across = tile.cdiv(Y.shape[-2], ROWS), tile.cdiv(Y.shape[-1], COLUMNS)
     t = tile.program_id(0)
     z, i, j = t // (down * across), t // across % down * ROWS, t % across * COLUMNS
@@ -41,7 +41,7 @@ def packed(X, Y, ROWS: tile.constexpr, COLUMNS: tile.constexpr, TURNED: tile.con
 
 
 def pack(x, y) -> None:
-    """Copy the matrices `x` into `y`, which may be larger: then 0 is what is beyond."""
+    """Copy the matrices `x` to `y`, which may be larger and is then filled up with zeros."""
     view, (*batch, outer, inner) = describe(x), describe(y).shape
     across = view.strides[-1] != 1 and view.strides[-2] == 1
     columns = NBYTES // view.nbytes_per_element
@@ -50,8 +50,8 @@ def pack(x, y) -> None:
 
 
 def readable(x: ArrayView, either: tuple[int, ...]) -> bool:
-    """Whether TMA brings boxes of the matrices [.., rows, k] of `x` in a layout that the tensor cores multiply: elements along k
-    side by side (or along the rows, for elements of `either` so many bytes), everything else at steps of 16 bytes."""
+    """Whether TMA can load boxes of the matrices [.., rows, k] of `x` in a layout that the tensor cores take: contiguous along k (or along
+    the rows, if elements have one of the sizes `either`, in bytes), with all other strides, and the address, multiples of 16 bytes."""
     size = x.nbytes_per_element
     inner = x.strides[-1] == 1 or size in either and x.strides[-2] == 1
     far = [s for d, s in enumerate(x.strides) if not (s == 1 and d == len(x.strides) - (1 if x.strides[-1] == 1 else 2))]
@@ -59,25 +59,25 @@ def readable(x: ArrayView, either: tuple[int, ...]) -> bool:
 
 
 def copied_bytes(x: ArrayView, y: ArrayView, either: tuple[tuple[int, ...], ...]) -> int:
-    """The bytes of operands [.., rows, k] that are copied before a product."""
+    """The bytes of the operands [.., rows, k] that have to be copied before a product."""
     return sum(math.prod(v.shape) * v.nbytes_per_element for v, sizes in zip((x, y), either) if not readable(v, sizes))
 
 
 def alignment(x: ArrayView, either: tuple[int, ...]) -> int:
-    """The power of 2, 16 to 128, that divides the bytes between lines of the matrices [.., rows, k] of `x` as they are read: those that are
-    copied first lie in whole 128 bytes."""
+    """The largest power of 2, 16 to 128, that divides the bytes between lines of the matrices [.., rows, k] of `x` as the kernel reads
+    them. Operands that are copied first have lines of a multiple of 128 bytes."""
     apart = [s * x.nbytes_per_element for s in x.strides[-2:] if s != 1] if readable(x, either) else []
     return min([NBYTES, *(a & -a for a in apart)])
 
 
 def as_readable(x, either: tuple[int, ...]):
-    """The matrices [.., rows, k] of `x`, copied if they are not `readable`. An extent of 0 along k becomes one zero."""
+    """The matrices [.., rows, k] of `x`, or a copy if they are not `readable`. An extent of 0 along k becomes 1, a zero."""
     return x if readable(describe(x), either) else copied(x)
 
 
 def copied(x, k_first: bool = False):
-    """A copy of the matrices [.., rows, k] of `x` that is `readable`: k side by side, or (`k_first`) the rows. Its lines are
-    whole 128 bytes, each of which TMA then asks L2 for once."""
+    """A `readable` copy of the matrices [.., rows, k] of `x`, contiguous along k, or along the rows (`k_first`). Its lines are multiples of
+    128 bytes, so TMA requests each line of L2 once."""
     *batch, outer, inner = describe(x).shape
     inner = max(inner, 1)
     if k_first:

@@ -1,5 +1,5 @@
-"""Which configuration a matrix product on Hopper takes: the one that a model of the time (`cycles.py`) expects to be the fastest, without a
-search."""
+"""Chooses the configuration of a matrix product on Hopper: the one that the performance model (`cycles.py`) expects to be the fastest,
+without a search."""
 
 from __future__ import annotations
 
@@ -17,54 +17,55 @@ from .mainloop import BLOCK
 from .rules import HIGH, possible, stored_at_once
 
 WAYS = *map(Way, CLUSTERS), Way(stream=True), Way(pair=True), Way(0, clustered=False), Way(0, pair=True, clustered=False)
-WIDEST = {64: 256, 128: 256, 192: 192, 256: 192}   # columns of tiles of so many rows: registers hold no more
-NARROWEST = 48           # and the fewest of those that are chosen to fit a matrix,
-WHOLE = 128 * 160        # sums of a tile that may go to the result at one time, and
-ROUNDS = 4               # where so many rounds of them, at most, cover it
-MANY = 64                # CTAs that share a tile's k without a cluster, at most
-LONG = 16                # slots of k from which three at a time are enough, so that buffers for a whole tile pay, unless memory is busy, or
-                         # consumers take turns, so that only one of them waits for its stores
-SHORT = 400000           # cycles below which it pays that a launch begins while the grid ahead ends, unless memory is busy: CTAs that take
-                         # multiprocessors as these come free have no neighbours at the same operands, and a launch may take 1.4 times as long
-BRIEF = 14000            # cycles below which it pays all the same with tiles of at most SMALL elements, which ask L2 for most in a cycle,
-FULL_BRIEF = 22000       # with larger ones where memory takes more than FULL of the time,
-LARGE_BRIEF = 50000      # and with larger ones elsewhere
+WIDEST = {64: 256, 128: 256, 192: 192, 256: 192}   # bm -> the largest bn whose sums registers hold
+# Cycles are SM clock cycles. The thresholds and factors were measured on an H200, unless docs/products_speed.md says otherwise.
+NARROWEST = 48           # the smallest bn of tiles that are made to fit a matrix (`fitting`)
+WHOLE = 128 * 160        # elements of a tile up to which all of its columns may be stored at once (`part_of`)
+ROUNDS = 4               # the most rounds of tiles that are made to fit a matrix
+MANY = 64                # the most CTAs that share a tile's k through global memory
+LONG = 16                # slots of k above which three stages are enough, so that staging buffers for a whole tile pay; unless memory is busy, or
+                         # consumers are staggered, so that only one of them waits for its stores
+SHORT = 400000           # cycles of a launch below which an early launch (`dependent`) pays, unless memory is busy: CTAs that get an SM as it
+                         # becomes free have no neighbours at the same operands, and a launch may take 1.4 times as long
+BRIEF = 14000            # cycles below which it pays although memory is busy: for tiles of at most SMALL elements, which load the most per cycle,
+FULL_BRIEF = 22000       # for larger ones if memory takes more than the fraction FULL of the time,
+LARGE_BRIEF = 50000      # and for larger ones otherwise
 FULL = 0.6
-NEARLY = 0.7             # of the multiprocessors: where fewer CTAs share tiles' k, but too many for two grids side by side, and memory takes more
-                         # than FULL, a launch that begins early is up to 18 % slower
-PANEL = 32 << 20         # bytes of the rows of A of a group that are much of L2
-L2 = 50 << 20            # bytes: a larger operand, which all rows of tiles read at one time, leaves nothing there for later
-TURN = 6                 # slots that a consumer has in its turn, at most
-LATE = 128               # columns of a tile that are finished under the next one's products: 64 are up to 0.3 % slower, 0.7 % where B lies by rows
-NARROW = 1.03, 1.12      # what tiles cost whose columns lie side by side but are no multiple of 64, since TMA goes by rows of 64 bytes then: where
-                         # CTAs share k or wait for memory, and in several rounds
-TURNED = 1.02            # what tiles cost where operands have changed places and the tensor cores wait for memory, as measured, or for an epilogue
-ACROSS = 0.21            # cycles for each sum that is stored across rows, since operands have changed places, or that an epilogue takes,
-STAGED = 0.03, 0.005     # and where it is only stored, by way of shared memory, and where that is under the next tile's products
-COPY = 4000              # cycles for a kernel of its own that copies operands, beside the bytes that it reads and writes
+NEARLY = 0.7             # fraction of the SMs. If CTAs share tiles' k, memory takes more than FULL of the time, and the grid has fewer CTAs than
+                         # this, yet too many for two grids to run side by side, then an early launch is up to 18 % slower
+PANEL = 32 << 20         # bytes of A in 16 rows of tiles from which they would fill much of L2
+L2 = 50 << 20            # bytes of L2: an operand larger than this, that all rows of tiles read at the same time, leaves nothing there for later
+TURN = 6                 # the most slots that a consumer multiplies alone (staggering)
+LATE = 128               # columns deferred to the next tile: with 64 products are up to 0.3 % slower, with N-major B up to 0.7 %
+NARROW = 1.03, 1.12      # factor on the cycles where bn is no multiple of 64 and B is N-major, since TMA then loads boxes of 64 bytes or less: if
+                         # CTAs share k or the product is memory-bound, and otherwise, in several rounds
+TURNED = 1.02            # factor on the cycles of swapped operands, if the product is memory-bound or has an epilogue
+ACROSS = 0.21            # cycles for each sum with swapped operands where CTAs share k, or an epilogue transposes it;
+STAGED = 0.03, 0.005     # where neither is so and it goes by way of shared memory; the second if it is 16 bits, under the next tile's products
+COPY = 4000              # cycles of a separate kernel that copies operands, apart from its memory traffic
 
 
 def evenly(tiles: int, processors: int) -> int:
-    """So few CTAs, each with as many of the `tiles` as another, nearly, that these make no more rounds. Those at work at one time are then at
-    neighbouring tiles until the end: 0.3 to 2.8 % faster than with all `processors`."""
+    """The smallest number of CTAs that need no more rounds than all `processors` would. Each has about as many tiles as another, so CTAs
+    stay at neighbouring tiles until the end: 0.3 to 2.8 % faster than with all."""
     return -(-tiles // -(-tiles // processors))
 
 
 def group(p: Problem, bm: int, bn: int, processors: int) -> int:
-    """How many rows of tiles are a group: fewer where the rows of A would be much of L2 for many rounds."""
+    """The rows of tiles in a group of the order: fewer if the rows of A would fill much of L2 for many rounds."""
     long = 16 * bm * p.k * p.itemsize >= PANEL and 16 * -(-p.n // bn) > 4 * processors
     return 8 if long else 16
 
 
 @lru_cache(maxsize=4096)
 def choose(p: Problem, processors: int, columns_first: bool | None = None) -> Config:
-    """The configuration that the model expects to be the fastest. `columns_first` says that the operands change places, or
-    that they do not; without it the faster way is taken."""
+    """The configuration that the model expects to be the fastest. `columns_first` says whether the operands are swapped; None leaves that
+    to the model."""
     return next(_by_cost(p, processors, columns_first))
 
 
 def ranked(p: Problem, processors: int, columns_first: bool | None = None) -> list[Config]:
-    """All configurations, those that the model expects to be the fastest first."""
+    """All possible configurations, by the expected cycles."""
     return list(_by_cost(p, processors, columns_first))
 
 
@@ -76,14 +77,14 @@ def _by_cost(p: Problem, processors: int, columns_first: bool | None) -> Iterato
 
 
 def _ways(p: Problem, bm: int, bn: int, slots: int, processors: int):
-    """The ways in which CTAs can take part of tiles of bm x bn, of so many `slots` of k."""
+    """The ways in which CTAs can share tiles of bm x bn with `slots` slots of k."""
     for way in WAYS:
         tiles = rows(p.m, bm, way.pair) * -(-p.n // bn) * p.matrices
         way = way if way.splits else way._replace(splits=min(processors // tiles, MANY))
         shared = way.splits > 1 and way.splits * 2 <= slots
         if shared and way.clustered:
             shared = bn % (8 * way.splits) == 0
-        elif shared:  # not by few of many CTAs, nor many columns by one: each has the sums of all at once in registers
+        elif shared:  # most CTAs must have a share, and none too many columns: a CTA holds the sums of its share in registers
             shares = shares_of(bn, way.splits)
             shared = 4 * shares >= min(way.splits, bn // 8) and bn <= (128 if p.itemsize < 4 else 96) * shares
         if way.pair:
@@ -95,26 +96,26 @@ def _ways(p: Problem, bm: int, bn: int, slots: int, processors: int):
 
 
 def unit(p: Problem) -> int:
-    """Columns by which tiles differ: integers have fewer widths of an instruction (PTX ISA, "wgmma", shapes), and rows of B are pieces of 16
-    bytes or of multiples of 32."""
+    """The granularity of bn: for integers wgmma has fewer widths (PTX ISA, "wgmma", shapes), and rows of N-major B are loaded in pieces of
+    16 bytes or a multiple of 32."""
     return 16 if p.itemsize == 1 and p.n > 32 or p.across[1] and p.n > 8 else 8
 
 
 def part_of(p: Problem, bm: int, count: int) -> int:
-    """The columns of tiles of which so many side by side have no more than the matrix, since TMA takes longer for what lies outside; but those of a
-    large tile make parts that go to the result one after the other: 8 columns more are 4 to 10 % faster than all at one time."""
+    """The bn with which `count` tiles side by side just cover the matrix, since TMA takes longer for what lies outside. In a large tile
+    whose columns would then all be stored at once, it is one unit wider: 8 more columns, stored in parts, are 4 to 10 % faster."""
     bn = -(-p.n // count // unit(p)) * unit(p)
     return bn + unit(p) if bm * bn > WHOLE and part(bn, 64, True) == bn else bn
 
 
 def tiles_for(p: Problem) -> list[tuple[int, int]]:
-    """The tiles, and those as wide as the matrix, or up to a fourth of it where it has more than 128 columns."""
+    """TILES, and tiles as wide as the matrix, or as a half to a fourth of it where it has more than 128 columns."""
     exact = {(bm, part_of(p, bm, count)) for bm in (64, 128) for count in range(1, 5 if p.n > 128 else 2)}
     return [*TILES, *sorted(tile for tile in exact if tile[1] <= 256 and tile not in TILES)]
 
 
 def fitting(p: Problem, processors: int) -> Iterator[tuple[int, int]]:
-    """The tiles as wide as a part of the matrix by which the fewest columns stand one after the other in a CTA's tiles: three for each height."""
+    """For each bm, the three widths that divide the matrix such that a CTA computes the fewest columns in all of its rounds."""
     for bm, most in WIDEST.items():
         down, found = -(-p.m // bm) * p.matrices, {}
         for count in range(-(-p.n // most), min(p.n // NARROWEST, ROUNDS * processors // down) + 1):
@@ -124,7 +125,8 @@ def fitting(p: Problem, processors: int) -> Iterator[tuple[int, int]]:
 
 
 class Candidate(NamedTuple):
-    """A tile and a way to take part in tiles, in exchanged places or not, with the slots of k of a CTA and the expected cycles."""
+    """A tile and a way to share tiles: the expected cycles, whether the operands are swapped, the tile, the way, and the slots of k of each
+    CTA."""
 
     cost: float
     swapped: bool
@@ -135,7 +137,8 @@ class Candidate(NamedTuple):
 
 
 def expected(p: Problem, q: Problem, swapped: bool, bm: int, bn: int, way: Way, processors: int) -> float:
-    """The cycles that the model expects of a tile and a way to take part in tiles, for a problem as it is then."""
+    """The cycles that the model expects of a tile and a way to share tiles. `p` is the problem as given, `q` the same with its operands
+    swapped if they are."""
     once, tiles = unhindered(q, bm, bn, way, processors), -(-q.m // bm) * -(-q.n // bn) * p.matrices
     cost = streamed_cycles(q, bm, bn, processors) if way.stream else cycles(q, bm, bn, way, processors)
     if not once:
@@ -149,11 +152,11 @@ def expected(p: Problem, q: Problem, swapped: bool, bm: int, bn: int, way: Way, 
 
 
 def _candidates(p: Problem, processors: int, columns_first: bool | None) -> Iterator[Candidate]:
-    """Each tile and way that there is."""
+    """Every tile with every way to share tiles that it can have."""
     for swapped in (False, True) if columns_first is None else (columns_first,):
         q = p.turned() if swapped else p
         always = tiles_for(q) if swapped else TILES
-        fitted = {*fitting(q, processors)} if swapped and p.stored == 2 else ()   # wider results leave too few slots beside them
+        fitted = {*fitting(q, processors)} if swapped and p.stored == 2 else ()   # buffers of wider results leave room for too few slots
         for bm, bn in filter(lambda t: q.takes(*t), dict.fromkeys((*always, *fitted, *FILLING))):
             slots = -(-p.k // (SLOT if p.promoted is not None else along(bm, bn, p.itemsize)))
             for way in _ways(q, bm, bn, slots, processors) if (bm, bn) in always else (Way(),):
@@ -166,20 +169,19 @@ def _candidates(p: Problem, processors: int, columns_first: bool | None) -> Iter
 
 
 def _fitting(p: Problem, processors: int, found: Candidate, by_rows: bool) -> Config | None:
-    """The configuration of a candidate; None where shared memory has no two slots of it. `by_rows` says that what are rows of the result once
-    the operands have changed places lie in one piece, so that TMA may store them."""
+    """The configuration of a candidate; None if shared memory holds fewer than two of its slots. `by_rows`: the operands are swapped
+    because the result is column-major, so that TMA can store its columns."""
     _, swapped, bm, bn, way, _ = found
     q, tile = p.turned() if swapped else p, (bm, bn)
-    # In one round nothing hides the stores but their own parts, which are narrow then. So it is with wide elements,
-    # and an epilogue has fewer values at once. One that finds its operands there is over sooner without parts, but for
-    # the last round.
+    # In one round nothing hides the stores but each other, so the parts are narrow (`alone`); they are also narrow for wide elements, and for an
+    # epilogue, which then has fewer values at once. An epilogue whose operands TMA loads ends sooner without parts, except in the last round.
     tiles = -(-q.m // bm) * -(-q.n // bn) * p.matrices
     several = p.stored == 2 and tiles > processors
     alone = tiles <= processors or p.stored > 2 or p.epilogue and not q.ahead
     long = tile == LARGE and p.k * p.itemsize > LONG * SLOT and not p.busy
     kept = several and way.splits == 1 and not p.epilogue and tile != (192, 192) and p.promoted is None
     late = (bn if q.narrow else LATE) if several and long and q.ahead else 0
-    by_columns = swapped and p.stored == 4  # places in buffers are registers then, which the products' loop lacks
+    by_columns = swapped and p.stored == 4  # buffer addresses then take registers that the loop of products lacks
     width = 128 if alone or late or kept else 512 if q.ahead and tiles > 8 * processors else 256
     most = width // p.stored if p.promoted is None else min(width // p.stored, BLOCK)
     columns = part(bn, (48 if swapped else 32) if bm == HIGH else most, swapped)
@@ -192,14 +194,15 @@ def _fitting(p: Problem, processors: int, found: Candidate, by_rows: bool) -> Co
 
 
 def _finished(p: Problem, processors: int, found: Candidate, config: Config) -> Config:
-    """The configuration with what follows from its tile, its steps and the expected cycles."""
+    """The configuration, completed by the fields that follow from its tile, its slots and the expected cycles."""
     q, stream = p.turned() if config.swapped else p, found.way.stream
-    # At one pace rows of A come once; else every other group ends where the next begins, whose columns of B are still in L2.
+    # In lockstep (stream-K) rows of A are loaded once. Otherwise "snake" reverses every other group, so that a group begins at the columns of B
+    # that the last one has left in L2.
     order = ("grouped", 16) if stream else ("snake", group(q, config.bm, config.bn, processors))
     if found.way == Way():
         order = order_at_once(q, config.bm, config.bn, found.way, processors) or order_in_rounds(q, config.bm, config.bn, order[1])
     tiles = config.tiles(q.m, q.n) * p.matrices
-    by_columns = order[0] != "row" or tiles <= processors   # that columns of B are asked for at one time only
+    by_columns = order[0] != "row" or tiles <= processors   # each column of B is then loaded at one time only
     stages = min(config.stages, max(found.steps, 2))
     alone = min(stages, TURN) if takes_turns(q, config.bm, config.bn, found.way, processors) else 0
     passing = p.busy and not stream and by_columns and q.m <= config.bm * order[1] and q.n * q.k * q.itemsize > L2
@@ -208,7 +211,7 @@ def _finished(p: Problem, processors: int, found: Candidate, config: Config) -> 
 
 
 def _early(p: Problem, config: Config, tiles: int, cost: float, processors: int) -> bool:
-    """Whether it pays that a launch begins while the grid ahead ends."""
+    """Whether an early launch pays: one that begins while the grid ahead of it ends."""
     full = p.bytes / (MEMORY * processors / 132) > FULL * cost
     if config.splits > 1:
         ctas, at_once = tiles * config.splits, places(config, processors)

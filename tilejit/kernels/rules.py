@@ -1,7 +1,5 @@
-"""Which configurations the kernels of matrix products take, and in words what does not fit.
-
-What is not said here is not judged before the kernel is compiled: shared memory and registers depend on the user's epilogue.
-"""
+"""Checks that a configuration is possible for the matrix products' kernels, with error messages that say what does not fit. Shared memory
+and registers that depend on the user's epilogue are not checked here: they are known once the kernel is compiled."""
 
 from __future__ import annotations
 
@@ -16,16 +14,16 @@ from ..jit import Kernel
 from ..ops.mma.tcgen05_kinds import columns_allowed
 from ..schedule import LARGEST_GROUP, ORDERS
 
-ALONG = 32       # bytes of k of one instruction of the tensor cores
-CLUSTER = 16     # CTAs, at most
-SHARED = 232448  # bytes of shared memory of a CTA on Hopper
-REGISTERS = 65536
-BESIDE = 26, 30  # registers that the assembler needs beside the sums of an instruction, with A in shared memory and in registers
-HIGH = 256       # rows of a tile of two consumers that multiply 128 rows each
+ALONG = 32       # bytes of k in one tensor core instruction
+CLUSTER = 16     # most CTAs in a cluster (the non-portable size)
+SHARED = 232448  # bytes of shared memory that a CTA on Hopper can have
+REGISTERS = 65536   # of an SM
+BESIDE = 26, 30  # registers that the assembler needs in addition to an instruction's accumulator, with A in shared memory and in registers
+HIGH = 256       # bm of the tiles whose two consumers multiply 128 rows each
 
 
 class Rule(NamedTuple):
-    """What a field of a configuration may be."""
+    """The values that a field of a configuration may have: in `words`, and as a predicate."""
 
     words: str
     holds: Callable[[Any], bool]
@@ -36,7 +34,7 @@ def number(least: int = 1, most: int = 1 << 30, step: int = 1) -> Callable[[Any]
 
 
 def is_integer(x: Any) -> bool:
-    """Also one of NumPy's, as a loop over an array of widths has them."""
+    """Whether it is an integer, Python's or NumPy's (as a loop over an array of widths gives them), and no bool."""
     return isinstance(x, Integral) and not isinstance(x, bool)
 
 
@@ -50,7 +48,7 @@ def is_pair_of_registers(x: Any) -> bool:
 
 
 EITHER = Rule("True or False", lambda x: isinstance(x, (bool, np.bool_)))
-RULES = {  # by the field; the others are EITHER
+RULES = {  # field -> its rule; fields that are not listed have EITHER
     "bm":      Rule("64, 128, 192 or 256 rows", number(64, 256, 64)),
     "bn":      Rule("8 to 256 columns in steps of 8", number(8, 256, 8)),
     "bk":      Rule("a number of elements, at least 1", number()),
@@ -71,20 +69,20 @@ RULES = {  # by the field; the others are EITHER
 
 
 def check_fields(**fields) -> None:
-    """LaunchError for a field of a configuration that is nothing which any product takes."""
+    """LaunchError for a field of a configuration whose value no product takes."""
     for name, value in fields.items():
         check_field(name, RULES.get(name, EITHER), value)
 
 
 def check_field(name: str, rule: Rule, value) -> None:
-    """LaunchError for a field that is not what its rule says."""
+    """LaunchError if a field's value breaks its rule."""
     if not rule.holds(value):
         raise LaunchError(f"config.{name} is {rule.words}, not {value!r}")
 
 
 def check_hopper(config, itemsize: float, integers: bool, by_rows: bool, staged: int | None) -> None:
-    """LaunchError where fields do not go together on Hopper, or the others not with `bn` and `bk`: `integers` says what is multiplied;
-    the rest is as in `check_tile`."""
+    """LaunchError if fields do not go together on Hopper, or not with `bn` and `bk`. `integers`: the operands are integers; the other
+    parameters are those of `check_tile`."""
     if integers and config.bn > 32 and config.bn % 16:
         raise LaunchError("the tensor cores multiply 8, 16, 24, 32 and multiples of 16 columns of integers: config.bn is one of these, not "
                           f"{config.bn}")
@@ -101,8 +99,8 @@ def check_hopper(config, itemsize: float, integers: bool, by_rows: bool, staged:
 
 
 def check_alone(config, added: bool, loaded: bool) -> None:
-    """LaunchError where consumers cannot multiply the last slots one after the other: `added` says that threads add up the sums of each slot,
-    `loaded` that they load an operand's."""
+    """LaunchError if consumers cannot multiply the last slots one after the other. `added`: threads add up the sums of each slot; `loaded`:
+    threads load an operand to registers."""
     if not config.alone:
         return
     if config.alone > config.stages:
@@ -120,19 +118,19 @@ def check_alone(config, added: bool, loaded: bool) -> None:
 
 
 def divided(config) -> list[tuple[str, int]]:
-    """The fields by which a tile's sums are not all stored at once by those that made them, each with what it is where they are."""
+    """The fields that keep a consumer from storing its whole part of a tile at once, each with its neutral value."""
     return [(field, plain) for field, plain in (("splits", 1), ("stream", False), ("kept", False), ("late", 0)) if getattr(config, field) != plain]
 
 
 def check_high(config) -> None:
-    """LaunchError for tiles of 256 rows where consumers of 64 rows, of which there are no four, share, keep or finish sums."""
+    """LaunchError for tiles of 256 rows with an option that needs consumers of 64 rows: sharing, keeping or deferring sums."""
     for field, plain in divided(config) if config.bm == HIGH else ():
         raise LaunchError(f"the consumers of tiles of {HIGH} rows have 128 rows of sums each, which stay theirs until these are stored at once: "
                           f"config.{field} is {plain} with config.bm {HIGH}, not {getattr(config, field)}")
 
 
 def check_blackwell(config, itemsize: float, integers: bool, by_rows: bool, staged: int | None) -> None:
-    """The same on Blackwell."""
+    """Like `check_hopper`, on Blackwell."""
     group = 2 if config.pair else 1
     allowed = columns_allowed("i8" if integers else "f16", group, config.bn, by_rows and itemsize == 1)
     if allowed is not True:
@@ -147,9 +145,9 @@ def check_blackwell(config, itemsize: float, integers: bool, by_rows: bool, stag
 
 
 def check_tile(config, itemsize: float, by_rows: bool, staged: int | None, group: int = 1) -> None:
-    """LaunchError where the tensor cores do not take the slots, of operands of so many bytes an element, or the columns do not go to the result
-    as they should: `by_rows` says that B lies by rows, of whose tile a CTA brings one part of `group`; `staged` of how many bytes the elements
-    of the result are, if TMA stores its rows."""
+    """LaunchError if the tensor cores do not take the slots (`itemsize` bytes an operand's element), or the staging buffers do not fit the
+    tile's columns. `by_rows`: B is N-major, and a CTA loads one of `group` parts of a tile's columns; `staged`: bytes of an element of the
+    result, if TMA stores it, else None."""
     unit = int(ALONG / itemsize)
     if config.bk % unit:
         raise LaunchError(f"the tensor cores multiply {ALONG} bytes of k at a time: config.bk is a multiple of {unit} elements, not {config.bk}")
@@ -168,12 +166,12 @@ def check_tile(config, itemsize: float, by_rows: bool, staged: int | None, group
 
 
 def check_registers(config, columns: int, loaded: bool = False) -> None:
-    """LaunchError where a thread on Hopper has too few registers for an instruction of so many `columns`, with elements of A that threads have
-    `loaded` or without."""
+    """LaunchError if a thread on Hopper has too few registers for an instruction with `columns` columns. `loaded`: its operand A is in
+    registers."""
     threads = 32 * config.num_warps
     each = min(REGISTERS // threads, 255) // 8 * 8
     most = min(2 * (each - BESIDE[loaded]) // 8 * 8, 256)
-    if config.bm == HIGH:  # a consumer has the sums of two instructions, in what setmaxnreg gives it
+    if config.bm == HIGH:  # a consumer has the accumulators of two instructions, in the registers that setmaxnreg gives it
         each = config.regs[1] or each
         most = (each - BESIDE[loaded]) // 8 * 8
     if columns > most:
@@ -182,7 +180,7 @@ def check_registers(config, columns: int, loaded: bool = False) -> None:
 
 
 def check_shares(config) -> None:
-    """LaunchError where the warpgroups of a CTA on Hopper would keep more registers together than it begins with."""
+    """LaunchError if the warpgroups of a CTA on Hopper would ask, by setmaxnreg, for more registers in total than the CTA starts with."""
     own = min(REGISTERS // (32 * config.num_warps), 255) // 8 * 8
     producer, consumer = (count or own for count in config.regs)
     consumers = config.num_warps // 4 - 1
@@ -194,8 +192,8 @@ def check_shares(config) -> None:
 
 
 def check_shared(config, along: int, stored: int) -> None:
-    """LaunchError where slots, of `along` bytes of each row of A and column of B, do not fit in shared memory on Hopper beside buffers for results
-    of `stored` bytes an element (0 without), or beside the sums that CTAs of a cluster send each other."""
+    """LaunchError if the slots, of `along` bytes for each row of A and column of B, do not fit in Hopper's shared memory together with the
+    staging buffers (`stored` bytes an element, 0 without any), or with the sums that CTAs of a cluster send each other."""
     beside, what = 0, ""
     if config.splits == 1:
         beside = config.bm * config.width * config.buffers * stored
@@ -206,8 +204,8 @@ def check_shared(config, along: int, stored: int) -> None:
 
 
 def check_shared_on_blackwell(config, rows: int, slot: int, stored: int) -> None:
-    """The same on Blackwell, of slots of so many bytes and sums of so many rows in each CTA."""
-    if config.splits > 1:  # all that it sends and all that it gets
+    """Like `check_shared`, on Blackwell: slots of `slot` bytes, and `rows` rows of sums in each CTA."""
+    if config.splits > 1:  # room for all sums that it sends, and all that it receives
         check_room(config, slot, 2 * 4 * rows * config.bn, sent(config))
     else:
         buffers = min(config.bn // config.width, 2)
@@ -219,7 +217,8 @@ def sent(config) -> str:
 
 
 def check_room(config, slot: int, beside: int, what: str) -> None:
-    """LaunchError where slots of so many bytes do not fit in shared memory beside what else is there."""
+    """LaunchError if the slots, of `slot` bytes each, do not fit in shared memory together with `beside` other bytes, which `what`
+    describes."""
     slots = config.stages * slot
     if slots + beside > SHARED:
         words = f", and {what} {beside}: together" if what else ":"
@@ -229,7 +228,7 @@ def check_room(config, slot: int, beside: int, what: str) -> None:
 
 
 def slots_in(room: int, slot: int, most: int) -> int:
-    """How many slots of so many bytes, up to `most`, have room beside all else. LaunchError where none has."""
+    """The number of slots of `slot` bytes, up to `most`, that fit in `room` bytes. LaunchError if none does."""
     if room < slot:
         raise LaunchError(f"a slot takes {slot} bytes of shared memory, and the results' buffers, or the sums that CTAs send each other, leave "
                           f"{max(room, 0)}: take a smaller tile, fewer elements of k in a slot, or fewer splits")
@@ -237,7 +236,7 @@ def slots_in(room: int, slot: int, most: int) -> int:
 
 
 def possible(of: Callable, *args, **options):
-    """The configuration that ``of`` makes, None where shared memory has no two slots of it."""
+    """The configuration that ``of`` makes; None if it raises LaunchError or fewer than two slots fit in shared memory."""
     try:
         config = of(*args, **options)
     except LaunchError:
@@ -246,12 +245,12 @@ def possible(of: Callable, *args, **options):
 
 
 def widths(bn: int, stored: int) -> list[int]:
-    """How many of `bn` columns, of so many bytes each, TMA can store at once."""
+    """The divisors of `bn`, in steps of 8 columns, that TMA can store at once; a column has `stored` bytes."""
     return [width for width in range(8, bn + 1, 8) if bn % width == 0 and stored_at_once(width * stored)]
 
 
 def stored_at_once(nbytes: int) -> bool:
-    """Whether TMA stores so many bytes of a row at once, from a buffer swizzled by as many, or by 128."""
+    """Whether TMA can store `nbytes` bytes of a row at once, from a buffer with a swizzle of 32, 64 or 128 bytes."""
     return nbytes in (32, 64) or nbytes % 128 == 0
 
 
@@ -261,7 +260,7 @@ def check_cluster(splits: int) -> None:
 
 
 def check_pair(config) -> None:
-    """LaunchError for a configuration by which no pairs of CTAs can share columns of B on Hopper."""
+    """LaunchError if pairs of CTAs cannot share columns of B with this configuration on Hopper."""
     if config.stream:
         raise LaunchError("pairs of CTAs have tiles of their own, one above the other: config.pair goes with no stream")
     if config.splits > 1 and config.clustered:
@@ -274,7 +273,7 @@ def check_pair(config) -> None:
 
 
 def check_halves(config) -> None:
-    """LaunchError for a configuration by which a pair of CTAs cannot bring half of an operand each."""
+    """LaunchError if each CTA of a pair cannot load one half of an operand."""
     if config.bn % 16 or config.bk % 16:
         raise LaunchError("each CTA of a pair brings half of the columns of B, or of their k, in units of 8: the configuration's bn and bk are "
                           f"multiples of 16, not {config.bn} and {config.bk}")

@@ -1,4 +1,4 @@
-"""Scales of the operands of a product: factors of the result, or of blocks along k, as the tensor cores of each GPU have them."""
+"""Scales of a product's operands: one factor for the result, or factors for blocks along k in the form that each GPU's kernels take."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from .blackwell import ROWS, UNIT
 from .mainloop import BLOCK
 from .operands import described
 
-BLOCKS = UNIT // ROWS      # along k of a unit of factors
+BLOCKS = UNIT // ROWS      # blocks along k that a unit of factors covers
 FACTORS = "float8_e8m0fnu", "float8_e4m3fn"
 
 
 class Scale(NamedTuple):
-    """What a launch depends on of an array of scales: how it lies, and whether at multiples of 16 bytes."""
+    """What a launch depends on in an array of scales: its layout, and whether its address is a multiple of 16 bytes."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -30,7 +30,7 @@ class Scale(NamedTuple):
 
 
 def scale(name: str, s) -> Scale | None:
-    """The scale that is given as `s`; None for a number."""
+    """The properties of the array `s`; None for a number. LaunchError, with `name`, for anything else."""
     number = plain_constant(s)
     if isinstance(number, (int, float)) and not isinstance(number, bool):
         if not fits_float32(number):
@@ -47,7 +47,8 @@ def scale(name: str, s) -> Scale | None:
 
 
 def of_blocks(scaled: tuple[Scale | None, ...], device: str | int) -> bool:
-    """Whether there are factors of blocks. LaunchError where an array is neither those nor one factor, or not where the operands are."""
+    """Whether there are factors for blocks. LaunchError if an array has neither those nor a single factor, or is not on the operands'
+    device."""
     for name, s in zip(("scale_a", "scale_b"), scaled):
         if s and s.device != device:
             raise LaunchError(f"the operands are on {device}, and {name} on {s.device}")
@@ -60,14 +61,15 @@ def of_blocks(scaled: tuple[Scale | None, ...], device: str | int) -> bool:
 
 
 def one_factor(s):
-    """A scale as the kernel takes it: a float, or an array of one in one dimension."""
+    """A scale as the kernel takes it: a float, or a one-dimensional array of one element."""
     if isinstance(s, (int, float, np.generic)) or s is None:
         return 1.0 if s is None else float(s)
     return s if getattr(s, "ndim", 0) == 1 else s.reshape((1,))
 
 
 def by_rows(x: ArrayView, y: ArrayView, scaled: tuple[Scale | None, ...]) -> tuple[bool, bool]:
-    """Of float32 factors for 128 of k each, which threads multiply by (Hopper): whether those of either operand are by row."""
+    """For float32 factors of 128 along k, which threads multiply by (Hopper): for each operand whether it has one for each row, instead of
+    one for 128 rows."""
     if len(x.shape) > 2 or len(y.shape) > 2 or not x.dtype.startswith("float8"):
         raise LaunchError(f"scales of blocks are those of two matrices of float8, and a is of {x.dtype} and shape {x.shape}")
     (m, k), n = x.shape, y.shape[1]
@@ -85,7 +87,7 @@ def by_rows(x: ArrayView, y: ArrayView, scaled: tuple[Scale | None, ...]) -> tup
 
 
 def block_of(x: ArrayView, y: ArrayView, scaled: tuple[Scale | None, ...], k: int) -> int:
-    """Of factors that the tensor cores multiply by (Blackwell): of how many elements along k a block is; 0 where there is no k."""
+    """For factors that the tensor cores multiply by (Blackwell): the elements along k of a block; 0 if k is 0."""
     if len(x.shape) > 2 or len(y.shape) > 2 or x.dtype[:6] not in ("float8", "float4"):
         raise LaunchError(f"scales of blocks are those of two matrices of float8 or of float4, and a is of {x.dtype} and shape {x.shape}")
     four = x.dtype.startswith("float4")
@@ -109,7 +111,7 @@ def block_of(x: ArrayView, y: ArrayView, scaled: tuple[Scale | None, ...], k: in
 
 
 def in_units(s, rows: int):
-    """Factors of `rows` as [units of rows, units of blocks, UNIT]."""
+    """The factors of `rows` rows as [units along the rows, units along k, UNIT]."""
     return s.reshape((-(-rows // ROWS), -1, UNIT))
 
 

@@ -1,12 +1,11 @@
-"""A matrix product on Hopper in which all CTAs share what does not make whole rounds of tiles (stream-K), so that few are idle, and
-go through the whole ones side by side.
+"""A matrix product on Hopper in which all CTAs share the last partial round of tiles (stream-K), so that few are idle, and go through the full
+rounds in lockstep.
 
-Each of the tiles that are left has a CTA of its own, which begins with the first slots of k; the other CTAs take the last slots of
-all of them, and leave sums in memory. The tile's CTA adds these up in the order of their slots, so that the same bits come each
-time. CTAs that are at the same slots at one time find the operands of each other in L2: so helpers take the rests of neighbouring
-tiles at once, alternate rounds go backwards along k, and begin when all CTAs have brought the one before, nearly. CTAs wait for
-sums of CTAs of lower numbers only, which have started before them, and for rounds not longer than it may pay.
-"""
+Each tile of the last round has a CTA of its own, which begins with the first slots of k. The other CTAs, the helpers, take the last slots of all
+these tiles and write their sums to global memory; the tile's own CTA adds them up in the order of the slots, so that the result has the same bits
+each time. CTAs at the same slots find each other's operands in L2. Therefore helpers take the rests of neighbouring tiles at the same time,
+alternate rounds go backwards along k, and a CTA begins a round when nearly all operands of the round before have been loaded by all CTAs. A CTA
+waits for sums of CTAs with lower numbers only, which have started before it, and for rounds no longer than that can pay."""
 
 from __future__ import annotations
 
@@ -23,21 +22,21 @@ from .overlap import (begun_over, finish_but_last, finish_left_over, kept, left_
                       time_of, under)
 from .views import new
 
-NEAR = 8          # slots before the end of a round, at which a CTA counts as through it
-PATIENCE = 100    # times that a CTA asks whether all are, of about a microsecond each
+NEAR = 8          # slots before the end of a round at which a CTA counts as having loaded it
+PATIENCE = 100    # polls, of about a microsecond each, by a CTA that waits until all others have
 
 
 @tile.jit
 def whole_groups(t, tiles_m, tiles_n, group):
-    """The order "grouped" by divisions alone: these rounds are long, and its branch keeps more in registers, so that an epilogue spilled
-    52 bytes."""
+    """The order "grouped", always by divisions. The rounds here are long, and the branch in "grouped" keeps more values in registers: with it an
+    epilogue spilled 52 bytes."""
     above, m, n = divided(t, tiles_m, tiles_n, group)
     return above + m, n
 
 
 @tile.jit
 def pieces(shared):
-    """How many pieces of tiles a CTA has after its whole ones."""
+    """The number of pieces of tiles that a CTA has after its whole tiles."""
     whole, left, idle, rest, helpers, parts, each, few = shared
     p = tile.program_id(0)
     return (each + (1 if p < few * parts else 0)) if p < helpers else 1 if p >= idle else 0
@@ -45,8 +44,9 @@ def pieces(shared):
 
 @tile.jit
 def piece(x, steps, shared):
-    """What a CTA does as its `x`-th: (tile, first slot, slot after the last, the place for its sums if they are not those of a tile).
-    Helpers take the rests of so many tiles each, side by side; the last rests, too few for all of them, in `parts`."""
+    """The `x`-th piece of work of a CTA: (tile, first slot, slot after the last, place in `partial` for the sums if they are not the
+    tile's). Each helper takes the rests of `each` tiles, all helpers at neighbouring tiles at the same time; the last `few` rests, fewer
+    than there are helpers, are cut into `parts`."""
     whole, left, idle, rest, helpers, parts, each, few = shared
     p, ctas = tile.program_id(0), tile.num_programs(0)
     t, begin, end, place = x * ctas + p, 0, steps, 0
@@ -58,7 +58,7 @@ def piece(x, steps, shared):
                 last = place + few - left
                 tile.assume((last >= 0) & (few > 0) & (parts > 0))
                 part = last // few
-                begin, end = begin + max(rest * part, 0) // parts, begin + max(rest * (part + 1), 0) // parts  # no slot is below 0
+                begin, end = begin + max(rest * part, 0) // parts, begin + max(rest * (part + 1), 0) // parts  # max() for the compiler
                 t = t - part * few
         else:
             t, end = t - idle, steps - rest
@@ -67,7 +67,7 @@ def piece(x, steps, shared):
 
 @tile.jit
 def leave(sums, partial, flags, w, place):
-    """Leave the sums of consumer `w` to the tile's CTA."""
+    """Write the sums of consumer `w` to global memory for the tile's own CTA, and set its flag."""
     tile.assume((place >= 0) & (place < partial.shape[0]) & (place < flags.shape[0]))
     tile.store(partial[place, w, 0:64 * sums.shape[1]], by_thread(sums))
     tile.sync()
@@ -77,9 +77,9 @@ def leave(sums, partial, flags, w, place):
 
 @tile.jit
 def together(sums, partial, flags, w, is_shared, shared):
-    """The sums of consumer `w`, and, if the tile `is_shared`, those of the CTAs that have slots of it, once they are there."""
+    """The sums of consumer `w`; if the tile `is_shared`, with those of the helpers that have slots of it added, once they are there."""
     whole, left, idle, rest, helpers, parts, each, few = shared
-    t, count = 0, 0  # the tile's place among those that are `left`
+    t, count = 0, 0  # t: the tile's number among those that are `left`
     if is_shared:
         t = tile.program_id(0) - idle
         count = parts if t + few >= left else 1
@@ -89,7 +89,7 @@ def together(sums, partial, flags, w, is_shared, shared):
                     pass
                 tile.store(flags[t + i * few, w], 0)
         tile.sync()
-    for i in range(count):  # in one set of registers, whether there are any or not
+    for i in range(count):  # not within the branch above, so that the sums stay in the same registers on either path
         place = t + i * few
         tile.assume((place >= 0) & (place < partial.shape[0]))
         sums = sums + by_row(tile.load(partial[place, w, 0:64 * sums.shape[1]]))
@@ -99,11 +99,11 @@ def together(sums, partial, flags, w, is_shared, shared):
 @tile.jit
 def stream_kept(ring, w, stage, C, tiles, steps, how, partial, flags, shared, BM: tile.constexpr, BN: tile.constexpr, ORDER: tile.constexpr,
                 BEHIND: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr, SUMS: tile.constexpr):
-    """A consumer of `stream` whose results stay in registers until the first products of its next piece run, as in `persistent_kept`."""
+    """A consumer of `stream` that keeps a tile's results in registers until the first products of its next piece run, as in `persistent_kept`."""
     rows, down, across = tiles
     SA, SB, extra, FINISH, MIXED = how[:5]
     acc, before, count = tile.zeros((64, BN), SUMS), none_kept(C.dtype, BN, stage.shape[2]), shared[0] + pieces(shared)
-    for x in range(count + 1):  # the last one, of no slots, sends the tile before
+    for x in range(count + 1):  # a last turn without slots sends the last tile
         t, begin, end, place = 0, 0, 0, 0
         if x < count:
             t, begin, end, place = piece(x, steps, shared)
@@ -111,7 +111,7 @@ def stream_kept(ring, w, stage, C, tiles, steps, how, partial, flags, shared, BM
         if begin > 0:
             leave(acc, partial, flags, w, place)
             parts, sent, at, turn = kept(tile.cast(acc, C.dtype), at, turn, stage.shape[2])
-            before = parts, len(parts), at, turn  # none is to be sent: those before would else stay in registers during the products
+            before = parts, len(parts), at, turn  # nothing to send; keeping the old `before` would hold its registers during the products
         else:
             acc = together(acc, partial, flags, w, (end > 0) & (end < steps), shared)
             values = finished(acc, *corner(*at, w, down, BM, BN, len(C.shape) == 3), SA, SB, extra, FINISH, MIXED)
@@ -121,7 +121,7 @@ def stream_kept(ring, w, stage, C, tiles, steps, how, partial, flags, shared, BM
 @tile.jit
 def stream_late(ring, w, stage, ready, C, tiles, steps, how, partial, flags, shared, BM: tile.constexpr, BN: tile.constexpr, ORDER: tile.constexpr,
                 A_KM: tile.constexpr, B_KN: tile.constexpr, LATE: tile.constexpr, WAITING: tile.constexpr):
-    """A consumer of `stream` that finishes the LATE last columns of a tile under the first products of its next piece, as in `persistent_late`."""
+    """A consumer of `stream` that finishes the last LATE columns of a tile under the first products of its next piece, as in `persistent_late`."""
     rows, down, across = tiles
     before, phase = none_left_over(LATE, WAITING), 0
     for x in range(shared[0] + pieces(shared)):
@@ -133,7 +133,7 @@ def stream_late(ring, w, stage, ready, C, tiles, steps, how, partial, flags, sha
         if begin > 0:
             acc = multiplied(acc, ring, w, 1, False, A_KM, B_KN)
             leave(acc, partial, flags, w, place)
-            before = left_over(acc, LATE, WAITING), False, at  # the columns before would else stay in registers during the products
+            before = left_over(acc, LATE, WAITING), False, at  # keeping the old `before` would hold its registers during the products
         else:
             acc = together(acc, partial, flags, w, end < steps, shared)
             before, phase = finish_but_last(acc, ring, w, stage, ready, phase, at, down, C, how, BM, BN, LATE, WAITING, A_KM, B_KN)
@@ -142,8 +142,8 @@ def stream_late(ring, w, stage, ready, C, tiles, steps, how, partial, flags, sha
 
 @tile.jit
 def keep_pace(flags, rounds, patience):
-    """Wait until all CTAs have brought the operands of so many rounds, so long as `patience` lasts; the patience for the next time, none
-    if it did not last: then other kernels keep some CTAs from running at all."""
+    """Wait until all CTAs have loaded the operands of `rounds` rounds, for at most `patience` polls. Returns the patience for the next time: 0 if
+    it did not suffice, since then other kernels keep some CTAs from running at all."""
     asked, last = 0, flags.shape[0] - 1
     while (asked < patience) & (tile.load(flags[last, 0], sem="acquire") < rounds * tile.num_programs(0)):
         asked = asked + 1
@@ -152,7 +152,7 @@ def keep_pace(flags, rounds, patience):
 
 @tile.jit
 def leave_pace(flags):
-    """The last CTA sets to 0 what they have counted."""
+    """Count this CTA as done; the last one resets the counters to 0."""
     last = flags.shape[0] - 1
     if tile.atomic_add(flags[last, 1], 1, sem="acq_rel") == tile.num_programs(0) - 1:
         tile.store(flags[last, 0], 0)
@@ -162,7 +162,8 @@ def leave_pace(flags):
 @tile.jit
 def load(ring, A, B, flags, extents, shared, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr, ORDER: tile.constexpr,
          A_KM: tile.constexpr, B_KN: tile.constexpr, SEVERAL: tile.constexpr):
-    """The producer: the slots of all of this CTA's pieces, at the others' pace. `extents` are in tiles and slots."""
+    """The producer: the slots of all of this CTA's pieces, in lockstep with the other CTAs. `extents` are rows of tiles of all matrices and of
+    one, columns of tiles, and slots of k."""
     rows, down, across, steps = extents
     whole, patience = shared[0], PATIENCE
     for x in range(whole + pieces(shared)):
@@ -185,11 +186,13 @@ def stream(A, B, C, SA, SB, E0, E1, E2, E3, whole, left, idle, rest, helpers, pa
            REGS: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr,
            SUMS: tile.constexpr, WIDTH: tile.constexpr, BUFFERS: tile.constexpr, ACROSS: tile.constexpr, FINISH: tile.constexpr,
            EXTRAS: tile.constexpr, AHEAD: tile.constexpr, LATE: tile.constexpr = 0, KEPT: tile.constexpr = False, WAITING: tile.constexpr = None):
-    """``C = A @ B``. Of the tiles that are no whole round, `helpers` CTAs take the last `rest` slots, some in `parts`. `partial` has room
-    for the sums of a tile of each CTA; `flags`, one for each consumer of each CTA and two more, are 0 before the launch and after it.
-    Results go by TMA from BUFFERS buffers of WIDTH columns, which lie by columns if the results do (`ACROSS`), or (0) by
-    stores; TMA brings those of the epilogue's tiles for which `AHEAD` says so, and there are buffers for all columns then. LATE of them are
-    finished under the first slots of what the CTA does next, as in `persistent`; so are with `KEPT` all results stored."""
+    """``C = A @ B``, where the CTAs share the tiles after the last whole round: `helpers` CTAs take the last `rest` slots of each, of some in
+    `parts` (see `shares`).
+
+    `partial` has room for the sums of a tile of each CTA. `flags`, one for each consumer of each CTA and a last row for the pace, are 0 before
+    and after the launch. Results are stored by TMA through BUFFERS staging buffers of WIDTH columns, column-major ones if the result is
+    (`ACROSS`), or by threads (WIDTH 0). `AHEAD` says which of the epilogue's tiles TMA loads, which needs buffers for all columns of a tile. LATE
+    columns are finished, or with `KEPT` all results are stored, under the first slots of the CTA's next piece, as in `persistent`."""
     down, across, steps = tile.cdiv(C.shape[-2], BM), tile.cdiv(C.shape[-1], BN), max(tile.cdiv(A.shape[-2 if A_KM else -1], BK), 1)
     rows = down * C.shape[0] if len(C.shape) == 3 else down
     ring = slots(STAGES, A, B, BM, BN, BK, A_KM, B_KN)
@@ -249,26 +252,25 @@ def stream(A, B, C, SA, SB, E0, E1, E2, E3, whole, left, idle, rest, helpers, pa
                 tile.bulk_wait(0)
 
 
-# -- memory ------------------------------------------------------------------------------------------------------------------
+# -- partial sums and flags --------------------------------------------------------------------------------------------------
 
-CTAS, CONSUMERS = 1024, 3  # at most
-FLAGS: dict = {}           # by the kind of array, the device, the stream and whether it is captured: the capture, its flags
+CTAS, CONSUMERS = 1024, 3  # the most for which there are flags
+FLAGS: dict = {}           # (type of array, device, stream, whether it is being captured) -> (the capture, its flags)
 
 
 def shares(tiles: int, ctas: int, rest: int, helpers: int, parts: int) -> tuple[int, ...]:
-    """What `stream` is told of how so many CTAs share `tiles`: whole rounds, tiles left, CTAs without one of these, slots and CTAs as
-    `shared_rest` has them, the tiles that each helper takes the rest of, and those too few for all."""
+    """How `ctas` CTAs share `tiles`, as `stream` takes it: whole rounds, tiles left, CTAs without one of these; `rest`, `helpers` and `parts` as
+    in `shared_rest`; the tiles of which each helper takes the rest, and the number of those left, fewer than the helpers."""
     left = tiles % ctas
     each, few = divmod(left, helpers) if helpers else (0, 0)
     return tiles // ctas, left, ctas - left, rest, helpers, parts, each, few
 
 
 def workspace(like, shape: tuple[int, ...], dtype: str):
-    """Room for partial sums, and flags that are 0, for a launch on the stream of `like`.
+    """Room for partial sums, and flags that are 0, for a launch on the current stream of `like`.
 
-    A launch leaves the flags at 0, so launches on one stream, which come one after the other, have the same ones. Those that a capture of
-    a CUDA graph takes from a stream have their own, zeroed in the graph before the first of them, since a graph may run on any stream.
-    """
+    A launch leaves the flags at 0, so launches on one stream, which run one after the other, share them. Launches that a CUDA graph captures have
+    their own, which the graph zeroes before the first of them, since a graph may run on any stream."""
     view, partial = describe(like), new(like, shape, dtype)
     if view.device == "host":
         return partial, np.zeros((CTAS, CONSUMERS), np.int64)

@@ -1,4 +1,4 @@
-"""``tune``: the configuration by which `matmul` multiplies arrays fastest, found by timing what its model ranks first."""
+"""``tune``: finds the fastest configuration of a `matmul` by timing those that the performance model ranks first."""
 
 from __future__ import annotations
 
@@ -28,14 +28,13 @@ from .views import folded, new
 
 def tune(a, b, out=None, epilogue=None, arguments=(), *, tiles=(), scale_a=None, scale_b=None, fast_accum: bool = False,
          precision: str | None = None, most: int = 8) -> Config | BlackwellConfig | None:
-    """The configuration by which ``matmul`` of these arrays takes the least time: what its `config` is to be for arrays like these.
+    """The configuration with which ``matmul`` of these arrays takes the least time, to be given as its `config`.
 
-    `matmul` chooses by a model of the time. Here the `most` configurations that the model expects to be the fastest are compiled side by
-    side and timed in bursts that take turns, on the arrays (each the median of five bursts of a millisecond or more), and the fastest is
-    kept, on disk too: a later process on a GPU of this name finds it there. An `out` has its contents again at the end. Those that do not
-    compile are passed over. Of NumPy arrays it is the model's choice, since the simulator has no clock; None where the product has no
-    elements. The other parameters and the errors are those of `matmul`.
-    """
+    By itself `matmul` uses the first choice of a performance model. This function compiles the model's first `most` configurations in
+    parallel, times them on the arrays in interleaved bursts (the median of five bursts of at least a millisecond each), and returns the
+    fastest. The result is kept on disk, so a later process on a GPU of the same name finds it there. A given `out` gets its contents back
+    at the end. Configurations that do not compile are skipped. For NumPy arrays the model's first choice is returned, since the simulator
+    has no clock; for a product without elements, None. The other parameters and the errors are those of `matmul`."""
     if isinstance(most, bool) or not isinstance(most, int) or most < 1:
         raise LaunchError(f"most is how many configurations are timed, a number of at least 1, not {most!r}")
     check_listed(arguments=arguments, tiles=tiles)
@@ -78,7 +77,7 @@ def tune(a, b, out=None, epilogue=None, arguments=(), *, tiles=(), scale_a=None,
 
 
 def _compiled(launches: dict, given: tuple, target: str) -> list[int]:
-    """Which of the launches compile, side by side. The first error where none does."""
+    """The launches that compile; they are compiled in parallel. If none does, the first error is raised."""
     from concurrent.futures import ThreadPoolExecutor
 
     def attempt(item) -> TileError | None:
@@ -97,7 +96,7 @@ def _compiled(launches: dict, given: tuple, target: str) -> list[int]:
 
 
 def _fastest(launches: dict, a, made) -> int:
-    """The number of the launch that takes the least time, on the stream of the arrays; what `made` holds is there again afterwards."""
+    """The number of the launch that takes the least time, on the stream of the arrays. The contents of `made` are restored afterwards."""
     device, (low, high) = made.device, span(made)
     with Kept([(made.pointer + low, high - low)], device):
         times, failed = timed(launches, streams.current_stream(a), device)
@@ -107,7 +106,7 @@ def _fastest(launches: dict, a, made) -> int:
 
 
 def _place(views: tuple, scaled: tuple, options: tuple, epilogue, configs: list) -> str | None:
-    """The cache's key of a choice; None where an epilogue is not known by its text alone."""
+    """The cache key of a choice; None if an epilogue depends on more than its text."""
     try:
         function = "" if epilogue is None else identity(epilogue.source)
     except Unrecorded:

@@ -1,4 +1,5 @@
-"""Views of any library's arrays, made by that library: transposed, with leading dimensions folded, and new ones like them."""
+"""Views of arrays of any library, made by that library: transposed, or with leading dimensions folded into one; and new arrays of the same
+kind."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from ..runtime.packed import Packed
 
 
 def turned(x):
-    """The view with its last two axes exchanged."""
+    """A view with the last two axes exchanged."""
     if len(x.shape) == 2:
         return x.T
     if isinstance(x, DeviceArray):
@@ -24,7 +25,8 @@ def turned(x):
 
 
 def folded(x, name: str, writable: bool = False):
-    """The array with all dimensions before the last two as one: a view of it, if it is to be written."""
+    """The array with all dimensions before the last two folded into one. If it is `writable` this has to be a view: LaunchError, with its
+    `name`, if it would be a copy."""
     if len(x.shape) <= 3:
         return x
     made = x.reshape((math.prod(x.shape[:-2]), *x.shape[-2:]))
@@ -34,12 +36,12 @@ def folded(x, name: str, writable: bool = False):
 
 
 def folded_row(x):
-    """Rows of an array with all dimensions before the last as one."""
+    """The array with all dimensions before the last folded into one."""
     return x if len(x.shape) == 1 else x.reshape((math.prod(x.shape[:-1]), x.shape[-1]))
 
 
 def new(like, shape, dtype: str):
-    """A new array of the same kind, on the same device."""
+    """A new array of the same library as `like`, on the same device."""
     if isinstance(like, Packed):
         return new(like.data, shape, dtype)
     if isinstance(like, DeviceArray):

@@ -1,1 +1,1 @@
-"""Devices, arguments, the on-disk cache and the launcher."""
+"""Devices, arrays and arguments, tensor maps, the launcher, and the on-disk cache."""

@@ -1,4 +1,5 @@
-"""A call's arguments: which are constants, what is known of the arrays, and the facts that hold for them."""
+"""Binds a call's arguments to the kernel's parameters: which are constants, what the compiler may know of the arrays, and
+which facts hold for them."""
 
 from __future__ import annotations
 
@@ -22,12 +23,11 @@ from .facts import evaluate_fact, kind_of
 
 @dataclass(frozen=True)
 class ArraySpec:
-    """An array's shape, dtype and strides (elements; row-major by default): what compiling needs of it.
+    """The shape, dtype and strides of an array (in elements; row-major by default): all that compiling needs of it.
 
-    `pointer` is where its first element is (for compiling alone, an address aligned to 256 bytes, where no other argument's elements are).
-    `view` is the array.
-    Once a call has it (`counted`), shape and strides count bytes where elements share them.
-    """
+    `pointer` is the address of the first element. A spec without data gets an address that is a multiple of 256 bytes,
+    and is far from all other arguments. `view` is the array. For packed dtypes, shape and strides count bytes once a call
+    has the spec (`counted`)."""
 
     shape: tuple[int, ...]
     dtype: Any
@@ -45,7 +45,8 @@ class ArraySpec:
         return made
 
     def in_memory(self) -> "ArraySpec":
-        """The spec with a shape and strides as memory counts them. LaunchError where elements fill no whole bytes."""
+        """The spec with shape and strides in bytes, if its dtype is packed. LaunchError if a row does not fill whole
+        bytes."""
         if self.counted or not self.dtype.packed:
             return self
         elements, _ = self.dtype.packing
@@ -70,7 +71,8 @@ class ArraySpec:
 
 @dataclass
 class Bound:
-    """Arguments by parameter name, in order; `constants` are the names of the constexpr ones."""
+    """A call's arguments by parameter name, in order; `constants` are the names of the constexpr ones, `key` is what
+    versions are looked up by."""
 
     values: dict[str, Any]
     constants: frozenset[str]
@@ -78,12 +80,12 @@ class Bound:
 
     @cached_property
     def runtime(self) -> list:
-        """The arguments that are no constants, in order: what a fact's argument number counts."""
+        """The arguments that are not constants, in order. A fact's argument number is an index into this list."""
         return [v for n, v in self.values.items() if n not in self.constants]
 
     @cached_property
     def kinds(self) -> list[list]:
-        """The kinds of `runtime`, as `facts` has them."""
+        """The kind of each argument in `runtime`, as `facts.kind_of` gives it."""
         return [kind_of(value) for value in self.runtime]
 
     @property
@@ -103,30 +105,31 @@ class Bound:
         return result
 
     def check_writable(self, written) -> None:
-        """LaunchError if the kernel writes an array that is read-only."""
+        """LaunchError if the kernel writes (`written`: argument numbers) an array that is read-only."""
         for n in sorted(written):
             value = self.runtime[n]
             if value.view is not None and value.view.readonly:
                 raise LaunchError(f"the kernel writes {self.names[n]}, and that array is read-only")
 
     def without_data(self) -> "Bound":
-        """The same call without its arrays, for what outlives it."""
+        """The same call without references to its arrays, for objects that outlive it."""
         values = {n: replace(v, view=None) if isinstance(v, ArraySpec) else v for n, v in self.values.items()}
         return replace(self, values=values)
 
     def meta(self) -> dict[str, Any]:
-        """The arguments as a grid function sees them."""
+        """The arguments by name, as a grid function gets them."""
         return {n: (v.view.owner if isinstance(v, ArraySpec) and v.view is not None else v) for n, v in self.values.items()}
 
 
 CONSTANTS = (bool, int, float, str, DType, Auto, type(None))
 
 
-FAR = 44  # bits of the distance between arguments without data
+FAR = 44  # arguments without data are 2^44 bytes apart
 
 
 def bind_arguments(name: str, parameters, args: tuple, kwargs: dict) -> Bound:
-    """Match a call's arguments with the parameters. LaunchError says which is missing, surplus, or of no use."""
+    """Match a call's arguments with the parameters. LaunchError names an argument that is missing, surplus, or of a type
+    that kernels do not take."""
     if len(args) > len(parameters):
         raise LaunchError(f"{name} takes {len(parameters)} arguments, and {len(args)} are given")
     values, constants, key = {}, set(), []
@@ -154,7 +157,8 @@ def bind_arguments(name: str, parameters, args: tuple, kwargs: dict) -> Bound:
 
 
 def plain_constant(value):
-    """A constant with Python's numbers in NumPy's place, and this package's dtypes in that of NumPy's, torch's and Python's."""
+    """A constant with NumPy's numbers replaced by Python's, and the dtypes of NumPy, torch and Python by this package's;
+    tuples item by item."""
     if type(value) is tuple:
         return tuple(map(plain_constant, value))
     if _names_dtype(value):
@@ -172,7 +176,8 @@ def _names_dtype(value) -> bool:
 
 
 def parts_of(value) -> tuple | None:
-    """What a constant groups: the items of a tuple, named or not, or the fields of a frozen dataclass; None for any other."""
+    """The parts of a constant that groups others: the items of a tuple, named or not, or the fields of a frozen
+    dataclass; None for any other."""
     if isinstance(value, tuple):
         return value
     options = getattr(type(value), "__dataclass_params__", None)
@@ -187,7 +192,7 @@ def _constant_key(kernel: str, name: str, value):
     parts = parts_of(value)
     if parts is not None:
         return type(value), tuple(_constant_key(kernel, name, v) for v in parts)
-    if _names_dtype(value):  # in a dataclass
+    if _names_dtype(value):  # within a dataclass, where `plain_constant` has not replaced it
         return "DType", dtype_of(value)
     if isinstance(value, float):
         return "float", repr(value)  # -0.0 is not 0.0, and NaN is itself
@@ -203,7 +208,7 @@ def _runtime_value(kernel: str, name: str, value):
     if isinstance(value, ArraySpec):
         return value.in_memory()
     if isinstance(value, (bool, int, float)):
-        value = value if isinstance(value, bool) else int(value) if isinstance(value, int) else float(value)  # of a subclass: Python's own
+        value = value if isinstance(value, bool) else int(value) if isinstance(value, int) else float(value)  # subclasses become plain numbers
         if isinstance(value, int) and not -2**63 <= value < 2**63:
             raise LaunchError(f"{kernel}: {name} = {value} does not fit in 64 bits (int64 holds {-2**63} to {2**63 - 1})")
         if isinstance(value, float) and not fits_float32(value):
@@ -226,7 +231,7 @@ def _runtime_value(kernel: str, name: str, value):
 
 
 def _numpy_number(value) -> bool | int | float | None:
-    """The Python number that a NumPy scalar is; None for anything else."""
+    """A NumPy scalar as a Python number; None for anything else."""
     numpy = sys.modules.get("numpy")
     if numpy is None or not isinstance(value, numpy.generic) or value.dtype.name not in DTYPES:
         return None
@@ -240,7 +245,7 @@ def _signature(value):
 
 
 def is_host(bound: Bound) -> bool:
-    """Whether the call's arrays are on the host. LaunchError if they are mixed."""
+    """Whether the call's arrays are on the host; also if it has none. LaunchError if they are in different places."""
     homes = {name: v.view.device for name, v in bound.values.items() if isinstance(v, ArraySpec) and v.view is not None}
     devices = set(homes.values())
     if len(devices) > 1:
@@ -250,12 +255,13 @@ def is_host(bound: Bound) -> bool:
 
 
 def buffer_type(spec: ArraySpec, arg: int, name: str, facts: Facts) -> Buffer:
-    """The type of a global buffer: sizes and strides are known at launch; a stride of 1 is a fact of its own."""
+    """The type of a global array argument. Sizes and strides are symbols that the launch fills in, except for one stride
+    of 1, which is a fact (and so a guard)."""
     bits = 32 if facts.ask("fits32", arg) else 64
     rank = len(spec.shape)
     shape = tuple(Sym("size", arg, d, bits, f"{name}.shape[{d}]") for d in range(rank))
     strides: list = [Sym("stride", arg, d, bits, f"{name}.strides[{d}]") for d in range(rank)]
-    for d in reversed(range(rank)):  # the last dimension of stride 1 is the contiguous one
+    for d in reversed(range(rank)):  # if several strides are 1, the last such dimension counts as contiguous
         if facts.ask("stride_is", arg, d, 1):
             strides[d] = 1
             break
@@ -263,7 +269,7 @@ def buffer_type(spec: ArraySpec, arg: int, name: str, facts: Facts) -> Buffer:
 
 
 def scalar_dtype(value, n: int, facts: Facts) -> DType:
-    """The dtype of a Python scalar argument: int32, or int64 where it does not fit; float32; bool."""
+    """The dtype of a Python scalar argument: bool, float32, or int32 (int64 if it does not fit)."""
     if isinstance(value, bool):
         return bool_
     if isinstance(value, float):

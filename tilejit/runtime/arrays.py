@@ -1,7 +1,7 @@
-"""What any library's array is to a kernel: a pointer, a shape, strides, an element type and a home.
+"""Describes an array of any library as kernels see it: pointer, shape, strides, element type and device.
 
-NumPy, torch, CuPy, numba, JAX and anything with ``__cuda_array_interface__`` or ``__dlpack__``; none of them is imported.
-"""
+Takes NumPy, torch, CuPy, numba, JAX and anything with ``__cuda_array_interface__`` or ``__dlpack__``; imports none of
+them."""
 
 from __future__ import annotations
 
@@ -22,9 +22,8 @@ LEGACY_STREAM = 1  # CUDA's handle for its legacy default stream; 0 names it as 
 class ArrayView:
     """An array as a kernel sees it. `strides` are in elements; `device` is "host" or a CUDA ordinal.
 
-    `owner` is the array described; it and `keep` keep the memory alive. `stream` is the CUDA stream on which the data is
-    ready, as the array's protocol says it, or None when it says nothing.
-    """
+    `owner` is the described array; it and `keep` keep the memory alive. `stream` is the CUDA stream on which the data is
+    ready, if the array's protocol names one, else None."""
 
     pointer: int
     shape: tuple[int, ...]
@@ -42,7 +41,7 @@ class ArrayView:
 
     @property
     def size(self) -> int:
-        """Number of elements."""
+        """The number of elements."""
         count = 1
         for extent in self.shape:
             count *= extent
@@ -50,7 +49,7 @@ class ArrayView:
 
     @property
     def contiguous(self) -> bool:
-        """Whether the elements lie row-major without gaps."""
+        """Whether the elements are row-major without gaps."""
         return self.size == 0 or all(
             extent == 1 or stride == step
             for extent, stride, step in zip(self.shape, self.strides, row_major(self.shape)))
@@ -84,7 +83,7 @@ class ArrayView:
 
 
 def checked_shape(shape) -> tuple[int, ...]:
-    """A shape, or the one extent of it, as integers. LaunchError for any other."""
+    """A shape, given as a sequence or as a single extent, as a tuple of ints. LaunchError for anything else."""
     try:
         extents = tuple(map(index, shape if isinstance(shape, (tuple, list)) else (shape,)))
     except TypeError:
@@ -104,7 +103,7 @@ def row_major(shape) -> tuple[int, ...]:
 
 
 def describe(obj) -> ArrayView:
-    """The view of any array. LaunchError says what is wrong with an object that is none, or that kernels cannot take."""
+    """The view of any array. LaunchError for an object that is no array, or one that kernels cannot take."""
     describer = DESCRIBERS.get(type(obj))
     if describer is not None:
         return describer(obj)
@@ -115,20 +114,20 @@ def describe(obj) -> ArrayView:
     return view
 
 
-# type -> how it is described, for types that were. Types of arrays are few and live long.
+# type -> the function that describes its arrays, filled by `describe`. Array types are few and live long, so nothing is evicted.
 DESCRIBERS: dict[type, object] = {}
 
 
 def seen(arrays) -> tuple[tuple, list[int]]:
-    """(what a launch for arrays like these depends on, their addresses). Of two arrays the first is equal if they are of one kind, shape,
-    strides, dtype, device, alignment to 16 bytes and leave to be written; its fourth element is the device, "host" or -1 on the host. Torch's
-    tensors are asked without views of them, which would take four times as long."""
+    """(a key of all that a launch for such arrays depends on, their addresses). The key has a tuple for each array, with
+    its shape, strides, dtype, device, address modulo 16, and whether it may be written. The fourth element is the device,
+    "host" or -1 on the host. For torch's tensors this does not make views of them, which would take four times as long."""
     torch = sys.modules.get("torch")
     if torch is not None and set(map(type, arrays)) <= {torch.Tensor, torch.nn.Parameter}:
         try:
             pointers = [x.data_ptr() for x in arrays]
             return tuple([(x.shape, x.stride(), x.dtype, x.get_device(), x.is_neg(), p & 15) for x, p in zip(arrays, pointers)]), pointers
-        except RuntimeError:  # a tensor without strides or an address: `describe` says what it is
+        except RuntimeError:  # a tensor without strides or an address: `describe` raises the error
             pass
     views = list(map(describe, arrays))
     return tuple([(v.shape, v.strides, v.dtype, v.device, v.pointer & 15, v.readonly) for v in views]), [v.pointer for v in views]
@@ -151,11 +150,11 @@ def _describer(obj):
 
 # -- NumPy -----------------------------------------------------------------------------------------------------------
 
-_numpy_names: dict = {}  # NumPy dtype -> element type's name
+_numpy_names: dict = {}  # NumPy dtype -> name of the element type
 
 
 def numpy_name(dtype) -> str:
-    """The element type's name of a NumPy dtype. LaunchError for what kernels do not take."""
+    """The name of the element type of a NumPy dtype. LaunchError for dtypes that kernels do not take."""
     name = _numpy_names.get(dtype)
     if name is None:
         name = dtype.name
@@ -184,7 +183,7 @@ def _element_strides(shape, strides, itemsize: int) -> tuple[int, ...]:
         return row_major(shape)
     for axis, (extent, stride) in enumerate(zip(shape, strides)):
         if stride % itemsize:
-            if extent <= 1:  # never stepped along
+            if extent <= 1:  # this stride is never used
                 return _element_strides(shape, [0 if n <= 1 else s for n, s in zip(shape, strides)], itemsize)
             raise LaunchError(f"the stride of axis {axis} is {stride} bytes, not a multiple of the {itemsize} bytes of an "
                               "element (a field of a structured array?); pass a copy of the array")
@@ -193,17 +192,17 @@ def _element_strides(shape, strides, itemsize: int) -> tuple[int, ...]:
 
 # -- torch -----------------------------------------------------------------------------------------------------------
 
-# A lazily negated view is the imaginary part of a conjugated tensor, whose real parts stand at the even elements: it begins at an odd
-# one, which is where launches look, since asking every tensor takes 30 ns.
+# dtypes of which a tensor may be a lazily negated view: the imaginary part of a conjugated complex tensor, which begins at an odd element.
+# Launches call is_neg() only for tensors that begin at one, since calling it for every tensor takes 30 ns.
 MAY_BE_NEGATED = ("float16", "float32", "float64")
 
-_torch_names: dict = {}  # torch dtype -> element type's name
+_torch_names: dict = {}  # torch dtype -> name of the element type
 
 
 def _torch_name(dtype) -> str:
     name = _torch_names.get(dtype)
     if name is None:
-        name = str(dtype).removeprefix("torch.").removesuffix("_x2")  # a byte of two float4, which shapes count
+        name = str(dtype).removeprefix("torch.").removesuffix("_x2")  # float4_e2m1fn_x2: shapes count bytes, of two elements each
         if name not in ELEMENT_TYPES:
             raise LaunchError(unfit(str(dtype)))
         _torch_names[dtype] = name
@@ -232,7 +231,7 @@ def _describe_torch(tensor) -> ArrayView:
 def _describe_by_protocol(obj) -> ArrayView:
     try:
         interface = getattr(obj, "__cuda_array_interface__", None)
-    except Exception as error:  # some libraries raise for dtypes the interface cannot name; DLPack may
+    except Exception as error:  # some libraries raise for dtypes that this interface cannot name, but DLPack can
         if not hasattr(obj, "__dlpack__"):
             raise LaunchError(f"{type(obj).__name__}.__cuda_array_interface__ failed: {error}") from None
         interface = None
@@ -246,7 +245,8 @@ def _describe_by_protocol(obj) -> ArrayView:
         import numpy
 
         array = numpy.asarray(obj)
-        view = _describe_numpy(array)  # of a copy, if it has other memory each time: what is written there nobody would see
+        view = _describe_numpy(array)
+        # An object that converts to new memory each time gives copies: nobody would see what a kernel writes there.
         view.readonly |= view.size > 0 and view.pointer != numpy.asarray(obj).__array_interface__["data"][0]
         return view
     raise LaunchError(f"{type(obj).__name__} is not an array: it has neither __cuda_array_interface__ nor __dlpack__, "
@@ -254,7 +254,7 @@ def _describe_by_protocol(obj) -> ArrayView:
 
 
 def _from_cuda_interface(obj, interface: dict) -> ArrayView | None:
-    """None where the interface cannot name the element type and DLPack can."""
+    """The view by ``__cuda_array_interface__``; None if that cannot name the element type and the object has DLPack too."""
     if interface.get("mask") is not None:
         raise LaunchError(f"the {type(obj).__name__} is masked; kernels take plain arrays")
     name = _interface_dtype(obj, interface["typestr"])
@@ -275,19 +275,21 @@ def _from_cuda_interface(obj, interface: dict) -> ArrayView | None:
 
 
 def _aligned(pointer: int, nbytes: int) -> int:
-    """A device's address of elements of `nbytes`, which loads and stores take at its multiples only."""
+    """The device address `pointer`. LaunchError if it is not a multiple of the `nbytes` bytes of an element, as loads and
+    stores need."""
     if pointer % nbytes:
         raise LaunchError(f"the array's address {pointer:#x} is no multiple of the {nbytes} bytes of an element; pass a copy of the array")
     return pointer
 
 
 def _immutable(obj) -> bool:
-    """JAX's arrays never change, whatever the protocols say of them."""
+    """Whether it is one of JAX's arrays, which never change, whatever the protocols say about being writable."""
     return type(obj).__module__.partition(".")[0] in ("jax", "jaxlib")
 
 
 def _interface_dtype(obj, typestr: str) -> str | None:
-    """NumPy's name of a typestr; types NumPy does not know are spelled V1 and V2, then the object's dtype tells."""
+    """The element type of a typestr. Types that NumPy does not have are spelled V1 and V2; the object's own dtype then
+    names them. None if it is unknown."""
     if typestr[:1] == ">":
         raise LaunchError(f"typestr {typestr!r} of {type(obj).__name__} has the other byte order")
     kind, size = typestr[1:2], typestr[2:]
@@ -300,7 +302,7 @@ def _interface_dtype(obj, typestr: str) -> str | None:
 
 
 def _pointer_device(obj, pointer: int) -> int:
-    """The ordinal of the device an interface's array is on, which the interface does not say."""
+    """The ordinal of the device of an array, which ``__cuda_array_interface__`` does not contain."""
     device = getattr(obj, "device", None)
     for attribute in ("id", "index", "ordinal"):
         ordinal = getattr(device, attribute, None)
@@ -322,7 +324,7 @@ def _from_dlpack(obj) -> ArrayView:
     try:
         try:
             capsule = obj.__dlpack__(max_version=(1, 0), **options)
-        except TypeError:  # from before DLPack 1.0
+        except TypeError:  # a producer from before DLPack 1.0
             capsule = obj.__dlpack__(**options)
     except LaunchError:
         raise

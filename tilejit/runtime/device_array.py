@@ -14,7 +14,7 @@ from .packed import Packed
 
 
 class Memory:
-    """Device memory that is freed when nothing refers to it any more."""
+    """Device memory, freed when nothing refers to it any more."""
 
     __slots__ = ("address", "nbytes", "device", "__weakref__")
 
@@ -127,7 +127,7 @@ class DeviceArray:
         return numpy.ndarray(self.shape, self.dtype, flat, -low * nbytes, steps).copy()
 
     def __reduce__(self):
-        """Copied and pickled by its elements, by way of the host."""
+        """Copying and pickling go by way of the host, as a NumPy array."""
         return to_device, (self.numpy(), self.device)
 
     def __array__(self, *args, **kwargs):
@@ -157,7 +157,7 @@ class DeviceArray:
 
 
 def empty(shape, dtype="float32", device: int = 0) -> DeviceArray | Packed:
-    """A new row-major array on the device, with any contents. Elements of less than a byte are packed."""
+    """A new row-major array on the device, with undefined contents. Elements of less than a byte are packed."""
     shape = checked_shape(shape)
     name = dtype if isinstance(dtype, str) else getattr(dtype, "name", None) or getattr(dtype, "__name__", str(dtype))
     packed = DTYPES.get(name, bool_).packed
@@ -188,5 +188,6 @@ def to_device(array, device: int = 0) -> DeviceArray | Packed:
     result = empty(view.shape, view.dtype, device)
     if host.nbytes:
         driver.copy_to_device(result.pointer, host.ctypes.data, host.nbytes, device)
-        driver.synchronize(device, LEGACY_STREAM)  # pageable memory may still be on its way, and not every stream waits for it
+        # The copy from pageable memory may not have reached the device yet, and non-blocking streams do not wait for it.
+        driver.synchronize(device, LEGACY_STREAM)
     return result

@@ -1,7 +1,7 @@
-"""DLPack capsules, read and made through ctypes; and the table of C functions by which a library exports its arrays.
+"""Reads and makes DLPack capsules through ctypes, and finds the table of C functions by which a library exports its
+arrays.
 
-Both layouts of a capsule are read: the legacy `dltensor` and the versioned `dltensor_versioned` (DLPack 1.0 and later).
-"""
+Both kinds of capsule are read: the legacy `dltensor` and `dltensor_versioned` (DLPack 1.0 and later)."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _LEGACY, _VERSIONED = b"dltensor", b"dltensor_versioned"
 
 
 def read_capsule(capsule) -> tuple[DLTensor, bool]:
-    """The tensor in a capsule and whether it is read-only. The tensor lives as long as the capsule does."""
+    """The tensor in a capsule, and whether it is read-only. The tensor is valid as long as the capsule lives."""
     address = id(capsule)
     if _api.PyCapsule_IsValid(address, _VERSIONED):
         managed = ManagedVersioned.from_address(_api.PyCapsule_GetPointer(address, _VERSIONED))
@@ -61,7 +61,7 @@ def read_capsule(capsule) -> tuple[DLTensor, bool]:
 
 
 def dtype_name(tensor: DLTensor) -> str:
-    """The element type's name. LaunchError for what kernels do not take."""
+    """The name of a tensor's element type. LaunchError for types that kernels do not take."""
     name = BY_DLPACK.get((tensor.code, tensor.bits))
     if name is None or tensor.lanes != (2 if tensor.bits == 4 else 1) or tensor.bits == 6:
         raise LaunchError(f"the DLPack type (code {tensor.code}, {tensor.bits} bits, {tensor.lanes} lanes) is not an "
@@ -80,10 +80,9 @@ def device_of(device_type: int, device_id: int):
 
 
 def exchange_table(owner: type) -> int | None:
-    """The address of the DLPackExchangeAPI (DLPack 1.2 and later) that a type of arrays offers, or None.
+    """The address of the DLPackExchangeAPI (DLPack 1.2 and later) of an array type, or None.
 
-    Its words: version, previous table, allocate, from object (owned), to object, from object (borrowed), current stream.
-    """
+    Its words: version, previous table, allocate, from object (owned), to object, from object (borrowed), current stream."""
     capsule = getattr(owner, "__dlpack_c_exchange_api__", None)
     if capsule is None or not _api.PyCapsule_IsValid(id(capsule), b"dlpack_exchange_api"):
         return None
@@ -103,7 +102,7 @@ def _delete(address):
 
 @ctypes.PYFUNCTYPE(None, c_void_p)
 def _drop(capsule):
-    """A capsule nobody consumed was collected."""
+    """Destructor of a capsule that nobody consumed."""
     for name in (_LEGACY, _VERSIONED):
         if _api.PyCapsule_IsValid(capsule, name):
             _exported.pop(_api.PyCapsule_GetPointer(capsule, name), None)

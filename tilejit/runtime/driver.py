@@ -1,8 +1,7 @@
 """The CUDA driver: devices, contexts, modules, memory, streams.
 
-Handles are ints. Everything works in a device's primary context, which torch, CuPy and the CUDA runtime share, and
-leaves the calling thread's current context as it was.
-"""
+Handles are ints. Everything works in a device's primary context, which torch, CuPy and the CUDA runtime share, and leaves the calling
+thread's current context as it was; only where there was none, device 0's stays current."""
 
 from __future__ import annotations
 
@@ -32,7 +31,7 @@ def available() -> bool:
 
 @lru_cache(maxsize=None)
 def device_count() -> int:
-    """Number of GPUs. LaunchError when there is no driver."""
+    """The number of GPUs. LaunchError if there is no driver."""
     return call("cuDeviceGetCount", doing="counting the devices")
 
 
@@ -90,28 +89,29 @@ def context(device: int = 0) -> int:
 
 @contextmanager
 def in_context(device: int = 0):
-    """Inside, the device's primary context is current in this thread; afterwards what was before."""
+    """A context manager in which the device's primary context is current in this thread. Afterwards the one before is,
+    or, where there was none, still device 0's."""
     wanted = context(device)
     current = call("cuCtxGetCurrent", doing="the current context")
     if current == wanted:
         yield
         return
     if current == 0 and device == 0:
-        call("cuCtxSetCurrent", wanted, doing="making the context current")  # left so: the next call finds it
+        call("cuCtxSetCurrent", wanted, doing="making the context current")  # not undone, so that the next call finds it current
         yield
         return
     call("cuCtxPushCurrent", wanted, doing="making the context current")
     try:
         yield
     finally:
-        with suppress(LaunchError):  # where the context is lost, the body's own error says more
+        with suppress(LaunchError):  # if the context is lost, the error of the body says more
             call("cuCtxPopCurrent", doing="going back to the context before")
 
 
 # -- modules and functions -------------------------------------------------------------------------------------------
 
 def load_module(image: bytes | str, device: int = 0) -> int:
-    """Load a cubin, or PTX text that the driver compiles. LaunchError when the device does not take it."""
+    """Load a cubin, or PTX text that the driver compiles. LaunchError if the device does not take it."""
     data = image.encode() + b"\0" if isinstance(image, str) else image
     what = "compiling the PTX" if isinstance(image, str) else "loading the cubin"
     with in_context(device):
@@ -150,18 +150,19 @@ def allow_large_clusters(function: int, device: int = 0) -> None:
 
 
 def required_cluster(function: int, device: int = 0) -> tuple[int, int, int]:
-    """The cluster that the kernel's code requires, (0, 0, 0) if none; such a kernel is launched without naming one."""
+    """The cluster shape that the kernel's code requires, (0, 0, 0) if none. Such a kernel is launched without a cluster
+    attribute."""
     return tuple(function_attribute(function, f"REQUIRED_CLUSTER_{part}", device) for part in ("WIDTH", "HEIGHT", "DEPTH"))
 
 
 def active_ctas(function: int, threads: int, shared: int, device: int = 0) -> int:
-    """How many CTAs of the kernel one multiprocessor holds."""
+    """The number of CTAs of the kernel that fit on an SM at the same time."""
     with in_context(device):
         return call("cuOccupancyMaxActiveBlocksPerMultiprocessor", function, threads, shared, doing="the kernel's occupancy")
 
 
 def active_clusters(function: int, threads: int, shared: int, cluster, device: int = 0) -> int:
-    """How many clusters of the kernel the device holds at once; 0 where such clusters cannot be placed."""
+    """The number of clusters of the kernel that fit on the device at the same time; 0 if such clusters cannot be placed."""
     attribute = ctypes.create_string_buffer(struct.pack("<I4x3I", CLUSTER_ATTRIBUTE, *cluster), ATTRIBUTE_BYTES)
     config = ctypes.create_string_buffer(CONFIG.pack(*cluster, threads, 1, 1, shared, 0, ctypes.addressof(attribute), 1))
     with in_context(device):
@@ -171,19 +172,19 @@ def active_clusters(function: int, threads: int, shared: int, cluster, device: i
 # -- memory and streams ----------------------------------------------------------------------------------------------
 
 def allocate(nbytes: int, device: int = 0) -> int:
-    """Device memory, aligned to 256 bytes at least; give it back with `free`."""
+    """Device memory, aligned to at least 256 bytes; return it with `free`."""
     with in_context(device):
         return call("cuMemAlloc", nbytes, doing=f"allocating {nbytes} bytes on device {device}")
 
 
 @lru_cache
 def nowhere(device: int) -> int:
-    """256 bytes that nobody reads or writes: what maps of arrays without elements are of."""
+    """The address of 256 bytes that nothing reads or writes, for tensor maps of arrays without elements."""
     return allocate(256, device)
 
 
 def free(address: int, device: int = 0) -> None:
-    """Give back what `allocate` gave. Errors are ignored: this runs when objects are collected."""
+    """Return memory of `allocate`. Errors are ignored, since this runs when objects are collected."""
     try:
         with in_context(device):
             call("cuMemFree", address, doing="freeing memory")
@@ -235,13 +236,13 @@ def create_stream(device: int = 0) -> int:
 
 
 def destroy_stream(stream: int, device: int = 0) -> None:
-    """Destroy what `create_stream` made, once its work is done."""
+    """Destroy a stream of `create_stream` once its work is done."""
     with in_context(device):
         call("cuStreamDestroy", stream, doing="destroying a stream")
 
 
 def capturing(stream: int, device: int = 0) -> int:
-    """Which capture of a CUDA graph what is issued on the stream becomes part of: a number of its own, 0 for none."""
+    """The CUDA graph capture that a stream is part of, as a number unique to the capture; 0 if it is not being captured."""
     status, number = ctypes.c_int(), ctypes.c_uint64()
     with in_context(device):
         call("cuStreamGetCaptureInfo", stream, ctypes.addressof(status), ctypes.addressof(number), None, None, None,
@@ -291,7 +292,7 @@ class Event:
 
 
 def wait_stream(stream: int, other: int, device: int = 0) -> None:
-    """What is issued on `stream` from now on waits for what has been issued on `other`."""
+    """Make later work on `stream` wait for the work issued so far on `other`."""
     event = Event(device, timing=False).record(other)
     with in_context(device):
         call("cuStreamWaitEvent", stream, event._handle, 0, doing="ordering two streams")
@@ -301,7 +302,7 @@ def wait_stream(stream: int, other: int, device: int = 0) -> None:
 
 @dataclass(frozen=True)
 class EntryPoints:
-    """Addresses of the driver's functions that launching calls."""
+    """Addresses of the driver functions that a launch calls."""
 
     launch: int          # cuLaunchKernelEx
     encode_tiled: int    # cuTensorMapEncodeTiled
@@ -313,7 +314,7 @@ class EntryPoints:
 
 @lru_cache(maxsize=None)
 def entry_points() -> EntryPoints:
-    """The driver's own. LaunchError when there is no driver."""
+    """The entry points of the loaded driver. LaunchError if there is none."""
     def address(symbol: str) -> int:
         function = getattr(library(), symbol, None)
         return ctypes.cast(function, ctypes.c_void_p).value if function is not None else 0

@@ -1,4 +1,4 @@
-"""Element types as the outside names them: NumPy, DLPack, `__cuda_array_interface__`, tensor maps, kernel parameters."""
+"""Element types as others name them: NumPy, DLPack, `__cuda_array_interface__`, tensor maps and kernel parameters."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from ..errors import LaunchError
 
 @dataclass(frozen=True, slots=True)
 class ElementType:
-    """`dlpack` is (type code, bits); `tensor_map` the value of CUtensorMapDataType that moves its bits, or None;
-    `pack` the format with which `struct` writes one as a kernel parameter, or "" (written as bits)."""
+    """`dlpack` is (type code, bits); `tensor_map` the CUtensorMapDataType that moves its bits, or None; `pack` the
+    `struct` format of a kernel parameter, or "" (the parameter is then written as raw bytes)."""
 
     name: str
     nbytes: int
@@ -44,7 +44,7 @@ _ROWS = (
     ("float8_e5m2",          1, (12, 8),      0,    ""),
     ("float8_e5m2fnuz",      1, (13, 8),      0,    ""),
     ("float8_e8m0fnu",       1, (14, 8),      0,    ""),
-    # Packed along the last dimension, which counts bytes.
+    # Packed along the last dimension, whose extent counts bytes.
     ("float6_e2m3fn",        1, (15, 6),      0,    ""),
     ("float6_e3m2fn",        1, (16, 6),      0,    ""),
     ("float4_e2m1fn",        1, (17, 4),      0,    ""),
@@ -53,22 +53,23 @@ _ROWS = (
 ELEMENT_TYPES = {row[0]: ElementType(*row) for row in _ROWS}
 BY_DLPACK = {row[2]: row[0] for row in _ROWS}
 
-# What a tensor map may be told besides: the bits move as these, and a load rounds or flushes.
+# Types of tensor maps only, as (CUtensorMapDataType, bytes): loads with these round to TF32 or flush denormals.
 TENSOR_MAP_ONLY = {"float32_ftz": (10, 4), "tfloat32": (11, 4), "tfloat32_ftz": (12, 4),
-                   # 16 packed elements to 16 bytes of shared memory; sizes count elements there. Packed pairs that stay packed move as bytes.
+                   # Loads with these pad 16 packed elements to 16 bytes of shared memory, and sizes count elements. Elements that stay packed
+                   # move as bytes.
                    "float4_e2m1fn_p64": (14, 1), "float6_e2m3fn_p32": (15, 1), "float6_e3m2fn_p32": (15, 1)}
 
 
-FLOAT32_LIMIT = 2.0 ** 128 - 2.0 ** 103  # from here on finite numbers round to infinity
+FLOAT32_LIMIT = 2.0 ** 128 - 2.0 ** 103  # finite numbers from here on round to infinity
 
 
 def fits_float32(x: float) -> bool:
-    """Whether float32 has `x`, rounded: infinities and NaN too, but no larger number becomes infinite."""
+    """Whether `x` can be rounded to float32 without overflow; infinities and NaN can."""
     return abs(x) < FLOAT32_LIMIT or x - x != 0
 
 
 def unfit(name: str) -> str:
-    """That a kernel takes no elements of this type, and what it takes."""
+    """The text of an error: a kernel takes no elements of this type, and which types it takes."""
     advice = "; pass real and imaginary parts, as x.view(numpy.float32) or torch.view_as_real(x)" if "complex" in name else ""
     return f"{name} is not an element type that a kernel can take; there are {', '.join(n for n, d in DTYPES.items() if not d.padded)}{advice}"
 

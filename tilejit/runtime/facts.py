@@ -1,10 +1,10 @@
-"""Facts about a call's arguments, and the integers computed from them, as expressions that several readers share.
+"""Facts about a call's arguments, and integer expressions over the arguments, as plain data that several readers share.
 
-A fact is what compiling asks about arguments and a launch guards: ``["size_multiple", 0, 1, 64]``. An expression is an
-int, ``["ptr", i]``, ``["size", i, d]``, ``["stride", i, d]`` (elements), ``["scalar", i]`` or an operation on
-expressions: add, sub, mul, floordiv, mod, min, max, abs, eq, le, and, or. Here they are evaluated and printed as Python;
-`native` prints them as LLVM IR. `i` counts the call's runtime arguments.
-"""
+A fact is a question that compilation asks about arguments, and that a launch then checks as a guard:
+``["size_multiple", 0, 1, 64]``. An expression is an int, ``["ptr", i]``, ``["size", i, d]``, ``["stride", i, d]``
+(elements), ``["scalar", i]``, or an operation on expressions: add, sub, mul, floordiv, mod, min, max, abs, eq, le, and,
+or. `i` counts the call's runtime arguments. This module evaluates expressions and prints them as Python; `native_ir`
+prints them as LLVM IR."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..errors import LaunchError
 from .element_types import element_type
 
 INT32_LIMIT = 2 ** 31
-LAST_STEP = 2 ** 20  # by so much may a loop over an array pass its end, in steps of less, without a number beyond the limit
+LAST_STEP = 2 ** 20  # a loop over an array may overshoot its end by this much without an index beyond INT32_LIMIT
 
 OPERATIONS = {
     "add": operator.add, "sub": operator.sub, "mul": operator.mul, "floordiv": operator.floordiv,
@@ -32,12 +32,11 @@ LEAVES = ("ptr", "size", "stride", "scalar")
 # -- what each fact means --------------------------------------------------------------------------------------------
 
 def condition(fact, arguments) -> list:
-    """The expression that is true when `fact` holds.
+    """The expression that is true if `fact` holds.
 
     `arguments` are the kinds of the runtime arguments, ``["array", dtype, rank]`` or ``["scalar", dtype]``. A stride
-    along an extent of at most 1 is never used, nor is any stride or the address of an array without elements, so what is
-    asked of them holds.
-    """
+    along an extent of at most 1 is never used, nor is any stride or the address of an array without elements, so every
+    fact about them holds."""
     kind, i, *rest = fact
     match kind:
         case "aligned":
@@ -73,25 +72,25 @@ def condition(fact, arguments) -> list:
 
 
 def _empty(i: int, dims) -> list:
-    """Whether one of these dimensions has no elements."""
+    """An expression for whether one of these dimensions has extent 0."""
     return ["eq", reduce(lambda a, b: ["min", a, b], [["size", i, d] for d in dims]), 0]
 
 
 def _unused(i: int, d: int, rank: int) -> list:
-    """Whether no two elements differ along a dimension."""
+    """An expression for whether a stride is never used: its extent is at most 1, or the array has no elements."""
     few = ["le", ["size", i, d], 1]
     return ["or", few, _empty(i, [k for k in range(rank) if k != d])] if rank > 1 else few
 
 
 def _fits32(i: int, argument) -> list:
-    """Every stride and the array's span in bytes are below 2^31, and so is every extent with what a loop's last step adds to it."""
+    """Every stride, and the array's span in bytes, is below 2^31, and so is every extent plus LAST_STEP."""
     rank = argument[2]
     parts = []
     for d in range(rank):
         parts += [["le", ["size", i, d], INT32_LIMIT - LAST_STEP], ["le", ["stride", i, d], INT32_LIMIT - 1],
                   ["le", 1 - INT32_LIMIT, ["stride", i, d]]]
     reaches = _reaches(i, rank)
-    if rank > 2:  # the sum of two products of what passed the limits fits in 64 bits, that of three may not
+    if rank > 2:  # each product is below 2^62 if the limits above hold: a sum of two fits in 64 bits, one of three may not
         reaches = [["min", reach, 2 ** 40] for reach in reaches]
     span = ["le", _all("add", [1, *reaches]), (INT32_LIMIT - 1) // element_type(argument[1]).nbytes]
     for d in range(rank):
@@ -100,12 +99,13 @@ def _fits32(i: int, argument) -> list:
 
 
 def _reaches(i: int, rank: int) -> list:
-    """Elements from the lowest to the highest along each dimension."""
+    """The distance in elements between the lowest and the highest index along each dimension."""
     return [["mul", ["abs", ["stride", i, d]], ["sub", ["size", i, d], 1]] for d in range(rank)]
 
 
 def _interval(i: int, argument) -> tuple[list, list]:
-    """The addresses from the lowest element's to the highest one's end; an array without elements spans none."""
+    """Expressions for the first address of an array's elements and the address after the last; equal if it has no
+    elements."""
     nbytes, rank = element_type(argument[1]).nbytes, argument[2]
     below = _all("add", [0, *(["mul", ["min", ["stride", i, d], 0], ["sub", ["size", i, d], 1]] for d in range(rank))])
     low = ["add", ["ptr", i], ["mul", below, nbytes]]
@@ -148,7 +148,7 @@ def python(expression) -> str:
 
 
 def kind_of(argument) -> list:
-    """``["array", dtype, rank]`` of an array or ``["scalar", dtype]`` of a number."""
+    """``["array", dtype, rank]`` for an array, ``["scalar", dtype]`` for a number."""
     if hasattr(argument, "strides"):
         dtype = argument.dtype
         return ["array", getattr(dtype, "name", None) or str(dtype), len(argument.shape)]
@@ -162,8 +162,8 @@ def kind_of(argument) -> list:
 
 
 def evaluate_fact(fact, arguments, kinds=None) -> bool:
-    """Whether `fact` holds for a call's runtime arguments: arrays with pointer, shape, strides (elements) and dtype,
-    and numbers. `kinds` are theirs, where they are known already. The one definition, for compiling and for launching."""
+    """Whether `fact` holds for a call's runtime arguments: arrays with pointer, shape, strides (elements) and dtype, and
+    numbers. `kinds` are their kinds, if already known. Compiling and launching share this one definition."""
     return bool(evaluate(condition(fact, kinds or [kind_of(argument) for argument in arguments]), arguments))
 
 

@@ -1,4 +1,4 @@
-"""From a bound call to a launch on a device: where the arrays are, the version for it, copies for host arrays."""
+"""From a bound call to a launch on a device: which device, and device copies of host arrays."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def device_of(bound: Bound, call: dict) -> int:
 
 
 def on_device(bound: Bound, device: int) -> tuple[Bound, dict[str, tuple]]:
-    """The call with its host arrays copied to the device, and {name: (host array, device array)} of the copies. One array that is
-    passed twice has one copy."""
+    """The call with its host arrays copied to the device, and the copies as {name: (host array, device array)}. An array
+    that is passed twice is copied once."""
     copies, values, made = {}, dict(bound.values), {}
     for name in bound.names:
         value = values[name]
@@ -46,8 +46,8 @@ def on_device(bound: Bound, device: int) -> tuple[Bound, dict[str, tuple]]:
 
 
 def check_apart(copies: dict[str, tuple], written: set[str]) -> None:
-    """LaunchError where the copies of two host arrays stand for the same bytes, and the kernel writes them: what it writes to one
-    would not be in the other."""
+    """LaunchError if two different host arrays share bytes and the kernel writes one of them: each has a copy of its own
+    on the device, so a write to one would not appear in the other."""
     for (one, (a, there)), (other, (b, elsewhere)) in combinations(copies.items(), 2):
         if there is not elsewhere and not written.isdisjoint((one, other)) and _overlap(a, b):
             raise LaunchError(f"the host arrays {one} and {other} overlap, the kernel writes {one if one in written else other}, and "
@@ -64,5 +64,5 @@ def _overlap(a, b) -> bool:
 
 
 def launch_arguments(bound: Bound) -> list:
-    """The runtime arguments as the launcher takes them: the caller's own arrays, and numbers."""
+    """The runtime arguments as the launcher takes them: the caller's array objects, and numbers."""
     return [v.view.owner if isinstance(v, ArraySpec) else v for v in bound.runtime]

@@ -1,8 +1,7 @@
-"""Launching a loaded kernel: check that the call fits what was compiled, pack its parameters, call the driver.
+"""Launches a loaded kernel: checks that the call matches what was compiled, packs its parameters, and calls the driver.
 
-For each recipe a Python function is written that does all of it in a few microseconds; on top of that, where a library
-hands out its arrays through C (torch does), `native` compiles one that does it in a few tenths.
-"""
+For each recipe a Python function is generated that does this in a few microseconds (`writer`). For arrays of a library
+that offers a C interface, as torch does, `native` compiles machine code that takes a few tenths of a microsecond."""
 
 from __future__ import annotations
 
@@ -21,13 +20,13 @@ from .libcuda import error_text
 from .recipe import ATTRIBUTE_BYTES, IM2COL_FIELDS, MAP_FIELDS, PORTABLE_CLUSTER, Recipe
 from .writer import LAUNCH, is_scalar, view_of, write
 
-PATIENCE = 100  # launches after which LLVM is loaded to make a native launcher
+PATIENCE = 100  # launches after which LLVM is loaded to compile a native launcher
 _ONE_POINTER = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
 
 
 @dataclass(frozen=True)
 class Link:
-    """What a launcher knows of its device: `context` is the handle of its primary context."""
+    """What a launcher needs of its device: `context` is the handle of its primary context."""
 
     device: int
     context: int
@@ -36,7 +35,7 @@ class Link:
 
     @staticmethod
     def to(device: int = 0) -> "Link":
-        """The link to a real device. LaunchError without one."""
+        """The link to a real device. LaunchError if there is none."""
         target = driver.target(device)
         return Link(device, driver.context(device), driver.entry_points(), target not in ("sm_80", "sm_86", "sm_89", "sm_90a"))
 
@@ -48,7 +47,8 @@ class Link:
 
     @contextmanager
     def current(self):
-        """Inside, the device's context is current; afterwards what was before (device 0's stays where there was none)."""
+        """A context manager in which the device's context is current; afterwards the one before is (device 0's stays if
+        there was none)."""
         before, change = self.current_context(), _ONE_POINTER(self.points.set_context)
         change(self.context)
         try:
@@ -59,13 +59,14 @@ class Link:
 
 
 def load(recipe: dict, image: bytes | str, device: int = 0, *, store=None, native: bool = True) -> "Launcher":
-    """Load a cubin (or PTX text) on a device and make the launcher of its kernel. LaunchError when it does not fit."""
+    """Load a cubin (or PTX text) on a device and make the launcher of its kernel. LaunchError if it does not fit the
+    device."""
     checked = Recipe.of(recipe)
     module = driver.load_module(image, device)
     function = driver.get_function(module, entry_name(checked.name), device)
     driver.set_max_dynamic_shared(function, checked.shared, device)
     if any(map_.get("nowhere") for map_ in checked.maps):
-        driver.nowhere(device)  # allocated now: a launch may be captured in a graph
+        driver.nowhere(device)  # allocated now, since a launch may be captured in a graph, and cuMemAlloc is not allowed there
     in_code = False
     if checked.cluster:
         x, y, z = checked.cluster
@@ -76,11 +77,11 @@ def load(recipe: dict, image: bytes | str, device: int = 0, *, store=None, nativ
 
 
 class Launcher:
-    """``launcher(grid, stream, args)`` launches, or says that the call is not one this kernel was compiled for.
+    """``launcher(grid, stream, args)`` launches the kernel, or returns False if the call is not one that it was compiled
+    for.
 
     `stream` is a handle, a stream object of a library, or None for the current stream of the arrays' library; `args` are
-    the runtime arguments. Safe to call from many threads.
-    """
+    the runtime arguments. Thread-safe."""
 
     def __init__(self, recipe: dict, function: int, link: Link, *, cluster_in_code: bool = False, store=None,
                  native: bool = True):
@@ -92,14 +93,14 @@ class Launcher:
         self.attribute_count = len(attributes) // ATTRIBUTE_BYTES
         self.source, self._python = write(self)
         self._native = None
-        self._wait = PATIENCE if native else -1  # launches until native code is made
+        self._wait = PATIENCE if native else -1  # launches left until LLVM may be loaded for native code; -1: no attempt any more
         self._store = store
 
     def __call__(self, grid, stream, args) -> bool:
-        """True when launched (or the grid is empty); False when types or guards do not fit, and nothing was launched.
+        """True if it was launched (or the grid is empty); False if types or guards do not match, and nothing was
+        launched.
 
-        Raises LaunchError for a grid that no device takes, and with CUDA's error when the driver refuses.
-        """
+        Raises LaunchError for a grid that no device takes, and with CUDA's error if the driver refuses the launch."""
         native = self._native
         if native is not None:
             code = native(grid, stream, args)
@@ -114,10 +115,11 @@ class Launcher:
         return self._python(grid, stream, args)
 
     def prepare(self, patient: bool = False) -> bool:
-        """Make the native function; whether there is one now. If `patient`, not where LLVM would be loaded for it.
+        """Make the native function; returns whether there is one now. If `patient`, not if LLVM would have to be loaded
+        for it.
 
-        Called on the second launch, so that a kernel launched once does not pay, and without patience on a later one.
-        """
+        Called on the second launch, so that a kernel that is launched once does not pay for it, and without patience
+        after PATIENCE launches."""
         from . import native
 
         if self._native is None and self._wait >= 0:
@@ -127,7 +129,7 @@ class Launcher:
         return self._native is not None
 
     def mismatch(self, args, names=()) -> list[str]:
-        """In words, why a call with `args` is not one this kernel was compiled for; empty if it is."""
+        """Why a call with `args` is not one that this kernel was compiled for, in words; empty if it is."""
         kinds = self.recipe.arguments
         if len(args) != len(kinds):
             return [f"{len(args)} arguments, and the kernel takes {len(kinds)}"]
@@ -169,7 +171,7 @@ class Launcher:
                 packed.append(struct.pack("<" + form, evaluate(param[:3] if param[0] != "ptr" else param, views)))
         return packed
 
-    # -- what the written function calls when something is out of the ordinary ----------------------------------------
+    # -- slow paths, called by the generated function -----------------------------------------------------------------
 
     def encode(self, map_: dict, into: int, views) -> None:
         """Encode a tensor map at the address `into`. LaunchError names the field that does not fit."""
@@ -187,7 +189,7 @@ class Launcher:
             getattr(tensormap, kind)(getattr(points, kind), into, blackwell=self.link.blackwell, **corners, **fields)
 
     def again(self, code: int, config: int, params: int, grid) -> None:
-        """A launch failed: once more in the right context if another one is current, else LaunchError."""
+        """Handles a failed launch: retries in the right context if another one is current, else raises LaunchError."""
         if self.link.current_context() != self.link.context:
             with self.link.current():
                 code = LAUNCH(self.link.points.launch)(config, self.function, params, None)
@@ -201,7 +203,8 @@ class Launcher:
                           f"{recipe.shared} bytes of shared memory{cluster}, device {self.link.device}")
 
     def pick_stream(self, views, own: int, arrays: int) -> int:
-        """The stream of a call with so many `arrays`: `views` of other libraries, `own` of this package, the rest torch's."""
+        """The stream for a call with `arrays` arrays: `views` of other libraries' arrays, `own` arrays of this package,
+        and the rest torch's."""
         handles = [streams.torch_stream(self.link.device)] if len(views) + own < arrays else []
         chosen, others = streams.choose([*handles, *map(streams.current_stream, views), *[0] * own])
         for other in others:

@@ -1,8 +1,7 @@
-"""libcuda's functions, called through ctypes. Importing cuda.bindings for them would take longer than all else in a launch
-from the cache.
+"""Calls libcuda's functions through ctypes: importing cuda.bindings would take longer than the rest of a launch from the
+cache.
 
-Types and the versions of symbols are those of cuda.h (CUDA driver API reference, "Modules").
-"""
+Types, and the versions of symbols, are those of cuda.h (CUDA driver API reference, "Modules")."""
 
 from __future__ import annotations
 
@@ -13,15 +12,15 @@ from typing import Any
 
 from ..errors import LaunchError
 
-_STICKY = {700, 702, 710, 714, 715, 716, 717, 718, 719, 721}  # errors after which a context is of no more use
+_STICKY = {700, 702, 710, 714, 715, 716, 717, 718, 719, 721}  # errors after which a context cannot be used any more
 
 _NOT_INITIALIZED = 3
 
 _TYPES = {"p": ctypes.c_void_p, "i": ctypes.c_int, "u": ctypes.c_uint, "q": ctypes.c_uint64, "z": ctypes.c_size_t, "f": ctypes.c_float,
           "s": ctypes.c_char_p}
 
-# name: (symbol, the result that comes back through the first parameter, the parameters after it): p a handle or host
-# address, q a device address, i an int or enumerator, u an unsigned, z a size, f a float, s bytes that end in 0
+# name -> (symbol, type of the result, which is returned through the first parameter, types of the parameters after it).
+# p: handle or host address, q: device address, i: int or enumerator, u: unsigned, z: size, f: float, s: zero-terminated bytes
 _FUNCTIONS = {
     "cuInit": ("cuInit", "", "u"),
     "cuDeviceGetCount": ("cuDeviceGetCount", "i", ""),
@@ -70,18 +69,19 @@ POINTER_DEVICE_ORDINAL = 9  # CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
 
 
 def device_files() -> bool:
-    """Whether the system shows a GPU of NVIDIA's. This leaves the driver alone: where it has started, forked processes cannot use it."""
+    """Whether the system has an NVIDIA GPU, judged by its device files. This does not initialise the driver, which forked
+    processes could not use then."""
     return any(map(os.path.exists, ("/dev/nvidia0", "/dev/nvidiactl", "/dev/dxg")))
 
 
 def opened() -> ctypes.CDLL:
-    """libcuda as it lies on the system, which may not have started. OSError where there is none."""
+    """libcuda, loaded but not initialised. OSError if there is none."""
     return ctypes.CDLL("libcuda.so.1")
 
 
 @lru_cache(maxsize=None)
 def library() -> ctypes.CDLL:
-    """libcuda, initialised. LaunchError when there is no usable driver."""
+    """libcuda, initialised. LaunchError if there is no usable driver."""
     try:
         found = opened()
     except OSError as error:
@@ -95,7 +95,7 @@ def library() -> ctypes.CDLL:
 
 @lru_cache(maxsize=None)
 def _function(name: str):
-    """(the function, the type of its result)."""
+    """(the function, the ctypes type of its result or None)."""
     symbol, result, parameters = _FUNCTIONS[name]
     function = getattr(library(), symbol, None)
     if function is None:
@@ -106,7 +106,8 @@ def _function(name: str):
 
 
 def call(name: str, *args, doing: str) -> Any:
-    """The result of a function of the driver, None if it gives none. LaunchError if it fails: `doing` says at what."""
+    """Call a function of the driver; returns its result, None if it has none. LaunchError if it fails; `doing` names the
+    action in the message."""
     function, kind = _function(name)
     if kind is None:
         code, result = function(*args), None
@@ -119,7 +120,7 @@ def call(name: str, *args, doing: str) -> Any:
 
 
 def error_text(code: int) -> str:
-    """``"CUDA_ERROR_INVALID_VALUE (1)"``, with a word on errors that outlive the call."""
+    """``"CUDA_ERROR_INVALID_VALUE (1)"``, with an explanation for errors that outlive the call."""
     text = f"{_error_name(code)} ({code})"
     if code == _NOT_INITIALIZED:
         text += "; a process that was forked after CUDA had started cannot use it: start processes by multiprocessing's \"spawn\""
@@ -129,7 +130,7 @@ def error_text(code: int) -> str:
 
 
 def _error_name(code: int) -> str:
-    """What the driver calls an error; it knows that before it has started, and also where it does not start."""
+    """The driver's name of an error, which it gives also before, or without, initialisation."""
     name = ctypes.c_char_p()
     try:
         opened().cuGetErrorName(code, ctypes.byref(name))

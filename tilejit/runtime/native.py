@@ -1,11 +1,11 @@
-"""A launcher in machine code: one function per recipe that Python calls directly, printed as LLVM IR.
+"""A launcher in machine code: one function per recipe, generated as LLVM IR, that Python calls directly.
 
-It reads the arguments through the C table that a library of arrays hands out (`__dlpack_c_exchange_api__`, torch 2.10 and
-later), checks types and guards, encodes the tensor maps, packs the parameters and calls the driver, all at addresses it
-finds in a table. So the bytes depend on the recipe only, and are kept on disk; LLVM is loaded once per new recipe.
+It reads arrays through the table of C functions that their library offers (`__dlpack_c_exchange_api__`, torch 2.10 and
+later), checks types and guards, encodes tensor maps, packs the parameters and calls the driver. All addresses come from a
+table of words, so the code depends on the recipe only, and is kept on disk; LLVM is loaded only for a new recipe.
 
-The function answers True (launched), False (not a call it can launch: the Python function decides) or the driver's error.
-"""
+The function returns True (launched), False (a call that it cannot launch: the Python function decides) or the driver's
+error code."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from .native_ir import WORDS, print_ir
 from .recipe import Recipe
 
 _METH_FASTCALL = 0x80
-_IS_NEG = sys.intern("is_neg")           # kept here for the tables
-_kept: list = []                         # method definitions, which Python refers to but does not own
+_IS_NEG = sys.intern("is_neg")           # kept alive, since tables hold its address
+_kept: list = []                         # method definitions, to which Python's function objects keep a pointer only
 _loaded: dict[str, int] = {}             # IR text -> address
 
 
@@ -32,10 +32,9 @@ class _MethodDef(ctypes.Structure):
 
 
 def build(launcher, store=None, patient: bool = False):
-    """The native function of a launcher, or None where there can be none: then the Python function serves.
+    """The native function of a launcher, or None if there can be none; the Python function is used then.
 
-    If `patient`, also where the code is not in the store and LLVM is not loaded.
-    """
+    If `patient`, also None if the code is not in the store and LLVM is not loaded."""
     torch = sys.modules.get("torch")
     table = dlpack.exchange_table(torch.Tensor) if torch is not None else None
     arrays = any(kind[0] == "array" for kind in launcher.recipe.arguments)
@@ -77,7 +76,7 @@ def _table(launcher, torch, borrow: int, stream_of: int) -> bytes:
         return ctypes.cast(getattr(api, name), ctypes.c_void_p).value
 
     points, link = launcher.link.points, launcher.link
-    device = dlpack.CUDA | link.device << 32 if link.device >= 0 else dlpack.CPU  # a link to device -1 is the host's
+    device = dlpack.CUDA | link.device << 32 if link.device >= 0 else dlpack.CPU  # device -1 of a link means the host
     words = dict(
         true=id(True), false=id(False), none=id(None), int_type=id(int), float_type=id(float), tuple_type=id(tuple),
         tensor_type=id(torch.Tensor) if torch else 0, parameter_type=id(torch.nn.Parameter) if torch else 0,
@@ -93,7 +92,8 @@ def _table(launcher, torch, borrow: int, stream_of: int) -> bytes:
 
 
 def _address(text: str, store, patient: bool) -> int | None:
-    """The code's address: from memory, from the store, or newly compiled and then stored."""
+    """The address of the code: already loaded, from the store, or newly compiled and then stored. None if that would load
+    LLVM and `patient`."""
     from ..toolchain import executable
 
     known = _loaded.get(text)

@@ -1,4 +1,4 @@
-"""LLVM IR of a launcher, from its recipe; see `native`, which makes machine code of it."""
+"""Generates the LLVM IR of a native launcher from its recipe; `native` compiles it."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from .element_types import ELEMENT_TYPES, FLOAT32_LIMIT
 from .facts import condition
 from .recipe import GRID_LIMIT, Recipe
 
-# The table, in 8-byte words: Python's objects and functions, the library's, the driver's, and this launcher's values.
+# The table's 8-byte words: Python's objects and functions, the array library's functions, the driver's, and this launcher's values.
 WORDS = ("true", "false", "none", "int_type", "float_type", "tuple_type", "tensor_type", "parameter_type",
           "as_integer", "from_integer", "incref", "decref", "clear_error", "call_method", "is_neg", "save_thread", "restore_thread",
           "borrow", "stream_of", "launch", "encode_tiled", "get_context",
           "context", "function", "attributes", "attribute_count", "device")
 
 _TOO_LARGE, _INFINITE = struct.unpack("<2Q", struct.pack("<2d", FLOAT32_LIMIT, float("inf")))
-_HEAD = object.__basicsize__             # reference count and type
-_TYPE = _HEAD - 8                        # where an object's type stands
-_ITEMS = tuple.__basicsize__             # where a tuple's items start; their number stands at _HEAD
-_BYTES = bytes.__basicsize__ - 1         # where a bytes object's data starts
+# Offsets in CPython's objects
+_HEAD = object.__basicsize__             # end of the reference count and the type
+_TYPE = _HEAD - 8                        # pointer to an object's type
+_ITEMS = tuple.__basicsize__             # a tuple's items; their number is at _HEAD
+_BYTES = bytes.__basicsize__ - 1         # a bytes object's data
 
 
 def print_ir(recipe: Recipe) -> str:
@@ -55,7 +56,7 @@ def print_ir(recipe: Recipe) -> str:
 
 
 def _read(code: "_Code", recipe: Recipe, arguments: str) -> None:
-    """The arguments, and the facts of them that the kernel was compiled for."""
+    """Read the arguments, and check the facts for which the kernel was compiled."""
     code.need_tuple(arguments, len(recipe.arguments))
     for i, kind in enumerate(recipe.arguments):
         item = code.load("ptr", arguments, _ITEMS + 8 * i)
@@ -69,7 +70,7 @@ def _read(code: "_Code", recipe: Recipe, arguments: str) -> None:
 
 
 def _fill_grid(code: "_Code", recipe: Recipe, grid: str, config: str) -> None:
-    """The grid in the launch's configuration; an empty one is launched by that."""
+    """Put the grid into the launch configuration. An empty grid counts as launched."""
     code.need_tuple(grid, 3)
     empty = None
     for axis, limit in enumerate(GRID_LIMIT):
@@ -85,7 +86,7 @@ def _fill_grid(code: "_Code", recipe: Recipe, grid: str, config: str) -> None:
 
 
 def _launch(code: "_Code", config: str, pointers: str) -> None:
-    """The driver's call, and what the function returns: True, the driver's error, or False where the launch is not for it."""
+    """Call the driver, and return True, the driver's error, or (label miss) False."""
     thread = code(f"call ptr {code.word('save_thread')}()")
     result = code(f"call i32 {code.word('launch')}(ptr {config}, ptr {code.word('function')}, ptr {pointers}, ptr null)")
     code.line(f"call void {code.word('restore_thread')}(ptr {thread})")
@@ -110,14 +111,15 @@ def _context(code: "_Code") -> str:
 
 
 class _Code:
-    """IR text as it grows: `code(text)` names a new value; a `need` that does not hold leaves for the label miss."""
+    """Builds the IR text: `code(text)` emits an instruction and returns its new value; a `need` that does not hold
+    branches to the label miss."""
 
     def __init__(self):
         self.lines: list[str] = []
-        self.rooms: list[str] = []                         # of the stack, at the entry
-        self.words: dict[str, str] = {}                    # of the table, read once at the entry
+        self.rooms: list[str] = []                         # allocas in the entry block
+        self.words: dict[str, str] = {}                    # loads of the table's words, once each in the entry block
         self.count = 0
-        self.arrays: dict[int, tuple[str, str, str]] = {}  # argument -> pointer, address of extents, of strides
+        self.arrays: dict[int, tuple[str, str, str]] = {}  # argument -> (pointer, address of its extents, address of its strides)
         self.scalars: dict[int, str] = {}                  # argument -> its value: i64, or double for floats
 
     def __call__(self, text: str, *operands) -> str:
@@ -167,7 +169,7 @@ class _Code:
         self.need(f"icmp eq i64 {self.load('i64', item, _HEAD)}, {length}")
 
     def integer(self, item: str) -> str:
-        """The value of an int object that fits in 64 bits."""
+        """The value of an int object, which has to fit in 64 bits."""
         self.need(f"icmp eq i1 {self.is_a(item, 'int_type')}, true")
         value = self(f"call i64 {self.word('as_integer')}(ptr {item}, ptr {self.overflow})")
         self.need(f"icmp eq i32 {self.load('i32', self.overflow)}, 0")
@@ -182,7 +184,7 @@ class _Code:
         self.need(f"icmp eq i64 {self.load('i64', tensor, 8)}, {self.word('device', 'i64')}")
         self.need(f"icmp eq i32 {self.load('i32', tensor, 16)}, {rank}")
         code, bits = ELEMENT_TYPES[dtype].dlpack
-        lanes = 2 if bits == 4 else 1  # torch has pairs of them in a byte
+        lanes = 2 if bits == 4 else 1  # torch's float4 elements are pairs in a byte
         self.need(f"icmp eq i32 {self.load('i32', tensor, 20)}, {code | bits << 8 | lanes << 16}")
         pointer = self("add i64", self.load("i64", tensor), self.load("i64", tensor, 40))
         extents, strides = self.load("ptr", tensor, 24), self.load("ptr", tensor, 32)
@@ -194,7 +196,8 @@ class _Code:
         self.arrays[i] = pointer, extents, strides
 
     def need_plain(self, item: str, pointer: str, nbytes: int) -> None:
-        """That a tensor is no lazily negated view; only one that begins at an odd element is asked."""
+        """Check that a tensor is not a lazily negated view. is_neg() is called only if it begins at an odd element (see
+        MAY_BE_NEGATED)."""
         self.count += 1
         odd, plain = f"odd{self.count}", f"plain{self.count}"
         test = self("icmp eq i64", self("and i64", pointer, nbytes), 0)
@@ -204,7 +207,7 @@ class _Code:
         self.store("ptr", item, given)
         answer = self(f"call ptr {self.word('call_method')}(ptr {self.word('is_neg')}, ptr {given}, i64 1, ptr null)")
         self.need(f"icmp ne ptr {answer}, null", "raised")
-        self.line(f"call void {self.word('decref')}(ptr {answer})")  # one of Python's two truths, which stay
+        self.line(f"call void {self.word('decref')}(ptr {answer})")  # True or False, which other references keep alive
         self.need(f"icmp eq ptr {answer}, {self.word('false')}")
         self.line(f"br label %{plain}")
         self.label(plain)
@@ -213,7 +216,8 @@ class _Code:
         if dtype in ("float32", "float64"):
             self.need(f"icmp eq i1 {self.is_a(item, 'float_type')}, true")
             self.scalars[i] = self.load("double", item, _HEAD)
-            if dtype == "float32":  # nothing finite that would round to infinity; bits of absolute values order as they do
+            # Refuse finite numbers that would round to infinity. The bit patterns of absolute values have the order of the values.
+            if dtype == "float32":
                 size = self("and i64", self.load("i64", item, _HEAD), 2**63 - 1)
                 self.need(f"icmp uge i64 {self('sub i64', size, _TOO_LARGE)}, {_INFINITE - _TOO_LARGE}")
             return
@@ -318,7 +322,8 @@ class _Code:
         self.store("i64", value, place)
 
     def encode(self, map_: dict) -> str:
-        """Encode a tensor map on the stack; its address. The driver checks what a call changes."""
+        """Encode a tensor map on the stack; returns its address. Values that depend on the call are checked by the driver
+        only."""
         room, dims, strides = self.room(128, 64), self.room(40, 8), self.room(40, 8)
         box, steps = self.room(20, 4), self.room(20, 4)
         for axis, part in enumerate(map_["dims"]):

@@ -1,4 +1,4 @@
-"""The options of launches and calls, and grids: what they may be, and in words what does not fit."""
+"""Checks the options of launches and calls, and grids, with error messages that say what does not fit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CALL_OPTIONS = ("backend", "stream", "device")
 
 
 def make_launch(options: dict[str, Any]) -> Launch:
-    """Checked launch options. LaunchError names the option that does not fit."""
+    """Launch options from keyword arguments, checked. LaunchError names the option that does not fit."""
     launch = Launch(**{name: plain_constant(value) for name, value in options.items()})
     warps = launch.num_warps
     if isinstance(warps, bool) or not isinstance(warps, int) or not 1 <= warps <= 32:
@@ -39,14 +39,14 @@ def make_launch(options: dict[str, Any]) -> Launch:
 
 
 def padded_grid(grid):
-    """A grid of one to three numbers as one of three; any other as it is."""
+    """A grid of one to three numbers extended to three; anything else unchanged."""
     if isinstance(grid, tuple) and 0 < len(grid) < 3:
         return grid + (1,) * (3 - len(grid))
     return (grid, 1, 1) if isinstance(grid, int) else grid
 
 
 def checked_grid(grid, bound: Bound) -> tuple[int, int, int]:
-    """A grid as three numbers; a callable is given the arguments by name. LaunchError says what does not fit."""
+    """A grid as three numbers; a callable grid is called with the arguments by name. LaunchError says what does not fit."""
     if callable(grid):
         grid = grid(bound.meta())
     grid = tuple(grid) if isinstance(grid, (tuple, list)) else (grid,)
@@ -65,5 +65,5 @@ def checked_grid(grid, bound: Bound) -> tuple[int, int, int]:
 def _integer(n) -> int | None:
     try:
         return None if isinstance(n, bool) else index(n)
-    except TypeError:  # of NumPy's arrays too, which have an __index__
+    except TypeError:  # NumPy's arrays have an __index__ too, which raises this
         return None

@@ -1,4 +1,4 @@
-"""Arrays of elements of less than a byte on the host or a device: bytes with an element type, and how values are packed."""
+"""Arrays of elements of less than a byte, on the host or a device: an array of bytes together with an element type."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from ..errors import LaunchError
 from .arrays import ArrayView, describe
 
 
-ALIGNED = 256  # bytes, as device memory begins; the tensor engine pads arrays that begin at multiples of 32
+ALIGNED = 256  # bytes, the alignment of device memory; TMA can pad packed elements only in arrays aligned to 32 bytes
 
 
 class Packed:
-    """An array of float4_e2m1fn (two in a byte, the first in its low half), float6_e2m3fn or float6_e3m2fn (four in three bytes,
-    from the low bits on) over an array of bytes of any library, on the host or a device, as ``Packed(bytes, "float4_e2m1fn")``.
+    """An array of float4_e2m1fn (two in a byte, the first in its low half), float6_e2m3fn or float6_e3m2fn (four in three
+    bytes, from the low bits on), over an array of bytes of any library, on the host or a device:
+    ``Packed(bytes, "float4_e2m1fn")``.
 
-    `data` is that array, uint8 or int8, whose last dimension is contiguous; `shape` counts elements. Kernels take it as an
-    argument. ``tile.pack(values)`` makes one of a NumPy array of ml_dtypes' elements, ``.unpack()`` gives them back.
-    """
+    `data` is the array of bytes, uint8 or int8, whose last dimension is contiguous; `shape` counts elements. Kernels take
+    it as an argument. ``tile.pack(values)`` makes one from a NumPy array of ml_dtypes' elements, and ``.unpack()`` does
+    the reverse."""
 
     __slots__ = ("data", "dtype", "_transposed", "__weakref__")
 
@@ -42,15 +43,15 @@ class Packed:
         return shape[::-1] if self._transposed else shape
 
     def over(self, data) -> "Packed":
-        """The same view of other bytes, a copy of these elsewhere."""
+        """The same view over other bytes, such as a copy of these."""
         other = Packed(data, self.dtype)
         other._transposed = self._transposed
         return other
 
     @property
     def T(self) -> "Packed":
-        """The view of a matrix with its axes exchanged, its elements packed along the first: [K, N] of [N, K], as `kernels.matmul` takes
-        its second operand. No other kernel takes it."""
+        """The transpose of a matrix, whose elements are packed along the first axis: [K, N] from [N, K], as
+        `kernels.matmul` takes its second operand. Other kernels do not take it."""
         if self.ndim != 2:
             raise LaunchError(f"a matrix has a transpose, and this array has shape {self.shape}")
         other = self.over(self.data)
@@ -71,7 +72,8 @@ class Packed:
                          view.stream, view.keep)
 
     def unpack(self):
-        """The elements as a new NumPy array of ml_dtypes' dtype, a byte for each. LaunchError when they are another library's, on a device."""
+        """The elements as a new NumPy array of ml_dtypes' dtype, one in a byte. LaunchError if the bytes are on a device
+        and of another library."""
         import numpy as np
 
         data = self.data.numpy() if hasattr(type(self.data), "__tilejit_view__") else describe(self.data).numpy()
@@ -83,11 +85,10 @@ class Packed:
 
 
 def pack(values, dtype=None) -> Packed:
-    """A NumPy array's elements packed into bytes of their own: a new ``Packed``.
+    """A new ``Packed`` with a NumPy array's elements.
 
-    `values` are ml_dtypes' elements (one in a byte) of `dtype`, or numbers that are cast to it, as `tile.cast` does. The last
-    extent is a multiple of 2, of 4 for float6.
-    """
+    `values` are ml_dtypes' elements (one in a byte) of `dtype`, or numbers, which are cast to it as by `tile.cast`. The
+    last extent is a multiple of 2, or of 4 for float6."""
     import numpy as np
 
     from ..ops.casts import cast_array

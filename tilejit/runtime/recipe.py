@@ -8,10 +8,10 @@
                "swizzle": 3, "l2_promotion": 2, "oob_fill": 0, "origin": "host"}],
      "guards": [[["aligned", 0, 16], true], [["size_multiple", 0, 1, 64], true]]}
 
-Indices count the call's runtime arguments. `shared` is in bytes, a map's strides and base offset too; its dims, strides and
-base offset are expressions of `facts`. A map with "nowhere" is of memory of the launcher's,
-since its argument has no elements. One with "lower", "upper", "channels" and "pixels" in place of "box" is im2col, along w with "wide".
-"""
+Argument numbers count the call's runtime arguments. `shared`, and a map's strides and base offset, are in bytes; a map's
+dims, strides and base offset are expressions of `facts`. A map with "nowhere" describes placeholder memory of the
+launcher, since its argument has no elements. A map with "lower", "upper", "channels" and "pixels" instead of "box" is
+im2col, along w if it has "wide"."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from . import tensormap
 from .element_types import element_type
 from .facts import condition
 
-# CUlaunchConfig: grid, block, dynamic shared bytes, stream, attributes, their number
+# CUlaunchConfig: grid, block, dynamic shared bytes, stream, attributes, number of attributes
 CONFIG = struct.Struct("<7I4xQQI4x")
 CLUSTER_ATTRIBUTE, PDL_ATTRIBUTE = 4, 6   # CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, _PROGRAMMATIC_STREAM_SERIALIZATION
 ATTRIBUTE_BYTES = 72                      # CUlaunchAttribute: an id padded to 8 bytes and a value of 64
 
-MAP_FIELDS = ("dtype", "rank", "element_strides", "interleave", "swizzle", "l2_promotion", "oob_fill")  # fixed by the recipe
-IM2COL_FIELDS = ("lower", "upper", "channels", "pixels", "wide")  # in place of a box
+MAP_FIELDS = ("dtype", "rank", "element_strides", "interleave", "swizzle", "l2_promotion", "oob_fill")  # the same in every call
+IM2COL_FIELDS = ("lower", "upper", "channels", "pixels", "wide")  # instead of a box
 
 GRID_LIMIT = (2 ** 31 - 1, 65535, 65535)
 THREADS_LIMIT, CLUSTER_LIMIT, PORTABLE_CLUSTER = 1024, 16, 8
@@ -55,7 +55,7 @@ class Recipe:
 
     @staticmethod
     def of(data: dict) -> "Recipe":
-        """The recipe in `data`. LaunchError when it asks for what no device does."""
+        """The recipe in `data`. LaunchError if it asks for something that no device supports."""
         cluster = tuple(data["cluster"]) if data.get("cluster") else None
         recipe = Recipe(data["name"], data["threads"], None if cluster == (1, 1, 1) else cluster, data["shared"],
                         bool(data.get("pdl")), tuple(data["arguments"]), tuple(data["params"]),
@@ -76,10 +76,10 @@ class Recipe:
                 self._check_map(map_)
         for guard in self.guards:
             condition(guard[0], self.arguments)
-        self.formats  # a parameter that cannot be packed is found here
+        self.formats  # raises for a parameter that cannot be packed
 
     def _check_map(self, map_: dict) -> None:
-        """The fields that no call changes, with stand-ins for the others."""
+        """Check the fields that are the same in every call, with placeholders for the others."""
         rank = map_["rank"]
         fields = {key: map_[key] for key in MAP_FIELDS}
         fields.update(address=0, dims=[128] * rank, strides=[32] * (rank - 1), blackwell=True)
@@ -90,7 +90,7 @@ class Recipe:
 
     @cached_property
     def formats(self) -> tuple[str, ...]:
-        """For each parameter the format by which `struct` packs it; "" for a tensor map, which stands apart."""
+        """The `struct` format of each parameter; "" for a tensor map, which is stored separately."""
         return tuple(map(self._format, self.params))
 
     def _format(self, param) -> str:
@@ -107,7 +107,7 @@ class Recipe:
         raise LaunchError(f"{self.name}: {param!r} is not a parameter of a recipe")
 
     def attributes(self, cluster_in_code: bool) -> bytes:
-        """The launch attributes as the driver reads them; a cluster that the code itself requires is not repeated."""
+        """The launch attributes in the driver's format. A cluster shape that the code itself requires is left out."""
         parts = []
         if self.cluster and not cluster_in_code:
             parts.append(struct.pack("<I4x3I", CLUSTER_ATTRIBUTE, *self.cluster))
@@ -128,7 +128,7 @@ class Recipe:
 
 
 def normal_grid(grid) -> tuple[int, int, int]:
-    """Three ints of an int or a sequence of 1 to 3. LaunchError for anything else."""
+    """Three ints from an int or a sequence of 1 to 3. LaunchError for anything else."""
     try:
         parts = (grid.__index__(),) if hasattr(grid, "__index__") else tuple(part.__index__() for part in grid)
     except (TypeError, AttributeError):

@@ -1,9 +1,7 @@
-"""The on-disk cache: kernels' machine code and manifests by key, shared by any number of processes.
+"""The on-disk cache: machine code and manifests of kernels by key, shared by any number of processes.
 
-An entry is one sealed file, ``<folder>/<kind>/<first two letters of the key>/<key>``, written whole or not at all. A
-damaged entry is deleted and counts as absent. A folder that cannot be used costs one warning and the cache, never a
-launch.
-"""
+An entry is one sealed file, ``<folder>/<kind>/<first two letters of the key>/<key>``, written atomically. A damaged entry
+is deleted and counts as absent. If the folder cannot be used, there is one warning and no cache, but launches still work."""
 
 from __future__ import annotations
 
@@ -24,7 +22,7 @@ _warned: set[str] = set()
 
 @dataclass(frozen=True)
 class Entry:
-    """One entry: `nbytes` on disk, `used` when it was last written or read (seconds since 1970)."""
+    """One entry: `nbytes` on disk; `used`, when it was last written or read (seconds since 1970)."""
 
     kind: str
     key: str
@@ -47,7 +45,7 @@ class Store:
         return self.path / kind / key[:2] / key
 
     def get(self, kind: str, key: str) -> bytes | None:
-        """The entry's data, or None where there is none that is whole."""
+        """The entry's data, or None if there is no intact one."""
         file = self._file(kind, key)
         try:
             data = read_sealed(file)
@@ -59,7 +57,7 @@ class Store:
             return None
 
     def put(self, kind: str, key: str, data: bytes) -> bool:
-        """Keep `data`. False, after one warning per folder, where the folder cannot be written."""
+        """Store `data`. Returns False, after one warning per folder, if the folder cannot be written."""
         file = self._file(kind, key)
         try:
             write_sealed(file, data)
@@ -90,7 +88,8 @@ class Store:
         return sum(entry.nbytes for entry in self.entries())
 
     def clear(self, kind: str | None = None) -> int:
-        """Delete all entries, or those of one kind; how many there were. CacheError where the folder forbids it."""
+        """Delete all entries, or those of one kind; returns how many there were. CacheError if the folder does not allow
+        it."""
         count = 0
         for found, file in list(self._files(temporary=True)):
             if kind in (None, found):
@@ -98,7 +97,7 @@ class Store:
         return count
 
     def prune(self, limit: int) -> int:
-        """Delete the entries unused for longest until at most `limit` bytes are left; how many were deleted."""
+        """Delete the least recently used entries until at most `limit` bytes are left; returns how many were deleted."""
         entries, count = self.entries(), 0
         total = sum(entry.nbytes for entry in entries)
         for entry in reversed(entries):
@@ -107,7 +106,7 @@ class Store:
             total -= entry.nbytes
             count += self._delete(self._file(entry.kind, entry.key))
         for _kind, file in list(self._files(temporary=True)):
-            if file.name.startswith("."):  # what a killed process left
+            if file.name.startswith("."):  # a temporary file that a killed process has left
                 try:
                     if time.time() - file.stat().st_mtime > 3600:
                         self._delete(file)
@@ -139,7 +138,7 @@ class Store:
 
 
 def _touch(file: Path) -> None:
-    """Note the use, for `prune`; at most once a day, since most file systems do not keep access times."""
+    """Record the use, for `prune`, at most once a day, since most file systems do not keep access times."""
     try:
         if time.time() - file.stat().st_mtime > 86400:
             os.utime(file)
@@ -154,7 +153,7 @@ def _warn_once(of: str, text: str) -> None:
 
 
 def open_store() -> Store | None:
-    """The cache that the settings name, or None when they turn it off, or name a home folder that nobody knows."""
+    """The cache that the settings name; None if they turn it off, or if there is no home folder."""
     settings = config()
     try:
         return None if settings.no_cache else Store(settings.cache_path)

@@ -1,4 +1,4 @@
-"""CUDA streams as other libraries have them: which one a launch on their arrays belongs on."""
+"""CUDA streams of other libraries, and which of them a launch on their arrays goes to."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from .arrays import LEGACY_STREAM, ArrayView
 
 
 def torch_stream(device: int) -> int:
-    """The handle of torch's current stream on a device; 0 where torch was built without CUDA."""
+    """The handle of torch's current stream on a device; 0 if torch was built without CUDA."""
     current = getattr(sys.modules["torch"]._C, "_cuda_getCurrentRawStream", None)
     return current(device) if current is not None and device >= 0 else 0
 
 
 def current_stream(view: ArrayView) -> int:
-    """The handle of the stream that `view`'s library works on now; 0, the legacy default stream, if nothing says.
+    """The handle of the stream that `view`'s library currently works on; 0, the legacy default stream, if that is
+    unknown.
 
-    A launch on that stream is ordered after what made the array and before what the library does with it next.
-    """
+    A launch on that stream is ordered after the work that made the array and before the library's next work on it."""
     if view.stream is not None:
         return view.stream
     owner = view.owner
@@ -32,10 +32,9 @@ def current_stream(view: ArrayView) -> int:
 
 
 def choose(handles) -> tuple[int, tuple[int, ...]]:
-    """Of the streams on which a launch's arrays are ready, the one to launch on and those it must wait for.
+    """Given the streams on which a launch's arrays are ready: (the one to launch on, those that it must wait for).
 
-    The first that is not the legacy default stream is chosen (torch's, where its tensors come first).
-    """
+    The first that is not the legacy default stream is chosen (torch's, if its tensors come first)."""
     streams = dict.fromkeys(0 if handle == LEGACY_STREAM else handle for handle in handles)
     if len(streams) == 1:
         return next(iter(streams)), ()
@@ -44,7 +43,7 @@ def choose(handles) -> tuple[int, tuple[int, ...]]:
 
 
 def stream_handle(stream) -> int:
-    """The handle of a stream given as an int, by torch, CuPy or numba, or by ``__cuda_stream__`` (cuda.core)."""
+    """The handle of a stream: an int, a stream of torch, CuPy or numba, or one with ``__cuda_stream__`` (cuda.core)."""
     if stream is None:
         return 0
     if isinstance(stream, int) and not isinstance(stream, bool):

@@ -1,7 +1,6 @@
-"""Tensor maps: every field checked and named before the driver sees it, which only says INVALID_VALUE.
+"""Checks every field of a tensor map before the driver sees it, which would only say INVALID_VALUE, and encodes the map.
 
-The limits are those that hold on the chip; dimensions are innermost first, as `cuTensorMapEncodeTiled` takes them.
-"""
+The limits are those of the hardware. Dimensions are innermost first, as in `cuTensorMapEncodeTiled`."""
 
 from __future__ import annotations
 
@@ -11,16 +10,16 @@ from ctypes import c_int, c_uint32, c_uint64, c_void_p
 from ..errors import LaunchError
 from .element_types import ELEMENT_TYPES, TENSOR_MAP_ONLY
 
-NBYTES = 128          # of a tensor map
-ALIGNMENT = 64        # of a tensor map where a copy reads it
-BOX_LIMIT = 233_472   # bytes of one box: 228 KiB
-SWIZZLE_SPAN = {1: 32, 2: 64, 3: 128, 4: 128, 5: 128, 6: 128}  # mode -> bytes of the inner box at most
+NBYTES = 128          # bytes of a tensor map
+ALIGNMENT = 64        # bytes to which a tensor map is aligned in memory
+BOX_LIMIT = 233_472   # most bytes of a box: 228 KiB
+SWIZZLE_SPAN = {1: 32, 2: 64, 3: 128, 4: 128, 5: 128, 6: 128}  # swizzle mode -> most bytes of a box's innermost dimension
 
 _FLOATS = frozenset((6, 7, 8, 9, 10, 11, 12))
 
 
 def tensor_map_type(dtype: str) -> tuple[int, int]:
-    """The value of CUtensorMapDataType that moves `dtype`'s bits, and its bytes."""
+    """The CUtensorMapDataType that moves `dtype`'s bits, and the bytes of an element."""
     if dtype in TENSOR_MAP_ONLY:
         return TENSOR_MAP_ONLY[dtype]
     element = ELEMENT_TYPES.get(dtype)
@@ -33,11 +32,11 @@ def _refuse(field: str, found, needed: str) -> None:
     raise LaunchError(f"tensor map: {field} is {found}; it must be {needed}")
 
 
-PADDED = frozenset((14, 15))  # 16 packed elements to 16 bytes
+PADDED = frozenset((14, 15))  # CUtensorMapDataTypes of which TMA pads 16 packed elements to 16 bytes
 
 
 def _check_padded(address, dims, strides, box, swizzle, oob_fill, blackwell) -> None:
-    """What a map of elements of 4 or 6 bits, which the engine pads, needs besides."""
+    """Further conditions of maps of 4-bit and 6-bit elements that TMA pads."""
     if not blackwell:
         _refuse("dtype", "one of 4 or 6 bits", "one of at least 8 bits before sm_100a")
     if address % 32:
@@ -101,10 +100,9 @@ def _check_inner(field: str, inner: int, interleave: int, swizzle: int) -> None:
 
 def check_tiled(*, dtype, rank, address, dims, strides, box, element_strides, interleave=0, swizzle=0, l2_promotion=0,
                 oob_fill=0, blackwell=False) -> None:
-    """Raise LaunchError, naming the field, for what `cuTensorMapEncodeTiled` refuses or the hardware mistakes.
+    """LaunchError, naming the field, for maps that `cuTensorMapEncodeTiled` rejects or the hardware handles wrongly.
 
-    `address` and `strides` (rank - 1 of them) are in bytes, the other lists in elements.
-    """
+    `address` and `strides` (rank - 1 of them) are in bytes, the other lists in elements."""
     code, nbytes = tensor_map_type(dtype)
     if not 1 <= rank <= 5:
         _refuse("rank", rank, "1 to 5")
@@ -125,8 +123,9 @@ def check_tiled(*, dtype, rank, address, dims, strides, box, element_strides, in
 
 def check_im2col(*, dtype, rank, address, dims, strides, lower, upper, channels, pixels, element_strides, interleave=0,
                  swizzle=0, l2_promotion=0, oob_fill=0, blackwell=False, wide=None) -> None:
-    """As `check_tiled`, for `cuTensorMapEncodeIm2col`: corners of the bounding box, channels and pixels per column; with
-    `wide` (0 along w, 1 along w by 128) one corner each, for `cuTensorMapEncodeIm2colWide`."""
+    """Like `check_tiled`, for `cuTensorMapEncodeIm2col`: `lower` and `upper` corners of the bounding box, channels and
+    pixels per column. With `wide` (0 along w, 1 along w by 128) it is for `cuTensorMapEncodeIm2colWide`, with corners of
+    one element each."""
     code, nbytes = tensor_map_type(dtype)
     if code in PADDED:
         _refuse("dtype", dtype, "one of whole bytes for im2col")
@@ -168,10 +167,9 @@ def _list(kind, values):
 
 def encode_tiled(function: int, into: int, *, dtype, rank, address, dims, strides, box, element_strides, interleave=0,
                  swizzle=0, l2_promotion=0, oob_fill=0, blackwell=False) -> None:
-    """Write the 128 bytes of a tiled map at the address `into`, by the driver's function at the address `function`.
+    """Write the 128 bytes of a tiled map to the address `into`, by the driver's function at the address `function`.
 
-    Raises LaunchError: naming the field where a check finds it, else with the driver's code.
-    """
+    Raises LaunchError, which names the field if a check finds it, else gives the driver's code."""
     check_tiled(dtype=dtype, rank=rank, address=address, dims=dims, strides=strides, box=box, element_strides=element_strides,
                 interleave=interleave, swizzle=swizzle, l2_promotion=l2_promotion, oob_fill=oob_fill, blackwell=blackwell)
     code = TILED(function)(into, tensor_map_type(dtype)[0], rank, address, _list(c_uint64, dims), _list(c_uint64, strides),
@@ -184,7 +182,7 @@ def encode_tiled(function: int, into: int, *, dtype, rank, address, dims, stride
 
 def encode_im2col(function: int, into: int, *, dtype, rank, address, dims, strides, lower, upper, channels, pixels,
                   element_strides, interleave=0, swizzle=0, l2_promotion=0, oob_fill=0, blackwell=False) -> None:
-    """As `encode_tiled`, for an im2col map."""
+    """Like `encode_tiled`, for an im2col map."""
     check_im2col(dtype=dtype, rank=rank, address=address, dims=dims, strides=strides, lower=lower, upper=upper,
                  channels=channels, pixels=pixels, element_strides=element_strides, interleave=interleave, swizzle=swizzle,
                  l2_promotion=l2_promotion, oob_fill=oob_fill, blackwell=blackwell)
@@ -198,7 +196,7 @@ def encode_im2col(function: int, into: int, *, dtype, rank, address, dims, strid
 
 def encode_im2col_wide(function: int, into: int, *, dtype, rank, address, dims, strides, lower, upper, channels, pixels,
                        element_strides, wide, interleave=0, swizzle=0, l2_promotion=0, oob_fill=0, blackwell=False) -> None:
-    """As `encode_im2col`, for a walk along w: `lower` and `upper` have one corner each."""
+    """Like `encode_im2col`, for a walk along w: `lower` and `upper` have one element each."""
     check_im2col(dtype=dtype, rank=rank, address=address, dims=dims, strides=strides, lower=lower, upper=upper,
                  channels=channels, pixels=pixels, element_strides=element_strides, interleave=interleave, swizzle=swizzle,
                  l2_promotion=l2_promotion, oob_fill=oob_fill, blackwell=blackwell, wide=wide)

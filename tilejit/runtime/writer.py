@@ -1,7 +1,6 @@
-"""The Python function that launches by one recipe, written as text: checks, packing and the call without any loop.
+"""Generates the Python function that launches by a recipe: checks, packing and the driver call, without loops.
 
-What is fixed by the recipe stands in the text as numbers, so a launch costs what Python takes to read the arguments.
-"""
+All that the recipe fixes is in the text as numbers, so a launch costs little more than reading the arguments."""
 
 from __future__ import annotations
 
@@ -32,8 +31,8 @@ def view_of(value) -> ArrayView | None:
 
 
 def is_scalar(value, dtype: str) -> bool:
-    """Whether a scalar argument is one for `dtype`: a Python number of its kind that fits (members of enumerations and NumPy's
-    float64 are some as well), or NumPy's of that very dtype."""
+    """Whether a scalar argument can be passed as `dtype`: a Python number of its kind that fits (this includes
+    enumeration members and NumPy's float64), or a NumPy scalar of this very dtype."""
     if isinstance(value, bool):
         return dtype == "bool"
     if isinstance(value, int):
@@ -46,10 +45,10 @@ def is_scalar(value, dtype: str) -> bool:
     return getattr(getattr(value, "dtype", None), "name", None) == dtype and getattr(value, "shape", None) == ()
 
 
-# -- the function written for a recipe -------------------------------------------------------------------------------
+# -- the function generated for a recipe -----------------------------------------------------------------------------
 
 def write(launcher):
-    """The text of the launch function for a recipe, and the function."""
+    """The text of the launch function for a launcher's recipe, and the function."""
     recipe, link = launcher.recipe, launcher.link
     torch = sys.modules.get("torch")
     arrays = [i for i, kind in enumerate(recipe.arguments) if kind[0] == "array"]
@@ -106,7 +105,8 @@ def write(launcher):
 
 
 def _read_array(i: int, dtype: str, strides: bool, torch: bool, written: bool) -> list[str]:
-    """The pointer `p`, shape `s` and strides `t` of an array: a torch tensor's, one of this package, or through a view."""
+    """Code that reads the pointer `p`, shape `s` and strides `t` of an array: of a torch tensor, a DeviceArray, or
+    through a view."""
     lines = []
     if torch:
         lines += [f"    if x{i}.__class__ is Tensor or x{i}.__class__ is Parameter:",
@@ -123,7 +123,8 @@ def _read_array(i: int, dtype: str, strides: bool, torch: bool, written: bool) -
 
 
 def _check(recipe: Recipe, arrays: list[int], strides: set[int]) -> list[str]:
-    """The guards. What depends on shapes and strides alone is not asked again where these are the last call's that fitted."""
+    """Code for the guards. Those that depend on shapes and strides only are skipped if these are the same as in the last
+    call that passed them."""
     ranks = [f"if len(s{i}) != {recipe.arguments[i][2]}: return False" for i in arrays]
     unpack = [f"{', '.join(f'{letter}{i}_{d}' for d in range(recipe.arguments[i][2]))}, = {of}{i}" for i in arrays if recipe.arguments[i][2]
               for letter, of, used in (("n", "s", True), ("m", "t", i in strides)) if used]
@@ -142,7 +143,7 @@ def _check(recipe: Recipe, arrays: list[int], strides: set[int]) -> list[str]:
 
 
 def _leaves(expression) -> set[str]:
-    """The kinds of the leaves of an expression."""
+    """The kinds of leaves that occur in an expression."""
     if not isinstance(expression, (list, tuple)):
         return set()
     return {expression[0]} if expression[0] in LEAVES else set().union(*map(_leaves, expression[1:]))
@@ -184,12 +185,12 @@ def _value(param) -> str:
 
 
 def _torch_dtype(torch, name: str):
-    """torch's dtype of an element type, None where it has none; two float4 in a byte are one element there."""
+    """torch's dtype of an element type, None if it has none. Its float4 dtype counts a byte of two as one element."""
     return getattr(torch, name, None) or getattr(torch, f"{name}_x2", None)
 
 
 def _encode(recipe: Recipe, slot: int, index: int) -> list[str]:
-    """Encode a map straight away; where the driver refuses, the checked way says why."""
+    """Code that encodes a map by calling the driver directly; if that fails, the checked encoder raises the error."""
     map_ = recipe.maps[index]
     checked = f"encode(MAPS[{index}], maps[{slot}][0], [{_views(recipe)}])"
     if "box" not in map_ or map_.get("nowhere"):
@@ -209,7 +210,7 @@ def _map_params(recipe: Recipe) -> list[int]:
 
 
 def _views(recipe: Recipe) -> str:
-    """Python text of the arguments as `facts.evaluate` reads them."""
+    """Python text of the arguments in the form that `facts.evaluate` reads."""
     return ", ".join(f"View(p{i}, s{i}, t{i}, {kind[1]!r}, DEVICE)" if kind[0] == "array" else f"x{i}"
                      for i, kind in enumerate(recipe.arguments))
 
@@ -234,7 +235,8 @@ def _strides_used(recipe: Recipe) -> set[int]:
 
 
 def _dtype_in_use(name: str):
-    """NumPy's dtype of this name; None where no array has it yet, for lack of the module that makes it."""
+    """NumPy's dtype of this name; None if NumPy, or the module that adds the dtype, is not loaded, so that no array can
+    have it."""
     numpy = sys.modules.get("numpy")
     try:
         return numpy and numpy.dtype(name)
@@ -248,18 +250,19 @@ def _default_stream(_device: int) -> int:
 
 def _misfit(recipe: Recipe):
     def misfit(error, grid):
-        normal_grid(grid)  # floats got this far
+        normal_grid(grid)  # raises for a grid of floats, which is not noticed before
         raise LaunchError(f"{recipe.name}: a size, stride or scalar does not fit in its parameter: {error}") from None
     return misfit
 
 
 def _words(values):
-    """A C array of 32-bit words; what takes its address keeps it alive."""
+    """A C array of 32-bit words; whoever takes its address has to keep it alive."""
     return (ctypes.c_uint32 * max(len(values), 1))(*values)
 
 
 class _Frames:
-    """Memory for one launch each: configuration, parameter values, tensor maps, their extents, pointers to parameters."""
+    """Lays out the memory of one launch: configuration, parameter values, tensor maps with their extents, and pointers to
+    the parameters."""
 
     def __init__(self, recipe: Recipe):
         form, offset, self.places = CONFIG.format, CONFIG.size, []
@@ -277,13 +280,13 @@ class _Frames:
             self.places.append(offset + padding)
             offset += padding + size
         self.layout = struct.Struct(form)
-        self.maps_at = -(-offset // 64) * 64       # each map has 128 bytes, then 80 for its dims and strides
+        self.maps_at = -(-offset // 64) * 64       # 128 bytes for each map, then 80 for the dims and strides of each
         self.extents_at = self.maps_at + 128 * maps
         self.pointers_at = self.extents_at + 80 * maps
 
     def make(self) -> tuple:
-        """(buffer, where the configuration starts in it, its address, the address of the parameters' addresses, and
-        for each map its address and those of its dims and strides)."""
+        """(buffer, offset of the configuration in it, address of the configuration, address of the pointers to the
+        parameters, and for each map the addresses of the map, its dims and its strides)."""
         raw = ctypes.create_string_buffer(self.pointers_at + 8 * len(self.places) + 64)
         start = -ctypes.addressof(raw) % 64
         base = ctypes.addressof(raw) + start

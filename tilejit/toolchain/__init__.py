@@ -1,1 +1,1 @@
-"""LLVM, the assembler and the disassembler, each behind exactly one file."""
+"""LLVM, libdevice, the assembler and the disassembler, each behind exactly one file."""

@@ -1,8 +1,9 @@
-"""PTX text to a cubin, by the assembler found first: the setting, the wheel, CUDA_HOME, PATH, the driver, nvJitLink.
+"""Assembles PTX text to a cubin, by the first assembler found: the setting, the wheel, CUDA_HOME, PATH, the driver,
+nvJitLink.
 
-ptxas reads its standard input and writes an anonymous memory file: nothing is left behind, and any number of processes
-may assemble at once. A small kernel takes 12 ms, of which 10 are the program's own start, which LLVM's work hides.
-"""
+ptxas reads from its standard input and writes to an anonymous memory file, so nothing is left behind, and any number of
+processes can assemble at the same time. A small kernel takes 12 ms, of which 10 are the start of the program; that overlaps
+LLVM's work."""
 
 from __future__ import annotations
 
@@ -24,15 +25,16 @@ _WHEELS = ("nvidia-cuda-nvcc", "nvidia-cuda-nvcc-cu12")
 # Advisories that mean slow code: setmaxnreg ignored (C7504-C7508), wgmma serialised or waited for (C7510-C7518).
 _FATAL_NOTES = frozenset(f"C{number}" for number in (7504, 7505, 7506, 7507, 7508, *range(7510, 7519)))
 
-_FENCE = "C7519"  # of a fence that ptxas adds, such as for a commit of no products: 13.0 says so, 13.5 writes the same code without a word
+# Advisory for a fence that ptxas adds, such as for a commit of no products. It is ignored: 13.0 gives it, 13.5 generates the same code without.
+_FENCE = "C7519"
 
 _CROWDED = "fewer registers do: smaller tiles, more warps, or a of the product in shared memory"
 _IN_FLIGHT = ("let tile.mma_wait(0) stand before anything but a product touches sums of products in flight, and before the loops and branches "
               "that do")
 _CURES = {"C7511": _CROWDED, "C7512": _CROWDED} | dict.fromkeys(("C7513", "C7514", "C7515", "C7516", "C7517"), _IN_FLIGHT)
 
-# ptxas touches each page of tens of megabytes once: in pages of 2 MB, where the system gives them to who asks (glibc 2.35 and later), it ends
-# in 0.94 of the time, large kernels as small ones.
+# ptxas touches each page of tens of megabytes once. With pages of 2 MB, which glibc 2.35 and later request from the system by this, it takes
+# 0.94 of the time, for large kernels and for small ones.
 _LARGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 
 _USED = re.compile(r"Used (\d+) registers(?:, used (\d+) barriers)?(.*)")
@@ -45,12 +47,11 @@ _RELEASE = re.compile(rb"Cuda compilation tools, release [\d.]+, V([\d.]+)")
 
 @dataclass(frozen=True)
 class Assembled:
-    """A kernel's machine code and what the assembler said of it.
+    """A kernel's machine code, and what the assembler reported.
 
-    `cubin` is None when only the driver can assemble (`assembler` is "driver"): then `ptx` is loaded in its place and
-    the counts are -1. `registers` and `barriers` are counts, the others bytes: `spill_bytes` is stores plus loads,
-    `shared_bytes` the static shared memory. `notes` are the assembler's warnings and coded advisories.
-    """
+    `cubin` is None if only the driver can assemble (`assembler` is "driver"): then `ptx` is loaded instead, and the counts
+    are -1. `registers` and `barriers` are counts, the others bytes: `spill_bytes` is stores plus loads, `shared_bytes` the
+    static shared memory. `notes` are the assembler's warnings and coded advisories."""
 
     cubin: bytes | None
     registers: int
@@ -66,7 +67,7 @@ class Assembled:
 
 @dataclass(frozen=True)
 class Assembler:
-    """One way to assemble. `kind` is "ptxas", "driver" or "nvjitlink"; `version` is "" where only running would tell."""
+    """One way to assemble. `kind` is "ptxas", "driver" or "nvjitlink"; `version` is "" if only running it would tell."""
 
     kind: str
     name: str
@@ -75,7 +76,7 @@ class Assembler:
 
     @property
     def fingerprint(self) -> str:
-        """A text that changes when the assembler does."""
+        """A text that changes if the assembler does."""
         if self.version:
             return f"{self.name} {self.version}"
         if not self.path:
@@ -85,12 +86,12 @@ class Assembler:
 
 
 def fingerprint() -> str:
-    """What identifies the assembler in cache keys: package metadata, or path, size and time; nothing is run."""
+    """The assembler's identity for cache keys: package metadata, or path, size and time; nothing is run."""
     return find().fingerprint
 
 
 def find() -> Assembler:
-    """The assembler in force. Raises ToolchainError when there is none, saying how to get one."""
+    """The assembler to use. ToolchainError, which says how to get one, if there is none."""
     environment = os.environ
     return _find(config().ptxas, environment.get("CUDA_HOME") or environment.get("CUDA_PATH") or "",
                  environment.get("PATH", ""))
@@ -142,13 +143,13 @@ def _driver_is_there() -> bool:
 
 @contextmanager
 def started(target: str, *, line_info: bool = True, options: tuple[str, ...] = (), allow: tuple[str, ...] = ()):
-    """The assembler for `target`, which starts while its PTX text is made: a function that assembles one, and calls what is to be done meanwhile.
+    """A context manager that starts the assembler for `target` while its PTX text is still being made. It gives a function
+    ``run(ptx, meanwhile)``, which assembles a text and calls `meanwhile` while the assembler works.
 
-    `line_info` keeps the source lines that the text's ``.loc`` directives name. `options` are ptxas' own. Advisories
-    that mean slow code (C7504 to C7508, C7510 to C7518) are errors unless `allow` lists them.
+    `line_info` keeps the source lines that the text's ``.loc`` directives name. `options` are ptxas' own. Advisories that
+    mean slow code (C7504 to C7508, C7510 to C7518) are errors unless `allow` lists them.
 
-    The function raises ToolchainError with the PTX line for what the assembler refuses.
-    """
+    The function raises ToolchainError, with the PTX line, if the assembler rejects the text."""
     assembler = find()
     program = _start(assembler.path, target, line_info, options) if assembler.kind == "ptxas" else None
     try:
@@ -223,7 +224,8 @@ def _judge_notes(notes: tuple[str, ...], ptx: str, allow: tuple[str, ...], assem
 
 
 def _error(ptx: str, target: str, assembler: Assembler, code: int, log: str) -> ToolchainError:
-    """The assembler's complaints, each with its PTX line; the place in the kernel of the first one that has it."""
+    """The assembler's error messages, each with its PTX line, and the source location of the first one that has such a
+    line."""
     lines = ptx.splitlines()
     shown, loc = [], None
     for text in log.splitlines():
@@ -244,7 +246,7 @@ def _error(ptx: str, target: str, assembler: Assembler, code: int, log: str) -> 
 
 
 def _source_place(lines: list[str], number: int) -> Loc | None:
-    """The source line that the last ``.loc`` before PTX line `number` names."""
+    """The source location named by the last ``.loc`` before PTX line `number`."""
     files = {}
     for line in lines:
         entry = re.match(r'\s*\.file\s+(\d+)\s+"([^"]*)"(?:\s*,?\s*"([^"]*)")?', line)

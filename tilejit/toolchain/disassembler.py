@@ -1,4 +1,4 @@
-"""A cubin to SASS text, by nvdisasm (or cuobjdump, which drives it)."""
+"""Disassembles a cubin to SASS text, by nvdisasm (or cuobjdump, which runs it)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _WHEELS = ("nvidia-cuda-nvdisasm", "nvidia-cuda-cuobjdump", "nvidia-cuda-nvcc")
 
 
 def find() -> str:
-    """The path of the disassembler. Raises ToolchainError when there is none, saying how to get one."""
+    """The path of the disassembler. ToolchainError, which says how to get one, if there is none."""
     environment = os.environ
     return _find(environment.get("CUDA_HOME") or environment.get("CUDA_PATH") or "", environment.get("PATH", ""))
 
@@ -35,10 +35,9 @@ def _find(home: str, path: str) -> str:
 
 
 def sass(cubin: bytes, *, lines: bool = True) -> str:
-    """The SASS of every function in `cubin`; with `lines`, each instruction's source line stands before it.
+    """The SASS of every function in `cubin`; with `lines`, source lines precede the instructions.
 
-    Raises ToolchainError when there is no disassembler or it refuses the cubin.
-    """
+    Raises ToolchainError if there is no disassembler or it rejects the cubin."""
     program = find()
     name = os.path.basename(program)
     options = ["-sass"] if name.startswith("cuobjdump") else ["-c", *(["-g"] if lines else [])]

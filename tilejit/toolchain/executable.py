@@ -1,4 +1,4 @@
-"""Machine code bytes to an address that can be called, without LLVM."""
+"""Loads machine code into executable memory, without LLVM."""
 
 from __future__ import annotations
 
@@ -8,21 +8,20 @@ import platform
 
 from ..errors import ToolchainError
 
-_kept: list = []  # code lives as long as the process
+_kept: list = []  # the memory of loaded code, which is never freed
 
 
 def load(code: bytes) -> int:
-    """The address at which `code` (position-independent, for this host) now stands, readable and executable.
+    """Copy `code` (position-independent, for this host) to executable memory; returns its address.
 
-    Raises ToolchainError where the system forbids memory that was written to be executed.
-    """
+    Raises ToolchainError if the system forbids making written memory executable."""
     size = -(-len(code) // mmap.PAGESIZE) * mmap.PAGESIZE
     try:
         memory = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, mmap.PROT_READ | mmap.PROT_WRITE)
         memory.write(code)
         address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
         libc = ctypes.CDLL(None, use_errno=True)
-        # The pages are new, so the kernel brings caches in step when they become executable, also on aarch64.
+        # The pages are new, so the operating system makes the instruction cache coherent when they become executable, also on aarch64.
         failed = libc.mprotect(ctypes.c_void_p(address), ctypes.c_size_t(size),
                                ctypes.c_int(mmap.PROT_READ | mmap.PROT_EXEC))
     except (OSError, ValueError) as error:
@@ -35,7 +34,7 @@ def load(code: bytes) -> int:
 
 
 def _flush(address: int, size: int) -> None:
-    """Bring aarch64's instruction cache in step where the C library's helper is to be had."""
+    """Synchronise aarch64's instruction cache, if libgcc's helper is available."""
     if platform.machine() != "aarch64":
         return
     try:

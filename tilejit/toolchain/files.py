@@ -1,7 +1,6 @@
-"""Files that many processes share: written whole or not at all, and known to be damaged when they are.
+"""Files that many processes share: written atomically, and checked for damage when they are read.
 
-A file is a 48-byte header (magic, payload length, BLAKE2b digest of the payload) and the payload.
-"""
+A file is a 48-byte header (magic, payload length, BLAKE2b digest of the payload) and the payload."""
 
 from __future__ import annotations
 
@@ -15,12 +14,12 @@ _HEADER = struct.Struct("<8sQ32s")
 
 
 def seal(data: bytes) -> bytes:
-    """`data` behind a header that lets `unseal` notice any damage."""
+    """`data` behind a header by which `unseal` detects any damage."""
     return _HEADER.pack(_MAGIC, len(data), hashlib.blake2b(data, digest_size=32).digest()) + data
 
 
 def unseal(text: bytes) -> bytes | None:
-    """The payload of what `seal` made, or None when it is truncated, damaged or something else."""
+    """The payload of a text made by `seal`; None if it is truncated, damaged or something else."""
     if len(text) < _HEADER.size:
         return None
     magic, length, digest = _HEADER.unpack_from(text)
@@ -31,7 +30,7 @@ def unseal(text: bytes) -> bytes | None:
 
 
 def write_sealed(path: Path, data: bytes) -> None:
-    """Put `data` at `path` in one step: a reader sees the old file, the new one or none. Raises OSError."""
+    """Put `data` at `path` atomically: a reader sees the old file, the new one or none. Raises OSError."""
     temporary, flags = path.parent / f".{os.urandom(8).hex()}.tmp", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     try:
         handle = os.open(temporary, flags, 0o644)
@@ -51,7 +50,8 @@ def write_sealed(path: Path, data: bytes) -> None:
 
 
 def read_sealed(path: Path) -> bytes | None:
-    """What `write_sealed` put at `path`, or None. A damaged file is deleted. Raises OSError when `path` cannot be read."""
+    """The data that `write_sealed` put at `path`, or None. A damaged file is deleted. Raises OSError if `path` cannot be
+    read."""
     try:
         text = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):

@@ -1,8 +1,7 @@
-"""What identifies the tools in cache keys, from installed packages and the times of files.
+"""The identity of the tools for cache keys, from installed packages and file times.
 
-A process that finds all its kernels in the cache asks only this of the tools: it loads none of their modules and runs
-nothing.
-"""
+A process that finds all its kernels in the cache needs only this of the tools. It loads none of their modules and runs
+nothing."""
 
 from __future__ import annotations
 
@@ -19,14 +18,14 @@ _LIBDEVICES = ("nvidia-nvvm", *_ASSEMBLERS)
 
 
 def tools() -> str:
-    """A text that changes when LLVM, libdevice or the assembler does."""
+    """A text that changes if LLVM, libdevice or the assembler does."""
     wheels = None if config().ptxas else _wheels(tuple(sys.path))
     return wheels or _asked()
 
 
 @lru_cache(maxsize=4)
 def _wheels(path: tuple[str, ...]) -> str | None:
-    """The versions of the packages that hold the tools; None where a tool does not come from a package."""
+    """The versions of the packages that contain the tools; None if a tool does not come from a package."""
     llvm = package("llvmlite")
     assembler = _holder(_ASSEMBLERS, "ptxas", os.X_OK)
     libdevice = _holder(_LIBDEVICES, "libdevice.10.bc", os.R_OK)
@@ -44,7 +43,7 @@ def _holder(names: tuple[str, ...], file: str, mode: int):
 
 
 def _asked() -> str:
-    """The same from the tools' own modules, which know every place where a tool may be."""
+    """The same from the tools' own modules, which know all places where a tool may be."""
     from . import assembler, libdevice, llvm
 
     parts = [f"llvmlite {llvm.version()}"]

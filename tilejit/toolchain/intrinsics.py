@@ -1,9 +1,8 @@
-"""Which LLVM intrinsics and types may reach the NVPTX backend: it ends the process on what it cannot lower.
+"""Tables of the LLVM intrinsics and types that the NVPTX backend is known to lower.
 
-The backend answers an operation it has no pattern for with `abort` or `exit`, which Python cannot catch, so text
-is checked against these tables before LLVM sees it. Every row is compiled for every target it allows by
-tests/toolchain/test_intrinsics.py, in a child process.
-"""
+The backend reacts to an operation that it has no pattern for with `abort` or `exit`, which Python cannot catch. So IR text
+is checked against these tables before LLVM sees it. tests/toolchain/test_intrinsics.py compiles every row for every target
+that it allows, in a child process."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ TARGETS = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_90a", "sm_100a", "sm_103a", "
 INTEGERS = ("i1", "i8", "i16", "i32", "i64", "i128")
 FLOATS = ("f16", "bf16", "f32", "f64")
 
-# Overloaded per element type: name, element types, whether vectors of them lower as well.
+# Overloaded by element type: names, element types, whether vectors of them lower as well.
 ELEMENTWISE = (
     ("smax smin umax umin",                     INTEGERS,                         True),
     ("abs ctlz cttz ctpop bitreverse",          INTEGERS,                         True),
@@ -36,15 +35,15 @@ ELEMENTWISE = (
     ("canonicalize",                            ("f16", "f32", "f64"),            False),
 )
 
-# These lower only with the flag `afn` (or `fast`) on the call, to the hardware's approximation.
+# These lower only with the flag `afn` (or `fast`) on the call, to the approximate instructions of the hardware.
 APPROXIMATE_ONLY = tuple(f"{name}.{kind}" for name in ("sin", "cos", "tanh") for kind in ("f16", "bf16", "f32"))
 
-# Overloaded on (result, operand).
+# Overloaded by result and operand type: names, result types, operand types.
 CONVERSIONS = (
     ("fptosi.sat fptoui.sat", ("i8", "i16", "i32", "i64"), FLOATS),
 )
 
-# Names as they stand, after "llvm.": pointers are overloaded on their address space.
+# Patterns of other names, without "llvm."; pointers are overloaded by address space.
 PLAIN = (
     r"assume|trap|debugtrap|donothing|sideeffect|readcyclecounter"
     r"|memcpy\.p\d\.p\d\.i(32|64)|memmove\.p\d\.p\d\.i(32|64)|memset\.p\d\.i(32|64)"
@@ -54,7 +53,7 @@ PLAIN = (
     r"|experimental\.noalias\.scope\.decl|dbg\.(declare|value|label)"
 )
 
-# nvvm.*: names (braces enumerate), signature, least architecture. `!` before a type marks an immediate operand.
+# nvvm.*: names (braces list alternatives), signature, first architecture. `!` before a type marks an immediate operand.
 NVVM = (
     ("read.ptx.sreg.{tid,ntid,ctaid,nctaid}.{x,y,z}",                  "i32 ()",                        80),
     ("read.ptx.sreg.{laneid,warpid,nwarpid,smid,nsmid,warpsize}",      "i32 ()",                        80),
@@ -125,7 +124,7 @@ NVVM = (
 
 
 def expand(pattern: str) -> list[str]:
-    """All names a row's pattern stands for: ``"a.{x,y}"`` is ``["a.x", "a.y"]``."""
+    """All names that a pattern stands for: ``"a.{x,y}"`` gives ``["a.x", "a.y"]``."""
     match = re.search(r"\{([^}]*)\}", pattern)
     if match is None:
         return [pattern]
@@ -134,7 +133,7 @@ def expand(pattern: str) -> list[str]:
 
 
 def architecture(target: str) -> tuple[int, str]:
-    """``"sm_90a"`` is (90, "a")."""
+    """The number and the letter of a target: ``"sm_90a"`` gives (90, "a")."""
     match = re.fullmatch(r"sm_(\d+)([af]?)", target)
     if match is None:
         raise ToolchainError(f"{target!r} is not the name of a target; the targets are {', '.join(TARGETS)}")
@@ -142,7 +141,8 @@ def architecture(target: str) -> tuple[int, str]:
 
 
 def supports(target: str, least) -> bool:
-    """Whether `target` has what a row asks for: 90 means sm_90 and later, "90a" means sm_90a alone or sm_100a and later."""
+    """Whether `target` has what a row requires: 90 means sm_90 and later, "90a" means sm_90a, or a later target with the
+    letter a."""
     number, letter = architecture(target)
     if isinstance(least, int):
         return number >= least
@@ -168,10 +168,9 @@ _CONVERSION = re.compile(
 
 @lru_cache(maxsize=4096)
 def refusal(name: str, target: str) -> str:
-    """Why the intrinsic `name` (with its ``llvm.`` prefix) may not be used for `target`, or "" if it may.
+    """Why the intrinsic `name` (with its ``llvm.`` prefix) may not be used for `target`; "" if it may.
 
-    Those of APPROXIMATE_ONLY are answered with "afn": the caller looks at the call's flags.
-    """
+    For those of APPROXIMATE_ONLY the answer is "afn": the caller checks the call's flags."""
     short = name.removeprefix("llvm.")
     if short.startswith("nvvm."):
         least = _nvvm().get(short[5:])

@@ -1,8 +1,7 @@
 """libdevice's math functions as small LLVM bitcode modules, one per function.
 
-Linking the whole library costs 45 ms a kernel; a function on its own with what it calls costs 1 ms. So each is cut
-out once and kept in the cache folder.
-"""
+Linking the whole library costs 45 ms per kernel, a single function with its callees 1 ms. So each function is extracted
+once and kept in the cache folder."""
 
 from __future__ import annotations
 
@@ -45,7 +44,7 @@ def _locate(home: str) -> tuple[Path, str]:
 
 
 def locate() -> tuple[Path, str]:
-    """Where libdevice is, and a text that changes when it does. Raises ToolchainError when there is none."""
+    """The path of libdevice, and a text that changes if the file does. ToolchainError if there is none."""
     return _locate(os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH") or "")
 
 
@@ -53,12 +52,11 @@ _memory: dict[tuple[str, str], bytes] = {}
 
 
 def function_bitcode(name: str, cut, maker: str) -> bytes:
-    """Bitcode that defines `name` and nothing else visible; ``cut(library, name)`` makes it on the first use.
+    """Bitcode in which `name` is the only visible definition; ``cut(library, name)`` makes it on the first use.
 
-    `maker` is the version of LLVM that cuts: what another one left in the cache folder is not read.
+    `maker` is the version of llvmlite that makes it: bitcode that another version has left in the cache folder is not read.
 
-    Raises ToolchainError when libdevice has no such function.
-    """
+    Raises ToolchainError if libdevice has no such function."""
     path, version = locate()
     known = _memory.get((version, name))
     if known is not None:
@@ -70,14 +68,14 @@ def function_bitcode(name: str, cut, maker: str) -> bytes:
     if data is None:
         data = cut(path.read_bytes(), name)
         if stored is not None:
-            with suppress(OSError):  # an unwritable cache costs 40 ms per process here; the store of kernels reports it
+            with suppress(OSError):  # an unwritable cache costs 40 ms per process here; the kernels' store warns of it
                 write_sealed(stored, data)
     _memory[version, name] = data
     return data
 
 
 def _place(made_by: str, name: str) -> Path | None:
-    """Where the cache keeps a function, as the store of kernels lays out entries; None where there is no cache."""
+    """The file of a function in the cache, in the same layout as the kernels' store; None if there is no cache."""
     settings = config()
     digest = hashlib.blake2b(made_by.encode(), digest_size=6).hexdigest()
     with suppress(CacheError):

@@ -1,8 +1,8 @@
-"""LLVM: IR text to PTX for a target, and IR text to machine code of this host.
+"""Compiles IR text by LLVM: to PTX for a target, and to machine code for this host.
 
-The only file that imports llvmlite, and only when it is first used.
+This is the only file that imports llvmlite, and it does so only on first use.
 
-Which passes run before code generation, measured on this file's settings for sm_90a (milliseconds on two cores; loop =
+The choice of passes before code generation, measured with this file's settings for sm_90a (milliseconds on two cores; loop =
 SASS instructions of the main loop):
 
     kernel, IR size                    none                    light (O1)              O3
@@ -14,13 +14,13 @@ SASS instructions of the main loop):
 
 (x4: ptxas unrolled the loop four times; the figure is per iteration.) O1 hoists loop invariants and merges address
 arithmetic, so that ptxas has less to read: it pays for itself wherever there is scalar code. Hand-picked lists of
-instcombine, GVN, simplifycfg and loop rotation cost half as much and left 440, 1183 and 72..105 instructions. Kernels
-that are only tensor-core loops want "none". Loop unrolling is off in every pipeline: the emitter decides that.
+instcombine, GVN, simplifycfg and loop rotation cost half as much, and left 440, 1183 and 72..105 instructions. For kernels
+that are only tensor-core loops "none" is best. Loop unrolling is off in every pipeline: the emitter decides about it.
 
-"short" is the part of O1 that simplifies one function, without the passes over the module before it and after it: 26 ms where O1 takes
-42 (a product that shares its last round), 77 where it takes 121 (with an epilogue, LATE of its columns under the next tile). Kernels whose
-accumulators are pinned keep their loops, to 0.4 % of the instructions. Others do not: up to a fifth more where divisions and remainders of
-the same numbers meet, or libdevice's functions, whose ``__nvvm_reflect`` the first passes answer.
+"short" is the function simplification part of O1, without the module passes before and after it. It takes 26 ms instead of O1's 42 for a
+product with a shared last wave (stream-K), and 77 ms instead of 121 if that has an epilogue with deferred columns (LATE). Loops of kernels
+whose accumulators are pinned stay the same, within 0.4 % of the instructions. Other kernels get up to a fifth more instructions: where
+divisions and remainders of the same numbers occur together, or functions of libdevice, whose ``__nvvm_reflect`` O1's first passes resolve.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from .packages import package
 PASSES = {"none": None, "short": 1, "light": 1, "O3": 3}
 
 _TRIPLE = "nvptx64-nvidia-cuda"
-_PTX_VERSION = "+ptx88"  # with 8.6 and 8.7 LLVM ends the process for sm_103a
+_PTX_VERSION = "+ptx88"  # with PTX 8.6 and 8.7, LLVM ends the process for sm_103a
 
 
 def version() -> str:
-    """llvmlite's version, for cache keys; from package metadata, without loading it."""
+    """llvmlite's version for cache keys, from package metadata, without loading it."""
     found = package("llvmlite")
     return found.version if found else "unknown"
 
@@ -64,7 +64,7 @@ def _llvm():
 
 @lru_cache(maxsize=None)
 def _machine(target: str):
-    # opt=3 always: lower levels of code generation serialise wgmma by shuffling its accumulators.
+    # Always opt=3: lower levels of code generation move wgmma accumulators between registers, which makes ptxas serialise the instructions.
     machine = _llvm().Target.from_triple(_TRIPLE).create_target_machine(cpu=target, features=_PTX_VERSION, opt=3)
     return machine, str(machine.target_data)
 
@@ -73,13 +73,13 @@ def _machine(target: str):
 def _host_machine():
     binding = _llvm()
     target = binding.Target.from_triple(binding.get_process_triple())
-    # Launchers are straight code that runs once per launch: opt=0 takes 5 ms to compile and 0.01 us more to run, opt=1 15 ms.
+    # Launchers are code without loops that runs once per launch: opt=0 takes 5 ms to compile instead of opt=1's 15, and 0.01 us more to run.
     return target.create_target_machine(opt=0, reloc="pic", codemodel="small")
 
 
 def _parse(ir: str, context, triple: str, layout: str):
-    # The layout must stand in the text: loads and stores without an alignment get theirs while the text is parsed. On
-    # the text's own first line it leaves the line numbers as they are.
+    # The data layout has to be in the text: loads and stores without an alignment get theirs while the text is parsed. It goes to the
+    # text's own first line, so that line numbers stay the same.
     head = "" if "target datalayout" in ir else f'target datalayout = "{layout}" '
     if "target triple" not in ir:
         head += f'target triple = "{triple}" '
@@ -90,7 +90,7 @@ def _parse(ir: str, context, triple: str, layout: str):
 
 
 def _verify(module) -> None:
-    """Always: it takes 0.3 to 1 ms, and what it would refuse can end the process further on."""
+    """Run LLVM's verifier, always: it takes 0.3 to 1 ms, and a module that it rejects could end the process later."""
     try:
         module.verify()
     except RuntimeError as error:
@@ -98,7 +98,7 @@ def _verify(module) -> None:
 
 
 def _parse_message(ir: str, message: str) -> str:
-    """LLVM's message with the IR line it speaks of and the line before it."""
+    """LLVM's message, with the IR line that it refers to and the line before."""
     place = re.search(r"<string>:(\d+):(\d+): error: (.*)", message)
     if place is None:
         return f"LLVM refused the IR text: {message.strip()}"
@@ -112,12 +112,11 @@ def _parse_message(ir: str, message: str) -> str:
 def to_ptx(ir: str, target: str, *, passes: str = "light", libdevice: bool = False) -> str:
     """PTX for `target` from LLVM IR text.
 
-    `passes` is one of `PASSES`. With `libdevice`, functions named ``__nv_*`` that the text declares are linked
-    in. The text needs no triple and no data layout.
+    `passes` is one of `PASSES`. With `libdevice`, functions named ``__nv_*`` that the text declares are linked in. The text
+    needs no triple and no data layout.
 
-    Raises ToolchainError when the text does not parse or verify, or uses what LLVM's backend is not known to lower
-    (it would end the process).
-    """
+    Raises ToolchainError if the text does not parse or verify, or uses operations that LLVM's backend is not known to lower
+    (it would end the process)."""
     if target not in TARGETS:
         raise ToolchainError(f"{target!r} is not a target; the targets are {', '.join(TARGETS)}")
     if passes not in PASSES:
@@ -127,13 +126,14 @@ def to_ptx(ir: str, target: str, *, passes: str = "light", libdevice: bool = Fal
 
 
 def optimized(ir: str, target: str, passes: str, libdevice: bool):
-    """The module of IR text after the passes, which make the same of it for every target, without functions of libdevice."""
+    """The module of IR text after the passes. If it calls no functions of libdevice, the result is the same for every
+    target."""
     functions = _libdevice.called_by(ir)
     if functions and not libdevice:
         raise ToolchainError(f"the IR text calls {functions[0]} but libdevice=True was not given")
     binding = _llvm()
     machine, layout = _machine(target)
-    context = binding.create_context()  # a fresh one per kernel, so that types and constants do not pile up
+    context = binding.create_context()  # a new one for each kernel, so that types and constants do not accumulate
     module = _parse(ir, context, _TRIPLE, layout)
     if functions:
         _link(module, functions, layout, context)
@@ -143,7 +143,7 @@ def optimized(ir: str, target: str, passes: str, libdevice: bool):
 
 
 def emitted(module, target: str) -> str:
-    """PTX of a module, which is used up."""
+    """PTX of a module, which cannot be used afterwards."""
     return _machine(target)[0].emit_assembly(module)
 
 
@@ -171,7 +171,7 @@ def _optimize(module, machine, passes: str, linked: bool) -> None:
 
 
 def _link(module, functions: list[str], layout: str, context) -> None:
-    """Link each libdevice function in and make it internal, so that it is inlined or dropped."""
+    """Link each libdevice function in with internal linkage, so that it is inlined or dropped."""
     binding = _llvm()
     for name in functions:
         part = binding.parse_bitcode(_libdevice.function_bitcode(name, _cut, version()), context)
@@ -182,7 +182,7 @@ def _link(module, functions: list[str], layout: str, context) -> None:
 
 
 def _cut(library: bytes, name: str) -> bytes:
-    """Bitcode of the one libdevice function `name` with what it needs; everything else is internal."""
+    """Bitcode of the libdevice function `name` with its callees, which are internal."""
     binding = _llvm()
     machine, layout = _machine("sm_90a")
     module = binding.parse_bitcode(library, binding.create_context())
@@ -206,11 +206,10 @@ def _cut(library: bytes, name: str) -> bytes:
 
 
 def machine_code(ir: str, name: str) -> bytes:
-    """This host's machine code of the function `name`: bytes that run at any address.
+    """Position-independent machine code of the function `name` for this host.
 
-    The text may define that function only, and reach nothing by name: no globals, no calls but through pointers, no
-    floating-point constants. Raises ToolchainError when the code would need relocation.
-    """
+    The text may define this function only, and refer to nothing by name: no globals, no calls except through pointers, no
+    floating-point constants. Raises ToolchainError if the code would need relocation."""
     binding = _llvm()
     machine = _host_machine()
     module = _parse(ir, binding.create_context(), binding.get_process_triple(), str(machine.target_data))
@@ -219,7 +218,8 @@ def machine_code(ir: str, name: str) -> bytes:
 
 
 def _text_section(elf: bytes, name: str) -> bytes:
-    """The bytes of `name` from a relocatable 64-bit ELF file, which must start its section and need no relocation."""
+    """The bytes of the function `name` from a relocatable 64-bit ELF file: its .text section, which must not need
+    relocation."""
     if elf[:5] != b"\x7fELF\x02" or sys.byteorder != "little":
         raise ToolchainError("native code is made for little-endian 64-bit ELF hosts only")
     table, = struct.unpack_from("<Q", elf, 40)
@@ -239,7 +239,7 @@ def _text_section(elf: bytes, name: str) -> bytes:
 
 
 def native(ir: str, name: str) -> int:
-    """The address of the function `name` compiled for this host; see `machine_code` for what the text may hold."""
+    """The address of the function `name`, compiled for this host; `machine_code` says what the text may contain."""
     from . import executable
 
     return executable.load(machine_code(ir, name))

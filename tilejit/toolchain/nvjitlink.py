@@ -1,4 +1,4 @@
-"""nvJitLink as the assembler of last resort: it compiles PTX as relocatable code and so drops setmaxnreg (C7504)."""
+"""nvJitLink, the assembler of last resort: it compiles PTX as relocatable code, and therefore ignores setmaxnreg (C7504)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def locate() -> Path | None:
 
 @lru_cache(maxsize=4)
 def _library(path: str):
-    """A function that calls nvJitLink<name>: the exported symbols carry the version they were introduced in."""
+    """A function that calls nvJitLink<name>; exported symbols have the version that introduced them as a suffix."""
     try:
         library = ctypes.CDLL(path)
     except OSError as error:
@@ -49,7 +49,7 @@ def _library(path: str):
 
 
 def run(path: str, ptx: str, target: str, line_info: bool, options: tuple[str, ...]) -> tuple[int, bytes, str]:
-    """Result code (0 is success), cubin and log of linking one PTX text; `options` are ptxas' own."""
+    """(result code, 0 for success; cubin; log) of linking one PTX text; `options` are ptxas' own."""
     call = _library(path)
     flags = [f"-arch={target}", "-verbose", *(f"-Xptxas={option}" for option in options)]
     if line_info:

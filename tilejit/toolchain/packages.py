@@ -1,8 +1,7 @@
-"""Installed packages: their versions and files, read from the folders that pip wrote.
+"""Versions and files of installed packages, read from the folders that pip has written.
 
-`importlib.metadata` says the same, but takes 25 ms to import, and every process that starts asks for the versions of its
-tools.
-"""
+`importlib.metadata` has the same information but takes 25 ms to import, and every new process needs the versions of its
+tools."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Package:
-    """An installed package: `root` is the folder its files are relative to, `info` its ``.dist-info`` folder."""
+    """An installed package: its files are relative to `root`, `info` is its ``.dist-info`` folder."""
 
     name: str
     version: str
@@ -24,7 +23,7 @@ class Package:
     info: Path
 
     def file(self, name: str) -> Path | None:
-        """The package's file called `name`, wherever it lies, if it is there."""
+        """The path of the package's file called `name`, in any folder; None if there is none."""
         try:
             record = (self.info / "RECORD").read_text()
         except OSError:

@@ -1,7 +1,6 @@
-"""A program that takes its input from a pipe and leaves its output in memory: no files, any number of them at once.
+"""Runs a program that reads from a pipe and writes to memory: without files, and any number at the same time.
 
-It is started before there is any input, so that its own start (10 ms for ptxas) passes while the input is made.
-"""
+It can be started before its input is ready, so that its start-up (10 ms for ptxas) overlaps the preparation of the input."""
 
 from __future__ import annotations
 
@@ -12,11 +11,10 @@ from contextlib import suppress
 
 
 class Program:
-    """A program that has been started. `command` is a function of the path under which it is to write its output, `environment` what its
-    environment has besides this process's own.
+    """A program that has been started. `command` maps the path to which the program is to write its output to its
+    arguments; `environment` is added to this process's own, which takes precedence.
 
-    Raises OSError when it cannot be started.
-    """
+    Raises OSError if it cannot be started."""
 
     def __init__(self, command, environment: Mapping[str, str] = {}):
         self.open: list[int] = []
@@ -25,7 +23,7 @@ class Program:
         try:
             self.log, self.output = self._keep(os.memfd_create("log")), self._keep(os.memfd_create("output"))
             reading, self.input = map(self._keep, os.pipe())
-            there = 3 if self.output != 3 else 4  # glibc before 2.29 closes a descriptor that is to keep its number
+            there = 3 if self.output != 3 else 4  # glibc before 2.29 closes a descriptor that is duplicated to its own number
             arguments = command(f"/proc/self/fd/{there}")
             given = ((reading, 0), (self.log, 1), (self.log, 2), (self.output, there))
             self.process = os.posix_spawn(arguments[0], arguments, {**environment, **os.environ},
@@ -36,7 +34,7 @@ class Program:
             raise
 
     def _keep(self, descriptor: int) -> int:
-        """The descriptor, or one beside the standard ones, which a process may have closed."""
+        """The descriptor, duplicated if it has a number of the standard ones, which this process may have closed."""
         if descriptor <= 2:
             beside = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 3)
             os.close(descriptor)
@@ -49,13 +47,14 @@ class Program:
         os.close(descriptor)
 
     def finish(self, text: bytes, meanwhile: Callable[[], None] = lambda: None) -> tuple[int, bytes, bytes]:
-        """Its exit code, its output and what it printed, with `text` as its input. It runs while this process does something else `meanwhile`."""
+        """Give the program `text` as its input and wait for its end: (exit code, output, what it printed). `meanwhile` is
+        called while it runs."""
         left = memoryview(text)
         try:
             while left:
                 left = left[os.write(self.input, left):]
         except BrokenPipeError:
-            pass  # it has ended already: its exit code says why
+            pass  # it has ended already; the exit code says why
         self._close(self.input)
         meanwhile()
         code = self._ended()
@@ -63,7 +62,8 @@ class Program:
         return code, output, log
 
     def _ended(self) -> int:
-        """Wait for its end; its exit code, 0 where the process is one that leaves those of its children to nobody."""
+        """Wait for its end and return its exit code; 0 if that is unavailable, since this process ignores the exits of its
+        children."""
         code = 0
         with suppress(ChildProcessError):
             code = os.waitstatus_to_exitcode(os.waitpid(self.process, 0)[1])
@@ -71,15 +71,15 @@ class Program:
         return code
 
     def end(self) -> None:
-        """Let nothing of it stay, whether it was finished or not."""
+        """Kill the program if it still runs, and release everything."""
         if self.process is not None:
-            with suppress(ProcessLookupError):  # it ended by itself, and nobody had to wait for it
+            with suppress(ProcessLookupError):  # it has ended, and the system has reaped it
                 os.kill(self.process, 9)
             self._ended()
         self.forget()
 
     def forget(self) -> None:
-        """Close what this process has of it, and leave the program as it is."""
+        """Close this process's descriptors, without touching the program."""
         for descriptor in list(self.open):
             self._close(descriptor)
         _started.discard(self)
@@ -89,7 +89,8 @@ _started: set[Program] = set()
 
 
 def _forget_all() -> None:
-    """In a process forked while programs run: an input open here as well would not end in the process that waits for them."""
+    """Runs in a forked child: if the child kept a program's input pipe open, the program would not see its end, and the
+    parent would wait for ever."""
     for program in list(_started):
         program.process = None
         program.forget()

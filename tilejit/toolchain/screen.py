@@ -1,8 +1,7 @@
-"""Refuses LLVM IR text on which the NVPTX backend would end the process, before LLVM sees it.
+"""Rejects LLVM IR text on which the NVPTX backend would end the process, before LLVM sees it.
 
-The text is searched for a few words at the speed of the C library (1 ms for 100 KB); only where one stands is a line
-looked at. One instruction stands on one line.
-"""
+The text is searched for a few words with str.find (1 ms for 100 KB), and only lines that contain one are examined. Each
+instruction is on one line."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ _SCOPES = {"": 80, "block": 80, "device": 80, "singlethread": 80, "cluster": 90}
 
 
 def check(ir: str, target: str) -> None:
-    """Raise ToolchainError, showing the line, if LLVM might end the process when it compiles this text for `target`."""
+    """Raise ToolchainError, which shows the line, if LLVM might end the process when it compiles this text for `target`."""
     for name in set(_INTRINSIC.findall(ir)):
         reason = refusal(name, target)
         if reason == "afn":
@@ -55,7 +54,8 @@ def check(ir: str, target: str) -> None:
 
 
 def _refuse_where(ir: str, target: str, word: str, reason_of, strings: bool = False) -> None:
-    """Ask `reason_of` about every line of code with `word`; strings and comments do not count as code."""
+    """Call `reason_of` for every line of code that contains `word`, and raise an error if it gives a reason. Strings and
+    comments do not count as code, unless `strings`."""
     at = ir.find(word)
     while at >= 0:
         stop = ir.find("\n", at)
@@ -104,7 +104,7 @@ def _atomic_reason(line: str) -> str:
 
 @lru_cache(maxsize=4096)
 def _assembly_reason(text: str, constraints: str) -> str:
-    """Why LLVM would end the process on this inline assembly, or ""."""
+    """Why LLVM would end the process on this inline assembly; "" if it would not."""
     operands = 0
     for piece in constraints.split(","):
         if piece and not piece.startswith("~{"):
@@ -125,7 +125,7 @@ def _assembly_reason(text: str, constraints: str) -> str:
 
 
 def _operand_reason(ir: str, match) -> str:
-    """The two constraints whose operands LLVM asserts on: n and i take a literal, q takes an i128."""
+    """Checks operands of the constraints that LLVM asserts on: n and i need a literal, q an i128."""
     constraints = match[2].split(",")
     if not any(piece.lstrip("=&") in ("n", "i", "q") for piece in constraints):
         return ""
@@ -145,7 +145,7 @@ def _operand_reason(ir: str, match) -> str:
 
 
 def _arguments(text: str) -> list[str]:
-    """``"(i32 1, {i32, i32} %x) #0"`` is ["i32 1", "{i32, i32} %x"]."""
+    """Splits a call's arguments: ``"(i32 1, {i32, i32} %x) #0"`` gives ["i32 1", "{i32, i32} %x"]."""
     found, depth, start = [], 0, 0
     for at, letter in enumerate(text):
         if letter in "([{<":
