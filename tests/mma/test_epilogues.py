@@ -17,7 +17,6 @@ from tilejit.kernels.blackwell_plan import BlackwellConfig
 from tilejit.kernels.hopper import persistent
 from tilejit.kernels.fitted import FEW, fitted
 from tilejit.kernels.matmul import PLANS
-from tilejit.kernels.narrowed import dtype_taken
 from tilejit.kernels.plan import LATE, Config, Problem, choose
 from tilejit.kernels.stream import stream
 
@@ -102,122 +101,45 @@ def test_no_columns_are_left_over_where_a_piece_does_not_fit_in_a_buffer():
 
 
 @tile.jit
-def narrow_biased(acc, row, column, bias, beside):
-    return tile.cast(acc, beside.dtype) * 2 + tile.cast(bias, beside.dtype)[None, :] + beside
+def plus_rounded(acc, row, column, beside):
+    return tile.cast(acc, beside.dtype) + beside
 
 
-@tile.jit
-def narrow_halved(acc, row, column):
-    return tile.maximum(tile.cast(acc, tile.float16), 0) * 0.5
-
-
-@tile.jit
-def narrow_in_a_loop(acc, row, column, turns, beside):
-    v = tile.cast(acc, tile.float16)
-    for i in range(turns):
-        v = v + tile.cast(acc, tile.float16)
-    return v - beside
-
-
-@tile.jit
-def wide_biased(acc, row, column, bias, beside):
-    return tile.cast(acc + bias[None, :], beside.dtype) + beside
-
-
-@tile.jit
-def wide_and_narrow(acc, row, column):
-    return tile.cast(acc, tile.float16) + tile.cast(acc, tile.bfloat16)
-
-
-@tile.jit
-def carried_wide(acc, row, column, turns):
-    v = acc
-    for i in range(turns):
-        v = v * 2
-    return v + tile.cast(acc, tile.float16)
-
-
-@tile.jit
-def ignoring(acc, row, column, beside):
-    return beside
-
-
-def test_the_dtype_in_which_an_epilogue_takes_its_sums():
-    """The one that it casts them to before all else; of several, or of none, theirs."""
-    bias, beside = np.ones(128, np.float32), np.ones((128, 128), np.float16)
-    for epilogue, extras, axes, dtype in (
-            (narrow_biased, (bias, beside), ("n", "mn"), tile.float16), (narrow_halved, (), (), tile.float16),
-            (narrow_in_a_loop, (3, beside), ("mn",), tile.float16), (wide_biased, (bias, beside), ("n", "mn"), None), (plus_one, (), (), None),
-            (wide_and_narrow, (), (), None), (carried_wide, (2,), (), None), (ignoring, (beside,), ("mn",), None),
-            (narrow_biased, (bias, None), ("n", "mn"), None)):
-        assert dtype_taken(((), epilogue, False, False, axes), tile.float32, extras, "sm_90a") == dtype, epilogue.name
-    assert dtype_taken(((True, False), narrow_halved, False, False, ()), tile.float32, (), "sm_90a") is None  # scaled before
-
-
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("ahead", [False, True])
-@pytest.mark.parametrize("m,n,k,late", [(600, 328, 890, 128), (300, 264, 1200, 128), (40, 104, 890, 128), (300, 328, 570, 64), (300, 264, 40, 128)])
-def test_columns_that_wait_as_their_epilogue_takes_them_have_the_same_bits(m, n, k, late, ahead, stream):
-    """All columns of a tile or some, of one tile for a CTA and of many, ragged at both edges."""
-    rng = np.random.default_rng(11)
-    a, b, bias, beside = (drawn(rng, shape, np.float16) for shape in ((m, k), (k, n), (n,), (m, n)))
-    epilogue, tiles = (narrow_biased, (bias, beside)) if ahead else (narrow_halved, ())
-    config = replace(Config.of(128, 128, stages=2), behind=False, width=64, buffers=2, stream=stream, late=late)
-    PLANS.clear()
-    got = product(a, b, np.float16, epilogue=epilogue, tiles=tiles, config=config)
-    (launch,) = PLANS.values()
-    assert launch.constants.get("WAITING") == (tile.float16 if launch.constants["LATE"] else None)
-    assert stream or launch.constants["LATE"] == min(late, max(-(-k // 64) - 3, 0) * 16 // 64 * 64)
-    np.testing.assert_array_equal(got, product(a, b, np.float16, epilogue=epilogue, tiles=tiles, config=replace(config, late=0)))
-
-
-def test_all_columns_wait_where_the_epilogue_takes_its_sums_in_16_bits():
-    """Of the largest tile, in half of the registers, so that nothing spills; of others as many as before."""
-    big = np.lib.stride_tricks.as_strided(np.zeros(16, BF16), (8192, 8192), (16384, 2))
-    spec, flags, bias = ArraySpec((8192, 8192), "bfloat16"), ArraySpec((1024, 3), "int64"), np.zeros(8192, np.float32)
-    for narrow in (True, False):
-        assert choose(Problem(8192, 8192, 8192, epilogue=True, ahead=True, narrow=narrow), 132).late == (256 if narrow else LATE)
-    for shared in (True, False):
-        config = replace(choose(Problem(8192, 8192, 8192, epilogue=True, ahead=True, narrow=True), 132), stream=shared)
-        launch = planned(big, big, big, narrow_biased, (bias, big), config)
-        constants = launch.constants | dict(WAITING=tile.bfloat16)
-        assert constants["LATE"] == 256 and constants["AHEAD"] == (True, True)
-        room = (*launch.shares, ArraySpec(*launch.room), flags) if shared else ()
-        compiled = launch.kernel.compile(spec, spec, spec, 1.0, 1.0, ArraySpec((8192,), "float32"), spec, 0, 0, *room, **dict(constants, EXTRAS=2))
-        assert compiled.spills == 0 and "convert_layout" not in str(compiled.graph)
-
-
-def left_over(home, m, n, k, dtype, b_by_rows, shared):
-    """The largest tile with as many columns left over as the model takes for such a B; small integers, so that only the result is rounded."""
+def left_over(home, m, n, k, dtype, b_by_rows, shared, narrow):
+    """The largest tile with as many columns left over as the model takes for such a B; small integers, so that only the result is rounded, and
+    for an epilogue that takes its sums in 16 bits the sums before."""
     rng = np.random.default_rng(9)
     a, b, beside, other = (rng.integers(-2, 3, shape).astype(dtype) for shape in ((m, k), (k, n), (m, n), (m, n)))
-    config = choose(Problem(4096, 4096, 4096, epilogue=True, ahead=True, across=(False, b_by_rows)), 132)
-    assert (config.bm, config.bn, config.late) == (128, 256, LATE)
+    config = choose(Problem(4096, 4096, 4096, epilogue=True, ahead=True, across=(False, b_by_rows), narrow=narrow), 132)
+    assert (config.bm, config.bn, config.late) == (128, 256, 256 if narrow else LATE)
     out = home(np.full((m, n), np.nan, dtype))
     PLANS.clear()
-    kernels.matmul(home(a), home(b) if b_by_rows else home(np.ascontiguousarray(b.T)).T, out, scaled_plus, (0.25,),
-                   tiles=(home(beside), home(other)), config=replace(config, stream=shared))
+    how = dict(epilogue=plus_rounded, tiles=(home(beside),)) if narrow else dict(epilogue=scaled_plus, arguments=(0.25,), tiles=(home(beside), home(other)))
+    kernels.matmul(home(a), home(b) if b_by_rows else home(np.ascontiguousarray(b.T)).T, out, **how, config=replace(config, stream=shared))
     (launch,) = PLANS.values()
     assert launch.constants["LATE"] == config.late and launch.kernel is (stream if shared else persistent)
-    want = (a.astype(np.float32) @ b.astype(np.float32)) * 0.25 + beside.astype(np.float32) - other.astype(np.float32)
-    np.testing.assert_array_equal(out if out.__class__ is np.ndarray else out.numpy(), want.astype(dtype))
+    assert getattr(launch.constants.get("WAITING"), "name", None) == (np.dtype(dtype).name if narrow else None)
+    sums = a.astype(np.float32) @ b.astype(np.float32)
+    want = sums.astype(dtype) + beside if narrow else (sums * 0.25 + beside.astype(np.float32) - other.astype(np.float32)).astype(dtype)
+    np.testing.assert_array_equal(out if out.__class__ is np.ndarray else out.numpy(), want)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, BF16])
 @pytest.mark.parametrize("b_by_rows", [False, True])
-@pytest.mark.parametrize("shared,k", [(False, 840), (True, 1416)])
-def test_as_many_columns_as_the_model_leaves_over_are_finished_right(shared, k, b_by_rows, dtype):
+@pytest.mark.parametrize("shared,k,narrow", [(False, 840, False), (True, 1416, False), (False, 1352, True), (True, 2440, True)])
+def test_as_many_columns_as_the_model_leaves_over_are_finished_right(shared, k, narrow, b_by_rows, dtype):
     """Several tiles for a CTA, ragged at both edges and along k."""
-    left_over(np.asarray, 300, 504, k, dtype, b_by_rows, shared)
+    left_over(np.asarray, 300, 504, k, dtype, b_by_rows, shared, narrow)
 
 
 @needs_gpu("sm_90a")
 @in_child(timeout=100)
 @pytest.mark.parametrize("b_by_rows", [False, True])
-@pytest.mark.parametrize("shared,extents", [(False, (5000, 2312, 1096)), (True, (2300, 2312, 4168)), (True, (5000, 2568, 4168))])
+@pytest.mark.parametrize("shared,extents", [(False, (5000, 2312, 1352)), (True, (2300, 2312, 4168)), (True, (5000, 2568, 4168))])
 def test_as_many_columns_as_the_model_leaves_over_are_finished_right_on_the_gpu(shared, extents, b_by_rows):
-    for dtype in (np.float16, BF16):
-        left_over(tile.to_device, *extents, dtype, b_by_rows, shared)
+    for narrow in (False, True):
+        for dtype in (np.float16, BF16):
+            left_over(tile.to_device, *extents, dtype, b_by_rows, shared, narrow)
 
 
 @tile.jit

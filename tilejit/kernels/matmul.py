@@ -20,7 +20,7 @@ from .mainloop import BLOCK
 from .operands import (BLACKWELL, EITHER_MAJOR, HOPPER, NOTHING, TILES, axes_of, check_apart, check_arguments, check_epilogue, check_listed,
                        check_out, check_parameters, check_target, comes_ahead, dtype_of_sums, extents_of, in_byte, line_comes_ahead, places_of,
                        result_dtype, seen_as, span, stored_by_tma)
-from .narrowed import dtype_taken
+from .narrowed import asked
 from .overlap import most_late
 from .pack import alignment, as_readable, copied_bytes, readable
 from .plan import choose, evenly
@@ -87,8 +87,8 @@ def matmul(a, b, out=None, epilogue=None, arguments=(), *, tiles=(), scale_a=Non
         if epilogue is not None:
             check_parameters(epilogue, places_of(x, y), len(arguments) + len(tiles))
         code = target or driver.target(x.device)
-        taken = None if epilogue is None else lambda finish, sums: dtype_taken(finish, sums, (*arguments, *tiles), code)
-        launch = _planned(x, y, z, precision, scaled, fast_accum, epilogue, len(arguments), [describe(t) for t in tiles], config, code, taken=taken)
+        launch = _planned(x, y, z, precision, scaled, fast_accum, epilogue, len(arguments), [describe(t) for t in tiles], config, code,
+                          taken=asked(epilogue, (*arguments, *tiles), code))
     made = new(a, launch.shape, launch.dtype) if out is None else out
     if launch.kernel is None:
         return made
@@ -199,7 +199,8 @@ def remember(plans: dict, key: tuple, plan, most: int = 4096) -> None:
 def _planned(x: ArrayView, y: ArrayView, out: ArrayView | None, precision: str | None, scaled: tuple, fast_accum: bool, epilogue, arguments: int,
              tiles: list[ArrayView], config: Config | BlackwellConfig | None, target: str, choice=None, taken=None) -> Launch:
     """The launch for such operands, with `config`; without one, with what ``choice(problem, processors, columns_first)`` returns, or the model's
-    choice. ``taken(finish, sums)`` returns the 16-bit dtype to which the epilogue casts its sums first, or None. LaunchError says what does not fit."""
+    choice. ``taken(finish, sums)`` returns the 16-bit dtype to which the epilogue casts its sums first, or None (see `narrowed.asked`). LaunchError
+    says what does not fit."""
     check_target(target, x, config)
     if not EITHER.holds(fast_accum):
         raise LaunchError(f"fast_accum is {EITHER.words}, not {fast_accum!r}")

@@ -1,4 +1,4 @@
-"""The dtype in which an epilogue takes its accumulators: a narrower one than theirs, if it begins by casting them to it."""
+"""Whether an epilogue begins by casting its accumulators to a narrower dtype: those that wait for it then wait in that dtype."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def applied(S, E0, E1, E2, E3, FINISH: tile.constexpr, EXTRAS: tile.constexpr):
 
 
 def dtype_taken(finish: tuple, sums, extras: tuple, target: str):
-    """The float dtype of 16 bits to which the epilogue of `finish` (the kernels' FINISH) casts accumulators of dtype `sums` before it does anything
-    else with them; None for other epilogues. `extras` are its arguments and tiles. What is wrong with these or with the epilogue, the
-    call of the kernel says."""
+    """The 16-bit float dtype to which an epilogue casts its accumulators, of dtype `sums`, before it does anything else with them; None for other
+    epilogues. `finish` is the kernels' FINISH, `extras` are the epilogue's arguments and tiles. Invalid ones give None: the call of
+    the kernel reports them."""
     given = ArraySpec((SIZE, SIZE), sums.name), *extras, *NOTHING[len(extras):]
     try:
         bound, options, _ = applied._bind(given, dict(FINISH=finish, EXTRAS=len(extras)))
@@ -53,4 +53,9 @@ def _casts(body: Block, value: Value) -> set:
     return found
 
 
-__all__ = ["dtype_taken"]
+def asked(epilogue, extras: tuple, target: str):
+    """``dtype_taken(finish, sums)`` of such arguments and tiles; None without an epilogue."""
+    return None if epilogue is None else lambda finish, sums: dtype_taken(finish, sums, extras, target)
+
+
+__all__ = ["asked", "dtype_taken"]

@@ -137,7 +137,8 @@ def time_of(p, steps):
 def finish_but_last(acc, ring, w, stage, ready, phase, place, down, C, how, BM: tile.constexpr, BN: tile.constexpr, LATE: tile.constexpr,
                     WAITING: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr):
     """A consumer's last slot, after which all but the LATE last columns are finished, but not sent yet: (the deferred columns, in dtype
-    WAITING, the next phase). The slot is released only after that, so that the loads from shared memory for these columns are issued while its product runs."""
+    WAITING, the next phase). The slot is released only after that, so that the loads from shared memory for these columns are issued while
+    its product runs."""
     z, row, column = corner(*place, w, down, BM, BN, len(C.shape) == 3)
     with ring.consume(behind=True) as slot:
         acc = product(acc, slot, w, A_KM, B_KN)

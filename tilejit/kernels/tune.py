@@ -19,6 +19,7 @@ from ..tuning import Kept, timed
 from .blackwell_plan import BlackwellConfig, ranked as ranked_blackwell
 from .config import Config
 from .matmul import _planned, folded_tiles, matmul
+from .narrowed import asked
 from .operands import (HOPPER, TILES, check_epilogue, check_listed, check_parameters, described, extents_of, places_of, result_dtype,
                        span)
 from .plan import ranked
@@ -53,7 +54,8 @@ def tune(a, b, out=None, epilogue=None, arguments=(), *, tiles=(), scale_a=None,
     batch, m, n, _ = extents_of(x, y)
     made = new(a, (*batch, m, n), result_dtype(x.dtype, scaled)) if out is None else out
     beside = list(map(described, TILES, tiles))
-    plan = partial(_planned, x, y, described("out", made), precision, scaled, fast_accum, epilogue, len(arguments), beside)
+    plan = partial(_planned, x, y, described("out", made), precision, scaled, fast_accum, epilogue, len(arguments), beside,
+                   taken=asked(epilogue, (*arguments, *tiles), target))
     configs: list[Config | BlackwellConfig] = []
 
     def choice(problem, processors: int, columns_first: bool | None):

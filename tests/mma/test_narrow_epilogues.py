@@ -1,0 +1,102 @@
+"""Epilogues that begin by casting their accumulators to 16 bits, which then wait in that dtype for the next tile's products."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import tilejit as tile
+from tests.drawn import drawn
+from tests.mma.products import BF16, planned, plus_one, product
+from tilejit import ArraySpec
+from tilejit.kernels.matmul import PLANS
+from tilejit.kernels.narrowed import dtype_taken
+from tilejit.kernels.plan import LATE, Config, Problem, choose
+
+
+@tile.jit
+def narrow_biased(acc, row, column, bias, beside):
+    return tile.cast(acc, beside.dtype) * 2 + tile.cast(bias, beside.dtype)[None, :] + beside
+
+
+@tile.jit
+def narrow_halved(acc, row, column):
+    return tile.maximum(tile.cast(acc, tile.float16), 0) * 0.5
+
+
+@tile.jit
+def narrow_in_a_loop(acc, row, column, turns, beside):
+    v = tile.cast(acc, tile.float16)
+    for i in range(turns):
+        v = v + tile.cast(acc, tile.float16)
+    return v - beside
+
+
+@tile.jit
+def wide_biased(acc, row, column, bias, beside):
+    return tile.cast(acc + bias[None, :], beside.dtype) + beside
+
+
+@tile.jit
+def wide_and_narrow(acc, row, column):
+    return tile.cast(acc, tile.float16) + tile.cast(acc, tile.bfloat16)
+
+
+@tile.jit
+def carried_wide(acc, row, column, turns):
+    v = acc
+    for i in range(turns):
+        v = v * 2
+    return v + tile.cast(acc, tile.float16)
+
+
+@tile.jit
+def ignoring(acc, row, column, beside):
+    return beside
+
+
+def test_the_dtype_in_which_an_epilogue_takes_its_sums():
+    """The one that it casts them to before all else; of several, or of none, theirs."""
+    bias, beside = np.ones(128, np.float32), np.ones((128, 128), np.float16)
+    for epilogue, extras, axes, dtype in (
+            (narrow_biased, (bias, beside), ("n", "mn"), tile.float16), (narrow_halved, (), (), tile.float16),
+            (narrow_in_a_loop, (3, beside), ("mn",), tile.float16), (wide_biased, (bias, beside), ("n", "mn"), None), (plus_one, (), (), None),
+            (wide_and_narrow, (), (), None), (carried_wide, (2,), (), None), (ignoring, (beside,), ("mn",), None),
+            (narrow_biased, (bias, None), ("n", "mn"), None)):
+        assert dtype_taken(((), epilogue, False, False, axes), tile.float32, extras, "sm_90a") == dtype, epilogue.name
+    assert dtype_taken(((True, False), narrow_halved, False, False, ()), tile.float32, (), "sm_90a") is None  # scaled before
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("ahead", [False, True])
+@pytest.mark.parametrize("m,n,k,late", [(600, 328, 890, 128), (300, 264, 1200, 128), (40, 104, 890, 128), (300, 328, 570, 64), (300, 264, 40, 128)])
+def test_columns_that_wait_as_their_epilogue_takes_them_have_the_same_bits(m, n, k, late, ahead, stream):
+    """All columns of a tile or some, of one tile for a CTA and of many, ragged at both edges."""
+    rng = np.random.default_rng(11)
+    a, b, bias, beside = (drawn(rng, shape, np.float16) for shape in ((m, k), (k, n), (n,), (m, n)))
+    epilogue, tiles = (narrow_biased, (bias, beside)) if ahead else (narrow_halved, ())
+    config = replace(Config.of(128, 128, stages=2), behind=False, width=64, buffers=2, stream=stream, late=late)
+    PLANS.clear()
+    got = product(a, b, np.float16, epilogue=epilogue, tiles=tiles, config=config)
+    (launch,) = PLANS.values()
+    assert launch.constants.get("WAITING") == (tile.float16 if launch.constants["LATE"] else None)
+    assert stream or launch.constants["LATE"] == min(late, max(-(-k // 64) - 3, 0) * 16 // 64 * 64)
+    np.testing.assert_array_equal(got, product(a, b, np.float16, epilogue=epilogue, tiles=tiles, config=replace(config, late=0)))
+
+
+def test_all_columns_wait_where_the_epilogue_takes_its_sums_in_16_bits():
+    """Of the largest tile, in half of the registers, so that nothing spills; of others as many as before."""
+    big = np.lib.stride_tricks.as_strided(np.zeros(16, BF16), (8192, 8192), (16384, 2))
+    spec, flags, bias = ArraySpec((8192, 8192), "bfloat16"), ArraySpec((1024, 3), "int64"), np.zeros(8192, np.float32)
+    for narrow in (True, False):
+        assert choose(Problem(8192, 8192, 8192, epilogue=True, ahead=True, narrow=narrow), 132).late == (256 if narrow else LATE)
+    for shared in (True, False):
+        config = replace(choose(Problem(8192, 8192, 8192, epilogue=True, ahead=True, narrow=True), 132), stream=shared)
+        launch = planned(big, big, big, narrow_biased, (bias, big), config)
+        constants = launch.constants | dict(WAITING=tile.bfloat16)
+        assert constants["LATE"] == 256 and constants["AHEAD"] == (True, True)
+        room = (*launch.shares, ArraySpec(*launch.room), flags) if shared else ()
+        compiled = launch.kernel.compile(spec, spec, spec, 1.0, 1.0, ArraySpec((8192,), "float32"), spec, 0, 0, *room, **dict(constants, EXTRAS=2))
+        assert compiled.spills == 0 and "convert_layout" not in str(compiled.graph)
