@@ -86,7 +86,6 @@ def test_the_epilogues_that_are_timed():
     gelu = 0.5 * v * (1 + np.tanh(v * (0.7978845608 + 0.0356774081 * v * v)))
     for function, tiles, want, roundings in ((product_kernels.bias_gelu, (bias,), gelu, 1),
                                              (product_kernels.bias_gelu_residual, (bias, residual), gelu + residual, 1),
-                                             (product_kernels.rounded_bias_gelu_residual, (bias, residual), gelu + residual, 2),
                                              (product_kernels.narrow_bias_gelu_residual, (bias, residual), gelu + residual, 7)):
         got = matmul(a, b, epilogue=function, tiles=tiles)
         assert (np.abs(got - want) <= (1 + roundings) * 2.0**-11 * (np.abs(want) + np.abs(v) + 1)).all()  # fast tanh is good to 2**-11

@@ -31,7 +31,7 @@ import statistics
 import time
 
 import torch
-from product_kernels import bias_gelu, bias_gelu_residual, narrow_bias_gelu_residual, rounded_bias_gelu_residual
+from product_kernels import bias_gelu, bias_gelu_residual, narrow_bias_gelu_residual
 from tilejit import kernels
 from tilejit.kernels.pack import alignment
 from tilejit.kernels.plan import TILES, Config, Problem, choose
@@ -216,7 +216,6 @@ def table(shape, b_nk: bool, dtype, arguments, processors: int) -> dict[str, tup
         bases = ["plain"]
         candidates = {"plain": ours(dtype), "bias+GELU": ours(dtype, epilogue=bias_gelu, tiles=(bias,)),
                       "bias+GELU+residual": ours(dtype, epilogue=bias_gelu_residual, tiles=(bias, residual)),
-                      "the same of rounded sums": ours(dtype, epilogue=rounded_bias_gelu_residual, tiles=(bias, residual)),
                       "the same in bfloat16": ours(dtype, epilogue=narrow_bias_gelu_residual, tiles=(bias, residual))}
     if arguments.once:
         ran(candidates, sets)

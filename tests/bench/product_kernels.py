@@ -19,12 +19,6 @@ def bias_gelu_residual(acc, row, column, bias, residual):
 
 
 @tile.jit
-def rounded_bias_gelu_residual(acc, row, column, bias, residual):
-    """The same of sums rounded to the residual's dtype, as a library's product gives them: they wait for it in half of the registers."""
-    return bias_gelu_residual(tile.cast(tile.cast(acc, residual.dtype), tile.float32), row, column, bias, residual)
-
-
-@tile.jit
 def phi(v):
     """The normal distribution function Phi of 16-bit floats in their own arithmetic, two elements an instruction: ``0.5 + v * p(v * v)``, clamped to
     0 and 1. Its error times |v|, that of GELU, is at most 1.2e-3 before roundings."""
@@ -35,6 +29,6 @@ def phi(v):
 
 @tile.jit
 def narrow_bias_gelu_residual(acc, row, column, bias, residual):
-    """The same in the residual's dtype from the sums on."""
+    """The same in the residual's dtype from the sums on, which then wait for it in half of the registers."""
     v = tile.cast(acc, residual.dtype) + tile.cast(bias, residual.dtype)[None, :]
     return tile.fma(v, phi(v), residual)

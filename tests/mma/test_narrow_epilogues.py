@@ -40,6 +40,11 @@ def wide_biased(acc, row, column, bias, beside):
 
 
 @tile.jit
+def rounded_and_wide(acc, row, column, bias):
+    return tile.cast(acc, tile.float16) + bias[None, :]
+
+
+@tile.jit
 def wide_and_narrow(acc, row, column):
     return tile.cast(acc, tile.float16) + tile.cast(acc, tile.bfloat16)
 
@@ -58,12 +63,12 @@ def ignoring(acc, row, column, beside):
 
 
 def test_the_dtype_in_which_an_epilogue_takes_its_sums():
-    """The one that it casts them to before all else; of several, or of none, theirs."""
+    """The one that it casts them to before all else, and computes in; of several, or of none, theirs."""
     bias, beside = np.ones(128, np.float32), np.ones((128, 128), np.float16)
     for epilogue, extras, axes, dtype in (
             (narrow_biased, (bias, beside), ("n", "mn"), tile.float16), (narrow_halved, (), (), tile.float16),
             (narrow_in_a_loop, (3, beside), ("mn",), tile.float16), (wide_biased, (bias, beside), ("n", "mn"), None), (plus_one, (), (), None),
-            (wide_and_narrow, (), (), None), (carried_wide, (2,), (), None), (ignoring, (beside,), ("mn",), None),
+            (wide_and_narrow, (), (), None), (rounded_and_wide, (bias,), ("n",), None), (carried_wide, (2,), (), None), (ignoring, (beside,), ("mn",), None),
             (narrow_biased, (bias, None), ("n", "mn"), None)):
         assert dtype_taken(((), epilogue, False, False, axes), tile.float32, extras, "sm_90a") == dtype, epilogue.name
     assert dtype_taken(((True, False), narrow_halved, False, False, ()), tile.float32, (), "sm_90a") is None  # scaled before

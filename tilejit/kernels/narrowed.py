@@ -1,11 +1,11 @@
-"""Whether an epilogue begins by casting its accumulators to a narrower dtype: those that wait for it then wait in that dtype."""
+"""Whether an epilogue computes in 16 bits from its accumulators on: those that wait for it then wait in that dtype."""
 
 from __future__ import annotations
 
 import tilejit as tile
 
 from ..errors import TileError
-from ..ir.graph import Block, Call, Value, blocks, operands, walk
+from ..ir.graph import Block, Call, Node, Value, blocks, operands, walk
 from ..ops.casts import cast
 from ..ops.layout_change import convert_layout
 from ..ops.memory import load_
@@ -26,8 +26,9 @@ def applied(S, E0, E1, E2, E3, FINISH: tile.constexpr, EXTRAS: tile.constexpr):
 
 def dtype_taken(finish: tuple, sums, extras: tuple, target: str):
     """The 16-bit float dtype to which an epilogue casts its accumulators, of dtype `sums`, before it does anything else with them; None for other
-    epilogues. `finish` is the kernels' FINISH, `extras` are the epilogue's arguments and tiles. Invalid ones give None: the call of
-    the kernel reports them."""
+    epilogues, and for those that cast them back to compute in a wider dtype: so much work is slower under other products.
+    `finish` is the kernels' FINISH, `extras` are the epilogue's arguments and tiles. Invalid ones give None: the call of the kernel
+    reports them."""
     given = ArraySpec((SIZE, SIZE), sums.name), *extras, *NOTHING[len(extras):]
     try:
         bound, options, _ = applied._bind(given, dict(FINISH=finish, EXTRAS=len(extras)))
@@ -35,22 +36,28 @@ def dtype_taken(finish: tuple, sums, extras: tuple, target: str):
     except TileError:
         return None
     loaded = next((n.result for n in walk(graph.body) if isinstance(n, Call) and n.op is load_), None)
-    taken = set() if loaded is None else _casts(graph.body, loaded)
-    dtype = taken.pop() if len(taken) == 1 else None
-    return dtype if dtype is not None and dtype.is_float and dtype.nbytes == 2 else None
+    uses = [] if loaded is None else _uses(graph.body, loaded)
+    dtypes = {_cast_to(use) for use in uses}
+    dtype = dtypes.pop() if len(dtypes) == 1 else None
+    if dtype is None or not dtype.is_float or dtype.nbytes != 2:
+        return None
+    later = {_cast_to(use) for first in uses for use in _uses(graph.body, first.result)}
+    return None if any(d is not None and d.nbytes > dtype.nbytes for d in later) else dtype
 
 
-def _casts(body: Block, value: Value) -> set:
-    """The dtypes that a value is cast to, with None for any other use."""
-    found = set()
+def _uses(body: Block, value: Value) -> list[Node | None]:
+    """The nodes that read a value, changes of its layout followed; None for a loop or branch that yields it."""
+    found: list[Node | None] = []
     for node in walk(body):
-        if value in operands(node) and isinstance(node, Call) and node.op is convert_layout:
-            found |= _casts(body, node.result)
-        elif value in operands(node):
-            found.add(node.attrs["dtype"] if isinstance(node, Call) and node.op is cast else None)
-        if any(value in block.yields for block in blocks(node)):
-            found.add(None)
+        if value in operands(node):
+            found += _uses(body, node.result) if isinstance(node, Call) and node.op is convert_layout else [node]
+        found += [None for block in blocks(node) if value in block.yields]
     return found
+
+
+def _cast_to(node: Node | None):
+    """The dtype of a cast, None for any other use."""
+    return node.attrs["dtype"] if isinstance(node, Call) and node.op is cast else None
 
 
 def asked(epilogue, extras: tuple, target: str):
