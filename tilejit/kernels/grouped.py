@@ -20,13 +20,12 @@ from .operands import (EITHER_MAJOR, NOTHING, RESULTS, check_apart, check_argume
                        check_parameters, dtype_of_sums, extents_of, lines, seen_as, span, stored_by_tma)
 from .pack import copied, pack, readable
 from .rules import HIGH, check_fields, check_halves, check_hopper, check_registers, check_shares
-from .views import new, turned
+from .views import hold_if_captured, new, temporary, turned
 
 FEW = 128  # rows up to which a product is memory-bound
 MAJORS = EITHER_MAJOR["sm_90a"][1]  # element sizes of operands that need not be K-major
 ADDRESSES, STEPS = [hopper.A_AT, hopper.B_AT, hopper.C_AT], [hopper.A_ROW, hopper.B_ROW, hopper.C_ROW]  # rows of the table
 PLANS: dict = {}  # key of the arrays' properties and options -> Listed or Stacked
-HELD = []  # tables that CUDA graphs copy from whenever they run, so that they stay alive
 
 
 def grouped_matmul(a, b, out=None, epilogue=None, arguments=(), *, offs=None, precision: str | None = None, config: Config | None = None):
@@ -236,7 +235,7 @@ def _launch(plan: Listed, lists, pointers: list[list[int]], arguments) -> None:
     copies = {}
     for side, at in plan.copies:
         x, (m, n, wide) = lists[side][plan.order[at]], plan.results[plan.order[at]]
-        copies[side, at] = new(x, (m, wide), plan.dtype)[:, :n] if side == 2 else copied(turned(x) if side else x, plan.turned[side])
+        copies[side, at] = temporary(x, (m, wide), plan.dtype)[:, :n] if side == 2 else copied(turned(x) if side else x, plan.turned[side])
 
     def taken(side: int, at: int):
         """The matrix that the kernel gets."""
@@ -270,17 +269,16 @@ def _on_device(table: np.ndarray, like, first: ArrayView):
     """The table on the arrays' device. Nothing waits: the driver reads its bytes at once, or, in a CUDA graph, whenever that runs."""
     if first.device == "host":
         return table
-    made, stream = new(like, table.shape, "int64"), streams.current_stream(first)
-    if driver.capturing(stream, first.device):
-        HELD.append(table)
-    driver.copy_to_device(describe(made).pointer, table.ctypes.data, table.nbytes, first.device, stream)
+    made = temporary(like, table.shape, "int64")
+    hold_if_captured(table, first)
+    driver.copy_to_device(describe(made).pointer, table.ctypes.data, table.nbytes, first.device, streams.current_stream(first))
     return made
 
 
 def _maps(like, ctas: int):
     """Memory for the tensor maps of `ctas` CTAs, each at a multiple of 128 bytes."""
     rows = ctas * hopper.SETS * 3
-    made = new(like, (rows * 128 + 127,), "uint8")
+    made = temporary(like, (rows * 128 + 127,), "uint8")
     begin = -describe(made).pointer % 128
     return made[begin:begin + rows * 128].reshape(rows, 128)
 

@@ -8,7 +8,7 @@ import math
 import tilejit as tile
 
 from ..runtime.arrays import ArrayView, describe
-from .views import new, turned
+from .views import temporary, turned
 
 ROWS, NBYTES = 64, 128  # of the part that a CTA copies: its rows, and the bytes of a row
 
@@ -83,7 +83,7 @@ def copied(x, k_first: bool = False):
     if k_first:
         x, outer, inner = turned(x), inner, outer
     unit = NBYTES // describe(x).nbytes_per_element
-    wide = new(x, (*batch, outer, -(-inner // unit) * unit), describe(x).dtype)
+    wide = temporary(x, (*batch, outer, -(-inner // unit) * unit), describe(x).dtype)
     pack(x, wide)
     return turned(wide[..., :inner]) if k_first else wide[..., :inner]
 

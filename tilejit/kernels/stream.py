@@ -20,7 +20,7 @@ from .finish import bring, finish_first, finished, room_of, rooms, send_first, s
 from .mainloop import begun, by_row, by_thread, corner, fill, matrix_and_row, multiplied, one_loop, slots
 from .overlap import (begun_over, finish_but_last, finish_left_over, kept, left_over, multiplied_bringing, multiplied_over, none_kept, none_left_over,
                       time_of, under)
-from .views import new
+from .views import temporary
 
 NEAR = 8          # slots before the end of a round at which a CTA counts as having loaded it
 PATIENCE = 100    # polls, of about a microsecond each, by a CTA that waits until all others have
@@ -271,7 +271,7 @@ def workspace(like, shape: tuple[int, ...], dtype: str):
 
     A launch leaves the flags at 0, so launches on one stream, which run one after the other, share them. Launches that a CUDA graph captures have
     their own, which the graph zeroes before the first of them, since a graph may run on any stream."""
-    view, partial = describe(like), new(like, shape, dtype)
+    view, partial = describe(like), temporary(like, shape, dtype)
     if view.device == "host":
         return partial, np.zeros((CTAS, CONSUMERS), np.int64)
     handle = streams.current_stream(view)
@@ -279,7 +279,7 @@ def workspace(like, shape: tuple[int, ...], dtype: str):
     place = type(like), view.device, handle, captured > 0
     capture, flags = FLAGS.get(place, (None, None))
     if capture != captured:
-        flags = new(like, (CTAS, CONSUMERS), "int64")
+        flags = temporary(like, (CTAS, CONSUMERS), "int64")
         driver.fill(describe(flags).pointer, 0, 8 * CTAS * CONSUMERS, view.device, handle)
         FLAGS[place] = captured, flags
     return partial, flags

@@ -1,5 +1,5 @@
 """Views of arrays of any library, made by that library: transposed, or with leading dimensions folded into one; and new arrays of the same
-kind."""
+kind, for results and for what a launch needs meanwhile."""
 
 from __future__ import annotations
 
@@ -8,10 +8,14 @@ import sys
 from contextlib import nullcontext
 
 from ..errors import LaunchError
+from ..runtime import driver, streams
 from ..runtime.arrays import describe
 from ..runtime.device_array import DeviceArray, empty
 from ..runtime.element_types import numpy_dtype
 from ..runtime.packed import Packed
+
+
+HELD = []  # what CUDA graphs read and write whenever they run
 
 
 def turned(x):
@@ -53,4 +57,21 @@ def new(like, shape, dtype: str):
         return library.empty(shape, dtype=numpy_dtype(dtype))
 
 
-__all__ = ["folded", "folded_row", "new", "turned"]
+def temporary(like, shape, dtype: str):
+    """A `new` array for the launches of one call. Where a CUDA graph captures them it is never freed, since the graph uses it whenever it runs;
+    torch's allocator takes care of that by itself."""
+    made = new(like, shape, dtype)
+    if not hasattr(like, "new_empty"):
+        hold_if_captured(made, describe(made))
+    return made
+
+
+def hold_if_captured(thing, view) -> bool:
+    """Whether a CUDA graph captures the current stream of an array (its `view`). If so, `thing` is never freed."""
+    captured = view.device != "host" and driver.capturing(streams.current_stream(view), view.device) > 0
+    if captured:
+        HELD.append(thing)
+    return captured
+
+
+__all__ = ["folded", "folded_row", "hold_if_captured", "new", "temporary", "turned"]
