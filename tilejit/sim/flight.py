@@ -87,7 +87,6 @@ class Flight:
         world.ops.pop(op.number, None)
         for rank, number, nbytes in op.targets:
             barrier = world.barriers[rank, number]
-            op.tags[rank, number] = barrier.phase + 1
             recent = world.recent.setdefault(world.clocks.barrier_column(rank, number), [])
             recent.append(op)
             if len(recent) > 16 and recent[0].awaited:

@@ -53,12 +53,11 @@ class AsyncOp:
     over: bool = False
     awaited: bool = False
     phases: dict[tuple[int, int], int] = field(default_factory=dict)  # barrier -> its phase at the issue
-    tags: dict[tuple[int, int], int] = field(default_factory=dict)    # barrier -> the epoch of its column for this operation
 
     def copy(self) -> "AsyncOp":
         new = object.__new__(AsyncOp)
         new.__dict__.update(self.__dict__)
-        new.params, new.phases, new.tags = dict(self.params), dict(self.phases), dict(self.tags)
+        new.params, new.phases = dict(self.params), dict(self.phases)
         return new
 
 

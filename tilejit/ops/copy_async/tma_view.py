@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from math import gcd, prod
+from math import gcd
 
 from ...dtypes import held
 from ...errors import CompilationError
@@ -279,7 +279,3 @@ def joined(outer: Dim, inner: Dim) -> Dim:
     start = Start(None if s.value is None else s.value * n, s.dim, s.factor * n, s.divisor * n)
     digits = tuple(replace(d, weight=d.weight * n) for d in outer.digits) + inner.digits
     return Dim(times(outer.size, n), inner.stride, start, outer.extent * n, digits)
-
-
-def elements(dims) -> int:
-    return prod(d.extent for d in dims)
