@@ -24,7 +24,8 @@ class Config:
     - `order`: the order of the tiles and its group
     - `behind`: a product is still in flight while the consumer waits for the next slot
     - `width`, `buffers`: columns of the result in a staging buffer, and the number of these buffers
-    - `late`: how many of a tile's last columns are finished under the next tile's products
+    - `late`: how many of a tile's last columns are finished under the next tile's products, at most `bn`; an epilogue that computes in 16 bits
+      lets them wait in half of the registers
     - `kept`: without an epilogue, the whole tile stays in registers and is stored under the next tile's products
     - `alone`: of a CTA's last tile, the consumers multiply this many last slots one after the other, so that each stores under the others'
       products
