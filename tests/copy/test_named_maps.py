@@ -240,16 +240,16 @@ def test_the_fenced_use_has_no_finding():
     ("with tile.elect():\n    m.seed(); m.rebind(B); m.fence_release('cta'); COPY",             "missing-proxy-fence",
      "without .fence_acquire(scope) after its edit at line 6"),
     ("with tile.elect():\n    m.seed(); m.rebind(B); m.fence_acquire('cta'); COPY",             "missing-proxy-fence",
-     "was not released by the thread that made it"),
+     "has not released it: it must call .fence_release(scope)"),
     ("with tile.elect():\n    m.seed(); m.fence_release('cta'); m.fence_acquire('cta'); m.rebind(B); m.fence_release('cta'); COPY",
      "missing-proxy-fence", "without .fence_acquire(scope)"),
-    ("with tile.elect():\n    m.fence_acquire('cta'); COPY",                                    "descriptor", "that nothing has made"),
-    ("with tile.elect():\n    m.rebind(B); m.fence_release('cta'); m.fence_acquire('cta'); COPY", "descriptor", "rebound that was never seeded"),
+    ("with tile.elect():\n    m.fence_acquire('cta'); COPY",                                    "descriptor", "that nothing has written"),
+    ("with tile.elect():\n    m.rebind(B); m.fence_release('cta'); m.fence_acquire('cta'); COPY", "descriptor", "a tensor map that was never seeded is rebound"),
     ("with tile.thread(0):\n    m.seed(); m.rebind(B); m.fence_release('cta')\ntile.sync()\nwith tile.thread(32):\n    "
      "m.fence_acquire('cta')\nwith tile.thread(0):\n    COPY",
-     "missing-proxy-fence", "that other threads have acquired, and nothing orders it after them"),
+     "missing-proxy-fence", "that only other threads have acquired, and nothing orders it after them"),
     ("with tile.thread(0):\n    m.seed(); m.rebind(B)\ntile.sync()\nwith tile.thread(32):\n    m.fence_release('cta'); m.fence_acquire('cta'); COPY",
-     "missing-proxy-fence", "was not released by the thread that made it"),
+     "missing-proxy-fence", "has not released it: it must call .fence_release(scope)"),
     ("with tile.thread(0):\n    m.seed(); m.fence_release('cta')\nwith tile.thread(32):\n    m.seed(); m.fence_release('cta')",  "race", "slots"),
     ("if tile.thread_id() < 2:\n    m.seed()",                                                  "race",
      "2 threads of one CTA edit one tensor map at the same time"),
@@ -281,13 +281,13 @@ def test_a_fence_too_narrow_for_the_cluster_is_a_finding(release, acquire, word,
     report = in_a_cluster.simulate((4,), template, a, aligned((1, 128)), np.zeros((1, 32, 64), np.float32), RELEASE=release,
                                    ACQUIRE=acquire, EDIT=edit)
     assert {f.kind for f in report.findings} == {"missing-proxy-fence"}
-    assert f"was {word} for 'cta' only: it takes 'cluster'" in report.findings[0].message
+    assert f"was {word} for 'cta' only: scope 'cluster' is needed" in report.findings[0].message
 
 
 def test_a_fence_too_narrow_for_the_grid_is_a_finding():
     template, a = aligned((8, 64), np.float32), aligned((32, 64), np.float32)
     report = across_the_grid.simulate((4,), template, a, aligned((1, 128)), np.zeros(1, np.int32), np.zeros((32, 64), np.float32), SCOPE="cluster")
-    assert any(f.kind == "missing-proxy-fence" and "it takes 'gpu'" in f.message for f in report.findings)
+    assert any(f.kind == "missing-proxy-fence" and "scope 'gpu' is needed" in f.message for f in report.findings)
 
 
 # -- what is refused -------------------------------------------------------------------------------------------------------

@@ -175,7 +175,7 @@ PATCH = "tile.ptx.cp_async.bulk.tensor._4d.shared_cta.global_"
      "descriptor", "an im2col copy takes a map that was encoded for it"),
     ("m = tile.tensor_map(tile.im2col(z, (3, 3), padding=1)[0:8, 0, 0, 0:32])\nwith tile.elect():\n    "
      "tile.ptx.cp_async.bulk.tensor._4d.global_.shared_cta.im2col_no_offs.bulk_group(m, (0, 0, 0, 0), s)", "descriptor",
-     "an im2col store's pixels are inside"),
+     "an im2col store's pixels must be inside the images"),
     ("m = tile.tensor_map(tile.im2col(z, (1, 1))[0:8, 0, 0, 0:32])\nwith tile.elect():\n    "
      "tile.ptx.cp_async.bulk.prefetch.tensor._4d.L2.global_.im2col(m, (4, 0, 0, 0), (0, 0))", "misaligned", "the innermost coordinate"),
 ])
