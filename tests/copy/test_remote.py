@@ -148,7 +148,7 @@ def announced(A, RANK: tile.constexpr, BYTES: tile.constexpr, DSMEM: tile.conste
 def test_bytes_that_every_cta_sends_to_another_one_must_be_those_announced(rank, dsmem):
     a = tile.ArraySpec((32,), "float32")
     announced.compile(a, RANK=rank, BYTES=128, DSMEM=dsmem)
-    with pytest.raises(tile.CompilationError, match="64 bytes are announced, and the copies on this barrier bring 128"):
+    with pytest.raises(tile.CompilationError, match="64 bytes are announced, and the copies on this barrier transfer 128"):
         announced.compile(a, RANK=rank, BYTES=64, DSMEM=dsmem)
 
 

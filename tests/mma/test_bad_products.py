@@ -246,8 +246,8 @@ R, FILL = "ring = tile.ring(2, A=((64, 64), tile.float32))", "    tile.copy_asyn
 @pytest.mark.parametrize("lines,words,line", [
     ([R, "with ring.consume() as slot:", "    tile.store(x[0:64, 0:64], tile.load(slot.A))"], "nothing fills this ring's slots", 2),
     ([R, "with tile.elect():", "    with ring.produce() as slot:", "        tile.copy_async(slot.A, x[0:64, 0:64])"],
-     "16384 bytes are announced, and no copy brings any", 3),
-    ([R, "with ring.produce() as slot:", "    tile.store(slot.A, 1.0)"], "16384 bytes are announced, and no copy brings any", 2),
+     "16384 bytes are announced, and no copy completes on this barrier", 3),
+    ([R, "with ring.produce() as slot:", "    tile.store(slot.A, 1.0)"], "16384 bytes are announced, and no copy completes on this barrier", 2),
     ([R, "with tile.warp(0):", "    if tile.lane_id() > 3:", "        with ring.produce() as slot:", "        " + FILL],
      "produce.. of a ring needs all threads of the warp", 4),
     ([R, "if tile.thread_id() < 64:", "    with ring.consume() as slot:", "        tile.load(slot.A)"],

@@ -56,7 +56,7 @@ def checked(lines):
             Way(kernel.version(bound, options, "sm_90a").lowered.graph, seed)
         made = kernel.compile(A, B, C, 3, 1, target="sm_90a")
     assert made.spills == 0
-    return made, [int(w.split("<source>:")[1].split(":")[0]) - 7 for w in made.warnings if "all products in flight are awaited" in w]
+    return made, [int(w.split("<source>:")[1].split(":")[0]) - 7 for w in made.warnings if "all products in flight are waited for" in w]
 
 
 PRODUCT = "{0} = tile.mma_async({0}, a, b)", "tile.mma_commit()"

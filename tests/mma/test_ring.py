@@ -185,7 +185,7 @@ def test_a_copy_that_is_missing_is_found():
         with tile.warpgroup(1):
             with ring.consume() as slot:
                 tile.store(Y[0:8, 0:64], tile.load(slot.a))
-    with pytest.raises(CompilationError, match="4096 bytes are announced, and the copies on this barrier bring 2048"):
+    with pytest.raises(CompilationError, match="4096 bytes are announced, and the copies on this barrier transfer 2048"):
         kernel.simulate(1, np.zeros((8, 64), np.float32), np.zeros((8, 64), np.float32))
 
 

@@ -189,10 +189,10 @@ class Named:
         """Rows of a matrix by a tile of their numbers, -1 where a mask leaves none."""
         plain = len(self.indices) == 2 and self.buffer.type.narrowed is None
         if not plain or not self.indices[1].straight or None in [i.axis for i in self.indices]:
-            raise Unlike("elements that index tiles or a mask choose come as rows of a matrix only, in which they lie side by side")
+            raise Unlike("elements that index tiles or a mask choose can be copied only as rows of a matrix, contiguous in each row")
         row, column = (i.axis for i in self.indices)
         if not all(self.alike(term.value, column, term.placed) for term in self.kept):
-            raise Unlike("its mask keeps parts of rows; what lies beyond the array needs no mask")
+            raise Unlike("its mask keeps parts of rows; elements beyond the array need no mask")
         numbers = self.along(g, self.indices[0].values, row)
         for term in self.kept:
             numbers = where.function(g, self.along(g, term.value, row), numbers, -1)

@@ -17,8 +17,8 @@ from ..ops.mma import mma_commit, mma_wait, renewed
 from .accumulators import Pinned, is_product
 from .pending import ROUNDS
 
-REASON = ("all products in flight are awaited {}, and would let every product end before the next begins: mma_wait(0) at this place says that "
-          "it is to be so")
+REASON = ("all products in flight are waited for {}, so that every product ends before the next begins: write mma_wait(0) at this place if "
+          "that is intended")
 
 
 @dataclass
@@ -137,7 +137,7 @@ class _Joints:
             self.touch({self.sets[v] for v in read if v in self.sets} - {self.sets[v] for v in own}, state)
         if call in self.whole:
             call = replace(call, attrs={"n": 0})
-            self.reasons[call] = REASON.format("by this wait, since the assembler would not count groups from one trip of a loop to the next")
+            self.reasons[call] = REASON.format("by this wait, since the assembler does not count groups across iterations of a loop")
         if is_product(call):
             state.start(self.sets[call.result])
         elif call.op is mma_commit:
@@ -166,8 +166,8 @@ class _Joints:
         ends = []
         for block, way, own in zip(blocks, ways, moved):
             if wait and way.flight:
-                block = self.ended(block, way, node.loc, "where a way of this branch ends, since the assembler would see another one write their "
-                                                         "registers")
+                block = self.ended(block, way, node.loc, "where one path of this branch ends, since the assembler would see the other one write "
+                                                         "their registers")
             ends.append(block)
             way.write(own)
         after = ways[0].join(ways[1])
@@ -212,7 +212,7 @@ class _Joints:
             body, way = self.block(node.body, way)
             ends = self.handed(node.body.yields, tuple(c.inner for c in node.carried), way)
             if way.flight.keys() & ends:
-                body = self.ended(body, way, node.loc, "where a trip of this loop ends, since the assembler would see it write their registers")
+                body = self.ended(body, way, node.loc, "where an iteration of this loop ends, since the assembler would see it write their registers")
             way.write(ends)
             following = head.join(way)
             following.before |= way.flight.keys()

@@ -44,8 +44,8 @@ def check_products(graph: Graph, facts: Facts) -> Graph:
     if any(is_product(node) or _moves(node) for node in walk(graph.body)):
         left = _Checker(Pinned(graph)).block(graph.body, _State())
         for _, product in left.results.values():
-            raise CompilationError("this product may still be on its way where the kernel ends: let tile.mma_wait(0) stand behind it on every "
-                                   "way through the kernel", product.loc)
+            raise CompilationError("this product may still be in flight where the kernel ends: call tile.mma_wait(0) after it on every path "
+                                   "through the kernel", product.loc)
     return graph
 
 
@@ -69,7 +69,7 @@ class _Checker:
                     ways = []
                     for inner in (then, orelse):
                         way = self.block(inner, state.copy())
-                        self.hand(inner.yields, results, way, f"the branch at line {node.loc.line} hands it on")
+                        self.hand(inner.yields, results, way, f"the branch at line {node.loc.line} passes it on")
                         ways.append(way)
                     state = ways[0].join(ways[1])
                 case Scope(body=body):
@@ -82,7 +82,7 @@ class _Checker:
             if result in state.operands:
                 other = state.operands[result][1]
                 raise CompilationError(f"this writes registers that the mma_async at line {other.loc.line} may still read: it was started in "
-                                       f"the trip before, and no mma_wait has awaited it since", call.loc)
+                                       f"the previous iteration, and no mma_wait has waited for it since", call.loc)
         if is_product(call):
             acc, a, b = call.args[:3]
             self.read((a, b), state, call)
@@ -114,14 +114,15 @@ class _Checker:
                                        'tcgen05_wait("ld")', node.loc)
             if o in state.results:
                 age, call = state.results[o]
-                raise CompilationError(f"the result of the mma_async at line {call.loc.line} is read before it is there; {_missing(age)}", node.loc)
+                raise CompilationError(f"the result of the mma_async at line {call.loc.line} is read before it is complete; {_missing(age)}",
+                                       node.loc)
 
     def copied(self, result: Operand, state: _State, where: str, loc=None) -> None:
         """CompilationError for a pending result that moves to other registers."""
         age, call = state.results[result]
-        raise CompilationError(f"the result of the mma_async at line {call.loc.line} is copied before it is there: {where}, in other registers, "
-                               f"since its own are still needed; {_missing(age)}. A name that goes on with its own product, and whose value of "
-                               "before is not read again, needs no copy", loc or call.loc)
+        raise CompilationError(f"the result of the mma_async at line {call.loc.line} is copied before it is complete: {where}, in other "
+                               f"registers, since its own are still needed; {_missing(age)}. A name needs no copy if it is assigned its own "
+                               "product and its previous value is not read again", loc or call.loc)
 
     def hand(self, operands, targets, state: _State, where: str) -> None:
         """Control flow hands operands on under other names."""
@@ -136,7 +137,7 @@ class _Checker:
     def loop(self, node: For | While, state: _State) -> _State:
         inner, results = [c.inner for c in node.carried], [c.result for c in node.carried]
         loop = f"the loop at line {node.loc.line}"
-        self.hand([c.init for c in node.carried], inner, state, f"{loop} begins with it")
+        self.hand([c.init for c in node.carried], inner, state, f"{loop} starts with it")
         head = state
         for _ in range(ROUNDS):
             way = head.copy()
@@ -144,7 +145,7 @@ class _Checker:
                 way = self.block(node.test, way)
             left = way.copy()
             way = self.block(node.body, way)
-            self.hand(node.body.yields, inner, way, f"{loop} hands it to its next trip")
+            self.hand(node.body.yields, inner, way, f"{loop} passes it to its next iteration")
             following = head.join(way)
             if following.ages() == head.ages():
                 break
@@ -155,4 +156,4 @@ class _Checker:
 
 def _missing(age: int) -> str:
     """What would await a group that was closed so many groups ago."""
-    return "its group is not closed: mma_commit(), then mma_wait(0)" if age == 0 else f"mma_wait({age - 1}) or less would await its group"
+    return "its group is still open: call mma_commit(), then mma_wait(0)" if age == 0 else f"mma_wait({age - 1}) or less would wait for its group"
