@@ -122,7 +122,7 @@ def test_a_result_that_may_not_be_written():
             if writable:
                 call()
             else:
-                with pytest.raises(LaunchError, match="out is read-only: pass an array that may be written"):
+                with pytest.raises(LaunchError, match="out is read-only: pass a writable array"):
                     call()
         assert kernels.matmul(A[:0], B, none) is none
 
@@ -139,7 +139,7 @@ def test_options_that_no_products_of_groups_take(options, words):
 def test_a_configuration_that_leaves_over_more_columns_than_a_tile_has(late, stream):
     a, b = np.ones((256, 4096), np.float16), np.ones((4096, 384), np.float16)
     config = replace(Config.of(128, 128, stages=2), behind=False, width=64, buffers=2, late=late, stream=stream)
-    with pytest.raises(LaunchError, match=f"fewer than its 128 columns, and the configuration's late is {late}"):
+    with pytest.raises(LaunchError, match=f"the configuration's late must be at least 0 and less than its bn of 128 columns, not {late}"):
         kernels.matmul(a, b, None, of_rows, config=config)
 
 
@@ -157,7 +157,7 @@ def test_an_epilogue_of_several_matrices_takes_their_number_and_may_have_default
 
 @pytest.mark.parametrize("epilogue", [of_rows, of_nothing])
 def test_an_epilogue_that_returns_no_tile_of_its_sums_shape(epilogue):
-    with pytest.raises(CompilationError, match="an epilogue returns a tile of the shape of its sums"):
+    with pytest.raises(CompilationError, match="an epilogue must return a tile of the shape of its sums"):
         kernels.matmul(A, B, epilogue=epilogue)
 
 
@@ -196,12 +196,12 @@ def overlapping_lists(home):
     rows = [room(m, 64) for m in (32, 100, 64)]
     fresh = [room(m, n) for m, n in ((32, 64), (100, 64), (64, 128))]
     yield rows, b, [*fresh[:2], wide[64:, 384:]], None
-    yield [rows[0], x[0:100, 64:128], rows[2]], b, [fresh[0], x[99:199, 64:128], fresh[2]], r"out\[1\] lies where a\[1\] does, which is read"
+    yield [rows[0], x[0:100, 64:128], rows[2]], b, [fresh[0], x[99:199, 64:128], fresh[2]], r"out\[1\] overlaps a\[1\], which is read"
     yield [rows[0], x[0:100, 64:128], rows[2]], b, [x[68:100, 0:64], fresh[1], x[0:64, 128:256]], None  # columns on either side
-    yield [rows[0], x[0:100, 64:128], rows[2]], b, [x[68:100, 8:72], *fresh[1:]], r"out\[0\] lies where a\[1\] does, which is read"
-    yield rows, [b[0], b[1], x[0:64, 0:128]], [x[32:64, 64:128], *fresh[1:]], r"out\[0\] lies where b\[2\] does, which is read"
+    yield [rows[0], x[0:100, 64:128], rows[2]], b, [x[68:100, 8:72], *fresh[1:]], r"out\[0\] overlaps a\[1\], which is read"
+    yield rows, [b[0], b[1], x[0:64, 0:128]], [x[32:64, 64:128], *fresh[1:]], r"out\[0\] overlaps b\[2\], which is read"
     yield rows, [b[0], x[0:64, 0:64].T, b[2]], [x[64:96, 0:64], *fresh[1:]], None
-    yield rows, b, [x[0:32, 0:64], x[31:131, 0:64], fresh[2]], r"out\[[01]\] lies where out\[[01]\] does: each product"
+    yield rows, b, [x[0:32, 0:64], x[31:131, 0:64], fresh[2]], r"out\[[01]\] overlaps out\[[01]\]: each product"
     yield rows, b, [x[0:32, 0:64], x[0:100, 64:128], x[0:64, 128:256]], None
     yield rows, b, [tall[0:64, 0:32].T, tall[64:128, 0:100].T, tall[128:256, 0:64].T], None  # by columns, so that operands change places
     yield rows, [b[0], tall[0:64, 0:64], b[2]], [tall[0:64, 0:32].T, tall[64:128, 0:100].T, tall[128:256, 0:64].T], r"out\[0\] lies where b\[1\] does"
@@ -235,7 +235,7 @@ def stacks_judged(home, back):
             assert kernels.grouped_matmul(a, some, out, offs=ends) is out and (back(out) == 0).all()
         else:
             for _ in range(2):
-                with pytest.raises(LaunchError, match=f"out lies where {words} does, which is read while results are stored"):
+                with pytest.raises(LaunchError, match=f"out overlaps {words}, which is read while results are stored"):
                     kernels.grouped_matmul(a, some, out, offs=ends)
 
 

@@ -114,7 +114,7 @@ def test_what_does_not_fit_is_named():
     mul = lambda a, b, sa=None, sb=None, **options: (lambda: kernels.matmul(a, b, scale_a=sa, scale_b=sb, **options))
     wide = np.zeros((2, 2, 1024), E8M0)
     for match, call in {
-        r"scale_a is contiguous units of 512 bytes, each the factors of 128 of M and 4 blocks of 32 along k: 2 x 2 of them here, 2048 elements, not an array of "
+        r"scale_a must be contiguous units of 512 bytes, each the factors of 128 of M and 4 blocks of 32 along k: 2 x 2 of them here, 2048 elements, not an array of "
         r"shape \(200, 5\)": mul(a, b.T, np.ones((200, 5), E8M0), sb),
         "scale_b .* 128 of N .* 2 x 2 .* shape \\(1, 2, 512\\)": mul(a, b.T, sa, sb[:1]),
         "with gaps or in another order": mul(a, b.T, wide[:, :, ::2], sb),
@@ -129,7 +129,7 @@ def test_what_does_not_fit_is_named():
         "two matrices .* shape \\(1, 200, 160\\)": mul(a[None], b.T, sa, sb),
         "begin at multiples of 16 bytes": mul(Packed(p.data[:, :40][:, 4:36], p.dtype), Packed(q.data[:, :32], q.dtype).T,
                                               np.ones(1024, E4M3), np.ones(1024, E4M3)),
-        "units of 128 columns and 4 blocks of 32 along k, and the configuration's bn and bk are 64 and 128": mul(a, b.T, sa, sb, config=BlackwellConfig.of(64, itemsize=1)),
+        "units of 128 columns and 4 blocks of 32 along k: the configuration's bn and bk must be multiples of 128 and 128, not 64 and 128": mul(a, b.T, sa, sb, config=BlackwellConfig.of(64, itemsize=1)),
         "scale_a is of float32, or of .* not of float64": mul(a, b.T, np.ones((200, 2)), sb),
     }.items():
         with pytest.raises(LaunchError, match=match):
