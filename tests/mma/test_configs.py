@@ -81,10 +81,10 @@ OF_BLACKWELL = [
     (dict(splits=3), "config.splits must be a divisor of config.bn, which is 64, not 3"),
     (dict(splits=2, pair=True), "config.splits must be 1 with config.pair, not 2"),
     (dict(bn=256, stages=4, width=128), "config.bk=64 and config.stages=4: slots take 196608 bytes of shared memory, and buffers of "
-                                        "config.width=128 columns of the result 65536: together at most 232448. BlackwellConfig.of chooses"),
+                                        "config.width=128 columns of the result take 65536; together they may take at most 232448. BlackwellConfig.of chooses"),
     (dict(splits=2, bn=128, stages=4), "slots take 131072 bytes of shared memory, and the sums that config.splits=2 CTAs of a cluster send each other "
-                                       "131072: together at most 232448"),
-    (dict(pair=True, bk=256, stages=3), "slots take 245760 bytes of shared memory, and buffers of config.width=.* together at most 232448"),
+                                       "take 131072; together they may take at most 232448"),
+    (dict(pair=True, bk=256, stages=3), "slots take 245760 bytes of shared memory, and buffers of config.width=.* together they may take at most 232448"),
 ]
 
 

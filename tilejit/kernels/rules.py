@@ -224,8 +224,8 @@ def check_room(config, slot: int, beside: int, what: str) -> None:
     slots = config.stages * slot
     if slots + beside > SHARED:
         words = f", and {what} take {beside}; together they" if what else "; they"
-        raise LaunchError(f"config.bk={config.bk} and config.stages={config.stages}: slots take {slots} bytes of shared memory{words} may take at most "
-                          f"{SHARED}. {type(config).__name__}.of chooses fields that fit the others from `itemsize` and `stored`, the bytes of an "
+        raise LaunchError(f"config.bk={config.bk} and config.stages={config.stages}: slots take {slots} bytes of shared memory{words} may take at "
+                          f"most {SHARED}. {type(config).__name__}.of chooses fields that fit the others from `itemsize` and `stored`, the bytes of an "
                           "operand's and of a result's element")
 
 
