@@ -70,7 +70,7 @@ def test_a_cache_operator_of_shared_memory_is_warned_of():
     spec = tile.ArraySpec((128,), "float32")
     with pytest.warns(tile.TileWarning):
         told = cached.compile(spec, spec).warnings
-    assert [w.partition(",")[0] for w in told] == ["cache='cs' is of accesses to global memory", "cache='evict_first' is of accesses to global memory"]
+    assert [w.partition(",")[0] for w in told] == ["cache='cs' applies to global memory only", "cache='evict_first' applies to global memory only"]
 
 
 @pytest.mark.parametrize("rows", [512, 300, 1])

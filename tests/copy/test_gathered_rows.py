@@ -128,7 +128,7 @@ def test_rows_that_a_tile_of_the_scope_outside_names_go_by_the_tensor_engine_alo
     A, I, B = np.arange(160, dtype=np.float32).reshape(5, 32), np.array([4, 0, 9, 2]), np.ones((4, 32), np.float32)
     told_outside.simulate((1,), A, I, B, target="sm_100a").raise_first()
     np.testing.assert_array_equal(B, [A[4], A[0], A[0] * 0, A[2]])
-    with pytest.raises(CompilationError, match="needs sm_100 or later; on sm_90a threads copy them, by a tile of their own scope"):
+    with pytest.raises(CompilationError, match="can be copied on sm_100 or later only; on sm_90a threads copy them, by a tile of their own scope"):
         told_outside.compile(A, I, B, target="sm_90a")
 
 
@@ -314,9 +314,9 @@ def test_what_are_no_rows_of_a_matrix_is_told_what_to_write(line, words):
     ("tile.copy_async(s, A.take(I[0:64])[:, 0:32])", np.zeros((64, 100), np.float16).T, "columns that lie A.strides[1] elements apart, of 2 bytes each: give an "
      "array whose rows are contiguous, or store a tile: tile.store(buffer, tile.load(A[rows, k:k + BLOCK]))"),
     ("tile.copy_async(s, A.take(I[0:64])[:, 0:32])", np.zeros((100, 63), np.float16), "no run of 4 bytes is provable: let the first column"),
-    ("tile.copy_async(s, A.take(I[0:64])[:, k:k + 32])", None, "(tile.assume(k % 8 == 0) says it of one)"),
+    ("tile.copy_async(s, A.take(I[0:64])[:, k:k + 32])", None, "(tile.assume(k % 8 == 0) promises it)"),
     ("tile.copy_async(s, A.take(I[0:64])[:, 0:32], mbar=bar)", None, "leave it out and wait for the token"),
-    ("tile.copy_async(s, A.take(I[0:64])[:, 0:32], fill='nan')", None, "fill='nan', and a row may be none of the array's"),
+    ("tile.copy_async(s, A.take(I[0:64])[:, 0:32], fill='nan')", None, "fill='nan', and a row may be out of bounds"),
     ("tile.copy_async(s, A.take(I[0:64])[:, 0:32], cache='evict_first', variant='tma')", None, "sm_100a or sm_103a"),
     ("tile.copy_async(A.take(I[0:64])[:, 0:32], s)", None, "rows are written by tile.store(A[rows, k:k + BLOCK], tile.load(buffer))"),
     ("if tile.thread_id() < 20:\n        tile.copy_async(s, A.take((3,) * 64)[:, 0:32])", None, "differs between the threads of the cta"),

@@ -269,7 +269,7 @@ def test_a_helper_returns_on_every_way_or_on_none():
     def kernel(y, n):
         tile.store(y[0], sometimes(n))
 
-    assert error(kernel).startswith("sometimes returns a value on one way and none on another")
+    assert error(kernel).startswith("sometimes returns a value on one path and none on another")
 
 
 def test_an_error_in_a_helper_shows_the_calls():

@@ -83,9 +83,9 @@ SOURCES = {
     "tile.store(y[0:64], tile.load(x[0:64], cache_modifier='.cg'))": "keyword argument 'cache_modifier'; write cache=, as in cache=\"cg\"",
     "for i in tile.range(0, 4, num_stages=3):\n    pass": "keyword argument 'num_stages'; write tile.pipelined(range(...), stages=n)",
     "a = tile.load(x[0:64]).reshape((8, 8))\ntile.dot(a, a, allow_tf32=True)": "keyword argument 'allow_tf32'; write precision=\"tf32\", or nothing",
-    "at = tile.arange(64)\ntile.store(y[0:64], tile.load(x[at], at < n))": "`other` is what elements out of bounds read as, here float32, and not a tile "
-                                                                          "bool[64]; a mask is given by its name, as in tile.load(x[...], mask=...)",
-    "tile.store(y[0], tile.load(x[0], n < 3))": "a mask is given by its name, as in tile.load(x[...], mask=...)",
+    "at = tile.arange(64)\ntile.store(y[0:64], tile.load(x[at], at < n))": "`other` is the value of elements out of bounds, here float32, and not a tile "
+                                                                          "bool[64]; pass a mask by its name, as in tile.load(x[...], mask=...)",
+    "tile.store(y[0], tile.load(x[0], n < 3))": "pass a mask by its name, as in tile.load(x[...], mask=...)",
     "tile.store(y[0:64], tile.load(x[0:64]), masc=x)": "unexpected keyword argument 'masc' (did you mean 'mask'?)",
     "tile.store(y[0], tile.load(x[0:64]).sum(axes=0))": "unexpected keyword argument 'axes' (did you mean 'axis'?)",
     "tile.store(y[0:64], tile.load(x[0:64]).to('flaot16'))": "'flaot16' is not an element type of tilejit (did you mean 'float16'?)",

@@ -120,7 +120,7 @@ def test_what_named_barriers_refuse():
     def wide(X):
         b = tile.named_barrier(64)
         b.sync()
-    refused("of 64 threads is met by a scope of 128", wide)
+    refused("for 64 threads cannot be used by a scope of 128", wide)
 
     def outside(X):
         b = tile.named_barrier(64, n=2)

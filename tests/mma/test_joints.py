@@ -151,7 +151,7 @@ def test_products_stay_in_flight_where_the_assembler_follows_them(name):
 def test_what_the_assembler_serialises_all_the_same_is_told_at_the_wait_and_with_a_cure():
     """The kernel's line of the wait that ends what it keeps as one, and what helps: here a wait behind the trips of the outer loop."""
     lines = ["for i in range(m):", "    q = tile.zeros((64, 8))", "    for j in range(n):", *product("q", 8), "        tile.mma_wait(1)", *product("r")]
-    with pytest.raises(ToolchainError, match=r"C7515.*\nlet tile\.mma_wait\(0\) stand before anything but a product touches sums") as caught:
+    with pytest.raises(ToolchainError, match=r"C7515.*\ncall tile\.mma_wait\(0\) before anything but a product accesses the sums") as caught:
         checked(lines)
     told = re.search(r"line \d+", str(caught.value))  # ptxas 13.0 names none
     assert (caught.value.loc.line == 7 + len(lines) + 2) if told else caught.value.loc is None

@@ -341,7 +341,7 @@ def test_wrong_operands_are_errors():
         "out is of int32": lambda: kernels.matmul(a, b, np.empty((64, 64), np.int32)),
         "and out is of int32": lambda: kernels.matmul(a, b, np.empty((64, 64), np.int32), scale_a=0.5),
         "a multiple of 8 columns": lambda: kernels.matmul(a, b, config=Config.of(128, 160, splits=8)),
-        "lie in one place": lambda: kernels.matmul(a, b, np.lib.stride_tricks.as_strided(np.zeros(64, np.float16), (64, 64), (0, 2))),
+        "out has several elements at one address": lambda: kernels.matmul(a, b, np.lib.stride_tricks.as_strided(np.zeros(64, np.float16), (64, 64), (0, 2))),
         "several elements at one address": lambda: kernels.matmul(a, b, np.lib.stride_tricks.as_strided(np.zeros(8192, np.float16), (64, 64), (64, 2))),
         "under @tile.jit": lambda: kernels.matmul(a, b, epilogue=abs),
         "none is given": lambda: kernels.matmul(a, b, arguments=(1,)),

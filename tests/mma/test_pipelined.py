@@ -294,7 +294,7 @@ COPY = "    tile.copy_async(s, A[i, 0:64])"
     (["for i in tile.pipelined(tile.range(n, unroll=2)):", COPY], "is not unrolled", 4),
     (["for i in tile.pipelined(range(n), producer_regs=24):", COPY], "with warp_specialize=True", 4),
     ([LOOP, "    total += 1"], "nothing in this loop can run ahead", 4),
-    ([LOOP, COPY, "    if i == 3:", "        break"], "runs to its end", 4),
+    ([LOOP, COPY, "    if i == 3:", "        break"], "cannot be left early, since its copies run ahead", 4),
     (["at = 0", LOOP, "    tile.copy_async(s, A[at, 0:64])", "    at = at * 2 + 1", "    total += tile.load(s)"],
      "depends on at, which the loop changes", 6),
     ([LOOP, COPY, "    total += tile.load(s)", "total += tile.load(s)"], "outside that loop it holds no data", 7),

@@ -41,7 +41,7 @@ def test_an_access_is_told_as_the_instructions_that_it_is_made_of(columns, dtype
 NARROW = {
     "a mask": ("tile.store(y[0, i], 1.0, mask=i < n)", {}, "needs a mask that is the same for 4 neighbours"),
     "a start": ("tile.store(y[0, 0:1024], tile.load(x[0, p:p + 1024]))", {}, "needs a start that is a multiple of 4: not known along dimension 1 "
-                "(tile.assume(start % 4 == 0) says it of one)"),
+                "(tile.assume(start % 4 == 0) promises it)"),
     "a first index": ("tile.store(y[i // 512, i % 512 + n], 1.0)", {}, "needs a first index that is a multiple of 4"),
     "numbers from memory": ("tile.store(y[0, tile.load(x[0, 0:1024]).to(tile.int32)], 1.0)", {}, "needs one index that increases by 1 along dimension 0"),
     "two indices that go up": ("tile.store(y[i, i], 1.0)", {}, "needs one index that increases by 1 along dimension 0"),

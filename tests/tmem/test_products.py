@@ -333,7 +333,7 @@ def test_wrong_products_are_errors_at_their_line():
     refused("needs one thread: 128 threads of a cta", plain, scope="")
     refused("kind::i8 on sm_103a", plain, '(128, 64), "int32"', dtype="int8", target="sm_103a")
     refused("float32 from kind::i8", plain, dtype="int8")
-    refused("say so by precision='tf32'", plain, dtype="float32")
+    refused("pass precision='tf32' to accept that", plain, dtype="float32")
     refused("32 rows", "tile.mma_async(acc[0:32], a[0:32], b)")
     refused("12 columns, and there are 8 to 256 in steps of 8|multiple of the instruction", "tile.mma_async(acc[:, 0:12], a, b[:, 0:12])")
     refused("40 columns, and there are 8, 24 and 16 to 256 in steps of 16", "tile.mma_async(acc, a, b, trans_b=True)", dtype="int8",

@@ -150,7 +150,7 @@ def _join_name(w: Walker, name: Any, a: Entry | None, b: Entry | None, test: Val
     a.read = b.read = True
     plan = joins.join(a.value, b.value)
     if isinstance(plan, Clash):
-        seen = where("on one way", a.loc) + where("on the other", b.loc)
+        seen = where("on one path", a.loc) + where("on the other", b.loc)
         return Clash(f"{plan.why}, after a condition that is decided at run time{seen}"), None, None
     return _bounded(w, plan, test), a.value, b.value
 

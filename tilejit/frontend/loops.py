@@ -108,7 +108,7 @@ def _device_for(w: Walker, node: ast.For, over: LoopRange) -> None:
     with on_device(w):
         settled = settle(w, names, walk, control=t.uniform, stop_at_exits=True)
     if settled is None and over.pipeline is not None:
-        raise w.error("a pipelined loop runs to its end: its copies are ahead of it; leave out `break` and `return`, or shorten its range")
+        raise w.error("a pipelined loop cannot be left early, since its copies run ahead; leave out `break` and `return`, or shorten its range")
     if settled is None:
         _for_as_while(w, node, over, names)
     else:

@@ -262,8 +262,8 @@ class Walker:
         """``name = value`` of the kernel's code."""
         entry = self.frame.env.get(name)
         if entry is not None and not isinstance(entry.value, Undefined) and entry.home is not self.home and not entry.came_out:
-            raise self.error(f"{name} lives outside the scope opened at {self.home.loc}; what happens to it here would be "
-                             "unknown to the threads that do not run this. Use another name, or keep the value in a buffer"
+            raise self.error(f"{name} is assigned outside the scope opened at {self.home.loc}; the threads that do not run this "
+                             "scope would not see an assignment here. Use another name, or keep the value in a buffer"
                              + where("assigned outside", entry.loc) + "\nassigned inside here:")
         self.put(name, value)
 

@@ -100,7 +100,7 @@ def _(m, call, x):
         fits = (x >= low) & (x <= high) | ~m.active
         if not fits.all():
             value = np.broadcast_to(x, fits.shape)[~fits][0]
-            m.assertion(f"{value} does not fit in {target} ({low} to {high}), whose dtype this Python number takes here; "
+            m.assertion(f"{value} does not fit in {target} ({low} to {high}), the dtype that this Python number takes here; "
                         "tile.cast keeps its low bits", ~fits.all(axis=1))
     return cast_array(x, type_of(call.args[0]).dtype, target)
 

@@ -98,7 +98,7 @@ def tensor_map(g: Builder, region, swizzle=0, fill=0, l2_promotion=128, precisio
     if slot is None and edit == "shared":
         raise g.error("a tensor map that is edited in shared memory is published to global memory, where copies read it: give slot=")
     if slot is None and isinstance(region, ImageMatrix):
-        raise g.error("a tensor map of patches is for copies of so many pixels and channels: index the matrix, as in x[0:64, 0, 0, 0:32]")
+        raise g.error("a tensor map of patches needs the pixels and channels of its copies: index the matrix, as in x[0:64, 0, 0, 0:32]")
     if slot is None and isinstance(type_of(region), Patches):
         return g.call(tensor_map_, g.definitions[region].args[0], None, None, map=_map_of_patches(g, region, swizzle, fill, l2_promotion, precision))
     host_born(g, region, "a tensor map by name is of boxes of an array")

@@ -213,8 +213,8 @@ RUNS = Variant("bulk", plan=_plan_runs, emit=_emit_runs, simulate=None, doc=__do
     Need("at least one element", lambda s: s.elements > 0, gate=True),
     Need("contiguous runs", found, gate=True),
     Need(f"runs of a multiple of {UNIT} bytes", whole_units, gate=True),
-    Need("at most 256 of them", few, gate=True),
-    Need("one of them, where a tensor map can say more", _one_run),
+    Need("at most 256 such runs", few, gate=True),
+    Need("a single run, where a tensor map can describe several", _one_run),
     Need("runs that begin at multiples of 16 bytes", aligned),
     Need("a region that is provably inside the array", in_bounds),
 ))

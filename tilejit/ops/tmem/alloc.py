@@ -148,11 +148,11 @@ def _dealloc(g: Builder, x: Value):
     It has an allocation of its own then. All threads of the CTA come here, and nothing may be under way on the buffer.
     """
     if x.type.scope != "tmem":
-        raise g.error(f"tensor memory is deallocated, and this is {describe(x)}")
+        raise g.error(f"only tensor memory can be deallocated, not {describe(x)}")
     if g.scope.kind != "cta" or g.scope.partial is not None or g.state.get("loops", 0):
         raise g.error("tensor memory is deallocated once, at CTA scope and outside loops")
     if g.definitions[x].op is not alloc_tmem:
-        raise g.error("tensor memory is deallocated by the buffer that it was allocated as, and this is a view of it")
+        raise g.error("tensor memory must be deallocated by the buffer that was allocated, and this is a view of it")
     freed = g.state.setdefault("freed tmem", set())
     if x in freed and len(g.blocks) == 1:
         raise g.error(f"{x.name} has been deallocated before")
