@@ -306,9 +306,9 @@ MAP = "m = tile.tensor_map(A[0:8, 0:64], slot=slots[1, 0:128])\n"
     (MAP + "m.seed()\nn = tile.load(x[0:1])\nm.rebind(A[0, 0], shape=(8, tile.cta_rank() + 3))\ntile.bulk_commit()\nwith tile.elect():\n "
            "   tile.copy_async(m[0:8, 0:64], s)",
      "copies store by this map, and a store clips rows in steps of 16 bytes: its last dimension must be known to be a multiple of 4 elements"),
-    ("m = tile.tensor_map(A)",                                      "is of a region of an array that begins at 0"),
-    ("m = tile.tensor_map(s[0:8, 0:64])",                           "is of a region of an array"),
-    ("m = tile.tensor_map(A[1:9, 0:64])",                           "its region gives the box, and begins at 0"),
+    ("m = tile.tensor_map(A)",                                      "is made from a region of an array that begins at 0"),
+    ("m = tile.tensor_map(s[0:8, 0:64])",                           "is made from a region of an array"),
+    ("m = tile.tensor_map(A[1:9, 0:64])",                           "its region gives the box, and must begin at 0"),
     ("m = tile.tensor_map(A[0:8, 0:3])",                            "rows of a tensor map's box are a multiple of 16 bytes, and 3 "
                                                                     "elements of float32 are not"),
     ("m = tile.tensor_map(A[0:8, 0:64], swizzle=16)",               "swizzle is 0, 32, 64 or 128 bytes, not 16"),
@@ -327,7 +327,7 @@ MAP = "m = tile.tensor_map(A[0:8, 0:64], slot=slots[1, 0:128])\n"
     (MAP + "m.rebind(B)",                                           "this map has 2 dimensions"),
     (MAP + "m.rebind(H)",                                           "this map moves float32, and the array holds float16; its dtype stays, since"),
     (MAP + "m.rebind(s)",                                           "is of an array in global memory"),
-    (MAP + "m.rebind(A, box=(4, 4))",                               "as many bytes are announced. "
+    (MAP + "m.rebind(A, box=(4, 4))",                               "whose bytes are announced. "
                                                                     "tile.ptx.tensormap.replace.tile.box_dim.global_.b1024.b32(m, index, "
                                                                     "value) writes that field"),
     (MAP + "m.rebind(A, swizzle=128)",                              "tile.ptx.tensormap.replace.tile.swizzle_mode.global_.b1024.b32"),

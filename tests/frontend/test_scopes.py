@@ -133,7 +133,7 @@ def test_a_scope_is_no_loop():
         for i in tile.each_warpgroup(range(0, 1)):
             pass
 
-    assert error(warps).startswith("this opens a scope, which is no loop; write `with tile.warp(range(0, 2)):`, and the loop around it or in it")
+    assert error(warps).startswith("this opens a scope, which is not a loop; write `with tile.warp(range(0, 2)):`, and a loop around or inside it")
     assert marked(error(warpgroups)) == "tile.each_warpgroup(range(0, 1))"
 
 

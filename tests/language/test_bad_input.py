@@ -260,7 +260,7 @@ def test_a_large_tile_that_is_only_computed_is_no_fault():
     ("tile.store(y[0:32], tile.zeros((64 / 2,)))", "an extent is an integer, not 32.0; // divides integers"),
     ("tile.load(x[0:64]).reshape(2, 64 / 2)", "an extent is an integer, not 32.0; // divides integers"),
     ("tile.bitcast(x[0:4], tile.int32)", "is a region of memory, not a value"),
-    ("tile.bitcast(tile.load(x[0:4]), tile.int64)", "bitcast keeps the bits: float32 and int64 are not two dtypes of as many, in whole bytes"),
+    ("tile.bitcast(tile.load(x[0:4]), tile.int64)", "bitcast keeps the bits: float32 and int64 do not have the same number of bits, in whole bytes"),
     ("tile.bitcast(tile.load(x[0:4]) > 0, tile.int8)", "bitcast keeps the bits: bool and int8"),
     ("tile.load(x[0:8], mask=tile.arange(5) > 2)", "shapes [5] and [8] do not broadcast: dimension 0 is 5 and 8"),
     ("tile.store(y[0:8], 0, mask=tile.zeros((4, 8)) == 0)", "does not broadcast to [8]"),

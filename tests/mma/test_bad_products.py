@@ -218,7 +218,7 @@ def test_an_accumulator_that_tensor_memory_does_not_have(dtype, sums):
     ([], "not of a cta of 96 threads", dict(num_warps=3)),
     (["if tile.thread_id() < 5:"], "`tile.thread_id.. < 5` differs between them", {}),
     ([], "needs sm_90a, and the target is sm_80", dict(target="sm_80")),
-    ([], "tile.tcgen05_commit(bar) tells of the end of products into tensor memory", dict(target="sm_100a")),
+    ([], "tile.tcgen05_commit(bar) signals the end of products into tensor memory", dict(target="sm_100a")),
 ])
 def test_groups_are_closed_and_awaited_where_wgmma_multiplies(call, around, words, options):
     """By whole warpgroups, on the target that has it."""

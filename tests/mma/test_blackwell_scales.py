@@ -130,7 +130,7 @@ def test_what_does_not_fit_is_named():
         "begin at multiples of 16 bytes": mul(Packed(p.data[:, :40][:, 4:36], p.dtype), Packed(q.data[:, :32], q.dtype).T,
                                               np.ones(1024, E4M3), np.ones(1024, E4M3)),
         "units of 128 columns and 4 blocks of 32 along k: the configuration's bn and bk must be multiples of 128 and 128, not 64 and 128": mul(a, b.T, sa, sb, config=BlackwellConfig.of(64, itemsize=1)),
-        "scale_a is of float32, or of .* not of float64": mul(a, b.T, np.ones((200, 2)), sb),
+        "scale_a must be of float32, or of .* not of float64": mul(a, b.T, np.ones((200, 2)), sb),
     }.items():
         with pytest.raises(LaunchError, match=match):
             call()
@@ -148,7 +148,7 @@ def test_a_transposed_packed_matrix_is_an_operand_of_products_only():
     y = np.zeros((6, 2), np.float32)
     cast[1,](tile.pack(np.arange(12).reshape(6, 2) % 6, "float4_e2m1fn"), y)
     np.testing.assert_array_equal(y, [[0, 1], [2, 3], [4, 4], [0, 1], [2, 3], [4, 4]])  # 5 lies between 4 and 6: to the even one
-    with pytest.raises(LaunchError, match=r"packed float4_e2m1fn lies along a contiguous last dimension; this array has shape \(3, 2\) and strides \(1, 3\)"):
+    with pytest.raises(LaunchError, match=r"packed float4_e2m1fn needs a contiguous last dimension; this array has shape \(3, 2\) and strides \(1, 3\)"):
         cast[1,](x.T, np.zeros((6, 2), np.float32))
     with pytest.raises(LaunchError, match="a matrix has a transpose"):
         tile.pack(np.zeros((2, 2, 2)), "float4_e2m1fn").T

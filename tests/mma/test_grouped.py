@@ -341,7 +341,7 @@ def test_wrong_groups_are_errors(monkeypatch):
         "a must be a list of matrices unless offs= is given": lambda: kernels.grouped_matmul(a[0], b),
         "product 1: .*inner extents differ": lambda: kernels.grouped_matmul(a, [b[0], b[0]]),
         "product 0: a is a matrix": lambda: kernels.grouped_matmul([zeros(2, 8, 16), a[1]], b),
-        "product 1: out is of shape": lambda: kernels.grouped_matmul(a, b, [zeros(8, 8), zeros(8, 8)]),
+        "product 1: out must be of shape": lambda: kernels.grouped_matmul(a, b, [zeros(8, 8), zeros(8, 8)]),
         "must have the same dtypes on one device": lambda: kernels.grouped_matmul([a[0], a[1].astype(BF16)], [b[0], b[1].astype(BF16)]),
         "the tensor cores take": lambda: kernels.grouped_matmul([zeros(4, 4, dtype=np.float64)], [zeros(4, 4, dtype=np.float64)]),
         r"a is \[rows, K\] and b is \[G, K, N\]": lambda: kernels.grouped_matmul(zeros(8, 16), zeros(16, 8), offs=offs),
@@ -354,7 +354,7 @@ def test_wrong_groups_are_errors(monkeypatch):
         "none is given": lambda: kernels.grouped_matmul(a, b, None, None, (1,)),
         "multiples of 16, not 24 and 64": lambda: kernels.grouped_matmul(a, b, config=replace(Config.of(64, 24), pair=True, width=24)),
         "at least 32 bytes": lambda: kernels.grouped_matmul(a, b, config=Config.of(64, 8)),
-        "out is of shape": lambda: kernels.grouped_matmul(zeros(8, 16), zeros(2, 16, 8), zeros(8, 9), offs=offs),
+        "out must be of shape": lambda: kernels.grouped_matmul(zeros(8, 16), zeros(2, 16, 8), zeros(8, 9), offs=offs),
     }.items():
         with pytest.raises(LaunchError, match=match):
             call()

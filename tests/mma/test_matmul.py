@@ -337,7 +337,7 @@ def test_wrong_operands_are_errors():
         "the tensor cores take": lambda: kernels.matmul(a.astype(np.float64), b.astype(np.float64)),
         "pass precision='tf32' to accept that": lambda: kernels.matmul(single, single),
         "precision is None": lambda: kernels.matmul(a, b, precision="tf32"),
-        r"out is of shape \(64, 64\)": lambda: kernels.matmul(a, b, np.empty((64, 32), np.float16)),
+        r"out must be of shape \(64, 64\)": lambda: kernels.matmul(a, b, np.empty((64, 32), np.float16)),
         "out is of int32": lambda: kernels.matmul(a, b, np.empty((64, 64), np.int32)),
         "and out is of int32": lambda: kernels.matmul(a, b, np.empty((64, 64), np.int32), scale_a=0.5),
         "a multiple of 8 columns": lambda: kernels.matmul(a, b, config=Config.of(128, 160, splits=8)),

@@ -340,7 +340,7 @@ def test_wrong_products_are_errors_at_their_line():
             acc='(128, 40), "int32"', b="(40, 64)")
     refused("their k differ", "tile.mma_async(acc, a[:, 0:32], b)")
     refused(r"so the accumulator is \[128, 64\], not \[128, 32\]", "tile.mma_async(acc[:, 0:32], a, b)")
-    refused("it lies as", "tile.mma_async(acc[0:64], a[0:64], b)")
+    refused("its layout is", "tile.mma_async(acc[0:64], a[0:64], b)")
     refused("the variant tcgen05, not 'wgmma'", "tile.mma_async(acc, a, b, variant='wgmma')")
     refused("scale_a= and scale_b= go together", "tile.mma_async(acc, a, b, scale_a=acc)")
     refused("do not multiply int32", plain, dtype="int32")

@@ -42,7 +42,8 @@ def for_(w: Walker, node: ast.For) -> None:
                 raise w.error(f"this loop would be unrolled {len(items)} times (at most {UNROLLED_AT_MOST})", node.iter)
             _unrolled(w, node, items)
         elif isinstance(over, (ScopeSpec, EachScope)):
-            raise w.error(f"this opens a scope, which is no loop; write `with {ast.unparse(node.iter)}:`, and the loop around it or in it", node.iter)
+            raise w.error(f"this opens a scope, which is not a loop; write `with {ast.unparse(node.iter)}:`, and a loop around or inside it",
+                          node.iter)
         else:
             raise w.error("a loop runs over range(...), tile.range(...), tile.static_range(...) or a tuple, "
                           f"not over {describe(over)}", node.iter)

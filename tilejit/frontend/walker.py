@@ -360,8 +360,8 @@ REFUSED = {
     ast.AsyncFor: "a kernel has no `async for`; write `for`",
     ast.AsyncWith: "a kernel has no `async with`; write `with`",
     ast.Match: "`match` is not supported; write if/elif/else",
-    ast.Starred: "a starred expression stands in a tuple or in a call's arguments only",
-    ast.Slice: "a slice stands inside an index only, as in x[0:BLOCK]",
+    ast.Starred: "a starred expression can only be in a tuple or in a call's arguments",
+    ast.Slice: "a slice can only be inside an index, as in x[0:BLOCK]",
 }
 
 

@@ -168,7 +168,7 @@ def _folded_out(a, out, x: ArrayView, y: ArrayView, z: ArrayView | None, scaled:
     """The result of a product with several leading dimensions: `out` if it fits, else a new one."""
     batch, m, n, _ = extents_of(x, y)
     if z is not None and z.shape != (*batch, m, n):
-        raise LaunchError(f"out is of shape {(*batch, m, n)}, not {z.shape}")
+        raise LaunchError(f"out must be of shape {(*batch, m, n)}, not {z.shape}")
     return new(a, (*batch, m, n), result_dtype(x.dtype, scaled)) if out is None else out
 
 

@@ -186,7 +186,7 @@ def dtype_of_sums(x: ArrayView, y: ArrayView, precision: str | None):
 
 def check_out(z: ArrayView, shape: tuple[int, ...], sums, changed: bool) -> None:
     if z.shape != shape:
-        raise LaunchError(f"out is of shape {shape}, not {z.shape}")
+        raise LaunchError(f"out must be of shape {shape}, not {z.shape}")
     floats = z.dtype.startswith(("float", "bfloat"))
     if not changed and (z.dtype != "int32" if sums == tile.int32 else not floats):
         raise LaunchError(f"sums of {sums} are stored as {'int32' if sums == tile.int32 else 'floats'}, and out is of {z.dtype}")

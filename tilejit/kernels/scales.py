@@ -42,7 +42,7 @@ def scale(name: str, s) -> Scale | None:
         raise LaunchError(f"{name} is a number or an array of factors, not {type(s).__name__}")
     v = described(name, s)
     if v.dtype not in ("float32", *FACTORS):
-        raise LaunchError(f"{name} is of float32, or of {' or '.join(FACTORS)} for blocks along k on Blackwell, not of {v.dtype}")
+        raise LaunchError(f"{name} must be of float32, or of {' or '.join(FACTORS)} for blocks along k on Blackwell, not of {v.dtype}")
     return Scale(v.shape, v.dtype, v.device, v.contiguous, v.pointer % 16 == 0)
 
 
@@ -80,7 +80,7 @@ def by_rows(x: ArrayView, y: ArrayView, scaled: tuple[Scale | None, ...]) -> tup
         if given not in wanted:
             raise LaunchError(f"{name} must be {words}: of shape {wanted[0][::order]} or {wanted[1][::order]} here, not {given[::order]}")
         if s.dtype != "float32":
-            raise LaunchError(f"{name} is of float32 on sm_90a, not of {s.dtype}")
+            raise LaunchError(f"{name} must be of float32 on sm_90a, not of {s.dtype}")
         found.append(given[0] == rows)
     return tuple(found)
 

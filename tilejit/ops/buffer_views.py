@@ -82,7 +82,7 @@ def _view(g: Builder, x: Value, dtype=None, shape=None, layout=None):
 
 def _tensor_view(g: Builder, x: Value, dtype, shape, layout) -> Value:
     if not isinstance(x.type, Buffer):
-        raise g.error(f"a view of tensor memory is of a whole buffer: take the view of that, and a region of the view, not {describe(x)}")
+        raise g.error(f"a view of tensor memory must be of a whole buffer: take the view of that, and a region of the view, not {describe(x)}")
     t = x.type
     dtype = t.dtype if dtype is None else dtype_of(dtype)
     if shape is None and layout is None and dtype.bits == t.dtype.bits:

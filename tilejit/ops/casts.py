@@ -122,7 +122,8 @@ def bitcast(x, dtype):
 def _(g, x, dtype):
     source = type_of(x).dtype
     if "bool" in (source.kind, dtype.kind) or source.packed or dtype.packed or source.bits != dtype.bits:
-        raise g.error(f"bitcast keeps the bits: {source} and {dtype} are not two dtypes of as many, in whole bytes; tile.cast converts the number")
+        raise g.error(f"bitcast keeps the bits: {source} and {dtype} do not have the same number of bits, in whole bytes; tile.cast converts "
+                      "the number")
     return result_type(g, dtype, x)
 
 

@@ -23,7 +23,7 @@ from .tensor_map import host_born, in_steps
 # What rebind does not change: the field of ``tensormap.replace`` that does (None: there is none), and why it stays.
 _KEPT = {
     "dtype": ("elemtype", "coordinates, sizes and the byte counts of barriers are based on it"),
-    "box": ("box_dim", "every copy by the map is planned in whole boxes of it, and as many bytes are announced"),
+    "box": ("box_dim", "every copy by the map is planned in whole boxes of it, whose bytes are announced"),
     "swizzle": ("swizzle_mode", "the shared buffers of its copies are laid out by it"),
     "swizzle_atomicity": ("swizzle_atomicity", "the shared buffers of its copies are laid out in units of 16 bytes"),
     "fill": ("fill_mode", "its copies are planned to read it out of bounds"),

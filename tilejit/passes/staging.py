@@ -79,7 +79,7 @@ class Finder:
         self.wide = self.wide and scope.kind == "cta"
         while scope is not None:
             if isinstance(scope.first, Value):
-                raise CompilationError("a pipelined loop has its own buffers and barriers, which a scope whose index is known only at run time "
+                raise CompilationError("a pipelined loop has its own buffers and barriers, which a scope whose index is known at run time only "
                                        "would share with other scopes: write the ring by hand (tile.ring)", loop.loc)
             scope = scope.parent
         slot = next(n for n in loop.body.nodes if isinstance(n, Call) and n.op is pipeline_slot)

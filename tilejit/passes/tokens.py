@@ -82,7 +82,7 @@ def complete_tokens(graph: Graph, facts: Facts) -> Graph:
         if CHOSEN in name:
             pool.each = _loop_over_warpgroups(graph, pool) if name.count(CHOSEN) == 1 else None
         if CHOSEN in name and pool.each is None:
-            raise CompilationError("which threads issue this copy is known only at run time, and its token needs a separate barrier for each of "
+            raise CompilationError("which threads issue this copy is known at run time only, and its token needs a separate barrier for each of "
                                    "them: make these barriers yourself, one for each warpgroup w as in bars = tile.mbarrier(n=2), arm it by "
                                    "bars[w].arrive_expect_tx(..), give mbar=bars[w], and wait for its phase", pool.copies[0].loc)
         pool.slots = _slots(pool, distance)

@@ -53,7 +53,7 @@ class Reporter:
         (line, who, writes), (other, by, wrote) = late, early
         did = "written" if wrote else "read"
         if c.again and line != a.line:
-            did = f"{did} in a later trip of the loop"
+            did = f"{did} in a later iteration of the loop"
         self._retract(a, c)
         self._say("race", line, f"{who} {'writes' if writes else 'reads'} {self._bytes(c)}, {did} by {by} "
                   f"at line {self._number(other) or '?'} without a barrier between the two", a, c, other)

@@ -61,7 +61,7 @@ def _swizzles(s: CopySite) -> bool | str:
     to, of = runs.offsets
     apart = to - of if isinstance(to, int) and isinstance(of, int) else 0 if to % period == of % period == 0 else 1
     if apart % period or any((d.steps[0] - d.steps[1]) % period or d.steps[0] % block for d in runs.loops):
-        return f"regions that lie differently in its period of {period} elements"
+        return f"regions at different places in its period of {period} elements"
     return True
 
 

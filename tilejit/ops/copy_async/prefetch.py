@@ -67,7 +67,7 @@ def prefetch(g: Builder, region, cache=None):
     copy_async takes it, for the engine.
     """
     if not isinstance(type_of(region), (Buffer, Region, Selected)) or type_of(region).scope != "global":
-        raise g.error(f"prefetch brings a region of an array into L2, not {describe(region)}")
+        raise g.error(f"prefetch takes a region of an array in global memory, not {describe(region)}")
     partial = g.scope.partial.name if g.scope.partial is not None else None
     region = region if isinstance(type_of(region), Selected) else whole(g, region)
     if partial is None:

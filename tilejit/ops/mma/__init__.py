@@ -159,7 +159,7 @@ def _of_warpgroups(g, call) -> None:
     if g.target != "sm_90a":
         raise CompilationError(f"{call.op.name} belongs to wgmma, which needs sm_90a, and the target is {g.target}: "
                                "tile.dot multiplies on every target, and "
-                               "tile.tcgen05_commit(bar) tells of the end of products into tensor memory")
+                               "tile.tcgen05_commit(bar) signals the end of products into tensor memory")
     if g.scope.kind not in ("cta", "warpgroup") or g.scope.threads % 128:
         scope = f"a {g.scope.kind} of {g.scope.threads} threads" if g.scope.threads > 1 else "one thread"
         raise CompilationError(f"{call.op.name} needs whole warpgroups, as mma_async does, and not {scope}")

@@ -216,7 +216,7 @@ def _words(digits: tuple, copies: list, threads: int, elements: int) -> int | st
     if size % threads:
         return f"{size} elements do not go to {threads} threads alike"
     if size // threads % elements:
-        return f"{size // threads} elements for each thread are no whole registers"
+        return f"{size // threads} elements for each thread do not fill whole registers"
     return size // threads // elements
 
 
