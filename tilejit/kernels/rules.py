@@ -224,9 +224,9 @@ def check_room(config, slot: int, beside: int, what: str) -> None:
     slots = config.stages * slot
     if slots + beside > SHARED:
         words = f", and {what} take {beside}; together they" if what else "; they"
-        raise LaunchError(f"config.bk={config.bk} and config.stages={config.stages}: slots take {slots} bytes of shared memory{words} may take at "
-                          f"most {SHARED}. {type(config).__name__}.of chooses fields that fit the others from `itemsize` and `stored`, the bytes of an "
-                          "operand's and of a result's element")
+        raise LaunchError(f"config.bk={config.bk} and config.stages={config.stages}: slots take {slots} bytes of shared memory{words} may "
+                          f"take at most {SHARED}. {type(config).__name__}.of chooses fields that fit the others from `itemsize` and "
+                          "`stored`, the bytes of an operand's and of a result's element")
 
 
 def slots_in(room: int, slot: int, most: int) -> int:

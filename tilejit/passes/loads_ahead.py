@@ -106,7 +106,7 @@ class _LoadsAhead:
         """Why a load stays where it is. If nothing keeps it there, its copy is noted."""
         other = load.args[1]
         if not (isinstance(other, Const) and other.value == 0) or load.attrs["cache"] is not None:
-            return "a copy fills what is out of bounds or masked off with zeros, and takes no cache=: it needs other=0 and no cache="
+            return "a copy fills what is out of bounds or masked off with zeros, and cannot apply cache=: use other=0, without cache="
         try:
             came = self.coming(load, loop)
         except Unlike as why:
