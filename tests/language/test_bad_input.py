@@ -365,7 +365,7 @@ class OnDevice:
 
 
 def test_host_and_device_arrays_do_not_mix():
-    refused(lambda: good[1](OnDevice(), y), "the arrays of a launch are in one place, and x is on device 0, y is on the host", kind=tile.LaunchError)
+    refused(lambda: good[1](OnDevice(), y), "the arrays of a launch must be in one place, and x is on device 0, y is on the host", kind=tile.LaunchError)
     refused(lambda: good[1](OnDevice(0), OnDevice(1)), "x is on device 0, y is on device 1", kind=tile.LaunchError)
     refused(lambda: good[1](OnDevice(), OnDevice(), backend="sim"), "the simulator needs host arrays, and x is on a device", kind=tile.LaunchError)
 

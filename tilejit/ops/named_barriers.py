@@ -172,7 +172,7 @@ def turns(g: Builder, n, threads=128):
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
         raise g.error(f"the number of members is a constant of at least 1, not {describe(n)}")
     if g.scope.kind != "cta" or g.scope.partial is not None or g.state.get("loops", 0):
-        raise g.error("turns are made once, at CTA scope and outside loops")
+        raise g.error("turns must be made once, at CTA scope and outside loops")
     _whole_warps(g, threads * n if isinstance(threads, int) else threads)
     barriers = _made(g, 2 * threads if n > 1 else threads, n)
     if n > 1:

@@ -245,7 +245,7 @@ def is_host(bound: Bound) -> bool:
     devices = set(homes.values())
     if len(devices) > 1:
         places = (f"{n} is on {'the host' if d == 'host' else f'device {d}'}" for n, d in homes.items())
-        raise LaunchError("the arrays of a launch are in one place, and " + ", ".join(places))
+        raise LaunchError("the arrays of a launch must be in one place, and " + ", ".join(places))
     return devices != set() and devices == {"host"} or not devices
 
 
