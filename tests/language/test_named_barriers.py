@@ -109,7 +109,7 @@ def test_what_named_barriers_refuse():
 
     def many(X):
         tile.named_barrier(256)
-    refused("the CTA has 128 threads, and 256 shall meet", many)
+    refused("the CTA has 128 threads, fewer than the 256 that are to meet", many)
 
     def thread(X):
         b = tile.named_barrier(64)

@@ -118,9 +118,9 @@ def test_what_does_not_fit_is_named():
         r"shape \(200, 5\)": mul(a, b.T, np.ones((200, 5), E8M0), sb),
         "scale_b .* 128 of N .* 2 x 2 .* shape \\(1, 2, 512\\)": mul(a, b.T, sa, sb[:1]),
         "with gaps or in another order": mul(a, b.T, wide[:, :, ::2], sb),
-        "scale_a of float8_e4m3fn is of float8_e8m0fnu for blocks of 32 on Blackwell, not of float8_e4m3fn": mul(a, b.T, sa.view(E4M3), sb),
-        "scale_b of float8_e4m3fn is of .*, not a number": mul(a, b.T, sa, 2.0),
-        "scale_a of float8_e4m3fn is of float8_e8m0fnu .*, not of float32": mul(a, b.T, np.ones((200, 2), np.float32), np.ones((2, 130), np.float32)),
+        "scale_a for float8_e4m3fn must be of float8_e8m0fnu for blocks of 32 on Blackwell, not of float8_e4m3fn": mul(a, b.T, sa.view(E4M3), sb),
+        "scale_b for float8_e4m3fn must be of .*, not a number": mul(a, b.T, sa, 2.0),
+        "scale_a for float8_e4m3fn must be of float8_e8m0fnu .*, not of float32": mul(a, b.T, np.ones((200, 2), np.float32), np.ones((2, 130), np.float32)),
         "one dtype, not of float8_e4m3fn and float8_e8m0fnu": mul(p, q.T, sp, np.ones(2 * 2 * 512, E8M0)),
         "a factor for each block along k: give scale_a and scale_b": mul(p, q.T),
         "b has a stride of 64 bytes there": mul(p, tile.pack(np.zeros((160, 128), E2M1)), sp, sq),
@@ -137,7 +137,7 @@ def test_what_does_not_fit_is_named():
     with on("sm_90a"):
         with pytest.raises(LaunchError, match="float4 is multiplied by the tensor cores of sm_100a and sm_103a, and the target is sm_90a"):
             kernels.matmul(p, q.T, scale_a=sp, scale_b=sq)
-        with pytest.raises(LaunchError, match=r"scale_a is \[M or M/128, K/128\]"):
+        with pytest.raises(LaunchError, match=r"scale_a must be \[M or M/128, K/128\]"):
             kernels.matmul(a, b.T, scale_a=sa, scale_b=sb)
 
 

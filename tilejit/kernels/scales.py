@@ -34,12 +34,12 @@ def scale(name: str, s) -> Scale | None:
     number = plain_constant(s)
     if isinstance(number, (int, float)) and not isinstance(number, bool):
         if not fits_float32(number):
-            raise LaunchError(f"{name} is a number that float32 holds, not {s}")
+            raise LaunchError(f"{name} must be a number that float32 holds, not {s}")
         return None
     if s is None:
         return None
     if not hasattr(s, "shape") or isinstance(s, np.bool_):
-        raise LaunchError(f"{name} is a number or an array of factors, not {type(s).__name__}")
+        raise LaunchError(f"{name} must be a number or an array of factors, not {type(s).__name__}")
     v = described(name, s)
     if v.dtype not in ("float32", *FACTORS):
         raise LaunchError(f"{name} must be of float32, or of {' or '.join(FACTORS)} for blocks along k on Blackwell, not of {v.dtype}")
