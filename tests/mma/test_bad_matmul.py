@@ -165,10 +165,10 @@ def overlapping(home):
     """(a, b, out) whose memory is shared in part, and what is said of it; where only their ranges meet nothing is wrong."""
     room = lambda rows, columns: home(np.zeros((rows, columns), np.float16))
     x, wide = room(256, 256), room(128, 512)
-    yield x, room(256, 256), x, "out overlaps a,"
-    yield room(256, 256), x, x, "out overlaps b,"
-    yield x[0:128], room(256, 256), x[100:228], "out overlaps a,"
-    yield room(64, 256), x[100:228].T, x[120:184, 0:128], "out overlaps b,"
+    yield x, room(256, 256), x, "out overlaps a"
+    yield room(256, 256), x, x, "out overlaps b"
+    yield x[0:128], room(256, 256), x[100:228], "out overlaps a"
+    yield room(64, 256), x[100:228].T, x[120:184, 0:128], "out overlaps b"
     yield wide[:, 0:128], room(128, 256), wide[:, 128:384], None
     yield wide[0:64, 0:256], wide[64:128, 0:256].T, wide[0:64, 256:320], None
     yield x[0:128, 0:128], x[128:256, 0:128], x[0:128, 128:256], None

@@ -214,11 +214,11 @@ def test_an_accumulator_that_tensor_memory_does_not_have(dtype, sums):
 
 @pytest.mark.parametrize("call", ["tile.mma_commit()", "tile.mma_wait(0)"])
 @pytest.mark.parametrize("around,words,options", [
-    (["with tile.elect():"], "not of one thread", {}), (["with tile.warp(1):"], "not of a warp of 32 threads", {}),
-    ([], "not of a cta of 96 threads", dict(num_warps=3)),
+    (["with tile.elect():"], "as mma_async does, not one thread", {}), (["with tile.warp(1):"], "as mma_async does, not a warp of 32 threads", {}),
+    ([], "as mma_async does, not a cta of 96 threads", dict(num_warps=3)),
     (["if tile.thread_id() < 5:"], "`tile.thread_id.. < 5` differs between them", {}),
     ([], "needs sm_90a, and the target is sm_80", dict(target="sm_80")),
-    ([], "tile.tcgen05_commit(bar) signals the end of products into tensor memory", dict(target="sm_100a")),
+    ([], "tile.tcgen05_commit.bar. signals the end of products into tensor memory", dict(target="sm_100a")),
 ])
 def test_groups_are_closed_and_awaited_where_wgmma_multiplies(call, around, words, options):
     """By whole warpgroups, on the target that has it."""

@@ -122,14 +122,15 @@ def test_what_does_not_fit_is_named():
         "scale_b for float8_e4m3fn must be of .*, not a number": mul(a, b.T, sa, 2.0),
         "scale_a for float8_e4m3fn must be of float8_e8m0fnu .*, not of float32": mul(a, b.T, np.ones((200, 2), np.float32), np.ones((2, 130), np.float32)),
         "one dtype, not of float8_e4m3fn and float8_e8m0fnu": mul(p, q.T, sp, np.ones(2 * 2 * 512, E8M0)),
-        "a factor for each block along k: give scale_a and scale_b": mul(p, q.T),
+        "only with a scale factor for each block along k: give scale_a and scale_b": mul(p, q.T),
         "b has a stride of 64 bytes there": mul(p, tile.pack(np.zeros((160, 128), E2M1)), sp, sq),
         "a is of float4_e2m1fn and b of float8_e4m3fn": mul(p, b[:, :80].T, sp, sq),
         "two matrices of float8 or of float4, and a is of float16": mul(np.zeros((200, 160), np.float16), np.zeros((160, 130), np.float16), sa, sb),
         "two matrices .* shape \\(1, 200, 160\\)": mul(a[None], b.T, sa, sb),
         "begin at multiples of 16 bytes": mul(Packed(p.data[:, :40][:, 4:36], p.dtype), Packed(q.data[:, :32], q.dtype).T,
                                               np.ones(1024, E4M3), np.ones(1024, E4M3)),
-        "units of 128 columns and 4 blocks of 32 along k: the configuration's bn and bk must be multiples of 128 and 128, not 64 and 128": mul(a, b.T, sa, sb, config=BlackwellConfig.of(64, itemsize=1)),
+        "units of 128 columns and 4 blocks of 32 along k: the configuration's bn and bk must be multiples of 128 and 128, not 64 and 128": 
+            mul(a, b.T, sa, sb, config=BlackwellConfig.of(64, itemsize=1)),
         "scale_a must be of float32, or of .* not of float64": mul(a, b.T, np.ones((200, 2)), sb),
     }.items():
         with pytest.raises(LaunchError, match=match):

@@ -162,7 +162,7 @@ def _of_warpgroups(g, call) -> None:
                                "tile.tcgen05_commit(bar) signals the end of products into tensor memory")
     if g.scope.kind not in ("cta", "warpgroup") or g.scope.threads % 128:
         scope = f"a {g.scope.kind} of {g.scope.threads} threads" if g.scope.threads > 1 else "one thread"
-        raise CompilationError(f"{call.op.name} needs whole warpgroups, as mma_async does, and not {scope}")
+        raise CompilationError(f"{call.op.name} needs whole warpgroups, as mma_async does, not {scope}")
 
 
 mma_commit.rules["check"] = mma_wait.rules["check"] = _of_warpgroups
