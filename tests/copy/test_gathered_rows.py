@@ -128,7 +128,7 @@ def test_rows_that_a_tile_of_the_scope_outside_names_go_by_the_tensor_engine_alo
     A, I, B = np.arange(160, dtype=np.float32).reshape(5, 32), np.array([4, 0, 9, 2]), np.ones((4, 32), np.float32)
     told_outside.simulate((1,), A, I, B, target="sm_100a").raise_first()
     np.testing.assert_array_equal(B, [A[4], A[0], A[0] * 0, A[2]])
-    with pytest.raises(CompilationError, match="can be copied on sm_100 or later only; on sm_90a threads copy them, by a tile of their own scope"):
+    with pytest.raises(CompilationError, match="needs sm_100 or later; on sm_90a threads copy them, by a tile of their own scope"):
         told_outside.compile(A, I, B, target="sm_90a")
 
 
@@ -303,7 +303,7 @@ def test_rows_that_no_integers_name_are_refused(rows, index):
     ("tile.copy_async(s, A.take(I[0:64])[:, :])", "columns are taken by a slice start:stop, not by one without a stop"),
     ("tile.copy_async(s, A.take(I[0:64])[:, 0:64:2])", "columns are taken by a slice start:stop, not by one with a step"),
     ("tile.copy(s, A.take(I[0:64])[:, 0:32])", "load and store a tile, as in tile.store(buffer, tile.load(A[rows, k:k + BLOCK]))"),
-    ("tile.copy_async(s, tile.window(A, (0, 0), (5, 64)).take(I[0:64])[:, 0:32])", "this is a window: name the array"),
+    ("tile.copy_async(s, tile.window(A, (0, 0), (5, 64)).take(I[0:64])[:, 0:32])", "this is a window: pass the array"),
     ("tile.copy_async(s, A.take(I[0:32])[:, 0:32])", "[32, 32] is not [64, 32]"),
 ])
 def test_what_are_no_rows_of_a_matrix_is_told_what_to_write(line, words):

@@ -224,7 +224,7 @@ class Taken:
         if len(index) != 2 or index[0] is not Ellipsis and index[0] != slice(None, None, None):
             raise g.error("the columns of taken rows are a slice: x.take(rows)[:, start:start + BLOCK]")
         if isinstance(type_of(self.indices[0]), Tile) and g.scope is not self.scope:
-            raise g.error(f"rows that a register tile of an outer scope names can be copied on sm_100 or later only; on {g.target} threads copy "
+            raise g.error(f"copying rows that a register tile of an outer scope names needs sm_100 or later; on {g.target} threads copy "
                           "them, by a tile of their own scope: take the rows in this scope, by numbers in memory, as in x.take(numbers[0:64])")
         column, columns = _slice(g, index[1], "columns")
         if self.matrix.type.dtype.packed:
