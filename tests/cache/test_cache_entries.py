@@ -153,7 +153,8 @@ def test_an_expectation_is_of_an_argument_s_copies_however_they_are_written():
 def test_an_expectation_of_a_name_that_no_copy_has_holds_nothing_and_says_so(bench):
     module = bench.load(STAGE)
     module.stage.assert_variant("sB", "tma")
-    with pytest.raises(tile.CompilationError, match=r"assert_variant wants copies of s?[AB] to be 'tma', and stage has no copy of that name \(did you mean 's?[AB]'\?\)"):
+    with pytest.raises(tile.CompilationError, match=r"assert_variant wants copies of s?[AB] to be 'tma', "
+                                                     r"and stage has no copy of that name \(did you mean 's?[AB]'\?\)"):
         compile_stage(module)
     compile_stage(bench.load(STAGE))
     with pytest.raises(tile.CompilationError, match="stage has no copy of that name"):

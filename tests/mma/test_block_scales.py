@@ -156,7 +156,8 @@ def test_scales_that_do_not_fit_are_errors():
         "two matrices of float8": lambda: kernels.matmul(half, half, scale_a=np.ones((64, 1), np.float32), scale_b=np.ones((1, 64), np.float32)),
         "config.width must be at most 128, not 256": lambda: kernels.matmul(a, b, config=Config.of(128, 256, itemsize=1, width=256)),
         "bn must be at most 128 or a multiple of it, not 192": lambda: kernels.matmul(a, b, scale_a=sa, scale_b=sb, config=Config.of(128, 192, itemsize=1)),
-        "where threads add up the sums of each slot, the configuration's bk must be 128, not 256": lambda: kernels.matmul(a, b, scale_a=sa, scale_b=sb, config=Config.of(64, 16, itemsize=1)),
+        "where threads add up the sums of each slot, the configuration's bk must be 128, not 256":
+            lambda: kernels.matmul(a, b, scale_a=sa, scale_b=sb, config=Config.of(64, 16, itemsize=1)),
         "scale_a must be of float32, .* not of float64": lambda: kernels.matmul(a, b, scale_a=sa.astype(np.float64), scale_b=sb),
     }.items():
         with pytest.raises(LaunchError, match=match):
