@@ -168,8 +168,8 @@ def lowering_warnings(graph: Graph) -> list[Warning_]:
     warnings = list(dict.fromkeys((*graph.warnings, *plans)))
     warnings += _slower_products(calls)
     if graph.launch.pdl and not any(map(waits_for_grids, calls)):
-        warnings.append(Warning_("with pdl=True this kernel may begin before the one ahead of it has ended, and it never waits for that: "
-                                 "call tile.griddepcontrol_wait() before memory is touched that the two share"))
+        warnings.append(Warning_("with pdl=True this kernel may begin before the previous one in the stream has ended, and it never waits for "
+                                 "that: call tile.griddepcontrol_wait() before it accesses memory that the two share"))
     return warnings
 
 
@@ -179,8 +179,8 @@ def _slower_products(calls: list[Call]) -> list[Warning_]:
     for call in calls:
         for missed, cure in call.choice.cures[:1] if call.choice is not None else ():
             variant = call.choice.variant
-            found[call.loc] = Warning_(f"this dot goes by {variant} and not by {missed}: {cure} "
-                                       f"(or call it with variant={variant!r}, if it is to be so)", call.loc)
+            found[call.loc] = Warning_(f"this dot uses {variant} instead of {missed}: {cure} "
+                                       f"(or call it with variant={variant!r}, if that is intended)", call.loc)
     return list(found.values())
 
 
@@ -261,7 +261,7 @@ def check_budgets(graph: Graph, registers: int, spill_bytes: int) -> None:
         raise CompilationError(f"the kernel spills {spill_bytes} bytes of registers, and spills={launch.spills} allows no more; "
                                "use smaller tiles or more warps", graph.loc)
     if launch.max_registers is not None and registers > launch.max_registers:
-        raise CompilationError(f"the kernel uses {registers} registers a thread, and max_registers={launch.max_registers}", graph.loc)
+        raise CompilationError(f"the kernel uses {registers} registers a thread, more than max_registers={launch.max_registers} allows", graph.loc)
 
 
 def graph_key(lowered: Lowered) -> str:

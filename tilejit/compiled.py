@@ -129,7 +129,7 @@ class CompiledKernel:
             lines.append(f"  line {copy.line}: {copy.source}")
             lines.append(f"    {copy.src_scope} -> {copy.dst_scope} by {_article(copy.exec_scope)}: {copy.variant}, "
                          f"{copy.instructions} instruction{'s' if copy.instructions != 1 else ''} a thread, {copy.bytes} bytes")
-            lines += [f"      without {hint}=, which {path} alone has" for hint, path in copy.unused]
+            lines += [f"      without {hint}=, which only {path} takes" for hint, path in copy.unused]
             lines += [f"      not {variant}: {reason}" for variant, reason in copy.declined]
         for before, a in zip((None, *self.accesses), self.accesses):
             where = a.buffer or f"{a.scope} memory"
@@ -146,7 +146,7 @@ class CompiledKernel:
         for loop in self.loops:
             lines.append(f"  line {loop.line}: {loop.source}")
             where = f"line{'s' if len(loop.loads) > 1 else ''} {', '.join(map(str, loop.loads))}"
-            lines.append(f"    what its products load at {where} comes in its own trip; it would run ahead in a pipelined loop: "
+            lines.append(f"    its products' operands are loaded at {where} in the iteration that uses them; a pipelined loop would load them ahead: "
                          f"for ... in tile.pipelined(range(...), stages={loop.stages})")
         for m in self.tensor_maps:
             patches = f"{m.pixels} pixels of {m.channels} channels between the corners {list(m.lower or ())} and {list(m.upper or ())}"

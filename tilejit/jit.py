@@ -245,13 +245,13 @@ class Kernel:
         for argument, variant in self.expectations:
             held = [record for record in copies if argument in record.buffers or re.search(rf"\b{re.escape(argument)}\b", record.source)]
             if not held and argument not in self.names:
-                raise CompilationError(f"copies of {argument} are held to {variant!r}, and {self.name} has no copy of that name"
+                raise CompilationError(f"assert_variant wants copies of {argument} to be {variant!r}, and {self.name} has no copy of that name"
                                        f"{nearest(argument, {*self.names, *(name for record in copies for name in record.buffers)})}")
             for record in held:
                 if record.variant != variant:
                     reasons = "; ".join(r for v, r in record.declined if v == variant)
-                    raise CompilationError(f"the copy of {argument} is held to {variant!r}, and was lowered as {record.variant!r}: {reasons}\n"
-                                           f"  line {record.line}: {record.source}")
+                    raise CompilationError(f"assert_variant wants the copy of {argument} to be {variant!r}, and it was lowered as "
+                                           f"{record.variant!r}: {reasons}\n  line {record.line}: {record.source}")
 
     def _say(self, told: tuple, printed: tuple | None = None, cause: str = "") -> None:
         """Report a new version: its warnings (`told`), the lines of `static_print` if it was found in the cache (`printed`), and in the
@@ -303,7 +303,7 @@ class Kernel:
         contains that name. Otherwise compiling fails from now on, and also if `argument` is not a parameter and has no copies."""
         from . import ops  # noqa: F401  # the names of variants are theirs
         if not isinstance(argument, str) or not argument:
-            raise LaunchError(f"copies are held by the name of an array or of an allocation of the kernel, as in 'A', not by {argument!r}")
+            raise LaunchError(f"assert_variant takes the name of an array or of an allocation of the kernel, as in 'A', not {argument!r}")
         if variant not in variant_names():
             raise LaunchError(f"nothing is lowered as {variant!r}{nearest(variant, variant_names())}; the variants are {', '.join(variant_names())}")
         self.expectations.append((argument, variant))

@@ -246,7 +246,7 @@ def plan_copy(dst: BufferSpec, src: BufferSpec, *, op: str = "copy_async", scope
     if not isinstance(options.get("multicast"), (str, Integral, type(None))):
         raise CompilationError(f"multicast is a mask of the cluster's ranks, 1 to 65535, not {options['multicast']!r}")
     if isinstance(options.get("multicast"), str) and to.scope != "tmem":
-        raise CompilationError(f"multicast={options['multicast']!r} is of copies to tensor memory; to the CTAs of a cluster it is a mask "
+        raise CompilationError(f"multicast={options['multicast']!r} is for copies to tensor memory; for the CTAs of a cluster give a mask "
                                "of their ranks")
     primitive = OPS[op]
     names = tuple(v.name for v in primitive.variants)

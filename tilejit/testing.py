@@ -40,7 +40,7 @@ class Difference:
     def __str__(self) -> str:
         text = (f"{self.argument}{list(self.index)} is {self.got} on the {self.backend}, and {self.expected} by the reference "
                 f"({self.count} of {self.size} elements differ)")
-        return text + (f"; written by {self.writer}" if self.writer is not None else "; nothing wrote it but atomics, if anything did")
+        return text + (f"; written by {self.writer}" if self.writer is not None else "; no store wrote it, only atomics if anything")
 
 
 @dataclass

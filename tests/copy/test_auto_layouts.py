@@ -287,7 +287,7 @@ def test_a_view_of_a_buffer_whose_layout_is_open_is_an_error():
             s[0:8, 0:64].view(tile.uint8)
 
     for what in ("view", "reshape", "permute", "part"):
-        with pytest.raises(CompilationError, match="needs to know how the buffer lies, and its layout is chosen later, by its uses: give it one"):
+        with pytest.raises(CompilationError, match="needs the buffer's layout, which tile.auto chooses later by the buffer's uses: give a layout"):
             viewed.compile(halves(), WHAT=what)
 
 

@@ -35,7 +35,7 @@ def findings(kernel, *arguments) -> list[tuple[str, str]]:
 def test_a_size_that_is_no_multiple_of_16_is_found_whatever_is_announced(n, moved):
     """The hardware rounds it down without a word, and counts what it moves: where the size is announced, the phase never ends."""
     b = np.zeros(64, np.float32)
-    words = f"a bulk copy moves a multiple of 16 bytes; {n} are silently rounded down"
+    words = f"a bulk copy must move a multiple of 16 bytes; {n} are silently rounded down"
     for kernel in (loaded, handed):
         assert [f[0] for f in findings(kernel, A, b, n, moved)] == ["misaligned"]
         assert (b == over_ones(moved)).all()

@@ -54,7 +54,7 @@ def test_hints_that_the_chosen_path_does_not_have_are_told(tmp_path, monkeypatch
         assert (list(k.compile_time) == ["cache"]) == cached
         assert [(c.variant, c.unused) for c in k.copies[:2]] == [("ldgsts", (("l2_promotion", "tma"), ("prefetch_map", "tma"))), ("tma", (("prefetch", "ldgsts"),))]
         told = [line.strip() for line in k.explain().splitlines() if "without" in line]
-        assert told == ["without l2_promotion=, which tma alone has", "without prefetch_map=, which tma alone has", "without prefetch=, which ldgsts alone has"]
+        assert told == ["without l2_promotion=, which only tma takes", "without prefetch_map=, which only tma takes", "without prefetch=, which only ldgsts takes"]
         assert not k.warnings
 
 
@@ -70,7 +70,7 @@ def test_a_cache_operator_of_shared_memory_is_warned_of():
     spec = tile.ArraySpec((128,), "float32")
     with pytest.warns(tile.TileWarning):
         told = cached.compile(spec, spec).warnings
-    assert [w.partition(",")[0] for w in told] == ["cache='cs' is of accesses to global memory", "cache='evict_first' is of accesses to global memory"]
+    assert [w.partition(",")[0] for w in told] == ["cache='cs' applies to global memory only", "cache='evict_first' applies to global memory only"]
 
 
 @pytest.mark.parametrize("rows", [512, 300, 1])

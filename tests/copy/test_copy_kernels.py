@@ -375,5 +375,5 @@ def test_an_expected_variant_holds_prefetches_and_no_call_that_asks_for_another(
             tile.copy_async(sA, A[0:8, 0:64], variant=NAME)
 
     two.compile(half(8, 64), NAME="ldgsts")
-    with pytest.raises(CompilationError, match="the call asks for 'tma', and the expect_variant block around it for 'ldgsts': one of them is to go"):
+    with pytest.raises(CompilationError, match="the call asks for 'tma', and the expect_variant block around it for 'ldgsts': remove one of them"):
         two.compile(half(8, 64), NAME="tma")

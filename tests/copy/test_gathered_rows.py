@@ -303,7 +303,7 @@ def test_rows_that_no_integers_name_are_refused(rows, index):
     ("tile.copy_async(s, A.take(I[0:64])[:, :])", "columns are taken by a slice start:stop, not by one without a stop"),
     ("tile.copy_async(s, A.take(I[0:64])[:, 0:64:2])", "columns are taken by a slice start:stop, not by one with a step"),
     ("tile.copy(s, A.take(I[0:64])[:, 0:32])", "load and store a tile, as in tile.store(buffer, tile.load(A[rows, k:k + BLOCK]))"),
-    ("tile.copy_async(s, tile.window(A, (0, 0), (5, 64)).take(I[0:64])[:, 0:32])", "this is a window: name the array"),
+    ("tile.copy_async(s, tile.window(A, (0, 0), (5, 64)).take(I[0:64])[:, 0:32])", "this is a window: pass the array"),
     ("tile.copy_async(s, A.take(I[0:32])[:, 0:32])", "[32, 32] is not [64, 32]"),
 ])
 def test_what_are_no_rows_of_a_matrix_is_told_what_to_write(line, words):
@@ -314,9 +314,9 @@ def test_what_are_no_rows_of_a_matrix_is_told_what_to_write(line, words):
     ("tile.copy_async(s, A.take(I[0:64])[:, 0:32])", np.zeros((64, 100), np.float16).T, "columns that lie A.strides[1] elements apart, of 2 bytes each: give an "
      "array whose rows are contiguous, or store a tile: tile.store(buffer, tile.load(A[rows, k:k + BLOCK]))"),
     ("tile.copy_async(s, A.take(I[0:64])[:, 0:32])", np.zeros((100, 63), np.float16), "no run of 4 bytes is provable: let the first column"),
-    ("tile.copy_async(s, A.take(I[0:64])[:, k:k + 32])", None, "(tile.assume(k % 8 == 0) says it of one)"),
+    ("tile.copy_async(s, A.take(I[0:64])[:, k:k + 32])", None, "(tile.assume(k % 8 == 0) promises it)"),
     ("tile.copy_async(s, A.take(I[0:64])[:, 0:32], mbar=bar)", None, "leave it out and wait for the token"),
-    ("tile.copy_async(s, A.take(I[0:64])[:, 0:32], fill='nan')", None, "fill='nan', and a row may be none of the array's"),
+    ("tile.copy_async(s, A.take(I[0:64])[:, 0:32], fill='nan')", None, "fill='nan', and a row may be out of bounds"),
     ("tile.copy_async(s, A.take(I[0:64])[:, 0:32], cache='evict_first', variant='tma')", None, "sm_100a or sm_103a"),
     ("tile.copy_async(A.take(I[0:64])[:, 0:32], s)", None, "rows are written by tile.store(A[rows, k:k + BLOCK], tile.load(buffer))"),
     ("if tile.thread_id() < 20:\n        tile.copy_async(s, A.take((3,) * 64)[:, 0:32])", None, "differs between the threads of the cta"),

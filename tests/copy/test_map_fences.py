@@ -36,7 +36,7 @@ def judged(report, out, want, needed: str, release: str, acquire: str) -> None:
         return
     (finding,) = report.findings
     word, scope = narrow[0]
-    assert finding.kind == "missing-proxy-fence" and f"was {word} for {scope!r} only: it takes {needed!r}" in finding.message
+    assert finding.kind == "missing-proxy-fence" and f"was {word} for {scope!r} only: scope {needed!r} is needed" in finding.message
 
 
 EVERY = pytest.mark.parametrize("release, acquire",
@@ -100,7 +100,7 @@ def test_a_map_whose_bytes_were_overwritten_between_two_kernels_is_none():
     made.simulate((1,), template, a, slots, RELEASE="gpu", EDIT="global").raise_first()
     slots[:] = 0
     finding = used.simulate((4,), template, a, slots, out, ACQUIRE="gpu").findings[0]
-    assert finding.kind == "descriptor" and "that nothing has made" in finding.message
+    assert finding.kind == "descriptor" and "that nothing has written" in finding.message
 
 
 def test_a_map_that_points_to_no_array_of_its_launch_is_a_finding():

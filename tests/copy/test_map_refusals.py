@@ -10,7 +10,7 @@ from tilejit import ptx
 pytestmark = pytest.mark.usefixtures("assembled_later")
 
 TARGETS = ("sm_90a", "sm_100a", "sm_103a", "sm_120a")
-FIELDS = {"dtype": ("tile.float16", "elemtype", "coordinates, sizes and the bytes that barriers are told count elements of it"),
+FIELDS = {"dtype": ("tile.float16", "elemtype", "coordinates, sizes and the byte counts of barriers are based on it"),
           "box": ("(8, 32)", "box_dim", "every copy by the map is planned in whole boxes of it"),
           "swizzle": ("64", "swizzle_mode", "the shared buffers of its copies are laid out by it"),
           "swizzle_atomicity": ("1", "swizzle_atomicity", "laid out in units of 16 bytes"),

@@ -97,11 +97,11 @@ def too_much(A, B):
 
 
 @pytest.mark.parametrize("kernel, words", [
-    (by_one, "is made by every CTA of the cluster, and a condition or a loop's bound around this one may differ between them: give mbar="),
-    (as_often_as_it_likes, "a loop's bound around this one may differ between them"),
+    (by_one, "must be made by every CTA of the cluster, and a condition or a loop bound around this one may differ between CTAs: give mbar="),
+    (as_often_as_it_likes, "a loop bound around this one may differ between CTAs"),
     (narrower, "this is one warp of them: make the call in the CTA's scope, or give mbar="),
-    (of_its_own, "how many CTAs bring bytes to each one is not known, since this mask differs between them"),
-    (too_much, "16 CTAs that each bring 131072 bytes are more than the 1048575 that a barrier counts"),
+    (of_its_own, "how many CTAs send bytes to each one is not known, since this mask differs between CTAs"),
+    (too_much, "16 CTAs that send 131072 bytes each exceed the 1048575 bytes that a barrier counts"),
 ])
 def test_a_multicast_that_not_all_ctas_make_alike_is_an_error(kernel, words):
     arrays = [np.zeros((512, 128), "float16"), np.zeros((512, 128), "float16")]

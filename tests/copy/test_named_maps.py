@@ -240,16 +240,16 @@ def test_the_fenced_use_has_no_finding():
     ("with tile.elect():\n    m.seed(); m.rebind(B); m.fence_release('cta'); COPY",             "missing-proxy-fence",
      "without .fence_acquire(scope) after its edit at line 6"),
     ("with tile.elect():\n    m.seed(); m.rebind(B); m.fence_acquire('cta'); COPY",             "missing-proxy-fence",
-     "was not released by the thread that made it"),
+     "has not released it: it must call .fence_release(scope)"),
     ("with tile.elect():\n    m.seed(); m.fence_release('cta'); m.fence_acquire('cta'); m.rebind(B); m.fence_release('cta'); COPY",
      "missing-proxy-fence", "without .fence_acquire(scope)"),
-    ("with tile.elect():\n    m.fence_acquire('cta'); COPY",                                    "descriptor", "that nothing has made"),
-    ("with tile.elect():\n    m.rebind(B); m.fence_release('cta'); m.fence_acquire('cta'); COPY", "descriptor", "rebound that was never seeded"),
+    ("with tile.elect():\n    m.fence_acquire('cta'); COPY",                                    "descriptor", "that nothing has written"),
+    ("with tile.elect():\n    m.rebind(B); m.fence_release('cta'); m.fence_acquire('cta'); COPY", "descriptor", "a tensor map that was never seeded is rebound"),
     ("with tile.thread(0):\n    m.seed(); m.rebind(B); m.fence_release('cta')\ntile.sync()\nwith tile.thread(32):\n    "
      "m.fence_acquire('cta')\nwith tile.thread(0):\n    COPY",
-     "missing-proxy-fence", "that other threads have acquired, and nothing orders it after them"),
+     "missing-proxy-fence", "that only other threads have acquired, and nothing orders it after them"),
     ("with tile.thread(0):\n    m.seed(); m.rebind(B)\ntile.sync()\nwith tile.thread(32):\n    m.fence_release('cta'); m.fence_acquire('cta'); COPY",
-     "missing-proxy-fence", "was not released by the thread that made it"),
+     "missing-proxy-fence", "has not released it: it must call .fence_release(scope)"),
     ("with tile.thread(0):\n    m.seed(); m.fence_release('cta')\nwith tile.thread(32):\n    m.seed(); m.fence_release('cta')",  "race", "slots"),
     ("if tile.thread_id() < 2:\n    m.seed()",                                                  "race",
      "2 threads of one CTA edit one tensor map at the same time"),
@@ -281,13 +281,13 @@ def test_a_fence_too_narrow_for_the_cluster_is_a_finding(release, acquire, word,
     report = in_a_cluster.simulate((4,), template, a, aligned((1, 128)), np.zeros((1, 32, 64), np.float32), RELEASE=release,
                                    ACQUIRE=acquire, EDIT=edit)
     assert {f.kind for f in report.findings} == {"missing-proxy-fence"}
-    assert f"was {word} for 'cta' only: it takes 'cluster'" in report.findings[0].message
+    assert f"was {word} for 'cta' only: scope 'cluster' is needed" in report.findings[0].message
 
 
 def test_a_fence_too_narrow_for_the_grid_is_a_finding():
     template, a = aligned((8, 64), np.float32), aligned((32, 64), np.float32)
     report = across_the_grid.simulate((4,), template, a, aligned((1, 128)), np.zeros(1, np.int32), np.zeros((32, 64), np.float32), SCOPE="cluster")
-    assert any(f.kind == "missing-proxy-fence" and "it takes 'gpu'" in f.message for f in report.findings)
+    assert any(f.kind == "missing-proxy-fence" and "scope 'gpu' is needed" in f.message for f in report.findings)
 
 
 # -- what is refused -------------------------------------------------------------------------------------------------------
@@ -306,9 +306,9 @@ MAP = "m = tile.tensor_map(A[0:8, 0:64], slot=slots[1, 0:128])\n"
     (MAP + "m.seed()\nn = tile.load(x[0:1])\nm.rebind(A[0, 0], shape=(8, tile.cta_rank() + 3))\ntile.bulk_commit()\nwith tile.elect():\n "
            "   tile.copy_async(m[0:8, 0:64], s)",
      "copies store by this map, and a store clips rows in steps of 16 bytes: its last dimension must be known to be a multiple of 4 elements"),
-    ("m = tile.tensor_map(A)",                                      "is of a region of an array that begins at 0"),
-    ("m = tile.tensor_map(s[0:8, 0:64])",                           "is of a region of an array"),
-    ("m = tile.tensor_map(A[1:9, 0:64])",                           "its region gives the box, and begins at 0"),
+    ("m = tile.tensor_map(A)",                                      "is made from a region of an array that begins at 0"),
+    ("m = tile.tensor_map(s[0:8, 0:64])",                           "is made from a region of an array"),
+    ("m = tile.tensor_map(A[1:9, 0:64])",                           "its region gives the box, and must begin at 0"),
     ("m = tile.tensor_map(A[0:8, 0:3])",                            "rows of a tensor map's box are a multiple of 16 bytes, and 3 "
                                                                     "elements of float32 are not"),
     ("m = tile.tensor_map(A[0:8, 0:64], swizzle=16)",               "swizzle is 0, 32, 64 or 128 bytes, not 16"),
@@ -327,7 +327,7 @@ MAP = "m = tile.tensor_map(A[0:8, 0:64], slot=slots[1, 0:128])\n"
     (MAP + "m.rebind(B)",                                           "this map has 2 dimensions"),
     (MAP + "m.rebind(H)",                                           "this map moves float32, and the array holds float16; its dtype stays, since"),
     (MAP + "m.rebind(s)",                                           "is of an array in global memory"),
-    (MAP + "m.rebind(A, box=(4, 4))",                               "as many bytes are announced. "
+    (MAP + "m.rebind(A, box=(4, 4))",                               "whose bytes are announced. "
                                                                     "tile.ptx.tensormap.replace.tile.box_dim.global_.b1024.b32(m, index, "
                                                                     "value) writes that field"),
     (MAP + "m.rebind(A, swizzle=128)",                              "tile.ptx.tensormap.replace.tile.swizzle_mode.global_.b1024.b32"),
@@ -350,8 +350,8 @@ MAP = "m = tile.tensor_map(A[0:8, 0:64], slot=slots[1, 0:128])\n"
     (MAP.replace("128])", "128], edit='shared')") + "if tile.thread_id() < 16:\n    m.publish()",
      "publish copies 4 bytes by each of the 32 threads of a warp, and the condition"),
     (MAP + "m.fence_acquire('warp')",                               "a fence's scope is one of cta, cluster, gpu, sys"),
-    (MAP + "v = tile.load(m[0:8, 0:64])",                           "load does not go by a tensor map"),
-    (MAP + "tile.copy(s, m[0:8, 0:64])",                            "copy does not go by a tensor map"),
+    (MAP + "v = tile.load(m[0:8, 0:64])",                           "load cannot use a tensor map"),
+    (MAP + "tile.copy(s, m[0:8, 0:64])",                            "copy cannot use a tensor map"),
     (MAP + "tile.copy_async(s, m, mbar=bar)",                       "moves regions of memory"),
     (MAP + "tile.copy_async(s, m[0], mbar=bar)",                    "indexed in each of its 2 dimensions"),
     (MAP + "tile.copy_async(s, m[0:8, 2:66], mbar=bar)",            "a start along the innermost dimension at a multiple of 16 bytes"),

@@ -246,7 +246,7 @@ def test_what_the_engine_does_not_pad_is_refused_in_words():
     refused("sm_100a or later.*sm_90a", target="sm_90a")
     refused("which only tma pads", variant="bulk")
     one = BufferSpec((64, 128), tile.padded("float4_e2m1fn"), "shared")
-    refused("rows of 128 of an innermost dimension that is a multiple", dst=one,
+    refused("padded elements need boxes with rows of 128, and an innermost dimension that is a multiple of that", dst=one,
             src=BufferSpec((64, 320), "float4_e2m1fn", "global", region=(slice(0, 64), slice(0, 128))))
     refused("known to be a multiple of 128", src=BufferSpec((64, 512), "float4_e2m1fn", "global", region=(slice(0, 64), slice(64, 320))))
     narrow = BufferSpec((64, 256), wide.dtype, "shared", layout=tile.swizzled(wide.dtype, (64, 256), 64))

@@ -32,7 +32,7 @@ def buffer(*shape, **more):
     (lambda: plan_copy(buffer(), array(), op="copy", mbar=True),                        "copy has no option 'mbar'"),
     (lambda: plan_copy(buffer(), array(), multicast=1.5),                               "a mask of the cluster's ranks, 1 to 65535, not 1.5"),
     (lambda: plan_copy(buffer(), array(), multicast=1 << 20),                           "a mask of the cluster's ranks, 1 to 65535"),
-    (lambda: plan_copy(buffer(), array(), multicast="warpx4"),                          "multicast='warpx4' is of copies to tensor memory"),
+    (lambda: plan_copy(buffer(), array(), multicast="warpx4"),                          "multicast='warpx4' is for copies to tensor memory"),
     (lambda: plan_copy(array(), buffer(), peer=1),
      "a peer's memory is shared memory, and the destination is global memory"),
     (lambda: plan_copy(buffer(region=(slice(64, 192), slice(0, 64))), array()),

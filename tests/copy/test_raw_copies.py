@@ -163,7 +163,7 @@ PATCH = "tile.ptx.cp_async.bulk.tensor._4d.shared_cta.global_"
     (f"{BRING}(s[16 * i], x[16 * i + 4])", "misaligned", "reads global memory at an address that is no multiple of 16"),
     (f"{BRING}(s[32 * i], x[16 * i])", "out-of-bounds", "leaves the buffer of 512 bytes that it writes to"),
     (f"{BRING}(s[16 * i], x[64 * i])", "out-of-bounds", "cp.async reads outside of x"),
-    (f"{BRING}.zfill(s[16 * i], x[16 * i], i)", "out-of-bounds", "cp.async of 16 bytes is told to read more of them, 31"),
+    (f"{BRING}.zfill(s[16 * i], x[16 * i], i)", "out-of-bounds", "cp.async of 16 bytes is given a larger source size, 31"),
     (f"m = tile.tensor_map(tile.im2col(z, (1, 1))[0:16, 0, 0, 0:32])\nwith tile.elect():\n    {PATCH}.tile.mbarrier_complete_tx_bytes(s, "
      "m, (0, 0, 0, 0), bar)",
      "descriptor", "a copy of a tile takes a map of boxes"),
@@ -175,7 +175,7 @@ PATCH = "tile.ptx.cp_async.bulk.tensor._4d.shared_cta.global_"
      "descriptor", "an im2col copy takes a map that was encoded for it"),
     ("m = tile.tensor_map(tile.im2col(z, (3, 3), padding=1)[0:8, 0, 0, 0:32])\nwith tile.elect():\n    "
      "tile.ptx.cp_async.bulk.tensor._4d.global_.shared_cta.im2col_no_offs.bulk_group(m, (0, 0, 0, 0), s)", "descriptor",
-     "an im2col store's pixels are inside"),
+     "an im2col store's pixels must be inside the images"),
     ("m = tile.tensor_map(tile.im2col(z, (1, 1))[0:8, 0, 0, 0:32])\nwith tile.elect():\n    "
      "tile.ptx.cp_async.bulk.prefetch.tensor._4d.L2.global_.im2col(m, (4, 0, 0, 0), (0, 0))", "misaligned", "the innermost coordinate"),
 ])
@@ -211,7 +211,7 @@ def test_a_vector_in_an_instruction_is_of_elements_side_by_side():
     x, y = np.arange(128).astype(np.uint32), np.zeros(32, np.uint32)
     every_second.simulate(1, x[:64], y).raise_first()
     assert (y == x[1:64:2]).all()
-    with pytest.raises(tile.SimulationError, match="on elements that lie side by side, and these do not"):
+    with pytest.raises(tile.SimulationError, match="on contiguous elements, and these are not"):
         every_second.simulate(1, x[::2], y)
 
 

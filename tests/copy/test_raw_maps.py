@@ -120,12 +120,12 @@ def test_a_raw_store_and_a_raw_reduction_go_by_the_map():
 
 @pytest.mark.parametrize("body, kind, words", [
     (elected("m.seed()", *edits("global_"), RELEASE, *FETCH[:3]), "missing-proxy-fence", "without .fence_acquire(scope) after its edit at line"),
-    (elected("m.seed()", *edits("global_"), ACQUIRE, *FETCH[:3]), "missing-proxy-fence", "was not released by the thread that made it"),
+    (elected("m.seed()", *edits("global_"), ACQUIRE, *FETCH[:3]), "missing-proxy-fence", "has not released it: it must call .fence_release(scope)"),
     (elected("m.seed()", RELEASE, ACQUIRE, *edits("global_"), RELEASE, *FETCH[:3]), "missing-proxy-fence",
      "without .fence_acquire(scope) after its edit at line 12"),
     ("with tile.thread(0):\n    m.seed()\ntile.sync()\nwith tile.thread(32):\n    " + "\n    ".join([RELEASE, ACQUIRE, *FETCH[:3]]),
-     "missing-proxy-fence", "was not released by the thread that made it"),
-    (elected(ACQUIRE, *FETCH[:3]), "descriptor", "that nothing has made"),
+     "missing-proxy-fence", "has not released it: it must call .fence_release(scope)"),
+    (elected(ACQUIRE, *FETCH[:3]), "descriptor", "that nothing has written"),
     (elected("m.seed()", f"{EDIT}.global_address.global_.b1024.b64(m, 4096)", RELEASE, ACQUIRE, *FETCH[:3]), "descriptor",
      "the address 0x1000, which is in no array"),
     (elected("m.seed()", f"{EDIT}.global_dim.global_.b1024.b32(m, 1, 1000)", RELEASE, ACQUIRE, *FETCH[:3]), "out-of-bounds", "that reach byte"),
@@ -138,7 +138,7 @@ def test_a_raw_store_and_a_raw_reduction_go_by_the_map():
     (elected("m.seed()", RELEASE, ACQUIRE, *FETCH[:2], f"{EDIT}.global_dim.global_.b1024.b32(m, 0, 32)", "bar.wait(phase=0)"),
      "missing-wait", "is edited while the tensor load at line"),
     (elected("tile.store(slots[0, 0], 7)", f"{EDIT}.global_dim.global_.b1024.b32(m, 0, 32)"), "descriptor",
-     "a field of a tensor map is replaced that was never seeded"),
+     "a field of a tensor map that was never seeded is replaced"),
 ])
 def test_a_raw_use_that_is_unfenced_or_wrong_is_a_finding(body, kind, words):
     findings = found(body)
@@ -165,12 +165,12 @@ def test_two_threads_that_edit_one_slot_without_order_are_a_race():
 def test_a_copy_by_a_map_that_is_still_in_shared_memory_only_is_a_finding(copy):
     """Edited there and never published: its slot in global memory, which the engine reads, holds nothing."""
     body = elected("m.seed()", *edits("shared_cta"), ACQUIRE, FETCH[0], copy, FETCH[2])
-    assert any(k == "descriptor" and "that nothing has made: seed it, or publish it, first" in m for k, m in found(body, "shared"))
+    assert any(k == "descriptor" and "that nothing has written: seed it, or publish it, first" in m for k, m in found(body, "shared"))
 
 
 def test_publishing_what_nothing_has_made_is_a_finding():
     for line in ("m.publish('cta')", f"with tile.warp(0):\n    {FUSED}(m, m, 128)"):
-        assert any(k == "descriptor" and "published from shared memory in which nothing has made one" in m for k, m in found(line, "shared")), line
+        assert any(k == "descriptor" and "published from shared memory to which none was written" in m for k, m in found(line, "shared")), line
 
 
 def test_a_slot_off_128_bytes_is_a_finding():

@@ -148,7 +148,7 @@ def announced(A, RANK: tile.constexpr, BYTES: tile.constexpr, DSMEM: tile.conste
 def test_bytes_that_every_cta_sends_to_another_one_must_be_those_announced(rank, dsmem):
     a = tile.ArraySpec((32,), "float32")
     announced.compile(a, RANK=rank, BYTES=128, DSMEM=dsmem)
-    with pytest.raises(tile.CompilationError, match="64 bytes are announced, and the copies on this barrier bring 128"):
+    with pytest.raises(tile.CompilationError, match="64 bytes are announced, and the copies on this barrier transfer 128"):
         announced.compile(a, RANK=rank, BYTES=64, DSMEM=dsmem)
 
 
@@ -169,11 +169,11 @@ def compiled(line, target="sm_90a", cluster=(2, 1, 1)):
                                                                         "buf.peer(rank)[i, 0:N] names it"),
     ("tile.store_async(x[0, 0:8], 1.0, mbar=bar)",                      "writes to a region of a peer's shared memory"),
     ("tile.store_async(s.peer(1), 1.0, mbar=3)",                        "mbar is one barrier"),
-    ("tile.store_async(s.peer(1), 1.0, mbar=bar.peer(1))",              "mbar is the CTA's own barrier"),
+    ("tile.store_async(s.peer(1), 1.0, mbar=bar.peer(1))",              "mbar must be the CTA's own barrier"),
     ("tile.store_async(q.peer(1)[3], 1.0, mbar=bar)",                   "stores 4, 8 or 16 bytes a thread, and here a thread has 1 "
                                                                         "neighbouring element of float16"),
     ("tile.store_async(q.peer(1)[1:33], tile.zeros(32, tile.float16), mbar=bar)", "here a thread has 1 neighbouring element"),
-    ("tile.store_async(s.peer(1)[tile.program_id(0), 0:8], 1.0, mbar=bar)", "its place must provably be inside the buffer: along dimension 0"),
+    ("tile.store_async(s.peer(1)[tile.program_id(0), 0:8], 1.0, mbar=bar)", "the region must provably be inside the buffer: along dimension 0"),
     ("tile.reduce_async(s.peer(1), 1.0, 'add', mbar=bar)",              "reduce_async 'add' takes int32, uint32, int64, uint64, not float32"),
     ("tile.reduce_async(s.peer(1), 1.0, 'mul', mbar=bar)",              "kind is one of add, min"),
     ("if tile.thread_id() < 3:\n        tile.store_async(s.peer(1), 1.0, mbar=bar)", "store_async of a tile"),

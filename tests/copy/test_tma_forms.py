@@ -89,7 +89,7 @@ def announced(nbytes: int, mask: int, condition: bool = False):
 def test_bytes_that_all_ctas_multicast_are_counted_once_for_each():
     """Where every CTA of the cluster sends to all, each receives the tile from each; other cases are the simulator's."""
     assert announced(2 * 4096, 3) and announced(4096, 1) and announced(4096, 3, condition=True)
-    with pytest.raises(CompilationError, match="4096 bytes are announced, and the copies on this barrier bring 8192"):
+    with pytest.raises(CompilationError, match="4096 bytes are announced, and the copies on this barrier transfer 8192"):
         announced(4096, 3)
 
 

@@ -248,7 +248,7 @@ def narrower(A, B):
 def test_what_tokens_cannot_mean_is_an_error():
     """Groups counted by hand beside them, too many copies in between, an mbar=, a narrower scope."""
     expect_error(mixed, "counts groups by hand, in a scope whose copies give tokens")
-    expect_error(far, "how many copies are issued between this token's and its wait is not known")
+    expect_error(far, "the number of copies issued between this token's copy and its wait is not known")
     expect_error(on_a_barrier, "a copy with mbar= completes on that barrier")
     expect_error(narrower, "waited for in the scope that issued its copy, or in a wider one")
 
@@ -426,5 +426,5 @@ def test_announcing_other_bytes_than_the_copies_bring_does_not_compile():
     b = np.zeros_like(a)
     for loop in (False, True):
         assert not announced.simulate((1,), a, b, NBYTES=4096, LOOP=loop).findings and (a == b).all()
-    expect_error(announced, "2048 bytes are announced, and the copies on this barrier bring 4096", a, b, NBYTES=2048, LOOP=False)
+    expect_error(announced, "2048 bytes are announced, and the copies on this barrier transfer 4096", a, b, NBYTES=2048, LOOP=False)
     assert {f.kind for f in announced.simulate((1,), a, b, NBYTES=2048, LOOP=True).findings} == {"transaction-count"}

@@ -203,21 +203,22 @@ def table_kinds() -> str:
 
 MEANING = {
     "race": "two threads, or two CTAs, touch the same bytes, one of them writes, and nothing orders them",
-    "missing-wait": "bytes of an asynchronous copy, or an operand of the tensor cores, are touched before it was waited for; a kernel "
-                    "ends before that",
-    "missing-proxy-fence": "ordinary writes to shared memory that the async proxy reads without `fence_proxy_async()` between, or a "
+    "missing-wait": "bytes of an asynchronous copy, or an operand of the tensor cores, are accessed before the wait for it; a kernel that "
+                    "ends without that wait",
+    "missing-proxy-fence": "ordinary writes to shared memory that the async proxy reads without a `fence_proxy_async()` in between, or a "
                            "tensor map that a copy reads without its fences",
     "uninitialized-read": "shared or tensor memory is read that nothing has written",
     "out-of-bounds": "an access outside its buffer that the language does not clip",
-    "misaligned": "an address that the instruction does not take",
-    "deadlock": "threads that wait for what cannot come any more",
-    "barrier-phase": "a wait for a phase that was over before, that nothing completes, that a warp which lags may miss, "
-                     "or that may begin before the phase ahead is over; arrivals beyond a barrier's count, or that may come in the phase before",
-    "barrier-lifecycle": "a barrier used outside of its life, initialised while in use, or with a count that mbarriers do not have",
-    "transaction-count": "the bytes announced to a barrier are not those that its copies bring, or more in one phase than the 2^20 - 1 "
-                         "that it counts",
+    "misaligned": "an address or a size that is no multiple of what the instruction requires",
+    "deadlock": "threads that wait for something that can no longer happen",
+    "barrier-phase": "a wait for a phase that had already completed, that nothing completes, that a slow warp may miss, or that may begin before "
+                     "the previous phase has completed; arrivals beyond a barrier's count, or that may count toward the previous phase",
+    "barrier-lifecycle": "a barrier used before its initialisation or after its invalidation, initialised while in use, or with a count that "
+                         "an mbarrier cannot hold",
+    "transaction-count": "the bytes announced to a barrier differ from those that its copies transfer, or exceed the 2^20 - 1 that one phase "
+                         "counts",
     "descriptor": "a tensor map or coordinates that the encoder or the hardware refuses",
-    "wgmma-order": "an operand or accumulator of an issued mma that is touched before its wait",
+    "wgmma-order": "an operand or accumulator of an mma in flight that is accessed before the wait for it",
     "tmem": "tensor memory used outside its allocation, its lifetime or the warp's lanes, without the fences between threads, or by a product "
             "whose accumulator lies over what it reads there",
     "divergent-collective": "an operation of the whole scope that some of its threads do not reach",

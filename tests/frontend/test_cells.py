@@ -89,7 +89,7 @@ def test_a_cursor_moved_in_a_scope_is_unknown_outside():
                 c.next()
         c.next()
 
-    assert error(kernel).startswith("a cursor of this construct is counted inside an execution scope, and registers do not leave it")
+    assert error(kernel).startswith("a cursor of this construct is counted inside an execution scope, and registers cannot leave it")
 
 
 def test_a_loop_around_a_scope_does_not_carry_what_loops_in_it_count():
@@ -110,6 +110,6 @@ def test_a_loop_around_a_scope_does_not_carry_what_loops_in_it_count():
 
     for kernel, count in ((copies, "how many copies these threads have issued"), (slots, "the place of these threads in their ring")):
         text = error(kernel)
-        assert text.startswith(f"{count} is counted inside an execution scope, and registers do not leave it; write the loop around the scope, or "
-                               "what these threads do after it, inside the scope\ncounted here:\n")
+        assert text.startswith(f"{count} is counted inside an execution scope, and registers cannot leave it; write the loop around the scope, or "
+                               "move what these threads do after it into the scope\ncounted here:\n")
         assert "for j in range(n):" in text and marked(text) == "for i in range(n):"

@@ -269,7 +269,7 @@ def test_a_helper_returns_on_every_way_or_on_none():
     def kernel(y, n):
         tile.store(y[0], sometimes(n))
 
-    assert error(kernel).startswith("sometimes returns a value on one way and none on another")
+    assert error(kernel).startswith("sometimes returns a value on one path and none on another")
 
 
 def test_an_error_in_a_helper_shows_the_calls():
@@ -384,10 +384,10 @@ def test_static_assert_needs_a_constant():
     ("with open('f'): pass", "open is not part of the language and cannot be called in a kernel"),
     ("tile.sync", "sync is not called here; write sync(...)"),
     ("tile.elect()", "an execution scope has no effect on its own; write `with tile.elect():`"),
-    ("if tile.elect(): pass", "an execution scope is no condition; write `with tile.elect():`"),
+    ("if tile.elect(): pass", "an execution scope cannot be a condition; write `with tile.elect():`"),
     ("if tile.thread_id == 0: pass", "thread_id is a function and cannot be compared; call it, as in thread_id()"),
-    ("if tile.lane_id: pass", "lane_id is a function, which is no condition; call it, as in lane_id()"),
-    ("while range(3): pass", "a range is no condition"),
+    ("if tile.lane_id: pass", "lane_id is a function, which cannot be a condition; call it, as in lane_id()"),
+    ("while range(3): pass", "a range cannot be a condition"),
     ("a = 1" + " + 1" * 2000, "the code nests too deeply"),
 ])
 def test_what_kernels_do_not_have(code, words):

@@ -186,7 +186,7 @@ def test_a_loop_that_is_written_out_has_constant_bounds_and_not_too_many_trips()
         for i in tile.range(8, unroll=0):
             tile.store(y[i], 1.0)
 
-    assert "unroll=True writes every trip out" in error(of_any_length) and "unroll=True writes every trip out" in error(by_any_step)
+    assert "unroll=True unrolls all iterations" in error(of_any_length) and "unroll=True unrolls all iterations" in error(by_any_step)
     assert f"{1 << 19} copies of its body (at most 4096)" in error(of_many_trips)
     assert f"{1 << 20} copies of its body (at most 4096)" in error(of_many_copies)
     assert "unroll is True or a positive number of copies, not the number 0" in error(of_none)

@@ -58,7 +58,7 @@ def test_a_scope_does_not_assign_a_name_that_lives_outside():
             k = 1
 
     text = error(kernel)
-    assert text.startswith("k lives outside the scope opened at ") and "\nassigned outside here:" in text
+    assert text.startswith("k is assigned outside the scope opened at ") and "\nassigned outside here:" in text
     assert marked(text) == "k = 1"
 
 
@@ -70,7 +70,7 @@ def test_nor_inside_a_loop_or_a_branch_of_the_scope():
                 if i > 3:
                     k = i
 
-    assert error(kernel).startswith("k lives outside the scope opened at ")
+    assert error(kernel).startswith("k is assigned outside the scope opened at ")
 
 
 def test_the_target_of_a_loop_or_a_with_begins_anew_in_a_scope():
@@ -109,7 +109,7 @@ def test_and_holds_nothing_outside_it():
 
     for kernel in (after, next_trip):
         text = error(kernel)
-        assert text.startswith("p was assigned inside an execution scope, and registers do not leave it; pass it through a buffer\nassigned here:")
+        assert text.startswith("p was assigned inside an execution scope, and registers cannot leave it; pass it through a buffer\nassigned here:")
         assert "keeps its type" not in text
 
 
@@ -149,7 +149,7 @@ def test_buffers_come_out_of_a_scope_and_registers_do_not():
 
     built(buffers)
     assert error(registers).startswith(
-        "v was assigned inside an execution scope, and registers do not leave it; pass it through a buffer")
+        "v was assigned inside an execution scope, and registers cannot leave it; pass it through a buffer")
 
 
 def test_a_region_made_in_a_scope_stays_there():

@@ -133,7 +133,7 @@ def test_a_scope_is_no_loop():
         for i in tile.each_warpgroup(range(0, 1)):
             pass
 
-    assert error(warps).startswith("this opens a scope, which is no loop; write `with tile.warp(range(0, 2)):`, and the loop around it or in it")
+    assert error(warps).startswith("this opens a scope, which is not a loop; write `with tile.warp(range(0, 2)):`, and a loop around or inside it")
     assert marked(error(warpgroups)) == "tile.each_warpgroup(range(0, 1))"
 
 
@@ -278,7 +278,7 @@ def test_a_block_without_a_call_that_has_variants_holds_nothing():
 
     for kernel, name in ((stores, "tma"), (of_another_operation, "wgmma"), (inside_another, "tma")):
         found = error(kernel)
-        assert f"expect_variant('{name}') holds nothing: its block has no call that is lowered as '{name}' or otherwise" in found
+        assert f"expect_variant('{name}') has no effect: its block has no call that can be lowered as '{name}'" in found
         assert f'with tile.expect_variant("{name}"):' in found
 
 

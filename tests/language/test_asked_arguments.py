@@ -156,7 +156,7 @@ def test_a_refused_start_is_told_by_what_promise_it_is_taken():
         with tile.elect():
             tile.copy_async(s, x[0:8, at:at + 64], mbar=bar)
 
-    with pytest.raises(tile.DispatchError, match=r"multiple of 1 elements of 2 bytes \(tile\.assume\(start % 8 == 0\) says more of it\)"):
+    with pytest.raises(tile.DispatchError, match=r"multiple of 1 elements of 2 bytes \(tile\.assume\(start % 8 == 0\) promises more\)"):
         kernel.compile(half(64, 64), half(64, 64), 9, target="sm_90a")
 
 

@@ -83,9 +83,9 @@ SOURCES = {
     "tile.store(y[0:64], tile.load(x[0:64], cache_modifier='.cg'))": "keyword argument 'cache_modifier'; write cache=, as in cache=\"cg\"",
     "for i in tile.range(0, 4, num_stages=3):\n    pass": "keyword argument 'num_stages'; write tile.pipelined(range(...), stages=n)",
     "a = tile.load(x[0:64]).reshape((8, 8))\ntile.dot(a, a, allow_tf32=True)": "keyword argument 'allow_tf32'; write precision=\"tf32\", or nothing",
-    "at = tile.arange(64)\ntile.store(y[0:64], tile.load(x[at], at < n))": "`other` is what elements out of bounds read as, here float32, and not a tile "
-                                                                          "bool[64]; a mask is given by its name, as in tile.load(x[...], mask=...)",
-    "tile.store(y[0], tile.load(x[0], n < 3))": "a mask is given by its name, as in tile.load(x[...], mask=...)",
+    "at = tile.arange(64)\ntile.store(y[0:64], tile.load(x[at], at < n))": "`other` is the value of elements out of bounds, here float32, and not a tile "
+                                                                          "bool[64]; pass a mask by its name, as in tile.load(x[...], mask=...)",
+    "tile.store(y[0], tile.load(x[0], n < 3))": "pass a mask by its name, as in tile.load(x[...], mask=...)",
     "tile.store(y[0:64], tile.load(x[0:64]), masc=x)": "unexpected keyword argument 'masc' (did you mean 'mask'?)",
     "tile.store(y[0], tile.load(x[0:64]).sum(axes=0))": "unexpected keyword argument 'axes' (did you mean 'axis'?)",
     "tile.store(y[0:64], tile.load(x[0:64]).to('flaot16'))": "'flaot16' is not an element type of tilejit (did you mean 'float16'?)",
@@ -228,7 +228,7 @@ def test_a_slice_that_names_fewer_dimensions_than_the_array_has_says_so():
 @pytest.mark.parametrize("body, texts", [
     ("tile.store(y[0:65536], tile.load(x[0:65536]))", ("the tile float32[65536] takes 512 registers of each thread", "a thread has 255", ":2:")),
     ("tile.store(y[0:64], tile.sum(tile.load(x[0:1000000000], other=0)))", ("the tile float32[1000000000] takes 7812500 registers",)),
-    ("tile.store(y[0:1099511627776], 1.0)", ("the tile float32[1099511627776] has 8589934592 elements for each thread",)),
+    ("tile.store(y[0:1099511627776], 1.0)", ("the tile float32[1099511627776] has 8589934592 elements per thread, and code is generated for at most",)),
     ("a = tile.zeros((1024, 64))\nfor i in range(n):\n    a = a + tile.load(x[i])\ntile.store(y[0:64], tile.sum(a, axis=0))",
      ("the tile a, float32[1024, 64] takes 512 registers", "for i in range(n):")),
     ("a = tile.zeros((1024, 64))\nif n > 1:\n    a = a + n\ntile.store(y[0:64], tile.sum(a, axis=0))", ("the tile a, float32[1024, 64]",)),
@@ -260,7 +260,7 @@ def test_a_large_tile_that_is_only_computed_is_no_fault():
     ("tile.store(y[0:32], tile.zeros((64 / 2,)))", "an extent is an integer, not 32.0; // divides integers"),
     ("tile.load(x[0:64]).reshape(2, 64 / 2)", "an extent is an integer, not 32.0; // divides integers"),
     ("tile.bitcast(x[0:4], tile.int32)", "is a region of memory, not a value"),
-    ("tile.bitcast(tile.load(x[0:4]), tile.int64)", "bitcast keeps the bits: float32 and int64 are not two dtypes of as many, in whole bytes"),
+    ("tile.bitcast(tile.load(x[0:4]), tile.int64)", "bitcast keeps the bits: float32 and int64 do not have the same number of bits, in whole bytes"),
     ("tile.bitcast(tile.load(x[0:4]) > 0, tile.int8)", "bitcast keeps the bits: bool and int8"),
     ("tile.load(x[0:8], mask=tile.arange(5) > 2)", "shapes [5] and [8] do not broadcast: dimension 0 is 5 and 8"),
     ("tile.store(y[0:8], 0, mask=tile.zeros((4, 8)) == 0)", "does not broadcast to [8]"),
@@ -365,7 +365,7 @@ class OnDevice:
 
 
 def test_host_and_device_arrays_do_not_mix():
-    refused(lambda: good[1](OnDevice(), y), "the arrays of a launch are in one place, and x is on device 0, y is on the host", kind=tile.LaunchError)
+    refused(lambda: good[1](OnDevice(), y), "the arrays of a launch must be in one place, and x is on device 0, y is on the host", kind=tile.LaunchError)
     refused(lambda: good[1](OnDevice(0), OnDevice(1)), "x is on device 0, y is on device 1", kind=tile.LaunchError)
     refused(lambda: good[1](OnDevice(), OnDevice(), backend="sim"), "the simulator needs host arrays, and x is on a device", kind=tile.LaunchError)
 

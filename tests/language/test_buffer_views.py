@@ -165,11 +165,11 @@ def test_what_views_refuse():
 
     def between(X):
         tile.alloc((4, 24), tile.float32)[tile.program_id(0)].view(tile.int32)
-    refused("each part of the buffer has 96", between)
+    refused("the buffer's parts are 96 apart", between)
 
     def scattered(X):
         tile.alloc((4, 256), tile.float32)[:, 0:128].view(tile.int32)
-    refused("not in one piece", scattered)
+    refused("not contiguous: take the whole of every dimension but the first", scattered)
 
     def outside(X):
         X[0:8, 0:64].view(tile.int32)

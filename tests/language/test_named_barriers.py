@@ -109,7 +109,7 @@ def test_what_named_barriers_refuse():
 
     def many(X):
         tile.named_barrier(256)
-    refused("the CTA has 128 threads, and 256 shall meet", many)
+    refused("the CTA has 128 threads, fewer than the 256 that are to meet", many)
 
     def thread(X):
         b = tile.named_barrier(64)
@@ -120,7 +120,7 @@ def test_what_named_barriers_refuse():
     def wide(X):
         b = tile.named_barrier(64)
         b.sync()
-    refused("of 64 threads is met by a scope of 128", wide)
+    refused("for 64 threads cannot be used by a scope of 128", wide)
 
     def outside(X):
         b = tile.named_barrier(64, n=2)

@@ -21,7 +21,7 @@ def test_the_compiler_refuses_of_constants_what_the_simulator_finds_of_run_time_
         BY_CONSTANT.simulate((1,), A, r=r, c=c, R=rows, C=columns).raise_first()
         refused = False
     except CompilationError as error:
-        refused = "and nothing is clipped there" in str(error) and "s[r:r + R, c:c + C]" in str(error)
+        refused = "and accesses to it are not clipped" in str(error) and "s[r:r + R, c:c + C]" in str(error)
     assert found == ["out-of-bounds"] * refused
 
 

@@ -33,7 +33,7 @@ def test_a_number_argument_takes_the_dtype_of_a_tile_only_if_it_fits(dtype, low,
         np.testing.assert_array_equal(y, x + np.array(n, dtype))
     beyond = [n for n in (low - 1, high + 1) if -2**31 <= n < 2**31]
     for n in beyond:
-        with pytest.raises(tile.LaunchError, match=rf"n does not fit in {dtype} \(.*which it meets here: n = {n};"):
+        with pytest.raises(tile.LaunchError, match=rf"n does not fit in {dtype} \(.*to which it is converted here: n = {n};"):
             k[1](x, y, n)
     assert beyond
 

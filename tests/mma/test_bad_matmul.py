@@ -44,8 +44,8 @@ def of_nothing(sums, row, column):
     (dict(epilogue=added, arguments=np.ones(80, np.float32)), "arguments is a tuple.* not ndarray"),
     (dict(epilogue=added, tiles=np.ones((64, 80), np.float16)), "tiles is a tuple.* not ndarray"),
     (dict(arguments=0), "arguments is a tuple"),
-    (dict(scale_a="two"), "scale_a is a number or an array of factors, not str"),
-    (dict(scale_b=True), "scale_b is a number or an array of factors, not bool"),
+    (dict(scale_a="two"), "scale_a must be a number or an array of factors, not str"),
+    (dict(scale_b=True), "scale_b must be a number or an array of factors, not bool"),
     (dict(config=dict(bm=64)), "config is a Config for sm_90a, not {'bm': 64}"),
     (dict(precision=["tf32"]), r"precision is None, or 'tf32' .* not \['tf32'\]"),
     (dict(fast_accum="yes"), "fast_accum is True or False, not 'yes'"),
@@ -64,8 +64,8 @@ class OnDevice:
         return ArrayView(256, (1,), (1,), "float32", 0)
 
 
-WRONG = [("bias", r"arguments\[0\]: str is not an array"), (None, r"arguments\[0\]: NoneType is"), (2 ** 70, r"arguments\[0\] is a number that int64 "
-         "holds, not 1180591620717411303424"), (1e39, r"arguments\[0\] is a number that float32 holds, not 1e\+39"),
+WRONG = [("bias", r"arguments\[0\]: str is not an array"), (None, r"arguments\[0\]: NoneType is"), (2 ** 70, r"arguments\[0\] must be a number that int64 "
+         "holds, not 1180591620717411303424"), (1e39, r"arguments\[0\] must be a number that float32 holds, not 1e\+39"),
          (np.ones(3, np.complex64), r"arguments\[0\]: the array's dtype complex64"), (OnDevice(), r"the operands are on host, and arguments\[0\] on 0")]
 
 
@@ -81,7 +81,7 @@ def test_an_argument_that_no_epilogue_takes_is_called_as_the_caller_does(x, word
     close(kernels.matmul(A, B, epilogue=scaled_by, arguments=(2,)), 2 * A, B)
 
 
-@pytest.mark.parametrize("x,words", [(1e39, "scale_a is a number that float32 holds, not 1e\\+39"), (10 ** 40, "a number that float32 holds, not 1000"),
+@pytest.mark.parametrize("x,words", [(1e39, "scale_a must be a number that float32 holds, not 1e\\+39"), (10 ** 40, "a number that float32 holds, not 1000"),
                                      (np.complex64(2), "scale_a: the array's dtype complex64"), (OnDevice(), "on host, and scale_a on 0")])
 def test_a_scale_that_no_product_takes(x, words):
     with pytest.raises(LaunchError, match=words):
@@ -122,7 +122,7 @@ def test_a_result_that_may_not_be_written():
             if writable:
                 call()
             else:
-                with pytest.raises(LaunchError, match="out is read-only: pass an array that may be written"):
+                with pytest.raises(LaunchError, match="out is read-only: pass a writable array"):
                     call()
         assert kernels.matmul(A[:0], B, none) is none
 
@@ -139,7 +139,7 @@ def test_options_that_no_products_of_groups_take(options, words):
 def test_a_configuration_that_leaves_over_more_columns_than_a_tile_has(late, stream):
     a, b = np.ones((256, 4096), np.float16), np.ones((4096, 384), np.float16)
     config = replace(Config.of(128, 128, stages=2), behind=False, width=64, buffers=2, late=late, stream=stream)
-    with pytest.raises(LaunchError, match=f"at most its 128 columns, and the configuration's late is {late}"):
+    with pytest.raises(LaunchError, match=f"the configuration's late must be at least 0 and at most its bn of 128 columns, not {late}"):
         kernels.matmul(a, b, None, of_rows, config=config)
 
 
@@ -157,7 +157,7 @@ def test_an_epilogue_of_several_matrices_takes_their_number_and_may_have_default
 
 @pytest.mark.parametrize("epilogue", [of_rows, of_nothing])
 def test_an_epilogue_that_returns_no_tile_of_its_sums_shape(epilogue):
-    with pytest.raises(CompilationError, match="an epilogue returns a tile of the shape of its sums"):
+    with pytest.raises(CompilationError, match="an epilogue must return a tile of the shape of its sums"):
         kernels.matmul(A, B, epilogue=epilogue)
 
 
@@ -165,10 +165,10 @@ def overlapping(home):
     """(a, b, out) whose memory is shared in part, and what is said of it; where only their ranges meet nothing is wrong."""
     room = lambda rows, columns: home(np.zeros((rows, columns), np.float16))
     x, wide = room(256, 256), room(128, 512)
-    yield x, room(256, 256), x, "out lies where a does"
-    yield room(256, 256), x, x, "out lies where b does"
-    yield x[0:128], room(256, 256), x[100:228], "out lies where a does"
-    yield room(64, 256), x[100:228].T, x[120:184, 0:128], "out lies where b does"
+    yield x, room(256, 256), x, "out overlaps a"
+    yield room(256, 256), x, x, "out overlaps b"
+    yield x[0:128], room(256, 256), x[100:228], "out overlaps a"
+    yield room(64, 256), x[100:228].T, x[120:184, 0:128], "out overlaps b"
     yield wide[:, 0:128], room(128, 256), wide[:, 128:384], None
     yield wide[0:64, 0:256], wide[64:128, 0:256].T, wide[0:64, 256:320], None
     yield x[0:128, 0:128], x[128:256, 0:128], x[0:128, 128:256], None
@@ -196,19 +196,19 @@ def overlapping_lists(home):
     rows = [room(m, 64) for m in (32, 100, 64)]
     fresh = [room(m, n) for m, n in ((32, 64), (100, 64), (64, 128))]
     yield rows, b, [*fresh[:2], wide[64:, 384:]], None
-    yield [rows[0], x[0:100, 64:128], rows[2]], b, [fresh[0], x[99:199, 64:128], fresh[2]], r"out\[1\] lies where a\[1\] does, which is read"
+    yield [rows[0], x[0:100, 64:128], rows[2]], b, [fresh[0], x[99:199, 64:128], fresh[2]], r"out\[1\] overlaps a\[1\], which is read"
     yield [rows[0], x[0:100, 64:128], rows[2]], b, [x[68:100, 0:64], fresh[1], x[0:64, 128:256]], None  # columns on either side
-    yield [rows[0], x[0:100, 64:128], rows[2]], b, [x[68:100, 8:72], *fresh[1:]], r"out\[0\] lies where a\[1\] does, which is read"
-    yield rows, [b[0], b[1], x[0:64, 0:128]], [x[32:64, 64:128], *fresh[1:]], r"out\[0\] lies where b\[2\] does, which is read"
+    yield [rows[0], x[0:100, 64:128], rows[2]], b, [x[68:100, 8:72], *fresh[1:]], r"out\[0\] overlaps a\[1\], which is read"
+    yield rows, [b[0], b[1], x[0:64, 0:128]], [x[32:64, 64:128], *fresh[1:]], r"out\[0\] overlaps b\[2\], which is read"
     yield rows, [b[0], x[0:64, 0:64].T, b[2]], [x[64:96, 0:64], *fresh[1:]], None
-    yield rows, b, [x[0:32, 0:64], x[31:131, 0:64], fresh[2]], r"out\[[01]\] lies where out\[[01]\] does: each product"
+    yield rows, b, [x[0:32, 0:64], x[31:131, 0:64], fresh[2]], r"out\[[01]\] overlaps out\[[01]\]: each product"
     yield rows, b, [x[0:32, 0:64], x[0:100, 64:128], x[0:64, 128:256]], None
     yield rows, b, [tall[0:64, 0:32].T, tall[64:128, 0:100].T, tall[128:256, 0:64].T], None  # by columns, so that operands change places
-    yield rows, [b[0], tall[0:64, 0:64], b[2]], [tall[0:64, 0:32].T, tall[64:128, 0:100].T, tall[128:256, 0:64].T], r"out\[0\] lies where b\[1\] does"
-    yield rows, b, [tall[0:64, 0:32].T, tall[60:124, 0:100].T, tall[128:256, 0:64].T], r"out\[[01]\] lies where out\[[01]\] does"
+    yield rows, [b[0], tall[0:64, 0:64], b[2]], [tall[0:64, 0:32].T, tall[64:128, 0:100].T, tall[128:256, 0:64].T], r"out\[0\] overlaps b\[1\],"
+    yield rows, b, [tall[0:64, 0:32].T, tall[60:124, 0:100].T, tall[128:256, 0:64].T], r"out\[[01]\] overlaps out\[[01]\]:"
     # lines that are not as far apart
     yield [rows[0], x[0:200:2, 0:64], rows[2]], b, [x[1:65:2, 0:64], fresh[1], fresh[2]], None
-    yield [rows[0], x[0:200:2, 0:64], rows[2]], b, [x[32:64, 0:64], fresh[1], fresh[2]], r"out\[0\] lies where a\[1\] does"
+    yield [rows[0], x[0:200:2, 0:64], rows[2]], b, [x[32:64, 0:64], fresh[1], fresh[2]], r"out\[0\] overlaps a\[1\],"
     yield [rows[0], x[0:200:2, 0:64], rows[2]], b, [x[32:64, 64:128], fresh[1], fresh[2]], None
     # what has no elements lies nowhere, and one operand may be that of several
     yield [x[0:0, 0:64], *rows[1:]], b, [x[8:8, 0:64], x[0:100, 0:64], fresh[2]], None
@@ -235,7 +235,7 @@ def stacks_judged(home, back):
             assert kernels.grouped_matmul(a, some, out, offs=ends) is out and (back(out) == 0).all()
         else:
             for _ in range(2):
-                with pytest.raises(LaunchError, match=f"out lies where {words} does, which is read while results are stored"):
+                with pytest.raises(LaunchError, match=f"out overlaps {words}, which is read while results are stored"):
                     kernels.grouped_matmul(a, some, out, offs=ends)
 
 
@@ -247,7 +247,7 @@ def test_a_result_of_stacked_rows_that_lies_where_an_operand_or_the_offsets_do()
     stacked_rows = np.zeros((2, 128, 64), np.float16)
     stacks_judged(np.asarray, lambda x: x)
     out = stacked_rows[0, 0:100]
-    with pytest.raises(LaunchError, match="out lies where offs does"):
+    with pytest.raises(LaunchError, match="out overlaps offs,"):
         kernels.grouped_matmul(np.zeros((100, 64), np.float16), np.zeros((2, 64, 64), np.float16), out, offs=out[:1, :4].reshape(4).view(np.int32))
 
 
@@ -286,7 +286,7 @@ def in_place(home, back):
         sums = home(np.full((64, 80), 5, np.float16))
         kernels.matmul(home(A), home(B), sums, added, tiles=(sums,), config=config)
         assert (back(sums) == 101).all()
-    with pytest.raises(LaunchError, match=r"out lies where tiles\[0\] does"):
+    with pytest.raises(LaunchError, match=r"out overlaps tiles\[0\],"):
         kernels.matmul(home(A[:, 0:80]), home(B[0:80]), sums, added, tiles=(sums[::-1],))
 
 

@@ -76,8 +76,8 @@ def test_operands_that_no_descriptor_names(lines, words):
 
 
 @pytest.mark.parametrize("call,words", [
-    ("tile.mma_async(None, a, b, precision='tf32')", "elements of 4 bytes need their k so"),
-    ("tile.mma_async(None, a, b, trans_a=True, trans_b=True, precision='tf32')", "elements of 4 bytes need their k so"),
+    ("tile.mma_async(None, a, b, precision='tf32')", "is not contiguous along k, as elements of 4 bytes must be"),
+    ("tile.mma_async(None, a, b, trans_a=True, trans_b=True, precision='tf32')", "is not contiguous along k, as elements of 4 bytes must be"),
     ("tile.mma_async(None, a, b, trans_b=True)", "precision='tf32' for float32 operands"),
     ("tile.mma_async(None, a, b, trans_b=True, precision='half')", "precision is None or 'tf32'"),
 ])
@@ -118,12 +118,12 @@ def test_a_precision_of_copies_of_what_is_not_float32(call, target):
 @pytest.mark.parametrize("options", ["trans_a=True, trans_b=True", ""])
 def test_bytes_enter_wgmma_with_their_k_side_by_side(dtype, options):
     """The other major is that of 16-bit types alone."""
-    refused([*operands((64, 64), (64, 64), dtype, None, 64, 64), f"tile.mma_async(None, a, b, {options})"], f"of {dtype} has its k elsewhere", 3)
+    refused([*operands((64, 64), (64, 64), dtype, None, 64, 64), f"tile.mma_async(None, a, b, {options})"], f"of {dtype} is not contiguous along k", 3)
 
 
 @pytest.mark.parametrize("shape,options,words", [
-    ((64, 48), "", r"b of int8 has its k elsewhere.*hold it as \[n, k\], with trans_b=True"),       # rows that fit no swizzle
-    ((64, 128), "trans_a=True, trans_b=True", r"a of int8 has its k elsewhere.*hold it as \[m, k\]"),  # parts that begin inside of the swizzle
+    ((64, 48), "", r"b of int8 is not contiguous along k.*hold it as \[n, k\], with trans_b=True"),       # rows that fit no swizzle
+    ((64, 128), "trans_a=True, trans_b=True", r"a of int8 is not contiguous along k.*hold it as \[m, k\]"),  # parts that begin inside of the swizzle
 ])
 def test_bytes_that_lie_the_wrong_way_are_refused_for_that_and_not_for_their_layout(shape, options, words):
     lines = [f'a = tile.alloc({shape if "trans_a" in options else (64, 64)}, "int8", layout=tile.auto)',
@@ -151,7 +151,7 @@ def test_rows_that_fit_no_swizzle_lie_in_columns_of_16_bytes_for_products_that_t
 @pytest.mark.parametrize("product", ["a, b[:, 40:128]", "b[:, 32:96], a, trans_a=True"])
 def test_a_part_that_begins_inside_of_a_row_of_the_swizzle_is_not_called_unswizzled(product):
     """What goes by another path for that is warned of with the same words."""
-    lines, words = operands((64, 64), (64, 256), "float16"), "begins inside of the 64 elements of a row of the swizzle and goes on beyond them"
+    lines, words = operands((64, 64), (64, 256), "float16"), "begins inside the 64 elements of a row of the swizzle and extends beyond them: begin it at a multiple of 64"
     refused([*lines, f"tile.mma_async(None, {product})"], words, 3)
     kernel = tile.jit(source="def k(x):\n" + "".join(f"    {t}\n" for t in [*lines, f"tile.dot({product})"]))
     warned, = kernel.compile(SPEC).warnings
@@ -214,11 +214,11 @@ def test_an_accumulator_that_tensor_memory_does_not_have(dtype, sums):
 
 @pytest.mark.parametrize("call", ["tile.mma_commit()", "tile.mma_wait(0)"])
 @pytest.mark.parametrize("around,words,options", [
-    (["with tile.elect():"], "not of one thread", {}), (["with tile.warp(1):"], "not of a warp of 32 threads", {}),
-    ([], "not of a cta of 96 threads", dict(num_warps=3)),
+    (["with tile.elect():"], "as mma_async does, not one thread", {}), (["with tile.warp(1):"], "as mma_async does, not a warp of 32 threads", {}),
+    ([], "as mma_async does, not a cta of 96 threads", dict(num_warps=3)),
     (["if tile.thread_id() < 5:"], "`tile.thread_id.. < 5` differs between them", {}),
     ([], "needs sm_90a, and the target is sm_80", dict(target="sm_80")),
-    ([], "awaited by tile.tcgen05_commit", dict(target="sm_100a")),
+    ([], "tile.tcgen05_commit.bar. signals the end of products into tensor memory", dict(target="sm_100a")),
 ])
 def test_groups_are_closed_and_awaited_where_wgmma_multiplies(call, around, words, options):
     """By whole warpgroups, on the target that has it."""
@@ -237,7 +237,7 @@ def test_conditions_that_a_product_into_registers_does_not_take(acc, accumulate,
 @pytest.mark.parametrize("target", ["sm_90a", "sm_100a"])
 def test_one_thread_starts_no_product_into_registers(target):
     refused([*operands((64, 64), (64, 64), "float16"), "with tile.elect():", "    tile.mma_async(None, a, b, trans_b=True)"],
-            "whole warpgroups start a product into registers: leave out tile.elect()", 4, target=target)
+            "a product into registers must be started by whole warpgroups: leave out tile.elect()", 4, target=target)
 
 
 R, FILL = "ring = tile.ring(2, A=((64, 64), tile.float32))", "    tile.copy_async(slot.A, x[0:64, 0:64], mbar=slot.full)"
@@ -246,8 +246,8 @@ R, FILL = "ring = tile.ring(2, A=((64, 64), tile.float32))", "    tile.copy_asyn
 @pytest.mark.parametrize("lines,words,line", [
     ([R, "with ring.consume() as slot:", "    tile.store(x[0:64, 0:64], tile.load(slot.A))"], "nothing fills this ring's slots", 2),
     ([R, "with tile.elect():", "    with ring.produce() as slot:", "        tile.copy_async(slot.A, x[0:64, 0:64])"],
-     "16384 bytes are announced, and no copy brings any", 3),
-    ([R, "with ring.produce() as slot:", "    tile.store(slot.A, 1.0)"], "16384 bytes are announced, and no copy brings any", 2),
+     "16384 bytes are announced, and no copy completes on this barrier", 3),
+    ([R, "with ring.produce() as slot:", "    tile.store(slot.A, 1.0)"], "16384 bytes are announced, and no copy completes on this barrier", 2),
     ([R, "with tile.warp(0):", "    if tile.lane_id() > 3:", "        with ring.produce() as slot:", "        " + FILL],
      "produce.. of a ring needs all threads of the warp", 4),
     ([R, "if tile.thread_id() < 64:", "    with ring.consume() as slot:", "        tile.load(slot.A)"],

@@ -114,30 +114,31 @@ def test_what_does_not_fit_is_named():
     mul = lambda a, b, sa=None, sb=None, **options: (lambda: kernels.matmul(a, b, scale_a=sa, scale_b=sb, **options))
     wide = np.zeros((2, 2, 1024), E8M0)
     for match, call in {
-        r"scale_a is contiguous units of 512 bytes, each the factors of 128 of M and 4 blocks of 32 along k: 2 x 2 of them here, 2048 elements, not an array of "
+        r"scale_a must be contiguous units of 512 bytes, each the factors of 128 of M and 4 blocks of 32 along k: 2 x 2 of them here, 2048 elements, not an array of "
         r"shape \(200, 5\)": mul(a, b.T, np.ones((200, 5), E8M0), sb),
         "scale_b .* 128 of N .* 2 x 2 .* shape \\(1, 2, 512\\)": mul(a, b.T, sa, sb[:1]),
         "with gaps or in another order": mul(a, b.T, wide[:, :, ::2], sb),
-        "scale_a of float8_e4m3fn is of float8_e8m0fnu for blocks of 32 on Blackwell, not of float8_e4m3fn": mul(a, b.T, sa.view(E4M3), sb),
-        "scale_b of float8_e4m3fn is of .*, not a number": mul(a, b.T, sa, 2.0),
-        "scale_a of float8_e4m3fn is of float8_e8m0fnu .*, not of float32": mul(a, b.T, np.ones((200, 2), np.float32), np.ones((2, 130), np.float32)),
+        "scale_a for float8_e4m3fn must be of float8_e8m0fnu for blocks of 32 on Blackwell, not of float8_e4m3fn": mul(a, b.T, sa.view(E4M3), sb),
+        "scale_b for float8_e4m3fn must be of .*, not a number": mul(a, b.T, sa, 2.0),
+        "scale_a for float8_e4m3fn must be of float8_e8m0fnu .*, not of float32": mul(a, b.T, np.ones((200, 2), np.float32), np.ones((2, 130), np.float32)),
         "one dtype, not of float8_e4m3fn and float8_e8m0fnu": mul(p, q.T, sp, np.ones(2 * 2 * 512, E8M0)),
-        "a factor for each block along k: give scale_a and scale_b": mul(p, q.T),
+        "only with a scale factor for each block along k: give scale_a and scale_b": mul(p, q.T),
         "b has a stride of 64 bytes there": mul(p, tile.pack(np.zeros((160, 128), E2M1)), sp, sq),
         "a is of float4_e2m1fn and b of float8_e4m3fn": mul(p, b[:, :80].T, sp, sq),
         "two matrices of float8 or of float4, and a is of float16": mul(np.zeros((200, 160), np.float16), np.zeros((160, 130), np.float16), sa, sb),
         "two matrices .* shape \\(1, 200, 160\\)": mul(a[None], b.T, sa, sb),
         "begin at multiples of 16 bytes": mul(Packed(p.data[:, :40][:, 4:36], p.dtype), Packed(q.data[:, :32], q.dtype).T,
                                               np.ones(1024, E4M3), np.ones(1024, E4M3)),
-        "units of 128 columns and 4 blocks of 32 along k, and the configuration's bn and bk are 64 and 128": mul(a, b.T, sa, sb, config=BlackwellConfig.of(64, itemsize=1)),
-        "scale_a is of float32, or of .* not of float64": mul(a, b.T, np.ones((200, 2)), sb),
+        "units of 128 columns and 4 blocks of 32 along k: the configuration's bn and bk must be multiples of 128 and 128, not 64 and 128": 
+            mul(a, b.T, sa, sb, config=BlackwellConfig.of(64, itemsize=1)),
+        "scale_a must be of float32, or of .* not of float64": mul(a, b.T, np.ones((200, 2)), sb),
     }.items():
         with pytest.raises(LaunchError, match=match):
             call()
     with on("sm_90a"):
         with pytest.raises(LaunchError, match="float4 is multiplied by the tensor cores of sm_100a and sm_103a, and the target is sm_90a"):
             kernels.matmul(p, q.T, scale_a=sp, scale_b=sq)
-        with pytest.raises(LaunchError, match=r"scale_a is \[M or M/128, K/128\]"):
+        with pytest.raises(LaunchError, match=r"scale_a must be \[M or M/128, K/128\]"):
             kernels.matmul(a, b.T, scale_a=sa, scale_b=sb)
 
 
@@ -148,7 +149,7 @@ def test_a_transposed_packed_matrix_is_an_operand_of_products_only():
     y = np.zeros((6, 2), np.float32)
     cast[1,](tile.pack(np.arange(12).reshape(6, 2) % 6, "float4_e2m1fn"), y)
     np.testing.assert_array_equal(y, [[0, 1], [2, 3], [4, 4], [0, 1], [2, 3], [4, 4]])  # 5 lies between 4 and 6: to the even one
-    with pytest.raises(LaunchError, match=r"packed float4_e2m1fn lies along a contiguous last dimension; this array has shape \(3, 2\) and strides \(1, 3\)"):
+    with pytest.raises(LaunchError, match=r"packed float4_e2m1fn needs a contiguous last dimension; this array has shape \(3, 2\) and strides \(1, 3\)"):
         cast[1,](x.T, np.zeros((6, 2), np.float32))
     with pytest.raises(LaunchError, match="a matrix has a transpose"):
         tile.pack(np.zeros((2, 2, 2)), "float4_e2m1fn").T

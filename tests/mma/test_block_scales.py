@@ -140,7 +140,7 @@ def test_columns_of_several_blocks_of_scales_are_refused_unless_the_product_has_
     config = Config.of(64, 40, 128, itemsize=1)
     want = (a.astype(float) * np.repeat(sa, 128, 1)) @ (b.astype(float) * np.repeat(sb, 128, 0))
     assert np.abs(kernels.matmul(a, b, scale_a=sa, scale_b=sb, config=config).astype(float) - want).max() <= np.abs(want).max() * 2.0 ** -8
-    with pytest.raises(LaunchError, match="scale of one block of 128, and the configuration's bn is 40"):
+    with pytest.raises(LaunchError, match="scale of one block of 128: the configuration's bn must be a divisor of it, not 40"):
         kernels.matmul(a, np.tile(b, 2), scale_a=sa, scale_b=np.tile(sb, 2), config=config)
 
 
@@ -149,15 +149,16 @@ def test_scales_that_do_not_fit_are_errors():
     sa, sb = np.ones((300, 3), np.float32), np.ones((3, 2), np.float32)
     half = np.zeros((64, 64), np.float16)
     for match, call in {
-        r"scale_a is \[M or M/128, K/128\]: of shape \(300, 3\) or \(3, 3\) here, not \(3, 300\)": lambda: kernels.matmul(a, b, scale_a=sa.T, scale_b=sb),
-        r"scale_b is \[K/128, N or N/128\]: of shape \(3, 200\) or \(3, 2\) here, not \(2, 3\)": lambda: kernels.matmul(a, b, scale_a=sa, scale_b=sb.T),
-        r"scale_b is \[K/128, N or N/128\]: .*, not \(\)": lambda: kernels.matmul(a, b, scale_a=sa, scale_b=2.0),
-        r"scale_a is a number, an array of one, or .*, not of shape \(3,\)": lambda: kernels.matmul(a, b, scale_a=sa[0]),
+        r"scale_a must be \[M or M/128, K/128\]: of shape \(300, 3\) or \(3, 3\) here, not \(3, 300\)": lambda: kernels.matmul(a, b, scale_a=sa.T, scale_b=sb),
+        r"scale_b must be \[K/128, N or N/128\]: of shape \(3, 200\) or \(3, 2\) here, not \(2, 3\)": lambda: kernels.matmul(a, b, scale_a=sa, scale_b=sb.T),
+        r"scale_b must be \[K/128, N or N/128\]: .*, not \(\)": lambda: kernels.matmul(a, b, scale_a=sa, scale_b=2.0),
+        r"scale_a must be a number, an array of one element, or .*, not of shape \(3,\)": lambda: kernels.matmul(a, b, scale_a=sa[0]),
         "two matrices of float8": lambda: kernels.matmul(half, half, scale_a=np.ones((64, 1), np.float32), scale_b=np.ones((1, 64), np.float32)),
-        "config.width is up to 128, not 256": lambda: kernels.matmul(a, b, config=Config.of(128, 256, itemsize=1, width=256)),
-        "tiles of up to 128 columns, .* bn is 192": lambda: kernels.matmul(a, b, scale_a=sa, scale_b=sb, config=Config.of(128, 192, itemsize=1)),
-        "slots hold 128 of k .* bk is 256": lambda: kernels.matmul(a, b, scale_a=sa, scale_b=sb, config=Config.of(64, 16, itemsize=1)),
-        "scale_a is of float32, .* not of float64": lambda: kernels.matmul(a, b, scale_a=sa.astype(np.float64), scale_b=sb),
+        "config.width must be at most 128, not 256": lambda: kernels.matmul(a, b, config=Config.of(128, 256, itemsize=1, width=256)),
+        "bn must be at most 128 or a multiple of it, not 192": lambda: kernels.matmul(a, b, scale_a=sa, scale_b=sb, config=Config.of(128, 192, itemsize=1)),
+        "where threads add up the sums of each slot, the configuration's bk must be 128, not 256":
+            lambda: kernels.matmul(a, b, scale_a=sa, scale_b=sb, config=Config.of(64, 16, itemsize=1)),
+        "scale_a must be of float32, .* not of float64": lambda: kernels.matmul(a, b, scale_a=sa.astype(np.float64), scale_b=sb),
     }.items():
         with pytest.raises(LaunchError, match=match):
             call()
@@ -173,5 +174,5 @@ def test_a_factor_is_a_number_or_an_array_of_one_in_any_shape(dtype, batch):
                       dict(scale_a=np.full(shape, 0.25, np.float32), scale_b=np.full((1, 1), 2, np.float32))):
             got = kernels.matmul(a, b, np.full((*batch, 40, 24), np.nan, np.float32), **given)
             assert (got == 100).all()
-    with pytest.raises(LaunchError, match="scale_a is a number or an array of factors, not bool"):
+    with pytest.raises(LaunchError, match="scale_a must be a number or an array of factors, not bool"):
         kernels.matmul(a, b, scale_a=np.bool_(True))

@@ -97,7 +97,7 @@ def test_a_shape_that_has_two_meanings_is_refused_with_both_in_words():
     """Rows [Z, N] of as many matrices as these have rows, which are one matrix for all by NumPy's rule."""
     a, b = few(0, 5, 5, 16).astype(np.float16), few(1, 16, 24).astype(np.float16)
     x = few(2, 5, 24).astype(np.float32)
-    with pytest.raises(LaunchError, match=r"tiles\[0\] of shape \(5, 24\) may be a row for each .* see it as \(5, 1, 24\) or as \(1, 5, 24\)$"):
+    with pytest.raises(LaunchError, match=r"tiles\[0\] of shape \(5, 24\) may be a row for each .* reshape it to \(5, 1, 24\) or to \(1, 5, 24\)$"):
         kernels.matmul(a, b, epilogue=plus_of_several, tiles=(x,))
     for seen in (x[:, None], x[None]):
         np.testing.assert_array_equal(kernels.matmul(a, b, epilogue=plus_of_several, tiles=(seen,)), added(a, b, seen))
@@ -110,7 +110,7 @@ def test_tiles_of_other_shapes_are_refused_with_those_that_broadcast(batch, shap
     taken = [(*batch, M, N), (*batch, 1, N), (*batch, M, 1), *([(M, N), (1, N), (M, 1)] if batch else []), (N,), *([(*batch, N)] if batch else [])]
     with pytest.raises(LaunchError) as caught:
         kernels.matmul(a, b, epilogue=plus_of_several if batch else plus, tiles=(np.zeros(shape, np.float32),))
-    assert str(caught.value) == (f"tiles broadcast to the result's shape, as arrays of {', '.join(map(str, taken))} do, and tiles[0] is of {shape}")
+    assert str(caught.value) == (f"tiles must broadcast to the result's shape, as arrays of {', '.join(map(str, taken))} do, and tiles[0] is of {shape}")
 
 
 @tile.jit

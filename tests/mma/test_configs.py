@@ -20,69 +20,71 @@ A, B = np.ones((64, 96), np.float16), np.ones((96, 80), np.float16)
 HOPPER, BLACKWELL = Config(64, 64, 64, 3, regs=(None, None), width=32), BlackwellConfig(64, 64, 3, width=32)
 
 OF_EITHER = [
-    (dict(bn=100), "config.bn is 8 to 256 columns in steps of 8, not 100"),
-    (dict(bn=0), "config.bn is 8 to 256 .* not 0"),
-    (dict(bn=264), "config.bn is 8 to 256 .* not 264"),
-    (dict(bn=64.0), "config.bn is 8 to 256 .* not 64.0"),
-    (dict(bn=72, width=8), "B lies by rows: .* config.bn is 8 or a multiple of 16 columns, not 72"),
-    (dict(bk=0), "config.bk is a number of elements, at least 1, not 0"),
-    (dict(bk=40), "32 bytes of k at a time: config.bk is a multiple of 16 elements, not 40"),
-    (dict(stages=0), "config.stages is a number of slots, at least 1, not 0"),
-    (dict(splits=0), "config.splits is a number of CTAs, at least 1, not 0"),
-    (dict(splits=-2), "config.splits is a number of CTAs, at least 1, not -2"),
-    (dict(splits=2.0), "config.splits is .* not 2.0"),
-    (dict(bn=256, width=64, splits=32), "are a cluster: config.splits is up to 16, not 32"),
-    (dict(width=0), "config.width is 8 to 256 columns in steps of 8, not 0"),
-    (dict(width=-32), "config.width is .* not -32"),
-    (dict(width=128), "config.width .* is a divisor of config.bn, which is 64, not 128"),
-    (dict(bn=48, width=24), "32, 64 or a multiple of 128 bytes of a row: config.width is 16, 32 or a multiple of 64 columns, not 24"),
-    (dict(order="grouped"), r"config.order is 'row', .* a helper under @tile.jit, with the rows of a group, .* not 'grouped'"),
-    (dict(order=("grouped",)), "config.order is"),
-    (dict(order=("grouped", 0)), "config.order is"),
-    (dict(order=("diagonal", 4)), r"config.order is .* not \('diagonal', 4\)"),
-    (dict(swapped=2), "config.swapped is True or False, not 2"),
-    (dict(pair=1), "config.pair is True or False, not 1"),
+    (dict(bn=100), "config.bn must be 8 to 256 columns in steps of 8, not 100"),
+    (dict(bn=0), "config.bn must be 8 to 256 .* not 0"),
+    (dict(bn=264), "config.bn must be 8 to 256 .* not 264"),
+    (dict(bn=64.0), "config.bn must be 8 to 256 .* not 64.0"),
+    (dict(bn=72, width=8), "B is row-major: .* config.bn must be 8 or a multiple of 16 columns, not 72"),
+    (dict(bk=0), "config.bk must be a number of elements, at least 1, not 0"),
+    (dict(bk=40), "32 bytes of k at a time: config.bk must be a multiple of 16 elements, not 40"),
+    (dict(stages=0), "config.stages must be a number of slots, at least 1, not 0"),
+    (dict(splits=0), "config.splits must be a number of CTAs, at least 1, not 0"),
+    (dict(splits=-2), "config.splits must be a number of CTAs, at least 1, not -2"),
+    (dict(splits=2.0), "config.splits must be .* not 2.0"),
+    (dict(bn=256, width=64, splits=32), "form a cluster: config.splits must be at most 16, not 32"),
+    (dict(width=0), "config.width must be 8 to 256 columns in steps of 8, not 0"),
+    (dict(width=-32), "config.width must be .* not -32"),
+    (dict(width=128), "config.width .* must be a divisor of config.bn, which is 64, not 128"),
+    (dict(bn=48, width=24), "32, 64 or a multiple of 128 bytes of a row: config.width must be 16, 32 or a multiple of 64 columns, not 24"),
+    (dict(order="grouped"), r"config.order must be 'row', .* a helper under @tile.jit, with the rows of a group, .* not 'grouped'"),
+    (dict(order=("grouped",)), "config.order must be"),
+    (dict(order=("grouped", 0)), "config.order must be"),
+    (dict(order=("diagonal", 4)), r"config.order must be .* not \('diagonal', 4\)"),
+    (dict(swapped=2), "config.swapped must be True or False, not 2"),
+    (dict(pair=1), "config.pair must be True or False, not 1"),
 ]
 OF_HOPPER = [
-    (dict(bm=100), "config.bm is 64, 128, 192 or 256 rows, not 100"),
-    (dict(bm=320), "config.bm is .* not 320"),
-    (dict(bm=0), "config.bm is .* not 0"),
-    (dict(stages=1, behind=True), "config.behind has a product run on .* config.stages is at least 2, not 1"),
-    (dict(stages=1, late=32), "config.late has a product run on .* config.stages is at least 2, not 1"),
-    (dict(splits=2, stream=True), "config.stream has all CTAs share .* it is 1 with config.stream, not 2"),
-    (dict(splits=2, pair=True), "config.pair goes with config.splits where"),
-    (dict(splits=3), "each of 3 CTAs stores a multiple of 8 columns of a tile, and the configuration's bn is 64"),
-    (dict(bm=256, splits=2), "consumers of tiles of 256 rows .* config.splits is 1 with config.bm 256, not 2"),
-    (dict(bm=256, stream=True), "config.stream is False with config.bm 256, not True"),
-    (dict(bm=256, kept=True), "config.kept is False with config.bm 256, not True"),
-    (dict(bm=256, late=32), "config.late is 0 with config.bm 256, not 32"),
-    (dict(buffers=0), "config.buffers is a number of buffers, at least 1, not 0"),
-    (dict(late=0.5), "config.late is a number of columns, not 0.5"),
-    (dict(bm=192, bn=208, width=16), "192 rows of a tile are 512 threads with 128 registers each, too few for the sums of 208 columns: with "
-                                     "config.bm=192 config.bn is up to 200; 256 go with 128 rows and fewer"),
+    (dict(bm=100), "config.bm must be 64, 128, 192 or 256 rows, not 100"),
+    (dict(bm=320), "config.bm must be .* not 320"),
+    (dict(bm=0), "config.bm must be .* not 0"),
+    (dict(stages=1, behind=True), "config.behind keeps a product in flight .* config.stages must be at least 2, not 1"),
+    (dict(stages=1, late=32), "config.late keeps a product in flight .* config.stages must be at least 2, not 1"),
+    (dict(splits=2, stream=True), "config.stream shares leftover tiles .* config.splits must be 1 with config.stream, not 2"),
+    (dict(splits=2, pair=True), "config.pair with config.splits needs config.clustered=False"),
+    (dict(splits=3), "each of 3 CTAs stores a multiple of 8 columns of a tile: the configuration's bn must be a multiple of 24, not 64"),
+    (dict(bm=256, splits=2), "consumers of tiles of 256 rows .* config.splits must be 1 with config.bm 256, not 2"),
+    (dict(bm=256, stream=True), "config.stream must be False with config.bm 256, not True"),
+    (dict(bm=256, kept=True), "config.kept must be False with config.bm 256, not True"),
+    (dict(bm=256, late=32), "config.late must be 0 with config.bm 256, not 32"),
+    (dict(buffers=0), "config.buffers must be a number of buffers, at least 1, not 0"),
+    (dict(late=0.5), "config.late must be a number of columns, not 0.5"),
+    (dict(bm=192, bn=208, width=16), "512 threads with 128 registers each compute a tile of 192 rows, too few for the sums of 208 columns: with "
+                                     "config.bm=192 config.bn must be at most 200; 256 columns fit with 128 rows or fewer"),
     (dict(bm=128, bn=256, width=128, stages=4, buffers=2), "slots take 196608 bytes of shared memory, and config.buffers=2 buffers of "
-                                                           "config.width=128 columns of the result 65536: together at most 232448"),
+                                                           "config.width=128 columns of the result take 65536; together they may take at most "
+                                                           "232448"),
     (dict(splits=2, bk=256, stages=4), "slots take 262144 bytes of shared memory, and the sums that config.splits=2 CTAs of a cluster send each other "
-                                       "8192: together at most 232448"),
-    (dict(splits=2, clustered=False, bk=256, stages=4), "config.bk=256 and config.stages=4: slots take 262144 bytes of shared memory: at most 232448"),
+                                       "take 8192; together they may take at most 232448"),
+    (dict(splits=2, clustered=False, bk=256, stages=4), "config.bk=256 and config.stages=4: slots take 262144 bytes of shared memory; they may take "
+                                                        "at most 232448"),
     (dict(bm=192, regs=(40, 232)), "a producer's threads 40 registers and those of 3 consumers 232 each, and a CTA of config.bm=192 rows begins with "
-                                   "4 times 128: beside 40 a consumer's may have up to 152"),
-    (dict(regs=None), r"config.regs is a pair of numbers, multiples of 8 from 24 to 256, or None, as in \(40, 232\), not None"),
-    (dict(regs=(40,)), "config.regs is"),
-    (dict(regs=(40, 232, 1)), "config.regs is"),
-    (dict(regs=(41, 232)), "config.regs is"),
-    (dict(regs=(40, 264)), "config.regs is"),
+                                   "4 times 128: with 40 a consumer's may have at most 152"),
+    (dict(regs=None), r"config.regs must be a pair of numbers, multiples of 8 from 24 to 256, or None, as in \(40, 232\), not None"),
+    (dict(regs=(40,)), "config.regs must be"),
+    (dict(regs=(40, 232, 1)), "config.regs must be"),
+    (dict(regs=(41, 232)), "config.regs must be"),
+    (dict(regs=(40, 264)), "config.regs must be"),
 ]
 OF_BLACKWELL = [
-    (dict(bn=24, width=8, pair=True), "of a pair of CTAs cannot .* so many columns: config.bn is 24 columns, and there are 16 to 256 in steps of 16"),
-    (dict(bn=48, width=16, pair=True), "B lies by rows: .* config.bn is 16 or a multiple of 32 columns, not 48"),
-    (dict(splits=3), "config.splits is a divisor of config.bn, which is 64, not 3"),
-    (dict(splits=2, pair=True), "config.splits is 1 with config.pair, not 2"),
+    (dict(bn=24, width=8, pair=True), "of a pair of CTAs cannot .* that many columns: config.bn is 24 columns, and there are 16 to 256 in steps of 16"),
+    (dict(bn=48, width=16, pair=True), "B is row-major: .* config.bn must be 16 or a multiple of 32 columns, not 48"),
+    (dict(splits=3), "config.splits must be a divisor of config.bn, which is 64, not 3"),
+    (dict(splits=2, pair=True), "config.splits must be 1 with config.pair, not 2"),
     (dict(bn=256, stages=4, width=128), "config.bk=64 and config.stages=4: slots take 196608 bytes of shared memory, and buffers of "
-                                        "config.width=128 columns of the result 65536: together at most 232448. BlackwellConfig.of chooses"),
+                                        "config.width=128 columns of the result take 65536; together they may take at most 232448. BlackwellConfig.of chooses"),
     (dict(splits=2, bn=128, stages=4), "slots take 131072 bytes of shared memory, and the sums that config.splits=2 CTAs of a cluster send each other "
-                                       "131072: together at most 232448"),
-    (dict(pair=True, bk=256, stages=3), "slots take 245760 bytes of shared memory, and buffers of config.width=.* together at most 232448"),
+                                       "take 131072; together they may take at most 232448"),
+    (dict(pair=True, bk=256, stages=3), "slots take 245760 bytes of shared memory, and buffers of config.width=.* together they may take at most 232448"),
 ]
 
 
@@ -100,8 +102,8 @@ def test_a_configuration_that_blackwell_has_no_kernel_for(fields, words, monkeyp
 
 
 @pytest.mark.parametrize("bn,operands,words", [
-    (40, lambda x: x.astype(np.int8), "8, 16, 24, 32 and multiples of 16 columns of integers: config.bn is one of these, not 40"),
-    (24, lambda x: np.asfortranarray(x), "A lies by columns, and has changed places with B: .* 8 or a multiple of 16 columns, not 24"),
+    (40, lambda x: x.astype(np.int8), "8, 16, 24, 32 and multiples of 16 columns of integers: config.bn must be one of these, not 40"),
+    (24, lambda x: np.asfortranarray(x), "A is column-major, and has changed places with B: .* 8 or a multiple of 16 columns, not 24"),
 ])
 def test_columns_that_some_operands_cannot_have(bn, operands, words):
     config = Config(64, bn, 128, 3, regs=(None, None), width=8, swapped=bn == 24)
@@ -119,7 +121,7 @@ def test_a_configuration_of_elements_that_there_are_not(sizes, words):
 
 @pytest.mark.parametrize("sizes,words", [(dict(itemsize=0), "an operand's element: 1, 2 or 4, or 0.5 of float4, not 0"),
                                          (dict(itemsize=3), "or 0.5 of float4, not 3"), (dict(stored=0), "a result's element: 1, 2, 4 or 8, not 0"),
-                                         (dict(pair="yes"), "config.pair is True or False, not 'yes'"),
+                                         (dict(pair="yes"), "config.pair must be True or False, not 'yes'"),
                                          (dict(block=8), "16 or 32, or 0 without factors, not 8")])
 def test_a_configuration_of_blackwell_of_what_there_is_not(sizes, words):
     with pytest.raises(LaunchError, match=words):
@@ -172,7 +174,7 @@ def compile_three(dtype, by_columns, bn):
 def test_registers_hold_the_widest_tile_that_is_taken_and_no_wider(dtype, by_columns, most, monkeypatch):
     """The rule says what the assembler would."""
     compile_three(dtype, by_columns, most)
-    with pytest.raises(LaunchError, match=f"with config.bm=192 config.bn is up to {most if dtype != np.int8 else 200}; 256 go"):
+    with pytest.raises(LaunchError, match=f"with config.bm=192 config.bn must be at most {most if dtype != np.int8 else 200}; 256 columns fit"):
         compile_three(dtype, by_columns, most + 16)
     monkeypatch.setattr("tilejit.kernels.rules.BESIDE", (0, 0))
     with pytest.raises(ToolchainError, match="Insufficient registers"):
@@ -186,16 +188,16 @@ def test_numbers_of_numpy_are_taken_as_pythons():
 
 
 @pytest.mark.parametrize("make,words", [
-    (lambda: Config.of(100, 64), "config.bm is 64, 128, 192 or 256 rows, not 100"),
-    (lambda: Config.of(64, 0), "config.bn is 8 to 256"),
-    (lambda: Config.of(64, 64, -64), "config.bk is a number of elements, at least 1, not -64"),
-    (lambda: Config.of(64, 64, splits=0), "config.splits is a number of CTAs, at least 1, not 0"),
-    (lambda: Config.of(64, 64, splits=0, clustered=False), "config.splits is"),
-    (lambda: Config.of(64, 64, width=-1), "config.width is"),
-    (lambda: Config.of(64, 64, stages=0), "config.stages is"),
-    (lambda: BlackwellConfig.of(100), "config.bn is 8 to 256"),
-    (lambda: BlackwellConfig.of(64, splits=0), "config.splits is"),
-    (lambda: Config.of(256, 256, 512), "a slot takes 524288 bytes of shared memory, and the results' buffers, or the sums .* leave 165888: take a smaller"),
+    (lambda: Config.of(100, 64), "config.bm must be 64, 128, 192 or 256 rows, not 100"),
+    (lambda: Config.of(64, 0), "config.bn must be 8 to 256"),
+    (lambda: Config.of(64, 64, -64), "config.bk must be a number of elements, at least 1, not -64"),
+    (lambda: Config.of(64, 64, splits=0), "config.splits must be a number of CTAs, at least 1, not 0"),
+    (lambda: Config.of(64, 64, splits=0, clustered=False), "config.splits must be"),
+    (lambda: Config.of(64, 64, width=-1), "config.width must be"),
+    (lambda: Config.of(64, 64, stages=0), "config.stages must be"),
+    (lambda: BlackwellConfig.of(100), "config.bn must be 8 to 256"),
+    (lambda: BlackwellConfig.of(64, splits=0), "config.splits must be"),
+    (lambda: Config.of(256, 256, 512), "a slot takes 524288 bytes of shared memory, and the results' buffers, or the sums .* leave 165888: use a smaller"),
     (lambda: Config.of(256, 256, splits=8), "a slot takes 65536 bytes of shared memory, .* leave 2048"),
     (lambda: BlackwellConfig.of(192, splits=8), "a slot takes 40960 bytes of shared memory, .* leave 34816"),
     (lambda: BlackwellConfig.of(256, splits=8), "a slot takes 49152 bytes of shared memory, .* leave 0: .* or fewer splits"),
@@ -213,19 +215,19 @@ def test_a_configuration_prints_whatever_its_fields_are():
 
 
 @pytest.mark.parametrize("fields,words", [
-    (dict(splits=0), "config.splits is a number of CTAs, at least 1, not 0"),
-    (dict(bm=192, bn=208, width=16), "with config.bm=192 config.bn is up to 200"),
-    (dict(bn=100), "config.bn is 8 to 256"),
-    (dict(bn=72, width=24), "B lies by rows: .* config.bn is 8 or a multiple of 16 columns, not 72"),
-    (dict(width=48), "config.width .* is a divisor of config.bn, which is 64, not 48"),
-    (dict(bk=40), "config.bk is a multiple of 16 elements, not 40"),
+    (dict(splits=0), "config.splits must be a number of CTAs, at least 1, not 0"),
+    (dict(bm=192, bn=208, width=16), "with config.bm=192 config.bn must be at most 200"),
+    (dict(bn=100), "config.bn must be 8 to 256"),
+    (dict(bn=72, width=24), "B is row-major: .* config.bn must be 8 or a multiple of 16 columns, not 72"),
+    (dict(width=48), "config.width .* must be a divisor of config.bn, which is 64, not 48"),
+    (dict(bk=40), "config.bk must be a multiple of 16 elements, not 40"),
     (dict(pair=True, bk=40), "multiples of 16, not 64 and 40"),
-    (dict(order="snake"), "config.order is"),
-    (dict(bm=256), "grouped_matmul has tiles of consumers of 64 rows: config.bm is up to 192, not 256"),
-    (dict(late=32), "config.late is for matmul alone: it is 0 with grouped_matmul, not 32"),
-    (dict(bm=128, alone=1), "config.alone is for matmul alone: it is 0 with grouped_matmul, not 1"),
-    (dict(passing=True), "config.passing is for matmul alone: it is False with grouped_matmul, not True"),
-    (dict(dependent=np.True_), "config.dependent is for matmul alone: it is False with grouped_matmul, not True"),
+    (dict(order="snake"), "config.order must be"),
+    (dict(bm=256), "the consumers of grouped_matmul have 64 rows each: config.bm must be at most 192, not 256"),
+    (dict(late=32), "config.late is for matmul alone: it must be 0 with grouped_matmul, not 32"),
+    (dict(bm=128, alone=1), "config.alone is for matmul alone: it must be 0 with grouped_matmul, not 1"),
+    (dict(passing=True), "config.passing is for matmul alone: it must be False with grouped_matmul, not True"),
+    (dict(dependent=np.True_), "config.dependent is for matmul alone: it must be False with grouped_matmul, not True"),
 ])
 def test_a_configuration_that_grouped_products_have_no_kernel_for(fields, words):
     config = replace(HOPPER, **fields)

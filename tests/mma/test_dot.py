@@ -185,7 +185,7 @@ def test_a_layout_that_keeps_a_product_from_the_fastest_path_is_a_warning(target
     found = compiled(target, LAYOUT=None).warnings
     assert len(found) == (fastest is not None)
     if fastest is not None:
-        assert f"this dot goes by mma_sync and not by {fastest}: a lies row after row in shared memory; give its allocation " in found[0]
+        assert f"this dot uses mma_sync instead of {fastest}: a is row-major without a swizzle in shared memory; give its allocation " in found[0]
         assert "layout=tile.auto" in found[0] and "acc = tile.dot(a, b, trans_a=TA" in found[0]
     assert not compiled(target, LAYOUT=None, VARIANT="mma_sync").warnings
     for options in (dict(), dict(shape=(33, 64, 64)), dict(PLACES="a", LAYOUT=None, shape=(48, 64, 64))):
@@ -216,7 +216,7 @@ def test_an_operand_whose_k_lie_elsewhere_than_the_fastest_path_reads_them_is_a_
         for ta, tb, words in ((False, False, "hold it as [n, k], with trans_b=True"), (True, True, "hold it as [m, k], without trans_a")):
             found = compiled(target, **case, TA=ta, TB=tb).warnings
             assert len(found) == (target in fastest)
-            said = f"this dot goes by mma_sync and not by {fastest.get(target)}: {'a' if ta else 'b'} of {dtype} has its k elsewhere"
+            said = f"this dot uses mma_sync instead of {fastest.get(target)}: {'a' if ta else 'b'} of {dtype} is not contiguous along k"
             assert all(said in w and words in w for w in found)
             assert not compiled(target, **case, TA=ta, TB=tb, VARIANT="mma_sync").warnings
             assert not compiled(target, **case, TA=ta, TB=tb, shape=(64, 32, 64), b_shape=(32, 64) if tb else (64, 32)).warnings

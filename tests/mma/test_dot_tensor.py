@@ -355,8 +355,8 @@ def test_warpgroups_multiply_side_by_side(seed):
     (dict(shape=(64, 32, 24)), "a multiple of 32 bytes along k: 48 bytes"),
     (dict(shape=(64, 16, 32), PLACES="a"), "b in shared memory: in registers"),
     (dict(num_warps=2), "whole warpgroups as the scope"),
-    (dict(num_warps=12), "the sums, 64 by 64 of float32, cannot be shared out among 3 warpgroups"),
-    (dict(shape=(64, 48, 32), PLACES="b", max_shared=20000, num_warps=12), "a, 64 by 32 of bfloat16, cannot be shared out among 3 warpgroups"),
+    (dict(num_warps=12), "the sums, 64 by 64 of float32, cannot be divided among 3 warpgroups"),
+    (dict(shape=(64, 48, 32), PLACES="b", max_shared=20000, num_warps=12), "a, 64 by 32 of bfloat16, cannot be divided among 3 warpgroups"),
     (dict(dtype="float32"), "they would be rounded to 10 bits"),
     (dict(dtype="int32", acc="int32"), "int32 by int32"),
     (dict(target="sm_120a"), "tensor memory: sm_100a or sm_103a"),
@@ -392,7 +392,7 @@ def test_tensor_memory_that_is_used_up_leaves_products_to_the_warps():
     assert "at 0 of 64 columns" in kernel.compile(*specs, OWN=0, target="sm_100a").graph
     crowded = kernel.compile(*specs, OWN=480, target="sm_100a").products
     assert [p.variant for p in crowded] == ["mma_sync", "mma_sync"]
-    assert "tensor memory that is left: 1024 columns" in dict(crowded[0].declined)["tcgen05"]
+    assert "enough free tensor memory: 1024 columns" in dict(crowded[0].declined)["tcgen05"]
 
 
 def test_a_slot_s_products_are_started_by_one_thread():
@@ -405,5 +405,5 @@ def test_a_slot_s_products_are_started_by_one_thread():
             tile.copy_async(s, A[0:128, k:k + 64])
             with tile.thread(5):
                 tile.mma_async(acc, s, s, trans_b=True)
-    with pytest.raises(CompilationError, match="one thread starts them"):
+    with pytest.raises(CompilationError, match="start them in one thread"):
         kernel.compile(tile.ArraySpec((128, 640), "float16"), target="sm_100a")

@@ -58,8 +58,8 @@ def test_pairs_share_the_columns_of_tiles_of_256_rows():
 
 
 @pytest.mark.parametrize("dtype,columns,words", [
-    (np.float32, True, "float32 that lies by columns comes from registers, 64 rows to a consumer: config.bm is up to 192, not 256"),
-    (E4M3, False, "threads add up the sums of 64 rows in each consumer, and the configuration's bm is 256"),
+    (np.float32, True, "column-major float32 is multiplied from registers, 64 rows per consumer: config.bm must be at most 192, not 256"),
+    (E4M3, False, "where threads add up the sums of each slot, a consumer has 64 rows: the configuration's bm must be at most 192, not 256"),
 ])
 def test_consumers_of_128_rows_have_no_registers_for_operands_and_none_for_sums_of_their_own(dtype, columns, words):
     a, b = np.ones((300, 128), dtype), np.ones((64, 128), dtype).T
@@ -87,7 +87,7 @@ def test_a_consumer_s_registers_hold_the_widest_tile_that_is_taken_and_no_wider(
     """The rule says what the assembler would."""
     widest = lambda bn: replace(Config.of(HIGH, bn, width=8), regs=registers)
     assert compiled(widest(most)).spills == 0
-    with pytest.raises(LaunchError, match=f"with config.bm=256 config.bn is up to {most}; 256 go with 128 rows and fewer"):
+    with pytest.raises(LaunchError, match=f"with config.bm=256 config.bn must be at most {most}; 256 columns fit with 128 rows or fewer"):
         compiled(widest(most + 8))
     monkeypatch.setattr("tilejit.kernels.rules.BESIDE", (0, 0))
     with pytest.raises(ToolchainError, match="serialized"):

@@ -90,17 +90,17 @@ def test_the_model_has_large_tiles_in_one_round_go_in_turn_and_no_others():
 
 
 @pytest.mark.parametrize("options,dtype,words", [
-    (dict(bm=64), np.float16, "tiles of 64 rows have one consumer, and nobody to take turns with: config.alone is 0 with config.bm 64, not 2"),
-    (dict(stages=2, alone=3), np.float16, "multiplies the last 3 slots while the others still hold them: config.alone is at most config.stages, which is 2"),
-    (dict(stages=1, alone=1), np.float16, "config.alone has a product run on while the next slot is awaited: config.stages is at least 2, not 1"),
-    (dict(stream=True), np.float16, "config.alone is 0 with config.stream True, not 2"),
-    (dict(kept=True), np.float16, "config.alone is 0 with config.kept True, not 2"),
-    (dict(late=16), np.float16, "config.alone is 0 with config.late 16, not 2"),
-    (dict(splits=2), np.float16, "config.alone is 0 with config.splits 2, not 2"),
-    (dict(bk=128), E4M3, "threads add up the sums of one slot at a time, and consumers go side by side for it: config.alone is 0, not 2"),
-    (dict(bk=32), np.float32, "threads load an operand of one slot at a time, .* config.alone is 0, not 2"),
-    (dict(alone=-1), np.float16, "config.alone is a number of slots, at least 0, not -1"),
-    (dict(alone=True), np.float16, "config.alone is a number of slots, at least 0, not True"),
+    (dict(bm=64), np.float16, "tiles of 64 rows have one consumer, which has no other to take turns with: config.alone must be 0 with config.bm 64, not 2"),
+    (dict(stages=2, alone=3), np.float16, "multiplies the last 3 slots while the others still hold them: config.alone must be at most config.stages, which is 2"),
+    (dict(stages=1, alone=1), np.float16, "config.alone keeps a product in flight while the next slot is awaited: config.stages must be at least 2, not 1"),
+    (dict(stream=True), np.float16, "config.alone must be 0 with config.stream True, not 2"),
+    (dict(kept=True), np.float16, "config.alone must be 0 with config.kept True, not 2"),
+    (dict(late=16), np.float16, "config.alone must be 0 with config.late 16, not 2"),
+    (dict(splits=2), np.float16, "config.alone must be 0 with config.splits 2, not 2"),
+    (dict(bk=128), E4M3, "threads add up the sums of one slot at a time, in all consumers side by side: config.alone must be 0, not 2"),
+    (dict(bk=32), np.float32, "threads load an operand of one slot at a time, .* config.alone must be 0, not 2"),
+    (dict(alone=-1), np.float16, "config.alone must be a number of slots, at least 0, not -1"),
+    (dict(alone=True), np.float16, "config.alone must be a number of slots, at least 0, not True"),
 ])
 def test_consumers_that_cannot_take_turns_are_told_why(options, dtype, words):
     fields = dict(bm=128, bn=64, bk=64, stages=3, width=16, alone=2) | options

@@ -42,13 +42,13 @@ def warned(lines, roles, target):
 
 @pytest.mark.parametrize("roles", [False, True])
 @pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("lines,where,cure", [(BRANCH, "a branch", "copy in every trip, from a place that the condition chooses (tile.where)"),
-                                              (LOOP, "a loop", "copy what all trips of the inner loop read before it, or make that loop a pipelined one"),
+@pytest.mark.parametrize("lines,where,cure", [(BRANCH, "a branch", "copy in every iteration, from a place that the condition chooses (tile.where)"),
+                                              (LOOP, "a loop", "copy before the inner loop what all its iterations read, or make that loop a pipelined one"),
                                               (SCOPE, "a narrower scope", "copy outside of the scope")])
 def test_a_copy_that_the_loop_reads_and_that_does_not_run_ahead_is_a_warning(lines, where, cure, target, roles):
     """At its line; to wait for it there is an answer where the loop's own copies are not counted in groups."""
     found, = warned(lines, roles, target)
-    assert f"this copy_async stands in {where} inside the pipelined loop at line 5, and only copies directly in that loop's body run ahead: {cure}" in found
+    assert f"this copy_async is in {where} inside the pipelined loop at line 5, and only copies directly in that loop's body run ahead: {cure}" in found
     assert ("wait for it here" in found) == (target != "sm_80") and "<source>:8:13" in found
 
 

@@ -181,15 +181,15 @@ def test_a_tile_may_go_to_products_and_to_anything_else(target):
 
 LOOP = "    for i in tile.pipelined(range(4), stages=2):"
 KEPT = [
-    (["        y = tile.load(A[i, 0:64], mask=tile.arange(0, 64) != n)"], "elements that index tiles or a mask choose come as rows of a matrix only"),
-    (["        y = tile.load(A[i, 0:64], other=1.0)"], "a copy brings zeros for what lies beyond its array's bounds"),
-    (["        y = tile.load(A[i, 0:64], other=n * 1.0)"], "a copy brings zeros for what lies beyond its array's bounds"),
-    (["        y = tile.load(A[i, 0:64], other=total)"], "a copy brings zeros for what lies beyond its array's bounds"),
+    (["        y = tile.load(A[i, 0:64], mask=tile.arange(0, 64) != n)"], "elements that index tiles or a mask choose can be copied only as rows of a matrix"),
+    (["        y = tile.load(A[i, 0:64], other=1.0)"], "a copy fills what is out of bounds or masked off with zeros, and cannot apply cache="),
+    (["        y = tile.load(A[i, 0:64], other=n * 1.0)"], "a copy fills what is out of bounds or masked off with zeros, and cannot apply cache="),
+    (["        y = tile.load(A[i, 0:64], other=total)"], "a copy fills what is out of bounds or masked off with zeros, and cannot apply cache="),
     (["        y = tile.load(A[i, 0:64], cache='cs')"], "without cache="),
     (["        y = tile.load(A[i, tile.arange(0, 64) ^ 0])"], "elements that index tiles or a mask choose"),
     (["        y = tile.load(A[at, 0:64])", "        at = at * 3 % 4"], "its place depends on at, which the loop changes"),
-    (["        y = tile.load(out[i, 0:64])"], "the kernel writes what it reads"),
-    (["        at = tile.load(flag[0], sem='acquire')", "        y = tile.load(A[i, 0:64])"], "the loop waits for what others write"),
+    (["        y = tile.load(out[i, 0:64])"], "the kernel writes the memory that it reads"),
+    (["        at = tile.load(flag[0], sem='acquire')", "        y = tile.load(A[i, 0:64])"], "the loop waits for other threads' writes"),
     (["        y = tile.load(odd[i, 0:64])"], "ldgsts needs elements of at least one byte in copies of 4, 8 or 16 bytes"),
 ]
 

@@ -168,8 +168,8 @@ def test_a_mask_by_a_constant_may_leave_nothing(target, last):
     ("acc_rows", "the loop changes"),
     ("causal", "its mask keeps parts of rows"),
     ("flat", "an index tile names elements along several axes"),
-    ("spread", "in which they lie side by side"),
-    ("filled", "zeros for what lies beyond its array's bounds"),
+    ("spread", "only as rows of a matrix, contiguous in each row"),
+    ("filled", "a copy fills what is out of bounds or masked off with zeros"),
 ])
 def test_what_is_neither_a_box_nor_rows_is_loaded_in_its_trip(form, why):
     a, b, _, _, _, want = matrices("plain", 64, 64, 64, False, False)

@@ -101,7 +101,7 @@ def test_leading_dimensions_are_folded(target):
     odd = np.zeros((2, 5, 20, 30), BF16)[:, :3]
     with on(target):
         close(product(a, b), a, b)
-        with pytest.raises(LaunchError, match="cannot be seen as one"):
+        with pytest.raises(LaunchError, match="cannot be viewed as one dimension"):
             kernels.matmul(a, b, odd)
 
 
@@ -333,20 +333,20 @@ def test_wrong_operands_are_errors():
         "inner extents": lambda: kernels.matmul(a, b[:32]),
         "leading extents": lambda: kernels.matmul(np.zeros((2, 4, 4), BF16), np.zeros((3, 4, 4), BF16)),
         "not of shape": lambda: kernels.matmul(a[0], b),
-        "two of one kind": lambda: kernels.matmul(a, b.astype(BF16)),
+        "two operands of one kind": lambda: kernels.matmul(a, b.astype(BF16)),
         "the tensor cores take": lambda: kernels.matmul(a.astype(np.float64), b.astype(np.float64)),
-        "say precision='tf32'": lambda: kernels.matmul(single, single),
+        "pass precision='tf32' to accept that": lambda: kernels.matmul(single, single),
         "precision is None": lambda: kernels.matmul(a, b, precision="tf32"),
-        r"out is of shape \(64, 64\)": lambda: kernels.matmul(a, b, np.empty((64, 32), np.float16)),
+        r"out must be of shape \(64, 64\)": lambda: kernels.matmul(a, b, np.empty((64, 32), np.float16)),
         "out is of int32": lambda: kernels.matmul(a, b, np.empty((64, 64), np.int32)),
         "and out is of int32": lambda: kernels.matmul(a, b, np.empty((64, 64), np.int32), scale_a=0.5),
         "a multiple of 8 columns": lambda: kernels.matmul(a, b, config=Config.of(128, 160, splits=8)),
-        "lie in one place": lambda: kernels.matmul(a, b, np.lib.stride_tricks.as_strided(np.zeros(64, np.float16), (64, 64), (0, 2))),
-        "lie in one place, as": lambda: kernels.matmul(a, b, np.lib.stride_tricks.as_strided(np.zeros(8192, np.float16), (64, 64), (64, 2))),
+        "out has several elements at one address": lambda: kernels.matmul(a, b, np.lib.stride_tricks.as_strided(np.zeros(64, np.float16), (64, 64), (0, 2))),
+        "several elements at one address": lambda: kernels.matmul(a, b, np.lib.stride_tricks.as_strided(np.zeros(8192, np.float16), (64, 64), (64, 2))),
         "under @tile.jit": lambda: kernels.matmul(a, b, epilogue=abs),
-        "there is none": lambda: kernels.matmul(a, b, arguments=(1,)),
+        "none is given": lambda: kernels.matmul(a, b, arguments=(1,)),
         "up to 4 arguments and tiles, not 5": lambda: kernels.matmul(a, b, epilogue=plus_one, arguments=(1, 2, 3), tiles=(a, a)),
-        r"tiles broadcast to the result's shape, as arrays of \(64, 64\), \(1, 64\), \(64, 1\), \(64,\) do, and tiles\[0\] is of \(63,\)$":
+        r"tiles must broadcast to the result's shape, as arrays of \(64, 64\), \(1, 64\), \(64, 1\), \(64,\) do, and tiles\[0\] is of \(63,\)$":
             lambda: kernels.matmul(a, b, epilogue=bias_gelu_added, arguments=(single[0],), tiles=(a[0, :63],)),
     }.items():
         with pytest.raises(LaunchError, match=match):

@@ -41,7 +41,7 @@ def test_a_result_is_read_after_its_wait():
         acc = tile.mma_async(None, a, b, trans_b=True)
         tile.mma_commit()
         tile.store(C[0:64, 0:64], acc)
-    refused(kernel, "read before it is there; mma_wait\\(0\\)")
+    refused(kernel, "read before it is complete; mma_wait\\(0\\)")
 
 
 def test_a_group_is_closed_before_the_wait():
@@ -51,7 +51,7 @@ def test_a_group_is_closed_before_the_wait():
         acc = tile.mma_async(None, a, b, trans_b=True)
         tile.mma_wait(0)
         tile.store(C[0:64, 0:64], acc)
-    refused(kernel, "its group is not closed")
+    refused(kernel, "its group is still open")
 
 
 def test_a_wait_that_leaves_the_group_pending():
@@ -64,7 +64,7 @@ def test_a_wait_that_leaves_the_group_pending():
         tile.mma_commit()
         tile.mma_wait(1)
         tile.store(C[0:64, 0:64], one + two)
-    refused(kernel, "read before it is there; mma_wait\\(0\\)")
+    refused(kernel, "read before it is complete; mma_wait\\(0\\)")
 
 
 def test_a_kernel_does_not_end_before_its_products():
@@ -85,7 +85,7 @@ def test_a_kernel_does_not_end_before_its_products():
             tile.mma_wait(0)
     c = np.zeros((64, 64), np.float32)
     for sometimes in (False, True):
-        with pytest.raises(CompilationError, match="may still be on its way where the kernel ends: let tile.mma_wait\\(0\\)"):
+        with pytest.raises(CompilationError, match="may still be in flight where the kernel ends: call tile.mma_wait\\(0\\)"):
             kernel.simulate(1, A, B, c, 3, SOMETIMES=sometimes, ALWAYS=False)
         kernel.simulate(1, A, B, c, 3, SOMETIMES=sometimes, ALWAYS=True).raise_first()
         kernel.compile(A, B, c, 3, SOMETIMES=sometimes, ALWAYS=True, target="sm_90a")
@@ -103,7 +103,7 @@ def test_pending_over_the_end_of_a_loop():
             tile.mma_commit()
         tile.mma_wait(0)
         tile.store(C[0:64, 0:64], acc + total)
-    refused(kernel, "read before it is there")
+    refused(kernel, "read before it is complete")
 
 
 def one_set(made) -> bool:
@@ -171,7 +171,7 @@ def test_a_result_is_awaited_in_its_branch_where_the_other_way_writes_its_regist
                          "acc = tile.zeros((64, 64))", "if x.shape[0] > 3:", f"    {other if first else ways}", "    tile.mma_commit()", *wait,
                          "else:", f"    {ways if first else other}", "    tile.mma_commit()", *wait, "tile.mma_wait(0)", "tile.store(x[0:64, 0:64], acc)"]
     kernel = lambda wait: tile.jit(source="def k(x):\n" + "".join(f"    {line}\n" for line in text(wait)))
-    with pytest.warns(tile.TileWarning, match="all products in flight are awaited where a way of this branch ends"):
+    with pytest.warns(tile.TileWarning, match="all products in flight are waited for where one path of this branch ends"):
         made = kernel([]).compile(tile.ArraySpec((64, 64), "float32"))
     assert "<source>:5:5" in made.warnings[0] and made.spills == 0
     by_hand = kernel(["    tile.mma_wait(0)"]).compile(tile.ArraySpec((64, 64), "float32"))
@@ -183,19 +183,19 @@ COPIES = {
 for i in range(3):
     t = tile.mma_async(acc, a, b)
     tile.mma_commit()
-    acc, q = q, t""", "the loop at line 7 hands it to its next trip as acc", 6),
+    acc, q = q, t""", "the loop at line 7 passes it to its next iteration as acc", 6),
     "read a trip later": ("""old = tile.zeros((64, 64))
 for i in range(3):
     old = acc
     acc = tile.mma_async(None, a, b)
     tile.mma_commit()
     tile.mma_wait(1)
-    tile.store(x[0:64, 0:64], old)""", "the loop at line 7 hands it to its next trip as acc", 9),
+    tile.store(x[0:64, 0:64], old)""", "the loop at line 7 passes it to its next iteration as acc", 9),
     "under two names": ("""q = tile.zeros((64, 64))
 if x.shape[0] > 3:
     q = acc
 tile.mma_wait(0)
-tile.store(x[0:64, 0:64], acc + q)""", "the branch at line 7 hands it on as q", 4),
+tile.store(x[0:64, 0:64], acc + q)""", "the branch at line 7 passes it on as q", 4),
     "added to and read": ("""p = acc
 acc = tile.mma_async(p, a, b)
 tile.mma_commit()
@@ -210,7 +210,7 @@ def test_what_is_copied_before_it_is_there_is_told_where_the_copy_comes_from(nam
     text = ['a = tile.alloc((64, 64), "float16", layout=tile.auto)', 'b = tile.alloc((64, 64), "float16", layout=tile.auto)',
             "acc = tile.mma_async(None, a, b)", "tile.mma_commit()", *lines.split("\n"), "tile.mma_commit()", "tile.mma_wait(0)"]
     kernel = tile.jit(source="def wrong(x):\n" + "".join(f"    {x}\n" for x in text))
-    with pytest.raises(CompilationError, match=f"is copied before it is there: {where}, in other registers, since its own are still needed") as caught:
+    with pytest.raises(CompilationError, match=f"is copied before it is complete: {where}, in other registers, since its own are still needed") as caught:
         kernel.compile(tile.ArraySpec((64, 64), "float32"))
     assert caught.value.loc.line == line
 
@@ -274,7 +274,7 @@ def test_two_products_that_take_turns_over_the_trips_of_a_loop_are_refused():
             s = t
         tile.mma_wait(0)
         tile.store(C[0:64, 0:64], total + s)
-    refused(kernel, "is copied before it is there: the loop at line [0-9]+ hands it to its next trip as s")
+    refused(kernel, "is copied before it is complete: the loop at line [0-9]+ passes it to its next iteration as s")
 
 
 @pytest.mark.parametrize("dtype,sums", [(BF16, tile.float32), (np.float16, tile.float16)])

@@ -100,8 +100,8 @@ A, B = np.ones((64, 96), np.float16), np.ones((96, 80), np.float16)
 
 
 @pytest.mark.parametrize("options,words", [
-    (dict(splits=2), "config.pair goes with config.splits where config.clustered is False"),
-    (dict(stream=True), "config.pair goes with no stream"),
+    (dict(splits=2), "config.pair with config.splits needs config.clustered=False"),
+    (dict(stream=True), "config.pair cannot be combined with config.stream"),
     (dict(order=("row", 16)), "neighbours in a column.*not .'row', 16"), (dict(order=("hilbert", 16)), "neighbours in a column"),
     (dict(order=("grouped", 5)), "even number of rows, not .'grouped', 5"), (dict(order=("snake", 1)), "even number of rows"),
     (dict(bn=8, width=8, buffers=1), "multiples of 16, not 8 and 64"), (dict(bn=24, width=8, buffers=3), "multiples of 16, not 24 and 64")])

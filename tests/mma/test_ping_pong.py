@@ -145,8 +145,8 @@ def test_fewer_slots_than_none_are_found_by_the_simulator():
     ("ring.skip(tile.arange(4))", "n is an integer, not a tile int32[4]"),
     ("ring.skip(tile.thread_id())", "the number of slots that are skipped must be the same for all threads of the warpgroup, and thread_id"),
     ("if tile.thread_id() < 140: ring.skip(1)", "skip() of a ring needs all threads of the warpgroup"),
-    ("with ring.consume() as slot: ring.skip(1)", "skip() stands outside of the blocks in which its scope holds slots of the ring"),
-    ("with ring.consume(behind=True) as slot: pass\n        ring.skip(1)", "may have left a slot here: give it back with release() before"),
+    ("with ring.consume() as slot: ring.skip(1)", "skip() cannot be called inside a block in which its scope holds a slot of the ring"),
+    ("with ring.consume(behind=True) as slot: pass\n        ring.skip(1)", "may still hold a slot here: release it with release() first"),
 ])
 def test_what_cannot_be_skipped(skip, words):
     kernel = tile.jit(source=f"""

@@ -291,27 +291,27 @@ COPY = "    tile.copy_async(s, A[i, 0:64])"
     (["for i in tile.pipelined(tile.static_range(4), stages=2):", COPY], "pipelined takes a range", 4),
     (["for i in tile.pipelined(tile.pipelined(range(n)), stages=2):", COPY], "not a pipelined loop", 4),
     (["for i in tile.pipelined(range(n), stages=0):", COPY], "stages is a constant from 1 to 64", 4),
-    (["for i in tile.pipelined(tile.range(n, unroll=2)):", COPY], "is not unrolled", 4),
+    (["for i in tile.pipelined(tile.range(n, unroll=2)):", COPY], "a pipelined loop cannot be unrolled", 4),
     (["for i in tile.pipelined(range(n), producer_regs=24):", COPY], "with warp_specialize=True", 4),
     ([LOOP, "    total += 1"], "nothing in this loop can run ahead", 4),
-    ([LOOP, COPY, "    if i == 3:", "        break"], "runs to its end", 4),
+    ([LOOP, COPY, "    if i == 3:", "        break"], "cannot be left early, since its copies run ahead", 4),
     (["at = 0", LOOP, "    tile.copy_async(s, A[at, 0:64])", "    at = at * 2 + 1", "    total += tile.load(s)"],
-     "depends on at, which the loop changes", 6),
-    ([LOOP, COPY, "    total += tile.load(s)", "total += tile.load(s)"], "outside of it, it holds nothing", 7),
-    ([LOOP, COPY, "    tile.store(s, total)"], "only the copies directly in the loop's body write it", 6),
+     "depend on at, which the loop changes", 6),
+    ([LOOP, COPY, "    total += tile.load(s)", "total += tile.load(s)"], "outside that loop it holds no data", 7),
+    ([LOOP, COPY, "    tile.store(s, total)"], "only the copies directly in the loop's body may write it", 6),
     ([LOOP, COPY, "    total += tile.load(s)", LOOP, COPY, "    total += tile.load(s)"], "filled by two pipelined loops", 8),
     ([LOOP, "    tile.copy_async(s.reshape((2, 32))[0], A[i, 0:32])", "    total += tile.load(s)"], "this copy fills a view of a buffer", 5),
-    (["t = s.view(A.dtype)", LOOP, "    tile.copy_async(t, A[i, 0:64])", "    total += tile.load(t)"], "let them fill what tile.alloc made", 6),
-    ([LOOP, "    tile.copy_async(s, A[tile.load(out[i]).to(tile.int32), 0:64])", "    total += tile.load(s)"], "this load decides where", 5),
-    ([LOOP, "    tile.copy_async(s, A[tile.load(out[i]).to(tile.int32), 0:64])", "    total += tile.load(s)"], "the kernel writes what it reads", 5),
+    (["t = s.view(A.dtype)", LOOP, "    tile.copy_async(t, A[i, 0:64])", "    total += tile.load(t)"], "copy to the buffer that tile.alloc returned", 6),
+    ([LOOP, "    tile.copy_async(s, A[tile.load(out[i]).to(tile.int32), 0:64])", "    total += tile.load(s)"], "their places depend on this load", 5),
+    ([LOOP, "    tile.copy_async(s, A[tile.load(out[i]).to(tile.int32), 0:64])", "    total += tile.load(s)"], "the kernel writes the memory that it reads", 5),
     ([LOOP, "    tile.copy_async(s, A[tile.load(A[0, i], sem='acquire').to(tile.int32), 0:64])", "    total += tile.load(s)"],
-     "this ordered_load decides where .* only a plain load of an array argument that the kernel does not write may", 5),
-    ([LOOP, "    row = i if tile.load(out[i]) > 0 else 0", COPY.replace("[i,", "[row,"), "    total += tile.load(s)"], "this load decides where", 5),
+     "their places depend on this ordered_load, but only a plain load of an array argument that the kernel does not write may", 5),
+    ([LOOP, "    row = i if tile.load(out[i]) > 0 else 0", COPY.replace("[i,", "[row,"), "    total += tile.load(s)"], "their places depend on this load", 5),
     ([LOOP, "    row = i", "    if i > 2:", "        row = tile.atomic_add(out[0], 1.0).to(tile.int32)", COPY.replace("[i,", "[row,"),
       "    total += tile.load(s)"],
-     "this atomic decides where", 7),
+     "their places depend on this atomic", 7),
     (["at = 0", LOOP, "    row = at if i > 2 else 0", COPY.replace("[i,", "[row,"), "    at = at * 2 + 1", "    total += tile.load(s)"],
-     "depends on at, which the loop changes", 7),
+     "depend on at, which the loop changes", 7),
 ])
 def test_what_cannot_run_ahead_is_an_error_at_its_line(body, words, line):
     """With the reason, before anything is simulated or assembled."""
@@ -326,7 +326,7 @@ def test_roles_that_cannot_be_given_are_errors():
     refused(["count = tile.atomic_add(out[0], 1.0).to(tile.int32)", roles.replace("range(n)", "range(count)"), COPY, "    total += tile.load(s)"],
             "the producer runs ahead", 4)
     refused(["count = tile.load(out[0]).to(tile.int32)", roles.replace("range(n)", "range(count)"), COPY, "    total += tile.load(s)"],
-            "this load decides what the producer does", 4)
+            "the producer, which runs ahead of the other warps, depends on this load", 4)
     spin = ["while tile.load(out[1], sem='acquire') == 0:", "    pass"]
     refused([*spin, roles, COPY, "    total += tile.load(s)"], "the producer, which runs ahead of the other warps, would not wait", 4)
     refused(["for j in range(n):", f"    {roles}", f"    {COPY}", "        total += tile.load(s)", *(f"    {line}" for line in spin)],
@@ -357,7 +357,7 @@ def test_loads_that_order_the_rest_of_a_kernel_may_follow_its_loops_with_roles()
 
 def test_groups_beside_those_of_the_loop_are_refused_inside_it():
     """Where its copies complete by groups, others would be counted with them; before and after the loop they are not."""
-    refused([LOOP, COPY, "    tile.copy_async(t, A[0, 0:64]).wait()", "    total += tile.load(s)"], "complete by groups here", 6,
+    refused([LOOP, COPY, "    tile.copy_async(t, A[0, 0:64]).wait()", "    total += tile.load(s)"], "counts the groups of its cp.async copies", 6,
             head="s, t = tile.alloc((64,), A.dtype), tile.alloc((64,), A.dtype)", target="sm_80")
 
 
@@ -431,7 +431,7 @@ def test_a_loop_with_roles_stands_in_a_kernel_of_clusters(roles, k):
 def test_what_all_threads_of_a_cluster_do_together_refuses_roles_and_a_multicast_every_pipelined_loop():
     """The producer would not come to the cluster's barrier; slots belong to their own CTA."""
     roles = "for i in tile.pipelined(range(n), stages=2, warp_specialize=True):"
-    refused([roles, COPY, "    total += tile.load(s)", "tile.cluster_sync()"], "all threads of the cluster meet here", 7, cluster=(2, 1, 1))
+    refused([roles, COPY, "    total += tile.load(s)", "tile.cluster_sync()"], "all threads of the cluster synchronise here", 7, cluster=(2, 1, 1))
     for head in (LOOP, roles):
         refused([head, COPY.replace("0:64]", "0:64], multicast=3"), "    total += tile.load(s)"], "fills the slots of its own CTA", 5,
                 cluster=(2, 1, 1))

@@ -96,7 +96,7 @@ def test_a_table_that_decides_where_copies_go_lies_where_the_kernel_writes_nothi
     a, table, out, log = np.eye(5, 64, dtype=np.float32), np.zeros(4, np.int32), np.zeros((3, 64), np.float32), np.zeros(4, np.int32)
     by_table_in_memory_that_is_written.simulate(1, a, table, out, log).raise_first()
     assert (out == a[0]).all() and log.tolist() == [0, 2, 2, 2]
-    with pytest.raises(tile.CompilationError, match="the kernel writes what it reads"):
+    with pytest.raises(tile.CompilationError, match="the kernel writes the memory that it reads"):
         by_table_in_memory_that_is_written.simulate(1, a, log, out, log)
     specs = [tile.ArraySpec(x.shape, x.dtype) for x in (a, table, out, log)]
     assert by_table_in_memory_that_is_written.compile(*specs, target="sm_90a").cubin

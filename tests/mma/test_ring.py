@@ -139,7 +139,7 @@ def test_more_slots_at_once_than_the_ring_has_and_blocks_that_release_the_slot_b
     with pytest.raises(CompilationError, match="3 slots are held at once here, and the ring has 2"):
         kernel.simulate(1, x, AROUND=False, WITHIN=False)
     for around, within in ((False, True), (True, False), (True, True)):
-        with pytest.raises(CompilationError, match="neither around nor within another block of its ring"):
+        with pytest.raises(CompilationError, match="cannot enclose or be inside another block of its ring"):
             kernel.simulate(1, x, AROUND=around, WITHIN=within)
 
 
@@ -185,7 +185,7 @@ def test_a_copy_that_is_missing_is_found():
         with tile.warpgroup(1):
             with ring.consume() as slot:
                 tile.store(Y[0:8, 0:64], tile.load(slot.a))
-    with pytest.raises(CompilationError, match="4096 bytes are announced, and the copies on this barrier bring 2048"):
+    with pytest.raises(CompilationError, match="4096 bytes are announced, and the copies on this barrier transfer 2048"):
         kernel.simulate(1, np.zeros((8, 64), np.float32), np.zeros((8, 64), np.float32))
 
 
@@ -280,9 +280,9 @@ def test_a_slot_that_is_held_is_given_back_before_others_are_taken_otherwise():
                 pass
             with ring.consume() as slot:
                 pass
-    with pytest.raises(CompilationError, match="give it back with release"):
+    with pytest.raises(CompilationError, match="release it with release"):
         kernel.simulate(1, np.zeros((16, 64), np.float32), STAGES=2)
-    with pytest.raises(CompilationError, match="needs two stages or more"):
+    with pytest.raises(CompilationError, match="needs a ring of two stages or more"):
         kernel.simulate(1, np.zeros((16, 64), np.float32), STAGES=1)
 
 

@@ -51,7 +51,7 @@ def test_a_thread_begins_with_its_share_of_the_scheduler_that_has_the_most_warps
 ])
 def test_registers_that_the_cta_does_not_have_are_an_error_at_the_warpgroup_that_asks_for_most(regs, options, line, sum_):
     """On the GPU it would wait for them for ever."""
-    with pytest.raises(CompilationError, match="who asks for more would wait for ever") as caught:
+    with pytest.raises(CompilationError, match="a warpgroup would wait for the missing ones for ever") as caught:
         divided(regs, **options).compile(X)
     assert caught.value.loc.line == line and sum_ in str(caught.value)
 

@@ -167,7 +167,7 @@ def test_a_launch_of_more_ctas_than_run_at_once_comes_to_its_end(room_for, monke
 
 def test_more_tiles_than_there_are_flags_for_are_refused():
     a, b = np.zeros((2100, 64), BF16), np.zeros((64, 2100), BF16)
-    with pytest.raises(LaunchError, match="there are flags for 1024 tiles whose k CTAs share without a cluster, and these are 1089:"):
+    with pytest.raises(LaunchError, match="CTAs can share the k of at most 1024 tiles, and there are 1089:"):
         kernels.matmul(a, b, config=in_memory(64, 64, 2))
 
 

@@ -59,8 +59,8 @@ def test_the_simulator_has_no_clock_and_gets_the_choice_of_the_model():
 
 @pytest.mark.parametrize("call,words", [
     (dict(most=0), "most is how many configurations are timed"), (dict(most=True), "most is how many"), (dict(epilogue=abs), "under @tile.jit"),
-    (dict(arguments=3), "arguments is a tuple"), (dict(precision="tf32"), "precision is None"), (dict(scale_a="x"), "scale_a is a number"),
-    (dict(out=np.ones((4, 4), np.float16)), r"out is of shape \(64, 40\)"), (dict(epilogue=added), "the epilogue added has the parameters"),
+    (dict(arguments=3), "arguments is a tuple"), (dict(precision="tf32"), "precision is None"), (dict(scale_a="x"), "scale_a must be a number"),
+    (dict(out=np.ones((4, 4), np.float16)), r"out must be of shape \(64, 40\)"), (dict(epilogue=added), "the epilogue added has the parameters"),
     (dict(epilogue=added, arguments=(1, 2)), "the column and 2 of the arguments and tiles"),
 ])
 def test_what_matmul_refuses_is_refused(call, words):

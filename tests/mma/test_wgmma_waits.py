@@ -56,7 +56,7 @@ def checked(lines):
             Way(kernel.version(bound, options, "sm_90a").lowered.graph, seed)
         made = kernel.compile(A, B, C, 3, 1, target="sm_90a")
     assert made.spills == 0
-    return made, [int(w.split("<source>:")[1].split(":")[0]) - 7 for w in made.warnings if "all products in flight are awaited" in w]
+    return made, [int(w.split("<source>:")[1].split(":")[0]) - 7 for w in made.warnings if "all products in flight are waited for" in w]
 
 
 PRODUCT = "{0} = tile.mma_async({0}, a, b)", "tile.mma_commit()"
@@ -151,7 +151,7 @@ def test_products_stay_in_flight_where_the_assembler_follows_them(name):
 def test_what_the_assembler_serialises_all_the_same_is_told_at_the_wait_and_with_a_cure():
     """The kernel's line of the wait that ends what it keeps as one, and what helps: here a wait behind the trips of the outer loop."""
     lines = ["for i in range(m):", "    q = tile.zeros((64, 8))", "    for j in range(n):", *product("q", 8), "        tile.mma_wait(1)", *product("r")]
-    with pytest.raises(ToolchainError, match=r"C7515.*\nlet tile\.mma_wait\(0\) stand before anything but a product touches sums") as caught:
+    with pytest.raises(ToolchainError, match=r"C7515.*\ncall tile\.mma_wait\(0\) before anything but a product accesses the sums") as caught:
         checked(lines)
     told = re.search(r"line \d+", str(caught.value))  # ptxas 13.0 names none
     assert (caught.value.loc.line == 7 + len(lines) + 2) if told else caught.value.loc is None

@@ -41,22 +41,22 @@ def test_an_access_is_told_as_the_instructions_that_it_is_made_of(columns, dtype
 NARROW = {
     "a mask": ("tile.store(y[0, i], 1.0, mask=i < n)", {}, "needs a mask that is the same for 4 neighbours"),
     "a start": ("tile.store(y[0, 0:1024], tile.load(x[0, p:p + 1024]))", {}, "needs a start that is a multiple of 4: not known along dimension 1 "
-                "(tile.assume(start % 4 == 0) says it of one)"),
+                "(tile.assume(start % 4 == 0) promises it)"),
     "a first index": ("tile.store(y[i // 512, i % 512 + n], 1.0)", {}, "needs a first index that is a multiple of 4"),
-    "numbers from memory": ("tile.store(y[0, tile.load(x[0, 0:1024]).to(tile.int32)], 1.0)", {}, "needs one index that goes up by 1 along dimension 0"),
-    "two indices that go up": ("tile.store(y[i, i], 1.0)", {}, "needs one index that goes up by 1 along dimension 0"),
+    "numbers from memory": ("tile.store(y[0, tile.load(x[0, 0:1024]).to(tile.int32)], 1.0)", {}, "needs one index that increases by 1 along dimension 0"),
+    "two indices that go up": ("tile.store(y[i, i], 1.0)", {}, "needs one index that increases by 1 along dimension 0"),
     "rows of odd length": ("tile.store(y[0, 0:1024], 1.0)", dict(y=spec(8, 1024, strides=(1025, 1))), "needs strides that are multiples of 4: "
-                           "y.strides[0] is not (rows may be padded to it)"),
+                           "y.strides[0] is not (pad the rows)"),
     "an odd bound": ("tile.store(y[0, 0:1024], 1.0)", dict(y=spec(8, 1021, strides=(1024, 1))), "needs bounds that are multiples of 4, or a region "
                      "that is known to be inside: y.shape[1] is not"),
-    "both": ("tile.store(y[0, 0:1024], 1.0)", dict(y=spec(8, 1021)), "y.strides[0] is not (rows may be padded to it); needs bounds"),
-    "a stride": ("tile.store(y[0, 0:1024], 1.0)", dict(y=spec(8, 1024, strides=(4096, 2))), "needs neighbours side by side in memory: "
+    "both": ("tile.store(y[0, 0:1024], 1.0)", dict(y=spec(8, 1021)), "y.strides[0] is not (pad the rows); needs bounds"),
+    "a stride": ("tile.store(y[0, 0:1024], 1.0)", dict(y=spec(8, 1024, strides=(4096, 2))), "needs contiguous neighbours in memory: the stride "
                  "y.strides[1] is not 1"),
     "an odd extent": ("tile.store(y[0:3, 0:333], tile.full((3, 333), 1.0))", {}, "needs an extent along dimension 1 of the tile that is a "
                       "multiple of 4: 333"),
-    "columns of rows": ("tile.store(y[0:1024, 0], 1.0)", dict(y=spec(1024, 8)), "needs neighbours side by side in memory: y.strides[0] is not 1"),
+    "columns of rows": ("tile.store(y[0:1024, 0], 1.0)", dict(y=spec(1024, 8)), "needs contiguous neighbours in memory: the stride y.strides[0] is not 1"),
     "a window": ("tile.store(tile.window(y, (0, 0), (8, n))[0, 0:1024], 1.0)", {}, "needs bounds that are multiples of 4"),
-    "a padded buffer": ("tile.store(tile.alloc((64, 33), x.dtype)[0:64, 0:32], 1.0)", {}, "needs pieces of 16 bytes along dimension 1 in one place"),
+    "a padded buffer": ("tile.store(tile.alloc((64, 33), x.dtype)[0:64, 0:32], 1.0)", {}, "needs contiguous pieces of 16 bytes along dimension 1"),
 }
 
 
@@ -83,7 +83,7 @@ def test_a_layout_that_parts_what_a_vector_would_have_is_named():
         tile.store(y[0:64, 0:64], tile.dot(v, v))
 
     store = kernel.compile(spec(64, 64, dtype="float16"), spec(64, 64), target="sm_80").accesses[-1]
-    assert (store.vec_bytes, store.declined) == (8, (("16 bytes", "needs 4 elements side by side in each thread: the tile's layout, which suits its "
+    assert (store.vec_bytes, store.declined) == (8, (("16 bytes", "needs 4 contiguous elements in each thread: the tile's layout, which suits its "
                                                       "other uses too, has 2"),))
 
 

@@ -241,7 +241,7 @@ def test_what_is_read_outside_of_a_packed_array_is_other(name, dtype):
         tile.jit(source=source.format(other)).simulate(1, x, y).raise_first()
         assert (y[:3, :40] == 1).all() and (y[3:] == other).all() and (y[:, 40:] == other).all()
     if name != "float4_e2m1fn":
-        with pytest.raises(tile.CompilationError, match="its elements lie across bytes"):
+        with pytest.raises(tile.CompilationError, match="its elements span bytes"):
             tile.jit(source=source.format(1.5)).compile(x, y)
 
 

@@ -226,22 +226,22 @@ REMEDIES = {
     "tile.max(v)": 'tile.load(..., other=-float("inf"))', "tile.argmin(v)": 'tile.load(..., other=float("inf"))',
     "tile.prod(v)": "tile.load(..., other=1)",
     "tile.max(v.to(tile.int16))": "tile.load(..., other=-32768)", "tile.mean(v)": "divide tile.sum(...) by how many there are",
-    "tile.sum(tile.exp(v))": "say by tile.load(..., other=...) what it gives",
-    "tile.min(tile.abs(v))": "say by tile.load(..., other=...) what it gives",
-    "tile.max(tile.abs(v) - 1)": "say by tile.load(..., other=...) what it gives",
-    "tile.max(tile.abs(v.to(tile.int32)))": "say by tile.load(..., other=...) what it gives",
-    "tile.max(tile.abs(v).to(tile.int8))": "say by tile.load(..., other=...) what it gives",
-    "tile.any(v + 1)": "say by tile.load(..., other=...) what it gives",
-    "tile.sum(v / v)": "say by tile.load(..., other=...) what it gives",
-    "tile.sum(v.to(tile.int32) | 1)": "say by tile.load(..., other=...) what it gives",
-    "tile.sum(v * (v + 1))": "say by tile.load(..., other=...) what it gives",
-    "tile.sum(v + tile.full((128,), 2.0) * tile.full((128,), 3.0))": "say by tile.load(..., other=...) what it gives",
-    "tile.sum((v + tile.full((128,), 2.0) * 3).to(tile.int32))": "say by tile.load(..., other=...) what it gives",
-    "tile.sum(v.to(tile.int32) | tile.full((128,), 6) & tile.full((128,), 3))": "say by tile.load(..., other=...) what it gives",
-    "tile.sum(v / 0.0)": "say by tile.load(..., other=...) what it gives",
-    "tile.sum(v / 0)": "say by tile.load(..., other=...) what it gives",
-    "tile.sum(v / tile.full((128,), 0.3).to(tile.int32))": "say by tile.load(..., other=...) what it gives",
-    "tile.sum(v * float('inf'))": "say by tile.load(..., other=...) what it gives",
+    "tile.sum(tile.exp(v))": "give them a value by tile.load(..., other=...)",
+    "tile.min(tile.abs(v))": "give them a value by tile.load(..., other=...)",
+    "tile.max(tile.abs(v) - 1)": "give them a value by tile.load(..., other=...)",
+    "tile.max(tile.abs(v.to(tile.int32)))": "give them a value by tile.load(..., other=...)",
+    "tile.max(tile.abs(v).to(tile.int8))": "give them a value by tile.load(..., other=...)",
+    "tile.any(v + 1)": "give them a value by tile.load(..., other=...)",
+    "tile.sum(v / v)": "give them a value by tile.load(..., other=...)",
+    "tile.sum(v.to(tile.int32) | 1)": "give them a value by tile.load(..., other=...)",
+    "tile.sum(v * (v + 1))": "give them a value by tile.load(..., other=...)",
+    "tile.sum(v + tile.full((128,), 2.0) * tile.full((128,), 3.0))": "give them a value by tile.load(..., other=...)",
+    "tile.sum((v + tile.full((128,), 2.0) * 3).to(tile.int32))": "give them a value by tile.load(..., other=...)",
+    "tile.sum(v.to(tile.int32) | tile.full((128,), 6) & tile.full((128,), 3))": "give them a value by tile.load(..., other=...)",
+    "tile.sum(v / 0.0)": "give them a value by tile.load(..., other=...)",
+    "tile.sum(v / 0)": "give them a value by tile.load(..., other=...)",
+    "tile.sum(v / tile.full((128,), 0.3).to(tile.int32))": "give them a value by tile.load(..., other=...)",
+    "tile.sum(v * float('inf'))": "give them a value by tile.load(..., other=...)",
 }
 
 
@@ -249,7 +249,7 @@ REMEDIES = {
 def test_the_warning_of_a_ragged_load_says_what_to_write(text):
     kernel = tile.jit(source=f"def k(x, y):\n    v = tile.load(x[0:128])\n    tile.store(y[0], {text})\n")
     warning, = kernel.compile(tile.ArraySpec((100,), "float32"), tile.ArraySpec((4,), "float32")).warnings
-    assert "out of bounds of x, and gives 0 there" in str(warning) and REMEDIES[text] in str(warning), warning
+    assert "out of bounds of x, where its elements are 0" in str(warning) and REMEDIES[text] in str(warning), warning
 
 
 def test_the_search_for_a_ragged_load_meets_each_value_once():

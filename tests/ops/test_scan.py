@@ -220,7 +220,7 @@ def test_a_scan_warns_of_what_lies_beyond_the_end_where_that_reaches_a_result_th
                              f"    v, u = tile.load(x[i:i + 16, 0:128]), tile.load(w[0:128])\n    {text}\n")
     specs = [tile.ArraySpec(shape, "float32") for shape in ((30, 128), (100,), (30, 100), (60, 128))]
     warnings = kernel.compile(*specs, 3, both=both).warnings
-    assert any("over a load that may reach out of bounds of" in w for w in warnings) == REACHED[text], warnings
+    assert any("over a load that may read out of bounds of" in w for w in warnings) == REACHED[text], warnings
 
 
 @pytest.mark.parametrize("text", [text for text, reached in REACHED.items() if not reached and "w[" not in text])

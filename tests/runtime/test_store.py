@@ -96,7 +96,7 @@ def test_a_home_folder_that_nobody_knows_costs_one_warning_and_no_launch(monkeyp
     module._warned.clear()
     monkeypatch.setenv("TILEJIT_CACHE_DIR", "~no-such-user/cache")
     kernel = tile.jit(source="def k(x):\n    tile.store(x[0:32], tile.exp(tile.load(x[0:32])))\n")
-    with pytest.warns(RuntimeWarning, match="no home folder is known for the cache ~no-such-user/cache; TILEJIT_CACHE_DIR names a folder") as told:
+    with pytest.warns(RuntimeWarning, match="no home folder is known for the cache ~no-such-user/cache; set TILEJIT_CACHE_DIR to a folder") as told:
         assert kernel.compile(tile.ArraySpec((32,), "float32")).cubin and kernel.compile(tile.ArraySpec((32,), "float64")).cubin
     assert len(told) == 1
 

@@ -102,9 +102,9 @@ def test_a_ring_that_is_driven_wrongly():
 def test_a_wait_that_returned_at_once_is_told_of_once():
     """By what it led to, whoever meets that."""
     message = ring_that_never_flips.simulate((1,), A, B.copy(), 8, seed=0).findings[0].message
-    assert message.count("the wait returned at once") == 1 and "; then phase 1 of the barrier" in message and message.endswith("is still to come")
+    assert message.count("the wait returned at once") == 1 and "; after that, phase 1 of the barrier" in message and message.endswith("has not completed yet")
     message = inverted_parity.simulate((1,), A, B.copy(), seed=0).findings[0].message
-    assert message.startswith("the wait returned at once, because that phase was over before: phase 0 of the barrier")
+    assert message.startswith("the wait returned at once, because a phase of that parity had already completed: phase 0 of the barrier")
 
 
 @tile.jit
@@ -217,7 +217,7 @@ def test_roles_that_disagree_about_the_trip_count_deadlock():
     """The report says which barrier and phase, and what it misses."""
     report = check(disagreeing_roles, (1,), A, B, 4, 5)
     message = report.findings[0].message
-    assert "phase 2 (parity 0) of mbarrier 0, which misses 1 of 1 arrival" in message and "threads 32 to 63" in message
+    assert "phase 2 (parity 0) of mbarrier 0, which is missing 1 of 1 arrival" in message and "threads 32 to 63" in message
 
 
 @tile.jit(num_warps=2)
@@ -232,7 +232,7 @@ def waits_for_two(B):
 
 def test_a_deadlock_calls_barriers_by_the_names_that_the_kernel_gives_them():
     message = check(waits_for_two, (1,), B, seeds=[0]).findings[0].message
-    assert "misses 1 of 1 arrival (full[1])" in message and "misses 1 of 2 arrivals (empty)" in message
+    assert "is missing 1 of 1 arrival (full[1])" in message and "is missing 1 of 2 arrivals (empty)" in message
 
 
 @tile.jit(num_warps=2)
@@ -263,7 +263,7 @@ def ring_whose_producer_leaves(x, y):
 
 def test_a_deadlock_tells_the_full_barriers_of_a_ring_from_the_empty_ones():
     for kernel, barrier in ((ring_whose_consumer_leaves, "r.empty[1]"), (ring_whose_producer_leaves, "r.full[1]")):
-        assert f"misses 1 of 1 arrival ({barrier})" in check(kernel, (1,), A, B, seeds=[0]).findings[0].message
+        assert f"is missing 1 of 1 arrival ({barrier})" in check(kernel, (1,), A, B, seeds=[0]).findings[0].message
 
 
 @tile.jit
@@ -371,7 +371,8 @@ def test_the_engine_reads_what_cp_async_brought_behind_a_fence_after_the_wait():
     """The copies are no part of the async proxy, and where a barrier tells of them their own thread knows nothing of their end."""
     check(copies_on_a_barrier_for_the_engine, (1,), A, B, result=1, expected=A)
     report = check(copies_on_a_barrier_unfenced, (1,), A, B)
-    assert "cp.async at line" in report.findings[0].message and "between the wait for it and this" in report.findings[0].message
+    message = report.findings[0].message
+    assert "cp.async at line" in message and "no fence_proxy_async() between the wait for that copy and this operation" in message
 
 
 def test_arrivals_of_copies_are_refused_at_a_peer_s_barrier():

@@ -92,7 +92,7 @@ def forgets_the_last_copy(A, B, n):
 def test_copies_that_are_behind_a_wait_which_nothing_ends_are_not_missing():
     """Their bytes are announced; but what is wrong is the wait, of a slot that is not given back or on the wrong phase."""
     report = check(never_gives_back, (2,), A, B)
-    assert "misses 1 of 1 arrival (empty[0])" in report.findings[0].message
+    assert "is missing 1 of 1 arrival (empty[0])" in report.findings[0].message
     check(waits_for_the_next_phase, (2,), A, B, 1)
     assert not waits_for_the_next_phase.simulate((2,), A, B, 0).findings
 

@@ -220,7 +220,7 @@ def test_a_wait_for_the_second_phase_that_may_come_before_the_first_is_over_is_f
     findings = [waits_for_the_second_phase.simulate((1,), B, "", seed=seed).findings for seed in range(8)]
     assert all(findings) and {f.kind for found in findings for f in found} <= {"barrier-phase", "race", "uninitialized-read"}
     late, = {f.message for found in findings for f in found if f.kind == "barrier-phase" and "bar.wait(phase=1)" in f.loc.source_line}
-    assert "nothing says that phase 0 of the mbarrier is over when threads 128 to 255 wait for phase 1" in late
+    assert "nothing guarantees that phase 0 of the mbarrier has completed when threads 128 to 255 wait for phase 1" in late
 
 
 @tile.jit

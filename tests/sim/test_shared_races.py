@@ -62,7 +62,7 @@ def test_a_race_tells_the_line_that_it_is_not_reported_at():
     """Here the access further down comes first, in the trip before."""
     finding, = loop_without_second_barrier.simulate((1,), X, np.zeros((3, 256), np.float32)).findings
     assert finding.line == finding.other.line + 2 and "tile.store(s," in finding.other.source_line
-    assert re.search(rf"^thread \d+ reads bytes .* of shared memory \(s\[\d+\]\), written in a later trip of the loop by thread \d+ "
+    assert re.search(rf"^thread \d+ reads bytes .* of shared memory \(s\[\d+\]\), written in a later iteration of the loop by thread \d+ "
                      rf"at line {finding.other.line} without a barrier between", finding.message)
 
 

@@ -218,7 +218,7 @@ def test_wrong_copies_are_errors_at_their_line():
     refused("the shape is one of|shape is", 'tile.copy_async(d, s, shape="1x1b")')
     refused("128x256b has no multicast 'warpx4'", 'tile.copy_async(d, s, shape="128x256b", multicast="warpx4")')
     refused("the replica is none, not", 'tile.copy_async(d[0:32], s[0:32], shape="32x128b")')
-    refused("is of copies to tensor memory", 'tile.copy_async(s, x[0:128, 0:16], mbar=b, multicast="warpx4")')
+    refused("is for copies to tensor memory", 'tile.copy_async(s, x[0:128, 0:16], mbar=b, multicast="warpx4")')
     refused("cta_group=2 with tensor memory of 1|pairs of CTAs", "tile.copy_async(d, s, cta_group=2)")
     refused("no reduce=|reduce=", 'tile.copy_async(d, s, reduce="add")')
 

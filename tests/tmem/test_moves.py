@@ -371,7 +371,7 @@ def test_wrong_tensor_memory_is_an_error_at_its_line():
     refused("used before tcgen05_wait", alloc + 'tile.store(d, 0.0)\nv = tile.tcgen05_ld(d, wait=False)\ntile.store(y[0:128, 0:16], v)')
     refused("has no other=, mask=", alloc + "v = tile.load(d, other=1.0)")
     refused("waits for 'ld' or 'st'", alloc + 'tile.tcgen05_wait("both")')
-    refused("of one thread", alloc + "b = tile.mbarrier()\ntile.tcgen05_commit(b)")
+    refused("tcgen05_commit must be called by one thread", alloc + "b = tile.mbarrier()\ntile.tcgen05_commit(b)")
     commit = alloc + "b = tile.mbarrier()\nwith tile.elect():\n    tile.tcgen05_commit(b, multicast="
     refused("mask of the cluster's ranks, 1 to 65535, not 0", commit + "0)", cluster=2)
     refused("mask of the cluster's ranks, 1 to 65535, not 65536", commit + "1 << 16)", cluster=2)

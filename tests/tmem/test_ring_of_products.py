@@ -176,7 +176,7 @@ def consuming(body: str, options: str = "", warps: int = 8):
     ("    with tile.warp(0):\n        with ring.consume(behind=True) as slot:\n            with tile.elect():\n                "
      "tile.mma_async(d, slot.s, slot.s, trans_b=True)\n", "", "leave behind= out"),
     ("    with tile.warp(0):\n        with ring.consume() as slot:\n            with tile.thread(3):\n                "
-     "tile.mma_async(d, slot.s, slot.s, trans_b=True)\n", "", "one thread starts them all"),
+     "tile.mma_async(d, slot.s, slot.s, trans_b=True)\n", "", "start them all in one thread"),
     ("    with tile.warp(0):\n        with ring.consume() as slot:\n            tile.load(slot.s)\n            with tile.elect():\n                "
      "tile.mma_async(d, slot.s, slot.s, trans_b=True)\n", "", "let another scope consume it"),
     ("    with tile.warpgroup(0):\n        with ring.consume() as slot:\n            tile.load(slot.s)\n",

@@ -110,8 +110,8 @@ def test_what_is_wrong_with_the_buffer_is_wrong_with_its_view():
     ("d.view('float64', (128, 8))", "tensor memory holds elements of 8, 16 and 32 bits"),
     ("d.view('float32', (4, 32, 16))", "is not \\[rows, columns\\] of at most 128 rows: give a layout"),
     ("d.view('float32', (128, 16), tile.S[(128, 16):(16, 1)])", "a layout of tensor memory is over axis.TLane and axis.TCol"),
-    ("d[0:128, 0:8].view('float32')", "a view of tensor memory is of a whole buffer"),
-    ("d.view('int32').dealloc()", "deallocated by the buffer that it was allocated as, and this is a view of it"),
+    ("d[0:128, 0:8].view('float32')", "a view of tensor memory must be of a whole buffer"),
+    ("d.view('int32').dealloc()", "must be deallocated by the buffer that was allocated, and this is a view of it"),
     ("d.reshape((64, 32))", "reshape is for the CTA's own shared memory"),
 ])
 def test_views_that_cannot_be_are_errors_at_their_line(line, words):

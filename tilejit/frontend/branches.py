@@ -29,25 +29,25 @@ def truth(w: Walker, x: Any) -> bool | Value:
     if not is_runtime(x):
         _refuse_as_condition(w, x)
         if isinstance(x, tuple) and runtime(x) or joins.is_record(type(x)):
-            raise w.error("a tuple is no condition; compare its elements")
+            raise w.error("a tuple cannot be a condition; compare its elements")
         return bool(x)
     t = type_of(x)
     if isinstance(t, Tile):
         raise w.error(f"a condition is one scalar, not {describe(x)}; choose element by element with tile.where, "
                       "or reduce it with tile.any or tile.all")
     if not isinstance(t, Scalar):
-        raise w.error(f"{describe(x)} is no condition")
+        raise w.error(f"{describe(x)} cannot be a condition")
     return language.as_condition(w.g, x)
 
 
 def _refuse_as_condition(w: Walker, x: Any) -> None:
     """CompilationError for objects of the language that Python would always take for true."""
     if isinstance(x, ScopeSpec):
-        raise w.error(f"an execution scope is no condition; write `with tile.{x}:`")
+        raise w.error(f"an execution scope cannot be a condition; write `with tile.{x}:`")
     if is_callable_of_the_language(x):
-        raise w.error(f"{x.name} is a function, which is no condition; call it, as in {x.name}()")
+        raise w.error(f"{x.name} is a function, which cannot be a condition; call it, as in {x.name}()")
     if isinstance(x, (LoopRange, StaticRange)):
-        raise w.error("a range is no condition; a loop over it is written `for i in range(...)`")
+        raise w.error("a range cannot be a condition; a loop over it is written `for i in range(...)`")
 
 
 # -- if ----------------------------------------------------------------------------------------------------------------
@@ -152,7 +152,7 @@ def _join_name(w: Walker, name: Any, a: Entry | None, b: Entry | None, test: Val
     a.read = b.read = True
     plan = joins.join(a.value, b.value)
     if isinstance(plan, Clash):
-        seen = where("on one way", a.loc) + where("on the other", b.loc)
+        seen = where("on one path", a.loc) + where("on the other", b.loc)
         return Clash(f"{plan.why}, after a condition that is decided at run time{seen}"), None, None
     return _bounded(w, plan, test), a.value, b.value
 

@@ -174,6 +174,6 @@ def run(w: Walker) -> Any:
     if isinstance(entry.value, Undefined):
         raise CompilationError(f"what {w.frame.source.name} returns {entry.value.why}", w.g.loc)
     if env["return"].value is not True and entry.value is not None and isinstance(env["return"].value, Value):
-        raise CompilationError(f"{w.frame.source.name} returns a value on one way and none on another"
+        raise CompilationError(f"{w.frame.source.name} returns a value on one path and none on another"
                                + where("it returns", entry.loc), w.g.loc)
     return entry.value

@@ -224,7 +224,7 @@ def attribute(w: Walker, node: ast.Attribute) -> Any:
         raise w.error(f"{_called(x)} has no attribute {node.attr!r}{there}{getattr(x, 'tile_hint', '')}")
     path = _path(w, node)
     if path is None and isinstance(x, ModuleType) and not of_tilejit(x) and x.__name__ not in sys.stdlib_module_names:
-        raise w.error(f"{x.__name__} goes by a local name here, and what is read from it could change without the kernel "
+        raise w.error(f"{x.__name__} has a local name here, and what is read from it could change without the kernel "
                       f"noticing; write {x.__name__}.{node.attr}")
     return value if path is None or of_tilejit(x) else w.capture(path, value)
 

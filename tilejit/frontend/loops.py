@@ -43,7 +43,8 @@ def for_(w: Walker, node: ast.For) -> None:
                 raise w.error(f"this loop would be unrolled {len(items)} times (at most {UNROLLED_AT_MOST})", node.iter)
             _unrolled(w, node, items)
         elif isinstance(over, (ScopeSpec, EachScope)):
-            raise w.error(f"this opens a scope, which is no loop; write `with {ast.unparse(node.iter)}:`, and the loop around it or in it", node.iter)
+            raise w.error(f"this opens a scope, which is not a loop; write `with {ast.unparse(node.iter)}:`, and a loop around or inside it",
+                          node.iter)
         else:
             raise w.error("a loop runs over range(...), tile.range(...), tile.static_range(...) or a tuple, "
                           f"not over {describe(over)}", node.iter)
@@ -109,7 +110,7 @@ def _device_for(w: Walker, node: ast.For, over: LoopRange) -> None:
     with on_device(w):
         settled = settle(w, names, walk, control=t.uniform, stop_at_exits=True)
     if settled is None and over.pipeline is not None:
-        raise w.error("a pipelined loop runs to its end: its copies are ahead of it; leave out `break` and `return`, or shorten its range")
+        raise w.error("a pipelined loop cannot be left early, since its copies run ahead; leave out `break` and `return`, or shorten its range")
     if settled is None:
         _for_as_while(w, node, over, names)
     else:

@@ -90,8 +90,8 @@ def _copies(g: Builder, unroll, start, stop, step) -> int:
     if not isinstance(unroll, bool) and (not isinstance(unroll, int) or unroll < 1):
         raise g.error(f"unroll is True or a positive number of copies, not {describe(unroll)}")
     if unroll is True and not all(isinstance(x, int) for x in (start, stop, step)):
-        raise g.error("unroll=True writes every trip out, and how many there are is known at run time only; write unroll=4, say, for a loop "
-                      "of four copies")
+        raise g.error("unroll=True unrolls all iterations, and their number is known at run time only; write unroll=4, say, for a loop of "
+                      "four copies")
     copies = len(range(start, stop, step)) if unroll is True else int(unroll) or 1
     if copies > UNROLLED_AT_MOST:
         raise g.error(f"this loop would have {copies} copies of its body (at most {UNROLLED_AT_MOST})")
@@ -153,7 +153,7 @@ def pipelined(g: Builder, over, stages=2, warp_specialize=False, producer_regs=N
     if isinstance(stages, bool) or not isinstance(stages, int) or not 1 <= stages <= STAGES_AT_MOST:
         raise g.error(f"stages is a constant from 1 to {STAGES_AT_MOST}, not {describe(stages)}")
     if over.unroll != 1:
-        raise g.error("a pipelined loop is not unrolled: its slots take turns at run time")
+        raise g.error("a pipelined loop cannot be unrolled: its slots rotate at run time")
     if not isinstance(over.step, int):  # the pass needs indices of trips that are a constant apart
         over = by_number_of_trips(g, over.start, over.stop, over.step, 1, over.item)
     if not isinstance(warp_specialize, bool):

@@ -98,8 +98,8 @@ def _spec(g: Builder, kind: str, i, regs: int | None = None) -> ScopeSpec:
         if not isinstance(i.start, int) or not isinstance(i.stop, int) or i.step != 1 or i.stop <= i.start:
             raise g.error(f"{kind}(range(first, stop)) takes constant bounds, first below stop, and step 1")
         if kind == "thread" and (i.start % 32 or i.stop % 32) and i.start // 32 != (i.stop - 1) // 32:
-            raise g.error(f"threads {i.start} to {i.stop - 1} are parts of several warps, and a scope of threads is whole warps, or lanes of one; "
-                          f"for each thread by itself write if tile.thread_id() < {i.stop}")
+            raise g.error(f"threads {i.start} to {i.stop - 1} are parts of several warps, and a scope of threads must be whole warps, or lanes of "
+                          f"one; to select single threads write if tile.thread_id() < {i.stop}")
         return ScopeSpec(kind, i.start, i.stop - i.start, regs)
     i = i.value if isinstance(i, Const) else i
     t = type_of(i)

@@ -93,9 +93,9 @@ def run_scope(w: Walker, spec: ScopeSpec, body: list[ast.stmt], items: list[ast.
     _leave(w, branch)
 
 
-ASSIGNED = "was assigned inside an execution scope, and registers do not leave it; pass it through a buffer"
-COUNTED = ("is counted inside an execution scope, and registers do not leave it; write the loop around the scope, or what these threads do "
-           "after it, inside the scope")
+ASSIGNED = "was assigned inside an execution scope, and registers cannot leave it; pass it through a buffer"
+COUNTED = ("is counted inside an execution scope, and registers cannot leave it; write the loop around the scope, or move what these threads "
+           "do after it into the scope")
 
 
 def _leave(w: Walker, branch: Branch) -> None:

@@ -264,8 +264,8 @@ class Walker:
         """``name = value`` in the kernel's code. CompilationError if the name belongs to an enclosing execution scope."""
         entry = self.frame.env.get(name)
         if entry is not None and not isinstance(entry.value, Undefined) and entry.home is not self.home and not entry.came_out:
-            raise self.error(f"{name} lives outside the scope opened at {self.home.loc}; what happens to it here would be "
-                             "unknown to the threads that do not run this. Use another name, or keep the value in a buffer"
+            raise self.error(f"{name} is assigned outside the scope opened at {self.home.loc}; the threads that do not run this "
+                             "scope would not see an assignment here. Use another name, or keep the value in a buffer"
                              + where("assigned outside", entry.loc) + "\nassigned inside here:")
         self.put(name, value)
 
@@ -363,8 +363,8 @@ REFUSED = {
     ast.AsyncFor: "a kernel has no `async for`; write `for`",
     ast.AsyncWith: "a kernel has no `async with`; write `with`",
     ast.Match: "`match` is not supported; write if/elif/else",
-    ast.Starred: "a starred expression stands in a tuple or in a call's arguments only",
-    ast.Slice: "a slice stands inside an index only, as in x[0:BLOCK]",
+    ast.Starred: "a starred expression can only be in a tuple or in a call's arguments",
+    ast.Slice: "a slice can only be inside an index, as in x[0:BLOCK]",
 }
 
 

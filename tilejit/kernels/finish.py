@@ -92,7 +92,7 @@ def finished(acc, z, m, n, SA, SB, extra, FINISH: tile.constexpr, MIXED: tile.co
         else:
             arguments = (*arguments, beside(x, z, m, n, acc.shape, TILES[t], row))
     made = EPILOGUE(acc, z, m, n, *arguments) if BATCHED else EPILOGUE(acc, m, n, *arguments)
-    tile.static_assert(made is not None and made.shape == acc.shape, "an epilogue returns a tile of the shape of its sums")
+    tile.static_assert(made is not None and made.shape == acc.shape, "an epilogue must return a tile of the shape of its sums")
     return tile.transpose(made) if SWAPPED else made
 
 

@@ -55,7 +55,7 @@ def grouped_matmul(a, b, out=None, epilogue=None, arguments=(), *, offs=None, pr
         return _stacked(a, b, out, offs, precision, config, epilogue, arguments)
     for name, x in (("a", a), ("b", b), ("out", out)):
         if not isinstance(x, (list, tuple)) and not (x is None and name == "out"):
-            raise LaunchError(f"{name} is a list of matrices, or there are offs=, not {type(x).__name__}")
+            raise LaunchError(f"{name} must be a list of matrices unless offs= is given, not {type(x).__name__}")
     if len(a) != len(b) or out is not None and len(out) != len(a):
         raise LaunchError(f"a, b and out have one matrix for each product, not {len(a)}, {len(b)}" + (f" and {len(out)}" if out is not None else ""))
     found = [seen_as((f"{name}[{g}]" for g in range(len(some))), some) for name, some in (("a", a), ("b", b), ("out", out or ()))]
@@ -126,7 +126,7 @@ def _planned(a: list[ArrayView], b: list[ArrayView], out: list[ArrayView], preci
         table[STEPS, at] = x.strides[-1 if across[0] else -2], y.strides[-1 if across[1] else -2], results[g][2] if z is None else z.strides[0]
         table[hopper.END, at] = (table[hopper.END, at - 1] if at else 0) + pieces(config, m, n)
     if table[hopper.END, -1] >= hopper.NONE:
-        raise LaunchError(f"the results have {table[hopper.END, -1]} tiles of {config.bm} by {config.bn}: they are counted in 31 bits")
+        raise LaunchError(f"the results have {table[hopper.END, -1]} tiles of {config.bm} by {config.bn}, too many to count in 31 bits")
     grid = _grid(int(table[hopper.END, -1]), processors, config)
     check_registers(config, config.bn, across[0] and itemsize == 4)
     check_shares(config)
@@ -162,12 +162,12 @@ def _checked(a: list, b: list, out: list, precision: str | None, changed: bool) 
             if z is not None:
                 check_out(z, shapes[-1][:2], sums, changed)
                 if z.device != x.device:
-                    raise LaunchError(f"out is where a and b are, on {x.device}, not on {z.device}")
+                    raise LaunchError(f"out must be where a and b are, on {x.device}, not on {z.device}")
         except LaunchError as error:
             raise LaunchError(f"product {g}: {error}") from None
         kinds.add((x.dtype, y.dtype, RESULTS[x.dtype] if z is None else z.dtype, x.device))
     if len(kinds) > 1:
-        raise LaunchError(f"the products of a list are of one dtype in one place, and these are of {' and '.join(sorted(map(str, kinds)))}")
+        raise LaunchError(f"the products of a list must have the same dtypes on one device, and these have {' and '.join(sorted(map(str, kinds)))}")
     return shapes, sums, next(iter(kinds), ("float16", "float16", "float16", "host"))
 
 
@@ -187,14 +187,14 @@ def _fitting(config: Config | None, size: int) -> Config | None:
         raise LaunchError(f"config is a Config, not {config!r}")
     check_fields(**vars(config))
     if config.splits > 1 or config.stream:
-        raise LaunchError(f"grouped_matmul neither splits k nor shares tiles, and config is {config!r}")
+        raise LaunchError(f"grouped_matmul takes no config.splits and no config.stream, and config is {config!r}")
     for name, plain in (("late", 0), ("alone", 0), ("passing", False), ("dependent", False)):
         if (value := getattr(config, name)) != plain:
-            raise LaunchError(f"config.{name} is for matmul alone: it is {plain} with grouped_matmul, not {value}")
+            raise LaunchError(f"config.{name} is for matmul alone: it must be {plain} with grouped_matmul, not {value}")
     if config.width * size < 32:
         raise LaunchError(f"grouped_matmul stores at least 32 bytes of a row at once, and config.width is {config.width} elements of {size} bytes")
     if config.bm == HIGH:
-        raise LaunchError(f"grouped_matmul has tiles of consumers of 64 rows: config.bm is up to 192, not {HIGH}")
+        raise LaunchError(f"the consumers of grouped_matmul have 64 rows each: config.bm must be at most 192, not {HIGH}")
     if config.pair:
         check_halves(config)
     # Results wider than 2 bytes do not fit in registers. With more buffers than a tile has parts, TMA might not have read a piece's results when
@@ -343,7 +343,7 @@ def _planned_stack(x: ArrayView, y: ArrayView, ends: ArrayView, out: ArrayView |
     if ends.dtype != "int32" or ends.shape != y.shape[:1]:
         raise LaunchError(f"offs is an array of {y.shape[0]} int32, one for each matrix of b, not {ends.shape} of {ends.dtype}")
     if ends.device != x.device:
-        raise LaunchError(f"offs is where a is, on {x.device}, not on {ends.device}")
+        raise LaunchError(f"offs must be where a is, on {x.device}, not on {ends.device}")
     _, rows, n, k = extents_of(x, ArrayView(0, y.shape[1:], y.strides[1:], y.dtype, y.device))
     sums, groups = dtype_of_sums(x, y, precision), y.shape[0]
     z = ArrayView(0, (rows, n), row_major((rows, n)), RESULTS[x.dtype], x.device) if out is None else out
@@ -354,7 +354,7 @@ def _planned_stack(x: ArrayView, y: ArrayView, ends: ArrayView, out: ArrayView |
     sizes = x.nbytes_per_element, z.nbytes_per_element
     config = _fitting(config, sizes[1])
     if config is not None and config.swapped:
-        raise LaunchError(f"products of stacked rows do not swap their operands, and config is {config!r}")
+        raise LaunchError(f"grouped_matmul with offs= does not swap its operands, and config is {config!r}")
     config = config or choose_grouped(((-(-rows // groups), n, k),) * groups, *sizes, processors, epilogue is not None)
     spans = tuple(map(span, (x, y, ends, z)))
     y = y.turned

@@ -168,7 +168,7 @@ def _folded_out(a, out, x: ArrayView, y: ArrayView, z: ArrayView | None, scaled:
     """The result of a product with several leading dimensions: `out` if its shape fits, or a new array."""
     batch, m, n, _ = extents_of(x, y)
     if z is not None and z.shape != (*batch, m, n):
-        raise LaunchError(f"out is of shape {(*batch, m, n)}, not {z.shape}")
+        raise LaunchError(f"out must be of shape {(*batch, m, n)}, not {z.shape}")
     return new(a, (*batch, m, n), result_dtype(x.dtype, scaled)) if out is None else out
 
 
@@ -212,7 +212,7 @@ def _planned(x: ArrayView, y: ArrayView, out: ArrayView | None, precision: str |
     blocks = by_rows(x, y, scaled) if scaled_blocks and target in HOPPER else ()
     block = block_of(x, y, scaled, k) if scaled_blocks and target in BLACKWELL else 0
     if per == 2 and not scaled_blocks:
-        raise LaunchError("the tensor cores multiply float4 with a factor for each block along k: give scale_a and scale_b")
+        raise LaunchError("the tensor cores multiply float4 only with a scale factor for each block along k: give scale_a and scale_b")
     float8 = x.dtype.startswith("float8") and target in HOPPER
     promoted = blocks if blocks else None if fast_accum or not float8 else ()
     shape = (*batch, m, n)
@@ -245,7 +245,7 @@ def _planned(x: ArrayView, y: ArrayView, out: ArrayView | None, precision: str |
     z = z.turned if swapped else z
     copied = not readable(x, either[0]), not readable(y, either[1])
     if per > 1 and any(copied):
-        raise LaunchError("rows of float4 begin at multiples of 16 bytes, a multiple of 32 elements apart: pass a copy whose rows do")
+        raise LaunchError("rows of float4 must begin at multiples of 16 bytes, a multiple of 32 elements apart: pass a copy whose rows do")
     a_km, b_kn = (not c and v.strides[-1] != 1 for c, v in zip(copied, (x, y)))
     loaded = a_km and x.dtype == "float32"
     if target in HOPPER and (k == 0 or epilogue is not None or z.nbytes_per_element > 2 or loaded):
@@ -258,12 +258,13 @@ def _planned(x: ArrayView, y: ArrayView, out: ArrayView | None, precision: str |
         if config.pair:
             check_pair(config)
         if config.bm == HIGH and loaded:
-            raise LaunchError(f"float32 that lies by columns comes from registers, 64 rows to a consumer: config.bm is up to 192, not {HIGH}")
+            raise LaunchError(f"column-major float32 is multiplied from registers, 64 rows per consumer: config.bm must be at most 192, not {HIGH}")
     (check_hopper if target in HOPPER else check_blackwell)(config, itemsize, sums == tile.int32, b_kn, staged)
     shares, room, steps = (), None, max(-(-k // config.bk), 1)
     if target in HOPPER and config.stream:
         if promoted is not None:
-            raise LaunchError("CTAs share tiles of sums that the tensor cores make alone: config.stream goes with no block scales and no exact sums")
+            raise LaunchError("CTAs can share only sums that the tensor cores add up alone: config.stream cannot be combined with block scales or "
+                              "fast_accum=False")
         kernel, grid, constants, shares, room = _streamed(config, z, (tiles, axes), matrices, steps, sums, processors, x.nbytes_per_element)
     elif target in HOPPER:
         blocks = promoted and promoted[::-1 if swapped else 1]
@@ -289,20 +290,23 @@ def _on_hopper(config: Config, z: ArrayView, beside: tuple, promoted: tuple | No
     operand's element; `promoted`: None if the tensor cores make all sums, else for each operand whether it has block scales by row, or () without
     any."""
     if promoted is not None and config.bk != BLOCK:
-        raise LaunchError(f"slots hold {BLOCK} of k where threads add up the sums of each, and the configuration's bk is {config.bk}")
+        raise LaunchError(f"where threads add up the sums of each slot, the configuration's bk must be {BLOCK}, not {config.bk}")
     if promoted is not None and config.bn > BLOCK and config.bn % BLOCK:
-        raise LaunchError(f"threads add up tiles of up to {BLOCK} columns, or of a multiple, and the configuration's bn is {config.bn}")
+        raise LaunchError(f"where threads add up the sums of each slot, the configuration's bn must be at most {BLOCK} or a multiple of it, not "
+                          f"{config.bn}")
     if promoted and not promoted[1] and BLOCK % config.bn and config.bn < BLOCK < z.shape[-1]:
-        raise LaunchError(f"a tile's columns have the scale of one block of {BLOCK}, and the configuration's bn is {config.bn}, no divisor of it")
+        raise LaunchError(f"a tile's columns must share the scale of one block of {BLOCK}: the configuration's bn must be a divisor of it, not "
+                          f"{config.bn}")
     if promoted is not None and config.bm == HIGH:
-        raise LaunchError(f"threads add up the sums of 64 rows in each consumer, and the configuration's bm is {HIGH}, of which two have 128 each")
+        raise LaunchError(f"where threads add up the sums of each slot, a consumer has 64 rows: the configuration's bm must be at most 192, not "
+                          f"{HIGH}")
     constants = dict(BM=config.bm, BEHIND=config.behind, REGS=config.regs, PROMOTED=promoted is not None, BLOCKS=promoted or (),
                      num_warps=config.num_warps, pdl=config.dependent, DEPENDENT=config.dependent)
     along = config.bk * itemsize + 4 * bool(promoted)
     if config.splits > 1:
         return _split(config, z, constants, matrices, sums, along)
     if promoted is not None and config.width > BLOCK:
-        raise LaunchError(f"threads add up {BLOCK} columns of a tile at a time, which go to the result as these are: config.width is up to {BLOCK}, "
+        raise LaunchError(f"threads add up {BLOCK} columns of a tile at a time, and these are stored together: config.width must be at most {BLOCK}, "
                           f"not {config.width}")
     constants |= _results(config, z, beside, 0 if promoted is not None else steps, along)
     constants |= dict(ORDER=config.order, PASSING=config.passing, PAIR=config.pair, ALONE=config.alone, cluster=2 if config.pair else None)
@@ -320,10 +324,11 @@ def _split(config: Config, z: ArrayView, constants: dict, matrices: int, sums, a
     grid = tiles * config.splits, matrices
     if config.clustered:
         if config.bn % (8 * config.splits):
-            raise LaunchError(f"each of {config.splits} CTAs stores a multiple of 8 columns of a tile, and the configuration's bn is {config.bn}")
+            raise LaunchError(f"each of {config.splits} CTAs stores a multiple of 8 columns of a tile: the configuration's bn must be a multiple of "
+                              f"{8 * config.splits}, not {config.bn}")
         return hopper.split, grid, constants, NOTHING[:2], None
     if (count := tiles * matrices) > CTAS:
-        raise LaunchError(f"there are flags for {CTAS} tiles whose k CTAs share without a cluster, and these are {count}: take larger tiles, or "
+        raise LaunchError(f"without clusters, CTAs can share the k of at most {CTAS} tiles, and there are {count}: use larger tiles, or "
                           "clusters")
     return hopper.split, grid, constants, (), ((count, config.splits, config.bm // 64, 64 * config.bn), sums.name)
 
@@ -332,7 +337,7 @@ def _results(config: Config, z: ArrayView, beside: tuple, slots: int, along: int
     """The constants that say how results are stored, which of the tiles `beside` them (arrays, their axes) TMA loads, and how many columns are
     deferred to the next tile, of which a CTA has at least `slots` slots. A row of A or column of B in a slot has `along` bytes."""
     if not 0 <= config.late <= config.bn:
-        raise LaunchError(f"a tile leaves over at most its {config.bn} columns, and the configuration's late is {config.late}")
+        raise LaunchError(f"the configuration's late must be at least 0 and at most its bn of {config.bn} columns, not {config.late}")
     width, across = _staged(z, config)
     check_shared(config, along, z.nbytes_per_element if width else 0)
     ahead, late = (), 0
@@ -371,8 +376,8 @@ def _streamed(config: Config, z: ArrayView, beside: tuple, matrices: int, steps:
 def _on_blackwell(config: BlackwellConfig, z: ArrayView, block: int, matrices: int, processors: int, itemsize: float) -> tuple:
     """The kernel, its grid, and its own constants and options. `block`: elements along k that a factor belongs to, 0 without factors."""
     if block and (config.bn % blackwell.ROWS or config.bk % (4 * block)):
-        raise LaunchError(f"factors come in units of {blackwell.ROWS} columns and 4 blocks of {block} along k, and the configuration's bn and bk are "
-                          f"{config.bn} and {config.bk}")
+        raise LaunchError(f"scale factors come in units of {blackwell.ROWS} columns and 4 blocks of {block} along k: the configuration's bn and bk "
+                          f"must be multiples of {blackwell.ROWS} and {4 * block}, not {config.bn} and {config.bk}")
     by_tma = _by_tma(z, config)
     check_shared_on_blackwell(config, blackwell.ROWS, config.slot(itemsize, block), z.nbytes_per_element if by_tma else 0)
     constants = dict(BLOCK=block, num_warps=blackwell.NUM_WARPS)

@@ -65,11 +65,11 @@ def _axes(name: str, shape: tuple[int, ...], result: tuple[int, ...]) -> str:
     rows = "zn" if lead and shape == (*lead, n) else ""
     as_numpy = _broadcast(shape, lead, m, n)
     if rows and as_numpy[-2:] == "mn" and m > 1:
-        raise LaunchError(f"{name} of shape {shape} may be a row for each matrix of the result or one matrix for all of them: see it as "
-                          f"{(*lead, 1, n)} or as {(*(1,) * len(lead), m, n)}")
+        raise LaunchError(f"{name} of shape {shape} may be a row for each matrix of the result or one matrix for all of them: reshape it to "
+                          f"{(*lead, 1, n)} or to {(*(1,) * len(lead), m, n)}")
     if not (rows or as_numpy):
         taken = dict.fromkeys((result, (*lead, 1, n), (*lead, m, 1), (m, n), (1, n), (m, 1), (n,), (*lead, n)))
-        raise LaunchError(f"tiles broadcast to the result's shape, as arrays of {', '.join(map(str, taken))} do, and {name} is of {shape}")
+        raise LaunchError(f"tiles must broadcast to the result's shape, as arrays of {', '.join(map(str, taken))} do, and {name} is of {shape}")
     return rows or as_numpy
 
 
@@ -110,8 +110,8 @@ def seen_as(names: Iterable[str], arrays) -> tuple[tuple, list[int]]:
 def check_number(name: str, x: float) -> None:
     """LaunchError for an int that does not fit in 64 bits, or a float that does not fit in float32."""
     if isinstance(x, float) and not fits_float32(x) or isinstance(x, int) and not -2 ** 63 <= x < 2 ** 63:
-        raise LaunchError(f"{name} is a number that {'float32' if isinstance(x, float) else 'int64'} holds, not {x}; an array of one of a wider "
-                          "dtype is taken too")
+        raise LaunchError(f"{name} must be a number that {'float32' if isinstance(x, float) else 'int64'} holds, not {x}; otherwise pass an "
+                          "array of one element of a wider dtype")
 
 
 def check_arguments(arguments, device) -> None:
@@ -130,14 +130,14 @@ def extents_of(x: ArrayView, y: ArrayView) -> tuple[tuple[int, ...], int, int, i
     """(leading extents, M, N, K). LaunchError if the shapes do not fit each other."""
     for name, v in (("a", x), ("b", y)):
         if len(v.shape) < 2:
-            raise LaunchError(f"{name} is a matrix, or several, not of shape {v.shape}")
+            raise LaunchError(f"{name} must be a matrix, or a batch of matrices, not of shape {v.shape}")
     (*batch, m, k), (*other, k2, n) = x.shape, y.shape
     if k != k2:
         raise LaunchError(f"a is [{m}, {k}] and b is [{k2}, {n}]: their inner extents differ")
     if batch and other and batch != other:
-        raise LaunchError(f"the leading extents of a are {tuple(batch)} and those of b are {tuple(other)}: they are equal, or one has none")
+        raise LaunchError(f"the leading extents of a are {tuple(batch)} and those of b are {tuple(other)}: they must be equal, or one must have none")
     if x.device != y.device:
-        raise LaunchError(f"a and b are in one place, and a is on {x.device} and b on {y.device}")
+        raise LaunchError(f"a and b must be on one device, and a is on {x.device} and b on {y.device}")
     return tuple(batch or other), m, n, k
 
 
@@ -161,11 +161,11 @@ def in_byte(x: ArrayView, y: ArrayView, target: str) -> int:
     if target not in BLACKWELL:
         raise LaunchError(f"float4 is multiplied by the tensor cores of {' and '.join(BLACKWELL)}, and the target is {target}")
     if not all(four):
-        raise LaunchError(f"a is of {x.dtype} and b of {y.dtype}; the tensor cores take two of one kind")
+        raise LaunchError(f"a is of {x.dtype} and b of {y.dtype}; the tensor cores take two operands of one kind")
     for name, v, k in (("a", x, -1), ("b", y, -2)):
         if len(v.shape) > 1 and v.strides[k] != 1:
-            raise LaunchError(f"pairs of float4 lie along k: {name} has a stride of {v.strides[k]} bytes there. b is the transpose (.T) "
-                              "of packed [N, K]")
+            raise LaunchError(f"pairs of float4 must be contiguous along k: {name} has a stride of {v.strides[k]} bytes there. Pass b as the "
+                              "transpose (.T) of packed [N, K]")
     return 2
 
 
@@ -177,24 +177,24 @@ def dtype_of_sums(x: ArrayView, y: ArrayView, precision: str | None):
     kinds = [v.dtype.rstrip("0123456789_emfn") if v.nbytes_per_element == 1 else v.dtype for v in (x, y)]
     kinds = [k.removeprefix("u") for k in kinds]
     if kinds[0] != kinds[1]:
-        raise LaunchError(f"a is of {x.dtype} and b of {y.dtype}; the tensor cores take two of one kind")
+        raise LaunchError(f"a is of {x.dtype} and b of {y.dtype}; the tensor cores take two operands of one kind")
     if precision not in (None, "tf32") or precision and x.dtype != "float32":
         raise LaunchError(f"precision is None, or 'tf32' for operands of float32, not {precision!r} for {x.dtype}")
     if x.dtype == "float32" and precision is None:
-        raise LaunchError("float32 enters the tensor cores rounded to TF32 (10 bits of mantissa); say precision='tf32' to have it so")
+        raise LaunchError("the tensor cores round float32 to TF32 (10 bits of mantissa); pass precision='tf32' to accept that")
     return tile.int32 if kinds[0] == "int" else tile.float32
 
 
 def check_out(z: ArrayView, shape: tuple[int, ...], sums, changed: bool) -> None:
     if z.shape != shape:
-        raise LaunchError(f"out is of shape {shape}, not {z.shape}")
+        raise LaunchError(f"out must be of shape {shape}, not {z.shape}")
     floats = z.dtype.startswith(("float", "bfloat"))
     if not changed and (z.dtype != "int32" if sums == tile.int32 else not floats):
         raise LaunchError(f"sums of {sums} are stored as {'int32' if sums == tile.int32 else 'floats'}, and out is of {z.dtype}")
     if 0 not in shape and overlaps(z):
-        raise LaunchError("out has elements that lie in one place, as those of a broadcast view do")
+        raise LaunchError("out has several elements at one address, as a broadcast view has: pass an array without overlaps")
     if 0 not in shape and z.readonly:
-        raise LaunchError("out is read-only: pass an array that may be written, or none, and the result is a new one")
+        raise LaunchError("out is read-only: pass a writable array, or none to get a new one")
 
 
 def overlaps(v: ArrayView) -> bool:
@@ -207,9 +207,10 @@ def check_epilogue(epilogue, arguments, tiles) -> None:
     if epilogue is not None and not isinstance(epilogue, tile.Kernel):
         raise LaunchError("an epilogue is a function under @tile.jit")
     if epilogue is None and (arguments or tiles):
-        raise LaunchError("arguments and tiles are those of an epilogue, and there is none")
+        raise LaunchError("arguments and tiles are passed to an epilogue, and none is given")
     if len(arguments) + len(tiles) > len(NOTHING):
-        raise LaunchError(f"an epilogue takes up to {len(NOTHING)} arguments and tiles, not {len(arguments) + len(tiles)}; more go in one array")
+        raise LaunchError(f"an epilogue takes up to {len(NOTHING)} arguments and tiles, not {len(arguments) + len(tiles)}; pass more values in "
+                          "one array")
 
 
 def check_listed(**given) -> None:
@@ -257,7 +258,7 @@ def check_apart(spans: tuple[tuple[int, int], ...], addresses: list[int], arrays
 
 def _check_shared(result: str, z: ArrayView, name: str, x: ArrayView) -> None:
     if np.shares_memory(_mirrored(x), _mirrored(z)):
-        raise LaunchError(f"{result} lies where {name} does, which is read while results are stored: pass another array, or a copy of {name}")
+        raise LaunchError(f"{result} overlaps {name}, which is read while results are stored: pass another array, or a copy of {name}")
 
 
 def lines(v: ArrayView) -> tuple[int, int, int, int]:
@@ -296,7 +297,7 @@ def check_lists_apart(places: np.ndarray, addresses: np.ndarray, lists: tuple, n
         if side < 2:
             _check_shared(f"out[{g}]", z, name, x)
         elif np.shares_memory(_mirrored(x), _mirrored(z)):
-            raise LaunchError(f"out[{g}] lies where {name} does: each product has a result of its own")
+            raise LaunchError(f"out[{g}] overlaps {name}: each product needs a result of its own")
 
 
 def _mirrored(v: ArrayView) -> np.ndarray:

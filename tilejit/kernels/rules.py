@@ -77,21 +77,22 @@ def check_fields(**fields) -> None:
 def check_field(name: str, rule: Rule, value) -> None:
     """LaunchError if a field's value breaks its rule."""
     if not rule.holds(value):
-        raise LaunchError(f"config.{name} is {rule.words}, not {value!r}")
+        raise LaunchError(f"config.{name} must be {rule.words}, not {value!r}")
 
 
 def check_hopper(config, itemsize: float, integers: bool, by_rows: bool, staged: int | None) -> None:
     """LaunchError if fields do not go together on Hopper, or not with `bn` and `bk`. `integers`: the operands are integers; the other
     parameters are those of `check_tile`."""
     if integers and config.bn > 32 and config.bn % 16:
-        raise LaunchError("the tensor cores multiply 8, 16, 24, 32 and multiples of 16 columns of integers: config.bn is one of these, not "
-                          f"{config.bn}")
+        raise LaunchError("the tensor cores multiply 8, 16, 24, 32 and multiples of 16 columns of integers: config.bn must be one of these, "
+                          f"not {config.bn}")
     for field in ("behind", "late", "alone"):
         if getattr(config, field) and config.stages < 2:
-            raise LaunchError(f"config.{field} has a product run on while the next slot is awaited: config.stages is at least 2, not {config.stages}")
+            raise LaunchError(f"config.{field} keeps a product in flight while the next slot is awaited: config.stages must be at least 2, not "
+                              f"{config.stages}")
     if config.stream and config.splits > 1:
-        raise LaunchError("config.stream has all CTAs share what makes no whole round of tiles, with config.splits so many share each tile: it is 1 "
-                          f"with config.stream, not {config.splits}")
+        raise LaunchError("config.stream shares leftover tiles among all CTAs, and config.splits shares each tile among that many: config.splits "
+                          f"must be 1 with config.stream, not {config.splits}")
     if config.splits > 1 and config.clustered:
         check_cluster(config.splits)
     check_high(config)
@@ -104,17 +105,17 @@ def check_alone(config, added: bool, loaded: bool) -> None:
     if not config.alone:
         return
     if config.alone > config.stages:
-        raise LaunchError(f"one consumer multiplies the last {config.alone} slots while the others still hold them: config.alone is at most "
-                          f"config.stages, which is {config.stages}")
+        raise LaunchError(f"one consumer multiplies the last {config.alone} slots while the others still hold them: config.alone must be at "
+                          f"most config.stages, which is {config.stages}")
     if config.bm == 64:
-        raise LaunchError("tiles of 64 rows have one consumer, and nobody to take turns with: config.alone is 0 with config.bm 64, not "
-                          f"{config.alone}")
+        raise LaunchError("tiles of 64 rows have one consumer, which has no other to take turns with: config.alone must be 0 with config.bm 64, "
+                          f"not {config.alone}")
     for field, _ in divided(config):
-        raise LaunchError("consumers take turns where each stores its part of a tile at once, and by itself: config.alone is 0 with "
+        raise LaunchError("consumers take turns only if each stores its part of a tile at once, and by itself: config.alone must be 0 with "
                           f"config.{field} {getattr(config, field)}, not {config.alone}")
     if added or loaded:
-        raise LaunchError(f"threads {'add up the sums' if added else 'load an operand'} of one slot at a time, and consumers go side by side for it: "
-                          f"config.alone is 0, not {config.alone}")
+        raise LaunchError(f"threads {'add up the sums' if added else 'load an operand'} of one slot at a time, in all consumers side by side: "
+                          f"config.alone must be 0, not {config.alone}")
 
 
 def divided(config) -> list[tuple[str, int]]:
@@ -125,8 +126,8 @@ def divided(config) -> list[tuple[str, int]]:
 def check_high(config) -> None:
     """LaunchError for tiles of 256 rows with an option that needs consumers of 64 rows: sharing, keeping or deferring sums."""
     for field, plain in divided(config) if config.bm == HIGH else ():
-        raise LaunchError(f"the consumers of tiles of {HIGH} rows have 128 rows of sums each, which stay theirs until these are stored at once: "
-                          f"config.{field} is {plain} with config.bm {HIGH}, not {getattr(config, field)}")
+        raise LaunchError(f"the consumers of tiles of {HIGH} rows have the sums of 128 rows each, and must store them at once and by themselves: "
+                          f"config.{field} must be {plain} with config.bm {HIGH}, not {getattr(config, field)}")
 
 
 def check_blackwell(config, itemsize: float, integers: bool, by_rows: bool, staged: int | None) -> None:
@@ -134,12 +135,12 @@ def check_blackwell(config, itemsize: float, integers: bool, by_rows: bool, stag
     group = 2 if config.pair else 1
     allowed = columns_allowed("i8" if integers else "f16", group, config.bn, by_rows and itemsize == 1)
     if allowed is not True:
-        raise LaunchError(f"the tensor cores{' of a pair of CTAs' if config.pair else ''} cannot multiply so many columns: config.bn is {allowed}")
+        raise LaunchError(f"the tensor cores{' of a pair of CTAs' if config.pair else ''} cannot multiply that many columns: config.bn is {allowed}")
     if config.splits > 1 and config.pair:
-        raise LaunchError(f"pairs of CTAs have tiles of their own: config.splits is 1 with config.pair, not {config.splits}")
+        raise LaunchError(f"each pair of CTAs has a tile of its own: config.splits must be 1 with config.pair, not {config.splits}")
     check_cluster(config.splits)
     if config.bn % config.splits:
-        raise LaunchError("each CTA stores an equal share of a tile's columns: config.splits is a divisor of config.bn, which is "
+        raise LaunchError("each CTA stores an equal share of a tile's columns: config.splits must be a divisor of config.bn, which is "
                           f"{config.bn}, not {config.splits}")
     check_tile(config, itemsize, by_rows, staged, group)
 
@@ -150,18 +151,18 @@ def check_tile(config, itemsize: float, by_rows: bool, staged: int | None, group
     result, if TMA stores it, else None."""
     unit = int(ALONG / itemsize)
     if config.bk % unit:
-        raise LaunchError(f"the tensor cores multiply {ALONG} bytes of k at a time: config.bk is a multiple of {unit} elements, not {config.bk}")
+        raise LaunchError(f"the tensor cores multiply {ALONG} bytes of k at a time: config.bk must be a multiple of {unit} elements, not {config.bk}")
     piece = config.bn // group * itemsize
     if by_rows and piece != 16 and piece % 32:
-        whose = "A lies by columns, and has changed places with B" if config.swapped else "B lies by rows"
-        raise LaunchError(f"{whose}: the tensor cores take 16 bytes of such a row, or a multiple of 32, so config.bn is "
+        whose = "A is column-major, and has changed places with B" if config.swapped else "B is row-major"
+        raise LaunchError(f"{whose}: the tensor cores take 16 bytes of such a row, or a multiple of 32, so config.bn must be "
                           f"{16 * group / itemsize:.0f} or a multiple of {32 * group / itemsize:.0f} columns, not {config.bn}")
     if config.bn % config.width:
-        raise LaunchError("config.width columns at a time go to the result: it is a divisor of config.bn, which is "
+        raise LaunchError("config.width columns are stored at a time: it must be a divisor of config.bn, which is "
                           f"{config.bn}, not {config.width}")
     if staged is not None and not stored_at_once(config.width * staged):
-        raise LaunchError(f"TMA stores 32, 64 or a multiple of 128 bytes of a row: config.width is {32 // staged}, {64 // staged} or a multiple of "
-                          f"{128 // staged} columns, not {config.width}; divisors of config.bn = {config.bn} among these are "
+        raise LaunchError(f"TMA stores 32, 64 or a multiple of 128 bytes of a row: config.width must be {32 // staged}, {64 // staged} or a multiple "
+                          f"of {128 // staged} columns, not {config.width}; divisors of config.bn = {config.bn} among these are "
                           f"{', '.join(map(str, widths(config.bn, staged)))}")
 
 
@@ -175,8 +176,8 @@ def check_registers(config, columns: int, loaded: bool = False) -> None:
         each = config.regs[1] or each
         most = (each - BESIDE[loaded]) // 8 * 8
     if columns > most:
-        raise LaunchError(f"{config.bm} rows of a tile are {threads} threads with {each} registers each, too few for the sums of {columns} columns: "
-                          f"with config.bm={config.bm} config.bn is up to {most}; 256 go with 128 rows and fewer")
+        raise LaunchError(f"{threads} threads with {each} registers each compute a tile of {config.bm} rows, too few for the sums of {columns} "
+                          f"columns: with config.bm={config.bm} config.bn must be at most {most}; 256 columns fit with 128 rows or fewer")
 
 
 def check_shares(config) -> None:
@@ -186,8 +187,8 @@ def check_shares(config) -> None:
     consumers = config.num_warps // 4 - 1
     left = (1 + consumers) * own - producer
     if consumers * consumer > left:
-        raise LaunchError(f"config.regs leaves a producer's threads {producer} registers and those of {consumers} consumers {consumer} each, and a "
-                          f"CTA of config.bm={config.bm} rows begins with {1 + consumers} times {own}: beside {producer} a consumer's may have up to "
+        raise LaunchError(f"config.regs gives a producer's threads {producer} registers and those of {consumers} consumers {consumer} each, and a "
+                          f"CTA of config.bm={config.bm} rows begins with {1 + consumers} times {own}: with {producer} a consumer's may have at most "
                           f"{left // consumers // 8 * 8}")
 
 
@@ -221,17 +222,17 @@ def check_room(config, slot: int, beside: int, what: str) -> None:
     describes."""
     slots = config.stages * slot
     if slots + beside > SHARED:
-        words = f", and {what} {beside}: together" if what else ":"
-        raise LaunchError(f"config.bk={config.bk} and config.stages={config.stages}: slots take {slots} bytes of shared memory{words} at most "
-                          f"{SHARED}. {type(config).__name__}.of chooses what fits beside another by `itemsize` and `stored`, the bytes of an "
-                          "operand's and of a result's element")
+        words = f", and {what} take {beside}; together they" if what else "; they"
+        raise LaunchError(f"config.bk={config.bk} and config.stages={config.stages}: slots take {slots} bytes of shared memory{words} may "
+                          f"take at most {SHARED}. {type(config).__name__}.of chooses fields that fit the others from `itemsize` and "
+                          "`stored`, the bytes of an operand's and of a result's element")
 
 
 def slots_in(room: int, slot: int, most: int) -> int:
     """The number of slots of `slot` bytes, up to `most`, that fit in `room` bytes. LaunchError if none does."""
     if room < slot:
         raise LaunchError(f"a slot takes {slot} bytes of shared memory, and the results' buffers, or the sums that CTAs send each other, leave "
-                          f"{max(room, 0)}: take a smaller tile, fewer elements of k in a slot, or fewer splits")
+                          f"{max(room, 0)}: use a smaller tile, fewer elements of k in a slot, or fewer splits")
     return min(room // slot, most)
 
 
@@ -256,18 +257,18 @@ def stored_at_once(nbytes: int) -> bool:
 
 def check_cluster(splits: int) -> None:
     if splits > CLUSTER:
-        raise LaunchError(f"the CTAs that share a tile's k are a cluster: config.splits is up to {CLUSTER}, not {splits}")
+        raise LaunchError(f"the CTAs that share a tile's k form a cluster: config.splits must be at most {CLUSTER}, not {splits}")
 
 
 def check_pair(config) -> None:
     """LaunchError if pairs of CTAs cannot share columns of B with this configuration on Hopper."""
     if config.stream:
-        raise LaunchError("pairs of CTAs have tiles of their own, one above the other: config.pair goes with no stream")
+        raise LaunchError("pairs of CTAs compute whole tiles, one above the other: config.pair cannot be combined with config.stream")
     if config.splits > 1 and config.clustered:
-        raise LaunchError("the CTAs of a pair are a cluster: config.pair goes with config.splits where config.clustered is False")
+        raise LaunchError("the CTAs of a pair form the cluster: config.pair with config.splits needs config.clustered=False")
     order, group = config.order
     if config.splits == 1 and (order not in ("column", "grouped", "snake") or order != "column" and group % 2):
-        raise LaunchError("pairs of CTAs take tiles that are neighbours in a column: config.order is 'column', or 'grouped' or 'snake' by an "
+        raise LaunchError("pairs of CTAs take tiles that are neighbours in a column: config.order must be 'column', or 'grouped' or 'snake' by an "
                           f"even number of rows, not {config.order}")
     check_halves(config)
 
@@ -275,8 +276,8 @@ def check_pair(config) -> None:
 def check_halves(config) -> None:
     """LaunchError if each CTA of a pair cannot load one half of an operand."""
     if config.bn % 16 or config.bk % 16:
-        raise LaunchError("each CTA of a pair brings half of the columns of B, or of their k, in units of 8: the configuration's bn and bk are "
-                          f"multiples of 16, not {config.bn} and {config.bk}")
+        raise LaunchError("each CTA of a pair loads half of the columns of B, or of their k, in units of 8: the configuration's bn and bk must "
+                          f"be multiples of 16, not {config.bn} and {config.bk}")
 
 
 __all__ = ["EITHER", "HIGH", "SHARED", "check_alone", "check_blackwell", "check_field", "check_fields", "check_halves", "check_hopper", "check_pair",

@@ -35,7 +35,7 @@ def folded(x, name: str, writable: bool = False):
         return x
     made = x.reshape((math.prod(x.shape[:-2]), *x.shape[-2:]))
     if writable and describe(made).pointer != describe(x).pointer:
-        raise LaunchError(f"the leading dimensions of {name} cannot be seen as one: their strides do not fit")
+        raise LaunchError(f"the leading dimensions of {name} cannot be viewed as one dimension: their strides do not fit")
     return made
 
 

@@ -53,7 +53,7 @@ def initialised(g: Builder, count, n, name: str = "mbarrier") -> Value:
         if not 1 <= value < 1 << 20:
             raise g.error(f"{what} is 1 to {(1 << 20) - 1}, not {value}")
     if g.scope.kind != "cta" or g.scope.partial is not None or g.state.get("loops", 0):
-        raise g.error("a barrier is made once, at CTA scope and outside loops; make n= of them and index")
+        raise g.error("a barrier must be made once, at CTA scope and outside loops; make n= of them and index")
     value = Value(name, Barrier(n, count), g.loc)
     g.hoist(Call(mbarrier_init, (), {"count": count, "n": n}, (value,), g.loc))
     return value
@@ -106,7 +106,7 @@ def _act(name: str, doc: str):
         if not isinstance(type_of(barrier), BarrierRef):
             raise g.error(f"one barrier is needed, not {describe(barrier)}; index them first")
         if type_of(barrier).peer and name in ("wait", "test"):
-            raise g.error("a barrier is waited on in the CTA that holds it; arrive at a peer's, wait at your own")
+            raise g.error("a barrier can only be waited on in the CTA that holds it; arrive at a peer's, wait at your own")
         return result
 
     @declared.simulate

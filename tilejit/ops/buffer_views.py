@@ -85,7 +85,7 @@ def _view(g: Builder, x: Value, dtype=None, shape=None, layout=None):
 
 def _tensor_view(g: Builder, x: Value, dtype, shape, layout) -> Value:
     if not isinstance(x.type, Buffer):
-        raise g.error(f"a view of tensor memory is of a whole buffer: take the view of that, and a region of the view, not {describe(x)}")
+        raise g.error(f"a view of tensor memory must be of a whole buffer: take the view of that, and a region of the view, not {describe(x)}")
     t = x.type
     dtype = t.dtype if dtype is None else dtype_of(dtype)
     if shape is None and layout is None and dtype.bits == t.dtype.bits:
@@ -120,8 +120,8 @@ def _of_all_slots(g: Builder, slot: tuple, view: Buffer) -> Buffer:
     buffer, _, nbytes = slot
     t, needed = view.layout, 1024 if view.layout.swizzle is not None else 128
     if nbytes % needed:
-        raise g.error(f"a{' swizzled' if t.swizzle is not None else ''} view begins at a multiple of {needed} bytes, and each part of the buffer "
-                      f"has {nbytes}")
+        raise g.error(f"a{' swizzled' if t.swizzle is not None else ''} view begins at a multiple of {needed} bytes, and the buffer's parts are "
+                      f"{nbytes} apart")
     parts = buffer.type.shape[0]
     layout = TileLayout([(parts, nbytes // view.dtype.nbytes, axis.m), *t.shards], t.replicas, t.offset, t.swizzle)
     return replace(view, shape=(parts, *view.shape), layout=layout)
@@ -159,7 +159,7 @@ def _own_shared(g: Builder, x: Value, what: str) -> None:
         array = "; arrays are reshaped, permuted and viewed by their library, before the launch" if t.scope == "global" else ""
         raise g.error(f"{what} is for the CTA's own shared memory, not {describe(x)}{array}")
     if g.definitions[_root(g, x)[0]].attrs.get("auto") is not None:
-        raise g.error(f"{what} needs to know how the buffer lies, and its layout is chosen later, by its uses: give it one in place of "
+        raise g.error(f"{what} needs the buffer's layout, which tile.auto chooses later by the buffer's uses: give a layout in place of "
                       "tile.auto, as tile.swizzled(dtype, shape, 128) makes")
 
 
@@ -182,11 +182,11 @@ def _piece(g: Builder, x: Value) -> tuple[Value, int, int]:
             raise g.error("a view begins at a place known at compile time; take a view of the whole buffer, and index that")
         places.append(int(start.value))
     if t.layout != TileLayout.row_major(t.shape):
-        raise g.error(f"a part of {describe(buffer)} does not lie in one piece, unless its layout is row-major")
+        raise g.error(f"a part of {describe(buffer)} is not contiguous, unless its layout is row-major")
     inner = [d for d, n in enumerate(x.type.extents) if n != 1]
     first = inner[0] if inner else len(t.shape)
     if any(x.type.extents[d] != t.shape[d] for d in range(first + 1, len(t.shape))):
-        raise g.error(f"{describe(x)} is not in one piece: all but its first dimension are taken whole")
+        raise g.error(f"{describe(x)} is not contiguous: take the whole of every dimension but the first")
     if any(not 0 <= p <= n - e for p, n, e in zip(places, t.shape, x.type.extents)):
         raise g.error(f"{describe(x)} reaches out of its buffer")
     at = sum(p * prod(t.shape[d + 1:]) for d, p in enumerate(places))

@@ -109,7 +109,7 @@ def _(m, call, x):
         fits = (x >= low) & (x <= high) | ~m.active
         if not fits.all():
             value = np.broadcast_to(x, fits.shape)[~fits][0]
-            m.assertion(f"{value} does not fit in {target} ({low} to {high}), whose dtype this Python number takes here; "
+            m.assertion(f"{value} does not fit in {target} ({low} to {high}), the dtype that this Python number takes here; "
                         "tile.cast keeps its low bits", ~fits.all(axis=1))
     return cast_array(x, type_of(call.args[0]).dtype, target)
 
@@ -131,7 +131,8 @@ def bitcast(x, dtype):
 def _(g, x, dtype):
     source = type_of(x).dtype
     if "bool" in (source.kind, dtype.kind) or source.packed or dtype.packed or source.bits != dtype.bits:
-        raise g.error(f"bitcast keeps the bits: {source} and {dtype} are not two dtypes of as many, in whole bytes; tile.cast converts the number")
+        raise g.error(f"bitcast keeps the bits: {source} and {dtype} do not have the same number of bits, in whole bytes; tile.cast converts "
+                      "the number")
     return result_type(g, dtype, x)
 
 

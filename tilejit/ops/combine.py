@@ -214,7 +214,7 @@ def _check(g: Builder, body: Block, params: set[Value], what: str) -> None:
             case Call(op=op):
                 computes = op.effect == "pure" and not op.collective and "element" in op.rules or op.name in ("cast", "select", "constant")
                 if not computes:
-                    raise CompilationError(f"the function that {what} combines by computes from its operands alone, and "
+                    raise CompilationError(f"the function that {what} combines by may only compute from its operands, and "
                                            f"tile.{op.name} does more", node.loc)
                 made.update(node.results)
             case For(index=index, carried=carried):
@@ -224,7 +224,7 @@ def _check(g: Builder, body: Block, params: set[Value], what: str) -> None:
             case If(results=results):
                 made.update(results)
             case Scope():
-                raise CompilationError(f"the function that {what} combines by opens no scope", node.loc)
+                raise CompilationError(f"the function that {what} combines by may not open a scope", node.loc)
     for node in walk(body):
         for operand in operands(node):
             if isinstance(operand, Value) and operand not in made:

@@ -19,7 +19,7 @@ class ExpectVariant:
 
     def tile_exit(self, g: Builder) -> None:
         if not self.holds:
-            raise g.error(f"expect_variant({self.name!r}) holds nothing: its block has no call that is lowered as {self.name!r} or otherwise")
+            raise g.error(f"expect_variant({self.name!r}) has no effect: its block has no call that can be lowered as {self.name!r}")
 
 
 @builtin
@@ -45,7 +45,7 @@ def asked_variant(g: Builder, variant: str | None, names: tuple[str, ...]) -> st
     if block is None or block.name not in names:
         return variant
     if variant not in (None, block.name):
-        raise g.error(f"the call asks for {variant!r}, and the expect_variant block around it for {block.name!r}: one of them is to go")
+        raise g.error(f"the call asks for {variant!r}, and the expect_variant block around it for {block.name!r}: remove one of them")
     block.holds = True
     return block.name
 

@@ -88,7 +88,7 @@ def adapted(g: Builder, x: Value, dtype: DType) -> Value:
     if not g.facts.ask("scalar_between", n, low - shift, high - shift):
         given = f" = {g.facts.values[n]}" if n < len(g.facts.values) else ""
         plus = f" {'+' if shift > 0 else '-'} {abs(shift)}" if shift else ""
-        raise LaunchError(f"{argument.name}{plus} does not fit in {dtype} ({low} to {high}), which it meets here: {argument.name}{given}; "
+        raise LaunchError(f"{argument.name}{plus} does not fit in {dtype} ({low} to {high}), to which it is converted here: {argument.name}{given}; "
                           f"to keep its low bits write tile.cast({x.name}, tile.{dtype})", g.loc)
     return g.call(casts.cast, x, dtype=dtype)
 

@@ -23,8 +23,8 @@ from .tensor_map import host_born, in_steps
 
 # Properties of a map that rebind does not change: the field of ``tensormap.replace`` that would (None: there is none), and the reason.
 _KEPT = {
-    "dtype": ("elemtype", "coordinates, sizes and the bytes that barriers are told count elements of it"),
-    "box": ("box_dim", "every copy by the map is planned in whole boxes of it, and as many bytes are announced"),
+    "dtype": ("elemtype", "coordinates, sizes and the byte counts of barriers are based on it"),
+    "box": ("box_dim", "every copy by the map is planned in whole boxes of it, whose bytes are announced"),
     "swizzle": ("swizzle_mode", "the shared buffers of its copies are laid out by it"),
     "swizzle_atomicity": ("swizzle_atomicity", "the shared buffers of its copies are laid out in units of 16 bytes"),
     "fill": ("fill_mode", "its copies are planned to read it out of bounds"),
@@ -292,7 +292,7 @@ def fence_release(g: Builder, m, scope="gpu"):
     device ("sys").
     """
     if _own(g, m, "fence_release").slot == "shared":
-        raise g.error("a map that is edited in shared memory is released by .publish(scope), which copies it to where copies read it")
+        raise g.error("a map that is edited in shared memory is released by .publish(scope), which copies it to global memory, where copies read it")
     g.call(map_release, m, scope=_fence_scope(g, scope))
 
 
@@ -334,7 +334,7 @@ def fence_proxy_tensormap(g: Builder, kind, m, scope="gpu"):
     if kind not in ("release", "acquire"):
         raise g.error(f"kind is 'release' or 'acquire', not {kind!r}")
     if not isinstance(type_of(m), TensorMap):
-        raise g.error(f"this fence is of a tensor map, not of {describe(m)}")
+        raise g.error(f"this fence takes a tensor map, not {describe(m)}")
     (fence_release if kind == "release" else fence_acquire)(g, m, scope)
 
 

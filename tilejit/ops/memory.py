@@ -81,7 +81,7 @@ def _memory(g: Builder, x, what: str) -> Value:
 def _plain_move(g: Builder, name: str, x: Value, *options) -> None:
     """CompilationError for points and options, which loads and stores of tensor memory do not support."""
     if isinstance(type_of(x), Points):
-        raise g.error(f"{name} moves regions of tensor memory, and this names elements one by one")
+        raise g.error(f"{name} moves regions of tensor memory, and this index names single elements")
     if any(o is not None for o in options):
         raise g.error(f"{name} of tensor memory moves all of the region: it has no other=, mask=, cache= or sem=")
 
@@ -90,7 +90,7 @@ def _checked_cache(g: Builder, name: str, place: Value, cache, kinds=CACHE):
     if cache not in kinds:
         raise g.error(f"cache is one of {', '.join(str(c) for c in kinds)}, not {cache!r}")
     if cache is not None and place.type.scope != "global":
-        g.warn(f"cache={cache!r} is of accesses to global memory, and this {name} of {place.type.scope} memory goes without: leave it out")
+        g.warn(f"cache={cache!r} applies to global memory only, and this {name} of {place.type.scope} memory ignores it: leave it out")
     return cache
 
 
@@ -120,8 +120,8 @@ def load(g: Builder, source, other=None, mask=None, cache=None, sem=None, scope=
     shaped = Tile(t.dtype, t.shape) if t.shape != () else Scalar(t.dtype)
     explicit = other is not None
     if isinstance(other, Value) and getattr(other.type, "dtype", t.dtype) == bool_ != t.dtype:
-        raise g.error(f"`other` is what elements out of bounds read as, here {t.dtype}, and not {describe(other)}; "
-                      "a mask is given by its name, as in tile.load(x[...], mask=...)")
+        raise g.error(f"`other` is the value of elements out of bounds, here {t.dtype}, and not {describe(other)}; "
+                      "pass a mask by its name, as in tile.load(x[...], mask=...)")
     value = coerce(g, other if explicit else 0, Scalar(t.dtype) if not isinstance(type_of(other), Tile) else shaped)
     mask = as_mask(g, mask, t.shape)
     if isinstance(shaped, Tile) and isinstance(type_of(value), Scalar) and isinstance(value, Value) and type_of(value).uniform < g.scope.uniformity:

@@ -53,7 +53,7 @@ def _declared(name: str, doc: str):
         if g.scope.threads % 32:
             raise g.error(f"{what} counts whole warps, and this scope has {g.scope.threads} thread{'s' * (g.scope.threads > 1)}")
         if g.scope.threads > barriers.threads:
-            raise g.error(f"{what} of {barriers.threads} threads is met by a scope of {g.scope.threads}")
+            raise g.error(f"{what} for {barriers.threads} threads cannot be used by a scope of {g.scope.threads}")
 
     return declared
 
@@ -119,7 +119,7 @@ def _whole_warps(g: Builder, threads) -> int:
     if isinstance(threads, bool) or not isinstance(threads, int) or threads < 32 or threads % 32:
         raise g.error(f"threads is a constant, a multiple of 32, not {describe(threads)}")
     if threads > g.launch.threads:
-        raise g.error(f"the CTA has {g.launch.threads} threads, and {threads} shall meet")
+        raise g.error(f"the CTA has {g.launch.threads} threads, fewer than the {threads} that are to meet")
     return threads
 
 
@@ -172,7 +172,7 @@ def turns(g: Builder, n, threads=128):
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
         raise g.error(f"the number of members is a constant of at least 1, not {describe(n)}")
     if g.scope.kind != "cta" or g.scope.partial is not None or g.state.get("loops", 0):
-        raise g.error("turns are made once, at CTA scope and outside loops")
+        raise g.error("turns must be made once, at CTA scope and outside loops")
     _whole_warps(g, threads * n if isinstance(threads, int) else threads)
     barriers = _made(g, 2 * threads if n > 1 else threads, n)
     if n > 1:

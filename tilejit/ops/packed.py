@@ -201,7 +201,7 @@ def fill_byte(g: Builder, dtype: DType, other) -> int:
     word = sum(code << _width(dtype) * i for i in range(elements))
     found = {word >> 8 * i & 255 for i in range(per)}
     if len(found) > 1:
-        raise g.error(f"`other` of {dtype} is 0, since its elements lie across bytes, and {other!r} would not fill each byte alike")
+        raise g.error(f"`other` of {dtype} must be 0, since its elements span bytes, and {other!r} would not fill each byte alike")
     return found.pop()
 
 

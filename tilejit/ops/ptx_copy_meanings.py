@@ -36,7 +36,7 @@ def copy_by_threads(m, form, x):
     elif "ignore_src" in x:
         count = np.where(x["ignore_src"], 0, nbytes)
     if ((count > nbytes) & m.active).any():
-        m.finding("out-of-bounds", f"cp.async of {nbytes} bytes is told to read more of them, {int(count.max())}")
+        m.finding("out-of-bounds", f"cp.async of {nbytes} bytes is given a larger source size, {int(count.max())}")
         return
     if (((to < 0) | (to + nbytes > dst.type.nbytes)) & m.active).any():
         m.finding("out-of-bounds", f"cp.async of {nbytes} bytes leaves the buffer of {dst.type.nbytes} bytes that it writes to")

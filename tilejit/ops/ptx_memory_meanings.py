@@ -61,7 +61,7 @@ def elements_of(m, form, place):
     if count > 1:
         first, last = offset_of(buffer, found[0]), offset_of(buffer, found[-1])
         if ((last - first != (count - 1) * nbytes) & m.active).any():
-            raise SimulationError(f"the simulator runs {form.name} on elements that lie side by side, and these do not", m.loc)
+            raise SimulationError(f"the simulator runs {form.name} on contiguous elements, and these are not", m.loc)
         memory = buffer.memory
         origin = memory.address + memory.origin * memory.itemsize if memory.scope == "global" else 0
         if (((first + np.asarray(buffer.base) + origin) % (count * nbytes) != 0) & m.active).any():

@@ -80,7 +80,7 @@ def warn_if_scanned_ragged(g: Builder, x: Value, what: str, axis: int, reverse: 
 
 
 def _message(g: Builder, found: Ragged, what: str, x: Value) -> str:
-    return (f"{what} over a load that may reach out of bounds of {g.definitions[found.region].args[0].name}, and gives 0 there: "
+    return (f"{what} over a load that may read out of bounds of {g.definitions[found.region].args[0].name}, where its elements are 0: "
             + _remedy(what, x.type.dtype, found.direct))
 
 
@@ -251,9 +251,9 @@ def _remedy(what: str, dtype: DType, direct: bool) -> str:
     if what == "mean":
         return "the mean counts these elements too; divide tile.sum(...) by how many there are, or accept it by tile.load(..., other=0)"
     if not direct:
-        return "say by tile.load(..., other=...) what it gives, so that the result stays what it should be"
+        return "give them a value by tile.load(..., other=...), one that leaves the result as it should be"
     neutral = {"prod": "1", "cumprod": "1", "all": "True"}.get(what, "0")
     if what in ("max", "argmax", "min", "argmin"):
         least, most = ('-float("inf")', 'float("inf")') if dtype.is_float else integer_range(dtype) if dtype.is_int else (False, True)
         neutral = least if what.endswith("max") else most
-    return f"say what counts there, as in tile.load(..., other={neutral})"
+    return f"give them a value that changes nothing, as in tile.load(..., other={neutral})"

@@ -70,7 +70,7 @@ def whole(g: Builder, x: Value) -> Value:
 def reached(g: Builder, what: str, x: Value) -> Value:
     """`x`, which must not be a box of a tensor map: only copy_async moves those."""
     if isinstance(x.type, Region) and x.type.buffer.map is not None:
-        raise g.error(f"{what} does not go by a tensor map: move its boxes with tile.copy_async, or name the array itself")
+        raise g.error(f"{what} cannot use a tensor map: move its boxes with tile.copy_async, or name the array itself")
     return x
 
 

@@ -79,7 +79,7 @@ def _plan(context, call) -> Plan:
     t, kind = place.type, call.attrs["kind"]
     access = plan_access(context, place, type_of(value), most=1 if kind is not None else None)
     if access.checked:
-        raise CompilationError("what goes to a peer is counted by its bytes, so its place must provably be inside the buffer: along dimension "
+        raise CompilationError("a barrier counts the bytes stored to a peer, so the region must provably be inside the buffer: along dimension "
                                f"{access.checked[0]} of {list(t.buffer.shape)} it is not", call.loc)
     if kind is not None:
         return Plan(access, TYPES["shared", kind][t.dtype.name], t.nbytes)
@@ -139,7 +139,7 @@ def _issue(g: Builder, what: str, place, value, mbar, kind: str | None) -> None:
     if not isinstance(type_of(mbar), BarrierRef):
         raise g.error(f"mbar is one barrier, as tile.mbarrier() makes, not {describe(mbar)}")
     if type_of(mbar).peer:
-        raise g.error("mbar is the CTA's own barrier: its instance in the CTA that is written to completes")
+        raise g.error("mbar must be the CTA's own barrier: the bytes complete on its instance in the CTA that is written to")
     if t.nbytes > MAX_BYTES:
         raise g.error(f"{t.nbytes} bytes in one call, and a phase of a barrier counts at most {MAX_BYTES}")
     if t.shape != ():

@@ -51,7 +51,7 @@ class Ring:
     def check(self) -> None:
         """CompilationError if slots are consumed that no producer fills."""
         if "consume" in self.used and "produce" not in self.used:
-            raise CompilationError("nothing fills this ring's slots, and a full one would be awaited for ever: fill them in `with "
+            raise CompilationError("nothing fills this ring's slots, so waiting for a full one would never end: fill them in `with "
                                    "ring.produce() as slot:`",
                                    self.used["consume"])
 
@@ -97,7 +97,7 @@ class Turn:
         ring, (stage, phase) = self.ring, g.cells.setdefault(self.cursor, START)
         around = [turn for turn in g.entered if isinstance(turn, Turn) and turn.cursor == self.cursor]  # enclosing blocks hold earlier slots
         if around and any(turn.behind for turn in (*around, self)):
-            raise g.error("consume(behind=True) gives back the slot before its own, so it stands neither around nor within another block of its ring")
+            raise g.error("consume(behind=True) releases the slot before its own, so it cannot enclose or be inside another block of its ring")
         if len(around) >= ring.stages:
             raise g.error(f"{len(around) + 1} slots are held at once here, and the ring has {ring.stages}")
         for _ in around:
@@ -111,7 +111,7 @@ class Turn:
                 barriers.arrive_expect_tx(g, full, ring.slot_bytes)
         else:
             if not self.behind and g.cells.get(_cursor(g, ring, "held"), 0) != 0:
-                raise g.error("consume(behind=True) may have left a slot here: give it back with release() before")
+                raise g.error("consume(behind=True) may still hold a slot here: release it with release() first")
             barriers.wait(g, full, phase)
         if ring.filled == "products":
             g.call(tcgen05_fence, side="after_thread_sync")
@@ -124,7 +124,7 @@ class Turn:
         """Release a consumed slot (with `behind`, the one kept before), or signal that a produced one is full; advance the cursor."""
         if self.role == "consume" and self.behind:
             if _products(g, self.slot):
-                raise g.error("products into tensor memory give their slot back when they are done: leave behind= out")
+                raise g.error("products into tensor memory release their slot when they complete: leave behind= out")
             if not _met(g, self.slot):
                 self.ring.passed.add(self.cursor)
             _release_held(g, self.ring)
@@ -313,7 +313,7 @@ def _consume(g: Builder, ring: Ring, behind=False) -> Turn:
     if not isinstance(behind, bool):
         raise g.error(f"behind is True or False, known at compile time, not {describe(behind)}")
     if behind and ring.stages == 1:
-        raise g.error("a ring of one slot has none before: consume(behind=True) needs two stages or more")
+        raise g.error("consume(behind=True) releases the slot before its own: it needs a ring of two stages or more")
     return Turn(ring, "consume", behind)
 
 
@@ -323,9 +323,9 @@ def _skip(g: Builder, ring: Ring, n) -> None:
     collective(g, "skip() of a ring")
     place = _cursor(g, ring, "consume")
     if any(isinstance(turn, Turn) and turn.cursor == place for turn in g.entered):
-        raise g.error("skip() stands outside of the blocks in which its scope holds slots of the ring")
+        raise g.error("skip() cannot be called inside a block in which its scope holds a slot of the ring")
     if g.cells.get(_cursor(g, ring, "held"), 0) != 0:
-        raise g.error("consume(behind=True) may have left a slot here: give it back with release() before")
+        raise g.error("consume(behind=True) may still hold a slot here: release it with release() first")
     n, t = n.value if isinstance(n, Const) else n, type_of(n)
     if not isinstance(t, Scalar) or not t.dtype.is_int:
         raise g.error(f"n is an integer, not {describe(n)}")
@@ -377,7 +377,7 @@ def _release(g: Builder, slot: Slot) -> None:
         g.call(tcgen05_fence, side="before_thread_sync")
         barriers.arrive(g, _of_leader(g, ring, empty), arrivals(g.scope.threads))
     elif found and read_by_threads(g, slot.block[slot.entered:], ring.buffers.values()):
-        raise g.error("products and threads read this slot, and the products' commit says nothing of the threads: let another scope consume it "
+        raise g.error("products and threads read this slot, and the products' commit does not cover the threads: let another scope consume it "
                       "as well (consumers=2)")
     elif found:
         everywhere = (1 << ring.ranks) - 1 if ring.ranks > 1 else None
@@ -385,7 +385,7 @@ def _release(g: Builder, slot: Slot) -> None:
             g.call(sync)  # a warp that has not passed the wait yet might miss this phase, and see a later one of the same parity
         release_by_commit(g, empty, found, pair_mask(g) if ring.cta_group == 2 else everywhere)
     elif ring.cta_group == 2:
-        raise g.error("with cta_group=2 the pair's products read a slot, and give it back: there are none here")
+        raise g.error("with cta_group=2 the pair's products must read a slot and release it: no product reads this one")
     else:
         g.call(ring_release, empty, None, *ring.buffers.values(), ranks=ring.ranks, met=_met(g, slot))
 

@@ -188,7 +188,7 @@ def im2col(g: Builder, images, filter, stride=1, padding=0, dilation=1, along=No
     """
     t = type_of(images)
     if isinstance(t, Buffer) and t.narrowed is not None:
-        raise g.error("patches are found by a tensor map, which has the bounds of a whole array, and this is a window: name the array")
+        raise g.error("patches are read through a tensor map, which has the bounds of a whole array, and this is a window: pass the array")
     if isinstance(t, Buffer):
         refused(g, "im2col", t.dtype)
     if not isinstance(t, Buffer) or t.scope != "global" or not 3 <= len(t.shape) <= 5:
@@ -229,8 +229,8 @@ class Taken:
         if len(index) != 2 or index[0] is not Ellipsis and index[0] != slice(None, None, None):
             raise g.error("the columns of taken rows are a slice: x.take(rows)[:, start:start + BLOCK]")
         if isinstance(type_of(self.indices[0]), Tile) and g.scope is not self.scope:
-            raise g.error(f"a copy of rows that a register tile of the scope outside this one names needs sm_100 or later; on {g.target} threads "
-                          "copy them, by a tile of their own scope: take the rows in this scope, by numbers in memory, as in x.take(numbers[0:64])")
+            raise g.error(f"copying rows that a register tile of an outer scope names needs sm_100 or later; on {g.target} threads copy "
+                          "them, by a tile of their own scope: take the rows in this scope, by numbers in memory, as in x.take(numbers[0:64])")
         column, columns = _slice(g, index[1], "columns")
         if self.matrix.type.dtype.packed:
             column, columns = bytes_along(g, index[1], column, columns, False, self.matrix.type.dtype)
@@ -270,7 +270,7 @@ def take(g, x, indices):
     is also a destination (``.tile::scatter4``). Rows outside of the matrix read as zero.
     """
     if x.type.narrowed is not None:
-        raise g.error("rows are taken of a whole array, whose bounds they have, and this is a window: name the array")
+        raise g.error("rows can be taken of a whole array only, whose bounds they have, and this is a window: pass the array")
     if x.type.scope != "global" or len(x.type.shape) != 2:
         raise g.error(f"rows are taken of an array of two dimensions, not of {describe(x)}")
     if isinstance(type_of(indices), (Buffer, Region)):

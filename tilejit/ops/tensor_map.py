@@ -100,17 +100,17 @@ def tensor_map(g: Builder, region, swizzle=0, fill=0, l2_promotion=128, precisio
     if slot is None and edit == "shared":
         raise g.error("a tensor map that is edited in shared memory is published to global memory, where copies read it: give slot=")
     if slot is None and isinstance(region, ImageMatrix):
-        raise g.error("a tensor map of patches is for copies of so many pixels and channels: index the matrix, as in x[0:64, 0, 0, 0:32]")
+        raise g.error("a tensor map of patches needs the pixels and channels of its copies: index the matrix, as in x[0:64, 0, 0, 0:32]")
     if slot is None and isinstance(type_of(region), Patches):
         return g.call(tensor_map_, g.definitions[region].args[0], None, None, map=_map_of_patches(g, region, swizzle, fill, l2_promotion, precision))
-    host_born(g, region, "a tensor map by name is of boxes of an array")
+    host_born(g, region, "a named tensor map describes boxes of an array")
     if not isinstance(type_of(region), Region) or type_of(region).scope != "global" or type_of(region).buffer.map is not None:
-        raise g.error(f"a tensor map is of a region of an array that begins at 0, as in A[0:64, 0:64], not {describe(region)}")
+        raise g.error(f"a tensor map is made from a region of an array that begins at 0, as in A[0:64, 0:64], not {describe(region)}")
     array = g.definitions[region].args[0]
     if array.type.narrowed is not None:
         raise g.error("a tensor map has the bounds of a whole array, and this is a window: name the array")
     if any(not isinstance(s, Const) or s.value for s in g.definitions[region].args[1:]):
-        raise g.error("a tensor map is of a whole array: its region gives the box, and begins at 0 in every dimension")
+        raise g.error("a tensor map covers a whole array: its region gives the box, and must begin at 0 in every dimension")
     map_ = _checked_map(g, region.type, swizzle, fill, l2_promotion, precision)
     shared = None
     if slot is not None:
@@ -163,7 +163,7 @@ def _map_of_patches(g: Builder, region: Value, swizzle, fill, l2_promotion, prec
     fields = _checked_array(g, t.buffer, swizzle, fill, l2_promotion, precision)
     offsets = (0,) * (rank - 2) if window.along is None else (window.halo, 0)
     if [getattr(x, "value", None) for x in at] != [0, *window.lower, 0, *offsets]:
-        raise g.error("a tensor map is of whole images: its patches give the pixels and channels of a copy, and begin at pixel 0, place "
+        raise g.error("a tensor map covers whole images: its patches give the pixels and channels of a copy, and must begin at pixel 0, place "
                       "0 of the filter and channel 0")
     if window.along is not None and g.target not in PAIRED:
         raise g.error(f"a walk along w needs {' or '.join(PAIRED)}, and this is {g.target}")

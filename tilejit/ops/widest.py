@@ -37,7 +37,7 @@ def narrower(g, source: Value, tile: Tile | Scalar, mask: Operand, vector: int, 
         missed = {axis: list(_obstacles(g, source, axis, wanted, mask)) for axis in range(len(t.shape))}
         beside = lambda a: (d := _moving(g, source, a, wanted)) is not None and _is_contiguous(t, d)
         axis = min(missed, key=lambda a: (t.shape[a] == 1, not beside(a), len(missed[a]), -a))
-    held = f"needs {wanted} elements side by side in each thread: the tile's layout, which suits its other uses too, has {g.register_run(tile, axis)}"
+    held = f"needs {wanted} contiguous elements in each thread: the tile's layout, which suits its other uses too, has {g.register_run(tile, axis)}"
     return (f"{wanted * t.dtype.nbytes} bytes", "; ".join(missed[axis] or [held])),
 
 
@@ -50,7 +50,7 @@ def _obstacles(g, source: Value, axis: int, vector: int, mask: Operand) -> Itera
         yield f"needs an extent along dimension {axis} of the tile that is a multiple of {vector}: {t.shape[axis]}"
         return
     alike = lambda m: _first(g.ramp(m, axis - len(t.shape), vector), 0)  # 0 if the mask is constant in each run, otherwise 1
-    differs = f"needs a mask that is the same for {vector} neighbours, as one up to a multiple of {vector} (what lies beyond an array needs none)"
+    differs = f"needs a mask that is the same for {vector} neighbours, as one up to a multiple of {vector} (elements beyond an array need none)"
     may_be_alike = mask is None or g.may_divide(mask, vector, alike)
     if not may_be_alike:
         yield differs
@@ -93,13 +93,13 @@ def _askew(g, t: Region | Points, d: int, vector: int) -> Iterator[str]:
     nbytes = vector * t.dtype.nbytes
     if t.buffer.scope != "global":
         if not shared_runs(t.buffer.layout, t.buffer.shape, d, vector):
-            yield f"needs pieces of {nbytes} bytes along dimension {d} in one place: the buffer's layout has none"
+            yield f"needs contiguous pieces of {nbytes} bytes along dimension {d}: the buffer's layout has none"
         return
     if not g.facts.ask("aligned", t.buffer.arg, nbytes):
         yield f"needs an array that starts at a multiple of {nbytes} bytes: {g.graph.params[t.buffer.arg].name} does not"
     for k, s in enumerate(t.buffer.strides):
         if k != d and not (s % vector == 0 if isinstance(s, int) else g.facts.ask("stride_multiple", s.arg, s.dim, vector)):
-            yield f"needs strides that are multiples of {vector}: {s} is not (rows may be padded to it)"
+            yield f"needs strides that are multiples of {vector}: {s} is not (pad the rows)"
 
 
 def joint(g, source: Value, d: int, vector: int) -> bool:
@@ -126,12 +126,12 @@ def _apart(g, source: Value, axis: int, vector: int) -> str:
     """In words, why the elements along an axis are not runs of adjacent elements that start at multiples of `vector`."""
     t, d = source.type, _moving(g, source, axis, vector)
     if d is None:
-        return f"needs one index that goes up by 1 along dimension {axis} of the tile, and others that stay: not known of these"
+        return f"needs one index that increases by 1 along dimension {axis} of the tile while the others stay the same: not known of these"
     if not _is_contiguous(t, d):
-        return f"needs neighbours side by side in memory: {t.buffer.strides[d]} is not 1"
+        return f"needs contiguous neighbours in memory: the stride {t.buffer.strides[d]} is not 1"
     first = "start" if isinstance(t, Region) else "first index"
     return (f"needs a {first} that is a multiple of {vector}: not known along dimension {d} (tile.assume({first.split()[0]} % {vector} == 0) "
-            "says it of one)")
+            "promises it)")
 
 
 def _moving(g, source: Value, axis: int, vector: int) -> int | None:

@@ -198,10 +198,10 @@ class AccessPattern:
         """Rows of a matrix, selected by a tile of their numbers; -1 stands for a row that the mask excludes."""
         plain = len(self.indices) == 2 and self.buffer.type.narrowed is None
         if not plain or not self.indices[1].consecutive or None in [i.axis for i in self.indices]:
-            raise PatternMismatch("elements that index tiles or a mask choose come as rows of a matrix only, in which they lie side by side")
+            raise PatternMismatch("elements that index tiles or a mask choose can be copied only as rows of a matrix, contiguous in each row")
         row, column = (i.axis for i in self.indices)
         if not all(self.alike(term.value, column, term.placed) for term in self.kept):
-            raise PatternMismatch("its mask keeps parts of rows; what lies beyond the array needs no mask")
+            raise PatternMismatch("its mask keeps parts of rows; elements beyond the array need no mask")
         numbers = self.vector_along(g, self.indices[0].values, row)
         for term in self.kept:
             numbers = where.function(g, self.vector_along(g, term.value, row), numbers, -1)

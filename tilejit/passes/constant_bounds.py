@@ -39,8 +39,8 @@ def _check(place: Call, made: dict[Value, Call]) -> None:
         if dtype.packed and d == len(buffer.shape) - 1:
             first, stop, end = (held(dtype, n) for n in (first, stop, end))
         which = f"elements {first} to {stop - 1}" if stop - first > 1 else f"element {first}"
-        raise CompilationError(f"this names {which} of dimension {d}, in which the {buffer.scope} buffer has {end}, and nothing is clipped there: "
-                               "name places in it, make it larger, or leave elements out of a load or a store by mask=", place.loc)
+        raise CompilationError(f"this names {which} of dimension {d}, in which the {buffer.scope} buffer has {end}, and accesses to it are not "
+                               "clipped: stay inside it, make it larger, or leave elements out of a load or a store by mask=", place.loc)
 
 
 def _dtype_in_the_kernel(buffer: Value, made: dict[Value, Call]):

@@ -100,7 +100,7 @@ class _LoadsAhead:
         """
         products = [n for n in walk(loop.body) if isinstance(n, Call) and (n.op is dot_ or "mma" in n.op.name)]
         multiplied = {c for p in products for x in p.args[1:3] for c in loads_behind(self.context, x) or ()}
-        waits = "the loop waits for what others write" if any(map(observes_other_kernels, walk(loop.body))) else ""
+        waits = "the loop waits for other threads' writes" if any(map(observes_other_kernels, walk(loop.body))) else ""
         staying = {}
         for load in sorted(filter(is_load, loop.body.nodes), key=lambda c: c not in multiplied):
             if why := waits or self.why_stays(loop, load, load in multiplied):
@@ -114,7 +114,7 @@ class _LoadsAhead:
         """Why a load cannot run ahead. Empty if it can; its copy is then recorded."""
         other = load.args[1]
         if not (isinstance(other, Const) and other.value == 0) or load.attrs["cache"] is not None:
-            return "a copy brings zeros for what lies beyond its array's bounds or a mask leaves out, without cache="
+            return "a copy fills what is out of bounds or masked off with zeros, and cannot apply cache=: use other=0, without cache="
         try:
             ahead = self.ahead_copy(load, loop)
         except PatternMismatch as why:

@@ -47,8 +47,8 @@ def check_mma_hazards(graph: Graph, facts: Facts) -> Graph:
     if any(is_product(node) or _moves(node) for node in walk(graph.body)):
         left = _HazardChecker(PinnedRegisters(graph)).block(graph.body, _PendingState())
         for _, product in left.results.values():
-            raise CompilationError("this product may still be on its way where the kernel ends: let tile.mma_wait(0) stand behind it on every "
-                                   "way through the kernel", product.loc)
+            raise CompilationError("this product may still be in flight where the kernel ends: call tile.mma_wait(0) after it on every path "
+                                   "through the kernel", product.loc)
     return graph
 
 
@@ -74,7 +74,7 @@ class _HazardChecker:
                     paths = []
                     for inner in (then, orelse):
                         path = self.block(inner, state.copy())
-                        self.hand_over(inner.yields, results, path, f"the branch at line {node.loc.line} hands it on")
+                        self.hand_over(inner.yields, results, path, f"the branch at line {node.loc.line} passes it on")
                         paths.append(path)
                     state = paths[0].join(paths[1])
                 case Scope(body=body):
@@ -87,7 +87,7 @@ class _HazardChecker:
             if result in state.operands:
                 other = state.operands[result][1]
                 raise CompilationError(f"this writes registers that the mma_async at line {other.loc.line} may still read: it was started in "
-                                       f"the trip before, and no mma_wait has awaited it since", call.loc)
+                                       f"the previous iteration, and no mma_wait has waited for it since", call.loc)
         if is_product(call):
             acc, a, b = call.args[:3]
             self.read((a, b), state, call)
@@ -119,15 +119,15 @@ class _HazardChecker:
                                        'tcgen05_wait("ld")', node.loc)
             if o in state.results:
                 age, call = state.results[o]
-                raise CompilationError(f"the result of the mma_async at line {call.loc.line} is read before it is there; {_missing_wait(age)}",
+                raise CompilationError(f"the result of the mma_async at line {call.loc.line} is read before it is complete; {_missing_wait(age)}",
                                        node.loc)
 
     def refuse_copy(self, result: Operand, state: _PendingState, where: str, loc=None) -> None:
         """CompilationError for a pending result that would be copied to other registers."""
         age, call = state.results[result]
-        raise CompilationError(f"the result of the mma_async at line {call.loc.line} is copied before it is there: {where}, in other registers, "
-                               f"since its own are still needed; {_missing_wait(age)}. A name that goes on with its own product, and whose value of "
-                               "before is not read again, needs no copy", loc or call.loc)
+        raise CompilationError(f"the result of the mma_async at line {call.loc.line} is copied before it is complete: {where}, in other "
+                               f"registers, since its own are still needed; {_missing_wait(age)}. A name needs no copy if it is assigned its own "
+                               "product and its previous value is not read again", loc or call.loc)
 
     def hand_over(self, operands, targets, state: _PendingState, where: str) -> None:
         """Control flow passes `operands` on as `targets`."""
@@ -143,7 +143,7 @@ class _HazardChecker:
         """A loop: its body is followed until what is pending at its start no longer changes."""
         inner, results = [c.inner for c in node.carried], [c.result for c in node.carried]
         loop = f"the loop at line {node.loc.line}"
-        self.hand_over([c.init for c in node.carried], inner, state, f"{loop} begins with it")
+        self.hand_over([c.init for c in node.carried], inner, state, f"{loop} starts with it")
         head = state
         for _ in range(ROUNDS):
             path = head.copy()
@@ -151,7 +151,7 @@ class _HazardChecker:
                 path = self.block(node.test, path)
             left = path.copy()
             path = self.block(node.body, path)
-            self.hand_over(node.body.yields, inner, path, f"{loop} hands it to its next trip")
+            self.hand_over(node.body.yields, inner, path, f"{loop} passes it to its next iteration")
             following = head.join(path)
             if following.ages() == head.ages():
                 break
@@ -162,4 +162,4 @@ class _HazardChecker:
 
 def _missing_wait(age: int) -> str:
     """What would wait for a group that was closed `age` groups ago."""
-    return "its group is not closed: mma_commit(), then mma_wait(0)" if age == 0 else f"mma_wait({age - 1}) or less would await its group"
+    return "its group is still open: call mma_commit(), then mma_wait(0)" if age == 0 else f"mma_wait({age - 1}) or less would wait for its group"

@@ -217,8 +217,8 @@ class PipelineWriter:
         g, slot = self.g, bounded_slot(self.g, stage, staged.stages)
         scopes = {scopes for _, scopes in products_of(g, staged.loop.body.nodes, staged.rings)}
         if scopes != {("elect",)}:
-            raise CompilationError("the products of a pipelined loop give its slots back by a commit: one thread starts them (with "
-                                   "tile.elect(), directly in the loop), or the loop commits and waits itself", staged.loop.loc)
+            raise CompilationError("the products of a pipelined loop release its slots by a commit: start them in one thread (with "
+                                   "tile.elect(), directly in the loop), or commit and wait in the loop yourself", staged.loop.loc)
         self.elected(staged, lambda: commit(g, self.barrier(staged.empty, slot), None))
 
     def elected(self, staged: StagedLoop, body: Callable[[], None]) -> None:
@@ -317,8 +317,8 @@ def refuse_other_groups(loop: For, target: str) -> None:
         if isinstance(node, Call) and (node.op.name in ("cp_async_commit", "cp_async_wait")
                                        or node.op is copy_async_ and node.attrs["options"].get("token")):
             old = f"; copies that complete by bytes need sm_90 or later, and the target is {target}" if architecture(target) < 90 else ""
-            raise CompilationError("the copies of the pipelined loop around this complete by groups here, which are counted: wait for other copies "
-                                   f"before or after the loop{old}", node.loc)
+            raise CompilationError("the pipelined loop around this counts the groups of its cp.async copies, and no others may come between: "
+                                   f"commit and wait for other copies before or after the loop{old}", node.loc)
 
 
 def view(g: Writer, call: Call, ring: Value, slot: Operand, starts: tuple) -> Value:

@@ -36,8 +36,8 @@ def check_registers(graph: Graph) -> Graph:
                 raise CompilationError(f"{what} takes {words} registers of each thread, and a thread has "
                                        f"{REGISTERS}: {advice}", value.loc or node.loc)
             if count > WRITTEN_OUT:
-                raise CompilationError(f"{what} has {count} elements for each thread, and at most "
-                                       f"{WRITTEN_OUT} are written out: {advice}", value.loc or node.loc)
+                raise CompilationError(f"{what} has {count} elements per thread, and code is generated for "
+                                       f"at most {WRITTEN_OUT}: {advice}", value.loc or node.loc)
     return graph
 
 
@@ -53,10 +53,9 @@ def check_warpgroup_registers(graph: Graph) -> Graph:
     kept = [min((s.regs for s in asked.get(w, ())), default=begin) for w in range(groups)]
     if sum(kept) > begin * groups:
         most = max((s for scopes in asked.values() for s in scopes), key=lambda s: s.regs)
-        raise CompilationError(f"the warpgroups would keep {' + '.join(map(str, kept))} = {sum(kept)} registers for each of their "
-                               f"threads, and a CTA of {graph.launch.threads} threads begins with {groups} times {begin}: who asks for "
-                               "more would wait for ever; lower regs=, or have another warpgroup give more back, as with "
-                               "tile.warpgroup(0, regs=24)", most.loc)
+        raise CompilationError(f"the warpgroups ask for {' + '.join(map(str, kept))} = {sum(kept)} registers per thread, and a CTA of "
+                               f"{graph.launch.threads} threads begins with {groups} times {begin}: a warpgroup would wait for the missing ones "
+                               "for ever; lower regs=, or have another warpgroup give more back, as with tile.warpgroup(0, regs=24)", most.loc)
     return graph
 
 

@@ -85,33 +85,33 @@ class StagedLoopFinder:
         self.at_cta_scope = self.at_cta_scope and scope.kind == "cta"
         while scope is not None:
             if isinstance(scope.first, Value):
-                raise CompilationError("a pipelined loop has its own buffers and barriers, and a scope whose place is known at run time only "
-                                       "would share them with others: write the ring by hand (tile.ring)", loop.loc)
+                raise CompilationError("a pipelined loop has its own buffers and barriers, which a scope whose index is known at run time only "
+                                       "would share with other scopes: write the ring by hand (tile.ring)", loop.loc)
             scope = scope.parent
         slot = next(n for n in loop.body.nodes if isinstance(n, Call) and n.op is pipeline_slot)
         copies = [n for n in loop.body.nodes if is_staged_copy(n)]
         if not copies:
-            raise CompilationError("nothing in this loop can run ahead: its body copies nothing from global to shared memory by tile.copy_async "
-                                   "(directly in the loop, without mbar=), and loads no tile of an array", loop.loc)
+            raise CompilationError("nothing in this loop can run ahead: its body has no tile.copy_async from global to shared memory (directly "
+                                   "in the loop, without mbar=), and no load of a tile of an array", loop.loc)
         for c in copies:
             if c.attrs["options"].get("multicast"):
-                raise CompilationError("a pipelined loop fills the slots of its own CTA, and a multicast also those of others, which may "
-                                       "still be read: write the ring by hand (tile.ring(..., multicast=True))", c.loc)
+                raise CompilationError("a pipelined loop fills the slots of its own CTA only, and this multicast also writes to those of other "
+                                       "CTAs, which may still be read: write the ring by hand (tile.ring(..., multicast=True))", c.loc)
         address_nodes, outside = backward_slice(loop.body, copies)
         for c in walk(Block(address_nodes)):
             if isinstance(c, Call) and c.op.effect != "pure" and (why := why_not_ahead(self.context, c)):
-                raise CompilationError(f"this {c.op.name} decides where the loop's copies go, and they are issued trips ahead of it, but {why}; "
-                                       "or write the ring by hand (tile.ring)", c.loc)
+                raise CompilationError(f"the loop's copies are issued iterations ahead, and their places depend on this {c.op.name}, but {why}; "
+                                       "otherwise write the ring by hand (tile.ring)", c.loc)
         carried = {c.inner: c for c in loop.carried}
         for value in outside & set(carried):
-            raise CompilationError(f"where this loop's copies go depends on {value.name}, which the loop changes: they are issued trips ahead, so it "
-                                   "may depend on the index and on what stands before the loop", copies[0].loc)
+            raise CompilationError(f"the places of this loop's copies depend on {value.name}, which the loop changes: the copies are issued "
+                                   "iterations ahead, so their places may depend only on the index and on values from before the loop", copies[0].loc)
         staged = StagedLoop(loop, slot, copies, address_nodes, [])
         for copy in copies:
             buffer = self.context.definition(copy.args[0]).args[0]
             if self.context.definition(buffer).op is not alloc_shared:
-                raise CompilationError("this copy fills a view of a buffer, and a pipelined loop makes rings of slots of the buffers that its copies "
-                                       "fill: let them fill what tile.alloc made, by its regions", copy.loc)
+                raise CompilationError("this copy fills a view of a buffer, and a pipelined loop makes a ring of slots of each buffer that its "
+                                       "copies fill: copy to the buffer that tile.alloc returned, or to regions of it", copy.loc)
             if self.owner.setdefault(buffer, loop) is not loop:
                 raise CompilationError(f"{buffer_name(buffer)} is filled by two pipelined loops; give each a buffer of its own", copy.loc)
         staged.by_commit = self.by_commit(loop)
@@ -129,7 +129,7 @@ class StagedLoopFinder:
         asked = [s for s in self.loops.values() if s.loop.pipeline.warp_specialize]
         if asked and not self.at_cta_scope:
             raise CompilationError("warp_specialize gives roles to the warps of the whole CTA, and a pipelined loop of this kernel "
-                                   "stands in a narrower scope", asked[0].loop.loc)
+                                   "is in a narrower scope", asked[0].loop.loc)
         nested = any(n in self.loops for loop in self.loops for n in walk(loop.body))  # a producer runs nothing of a trip but its copies
         if len(asked) != len(self.loops) or nested or self.context.target == "sm_80":
             self.choose_completion("cta")
@@ -159,15 +159,15 @@ class StagedLoopFinder:
                 if not isinstance(o, Value):
                     continue
                 if o in self.owner and call.op.name not in VIEWS:
-                    raise CompilationError(f"{buffer_name(o)} is staged by the pipelined loop at line {self.owner[o].loc.line}, and is only "
-                                           "indexed there", call.loc)
+                    raise CompilationError(f"{buffer_name(o)} is staged by the pipelined loop at line {self.owner[o].loc.line}, and can only "
+                                           "be indexed there", call.loc)
                 if o in self.owner and inside.get(call.results[0]) is not self.owner[o]:
-                    raise CompilationError(f"{buffer_name(o)} is staged by the pipelined loop at line {self.owner[o].loc.line}: outside of it, "
-                                           "it holds nothing", call.loc)
+                    raise CompilationError(f"{buffer_name(o)} is staged by the pipelined loop at line {self.owner[o].loc.line}: outside that "
+                                           "loop it holds no data", call.loc)
             if (call.op.effect != "writes" and "written" not in call.op.rules) or call in copies:
                 continue
             for buffer in {self.context.buffer_of(place) for place in written([call])} & set(self.owner):
-                raise CompilationError(f"{buffer_name(buffer)} is staged by a pipelined loop: only the copies directly in the loop's body write it",
+                raise CompilationError(f"{buffer_name(buffer)} is staged by a pipelined loop: only the copies directly in the loop's body may write it",
                                        call.loc)
 
     def missed_copy_warnings(self) -> Iterator[Warning_]:
@@ -184,7 +184,7 @@ class StagedLoopFinder:
             wait = "" if staged.groups else "; or wait for it here, by tile.copy_async(...).wait()"
             for copy, (where, cure) in self.copies_below(loop.body):
                 if self.context.buffer_of(copy.args[0]) in read:
-                    yield Warning_(f"this copy_async stands in {where} inside the pipelined loop at line {loop.loc.line}, and only copies "
+                    yield Warning_(f"this copy_async is in {where} inside the pipelined loop at line {loop.loc.line}, and only copies "
                                    f"directly in that loop's body run ahead: {cure}{wait}", copy.loc)
 
     def copies_below(self, block: Block) -> Iterator[tuple[Call, tuple[str, str]]]:
@@ -232,7 +232,7 @@ def why_not_ahead(context: Context, call: Call) -> str:
         return "only a plain load of an array argument that the kernel does not write may run ahead"
     others = written_arguments(context.calls)
     if arg in others or not all(context.facts.ask("no_overlap", arg, other) for other in sorted(others)):
-        return "the kernel writes what it reads"
+        return "the kernel writes the memory that it reads"
     return ""
 
 
@@ -250,8 +250,8 @@ def buffer_name(buffer: Value) -> str:
     return allocation_name(buffer.name, buffer.loc) or "this buffer"
 
 
-BELOW = {If: ("a branch", "copy in every trip, from a place that the condition chooses (tile.where)"),
-         For: ("a loop", "copy what all trips of the inner loop read before it, or make that loop a pipelined one too"),
+BELOW = {If: ("a branch", "copy in every iteration, from a place that the condition chooses (tile.where)"),
+         For: ("a loop", "copy before the inner loop what all its iterations read, or make that loop a pipelined one too"),
          Scope: ("a narrower scope", "copy outside of the scope")}
 
 

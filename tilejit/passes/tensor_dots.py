@@ -66,14 +66,14 @@ class TensorDots:
     def room(self, s: MmaSite) -> bool | str:
         """Whether tensor memory has room for a product; if not, a string that says why."""
         if any(c.attrs["cta_group"] == 2 for c in self.allocations):
-            return "the kernel's is that of pairs of CTAs"
+            return "the kernel allocates tensor memory for pairs of CTAs (cta_group=2)"
         wanted = [("sums", s.dtype, (s.m, s.n), sums_layout(s.m, s.n, s.dtype))]
         if isinstance(s.a, Tile):
             wanted.append(("a", s.a.dtype, s.a.shape, left_layout(s.m, s.k)))
         new = [w for w in wanted if self.unused_allocation(w) is None]
         columns = columns_needed([(c.attrs["dtype"], c.result.type.layout, c.result in self.freed) for c in self.allocations]
                                  + [(dtype, layout, False) for _, dtype, _, layout in new])
-        return columns <= COLUMNS or f"{columns} columns with those that the kernel has, of {COLUMNS}"
+        return columns <= COLUMNS or f"{columns} columns together with the kernel's own, of {COLUMNS}"
 
     def unused_allocation(self, what: tuple) -> Value | None:
         """An allocation of the compiler's in this scope that nothing uses."""

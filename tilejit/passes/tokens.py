@@ -87,8 +87,8 @@ def complete_tokens(graph: Graph, facts: Facts) -> Graph:
         if CHOSEN in name:
             pool.warpgroup_loop = _warpgroup_loop(graph, pool) if name.count(CHOSEN) == 1 else None
         if CHOSEN in name and pool.warpgroup_loop is None:
-            raise CompilationError("which threads issue this copy is known at run time only, and its token needs a barrier of its own for each of "
-                                   "them: make these before, one for each warpgroup w as in bars = tile.mbarrier(n=2), arm it by "
+            raise CompilationError("which threads issue this copy is known at run time only, and its token needs a separate barrier for each of "
+                                   "them: make these barriers yourself, one for each warpgroup w as in bars = tile.mbarrier(n=2), arm it by "
                                    "bars[w].arrive_expect_tx(..), give mbar=bars[w], and wait for its phase", pool.copies[0].loc)
         pool.slots = _slots(pool, differences)
         n = pool.slots * (1 if pool.warpgroup_loop is None else int(pool.warpgroup_loop.stop.value) - int(pool.warpgroup_loop.start.value))
@@ -151,7 +151,7 @@ def _slots(pool: TokenPool, differences: DifferenceBounds) -> int:
     for wait in pool.waits:
         apart = differences(wait.args[1], wait.args[0])
         if apart is None or apart[1] > MAX_SLOTS:
-            raise CompilationError("how many copies are issued between this token's and its wait is not known to be at most "
+            raise CompilationError("the number of copies issued between this token's copy and its wait is not known to be at most "
                                    f"{MAX_SLOTS}: wait for it in the loop that issues them, or give mbar=", wait.loc)
         wanted = max(wanted, apart[1])
     return 1 << (wanted - 1).bit_length()
@@ -190,11 +190,10 @@ class Multicasts:
         """The bytes that the copies of all CTAs bring to the one at hand."""
         mask, loc, nbytes = copy.args[3], copy.loc, copy.args[1].type.nbytes
         if self.ranks > 1 and block not in self.alike:
-            raise CompilationError("a multicast whose token is waited for is made by every CTA of the cluster, and a condition or a "
-                                   "loop's bound around this one may differ between them: give mbar=, which each CTA that receives arms "
-                                   "for itself", loc)
+            raise CompilationError("a multicast whose token is waited for must be made by every CTA of the cluster, and a condition or a "
+                                   "loop bound around this one may differ between CTAs: give mbar=, which each receiving CTA arms itself", loc)
         if self.ranks * nbytes > MAX_PENDING:
-            raise CompilationError(f"{self.ranks} CTAs that each bring {nbytes} bytes are more than the {MAX_PENDING} that a barrier "
+            raise CompilationError(f"{self.ranks} CTAs that send {nbytes} bytes each exceed the {MAX_PENDING} bytes that a barrier "
                                    "counts: give mbar=", loc)
         masks = [value_at_rank(mask, self.definitions, own, self.ranks) for own in range(self.ranks)]
         if None not in masks:
@@ -202,9 +201,9 @@ class Multicasts:
             if len(senders) == 1:
                 return Const(senders.pop() * nbytes, int32)
         if not is_cluster_uniform(mask):
-            raise CompilationError("how many CTAs bring bytes to each one is not known, since this mask differs between them: make it of "
-                                   "the rank and constants, so that all receive equally often, or give mbar=, which each CTA that "
-                                   "receives arms for itself", loc)
+            raise CompilationError("how many CTAs send bytes to each one is not known, since this mask differs between CTAs: compute it "
+                                   "from the rank and constants, so that all receive equally often, or give mbar=, which each receiving "
+                                   "CTA arms itself", loc)
         rank = Value("cta_rank", Scalar(int32, Uniformity.CTA), loc)
         nodes.append(Call(cta_rank, (), {}, (rank,), loc))
         return _int32(ew.mul, _int32(ew.bit_and, _int32(ew.shr, mask, rank, nodes, loc), 1, nodes, loc), self.ranks * nbytes, nodes, loc)

@@ -90,8 +90,8 @@ def _compare(arms: list, copies: list, count) -> None:
         return
     (block, arm), announced = arms[0], arms[0][1].args[1]
     if isinstance(announced, Const) and announced.value > 0 and not copies:
-        raise CompilationError(f"{announced.value} bytes are announced, and no copy brings any to this barrier: its phase would never "
-                               "end; give the copies mbar= (of a ring's slot, mbar=slot.full)", arm.loc)
+        raise CompilationError(f"{announced.value} bytes are announced, and no copy completes on this barrier: its phase would never "
+                               "complete; give the copies mbar= (for a ring's slot, mbar=slot.full)", arm.loc)
     if not isinstance(announced, Const) or any(where is not block for where, _ in copies):
         return
     counts = [count(where, copy) for where, copy in copies]
@@ -100,8 +100,8 @@ def _compare(arms: list, copies: list, count) -> None:
     brought = sum(n * (copy.args[0] if copy.op.name == "remote" else copy.args[1]).type.nbytes for n, (_, copy) in zip(counts, copies))
     if brought != announced.value:
         lines = ", ".join(str(line) for line in sorted({copy.loc.line for _, copy in copies}))
-        raise CompilationError(f"{announced.value} bytes are announced, and the copies on this barrier bring {brought} (line {lines}): "
-                               "its phase would never end", arm.loc)
+        raise CompilationError(f"{announced.value} bytes are announced, and the copies on this barrier transfer {brought} (line {lines}): "
+                               "its phase would never complete", arm.loc)
 
 
 def _count(copy: Call, ranks: int, alike: bool, made: dict) -> int | None:

@@ -38,15 +38,15 @@ def specialize_warps(context: Context, found: StagedLoopFinder) -> Graph:
     warps, loc = launch.num_warps, first.loc
     groups = warps % 4 == 0
     if not groups and warps not in (1, 2):
-        raise CompilationError("warp_specialize takes 1, 2 or a multiple of 4 warps, whose slots are released by warpgroups, and "
+        raise CompilationError("warp_specialize takes 1, 2 or a multiple of 4 warps, since whole warpgroups release the slots, and "
                                f"num_warps is {warps}", loc)
     added = 4 if groups else 1
     if warps + added > 32:
         raise CompilationError(f"warp_specialize adds {added} warps to the {warps} of num_warps, and a CTA has at most 32", loc)
     meets = next((c for c in context.calls if launch.cluster and _synchronises_cluster(c)), None)
     if meets is not None:
-        raise CompilationError("all threads of the cluster meet here, and those of the producer run ahead: give the roles by hand (tile.warpgroup, "
-                               "tile.ring)", meets.loc)
+        raise CompilationError("all threads of the cluster synchronise here, and the producer's threads run ahead: assign the roles by hand "
+                               "(tile.warpgroup, tile.ring)", meets.loc)
     regs = _registers(graph.target, launch, warps, [s.loop.pipeline.regs for s in loops.values()]) if groups else (None, None)
     consumer = Consumer(context, loops)
     body = consumer.block(graph.body)
@@ -148,8 +148,8 @@ class Producer:
         """The producer's part of a kernel. CompilationError where it would not be right ahead of the other warps."""
         for call in self.calls_before_loops(body, False):
             if call.op.name == "ordered_load":
-                raise CompilationError(f"this load (sem={call.attrs['sem']!r}) orders what follows after what others write, and the "
-                                       "producer, which runs ahead of the other warps, would not wait for it: give the roles by hand "
+                raise CompilationError(f"this load (sem={call.attrs['sem']!r}) orders what follows it after other threads' writes, and the "
+                                       "producer, which runs ahead of the other warps, would not wait for it: assign the roles by hand "
                                        "(tile.warpgroup, tile.ring)", call.loc)
         copier = Copier(self.kept)
         sliced = without_dead_code(self.sliced(copier, body), has_effect)  # such as what comes after the last copy
@@ -215,14 +215,14 @@ class Producer:
         for node in walk(body):
             place = node.args[0] if isinstance(node, Call) and node.op.effect == "reads" else None
             if place is not None and (place.type.scope != "global" or made[place].args[0] in changed):
-                raise CompilationError(f"this {node.op.name} decides what the producer does, which runs ahead of the other warps, and "
-                                       "the kernel writes what it reads; give the roles by hand (tile.warpgroup, tile.ring)", node.loc)
+                raise CompilationError(f"the producer, which runs ahead of the other warps, depends on this {node.op.name}, and the kernel "
+                                       "writes the memory that it reads; assign the roles by hand (tile.warpgroup, tile.ring)", node.loc)
             for o in operands(node):
                 if isinstance(o, Value) and o not in there:
                     made = self.context.definitions.get(o)
-                    what = f"{o.name}, which {made.op.name} makes at line {made.loc.line}" if made is not None else o.name
+                    what = f"{o.name}, which {made.op.name} computes at line {made.loc.line}" if made is not None else o.name
                     raise CompilationError(f"the loops around the copies depend on {what}: the producer runs ahead of the other warps "
-                                           "and cannot wait for it; give the roles by hand (tile.warpgroup, tile.ring)", node.loc)
+                                           "and cannot wait for it; assign the roles by hand (tile.warpgroup, tile.ring)", node.loc)
 
 
 def _with_blocks(copier: Copier, node, block) -> list:

@@ -17,8 +17,8 @@ from ..ops.mma import mma_commit, mma_wait, renewed
 from .accumulators import PinnedRegisters, is_product
 from .mma_hazards import ROUNDS
 
-REASON = ("all products in flight are awaited {}, and would let every product end before the next begins: mma_wait(0) at this place says that "
-          "it is to be so")
+REASON = ("all products in flight are waited for {}, so that every product ends before the next begins: write mma_wait(0) at this place if "
+          "that is intended")
 
 
 @dataclass
@@ -146,7 +146,7 @@ class _WaitInserter:
             self.access({self.sets[v] for v in read if v in self.sets} - {self.sets[v] for v in own}, state)
         if call in self.widened:
             call = replace(call, attrs={"n": 0})
-            self.reasons[call] = REASON.format("by this wait, since the assembler would not count groups from one trip of a loop to the next")
+            self.reasons[call] = REASON.format("by this wait, since the assembler does not count groups across iterations of a loop")
         if is_product(call):
             state.start(self.sets[call.result])
         elif call.op is mma_commit:
@@ -176,8 +176,8 @@ class _WaitInserter:
         ends = []
         for block, path, own in zip(blocks, paths, moved):
             if wait and path.flight:
-                block = self.with_wait(block, path, node.loc, "where a way of this branch ends, since the assembler would see another one "
-                                                              "write their registers")
+                block = self.with_wait(block, path, node.loc, "where one path of this branch ends, since the assembler would see the other one write "
+                                                              "their registers")
             ends.append(block)
             path.write(own)
         after = paths[0].join(paths[1])
@@ -226,7 +226,7 @@ class _WaitInserter:
             body, path = self.block(node.body, path)
             ends = self.sets_copied(node.body.yields, tuple(c.inner for c in node.carried), path)
             if path.flight.keys() & ends:
-                body = self.with_wait(body, path, node.loc, "where a trip of this loop ends, since the assembler would see it write their registers")
+                body = self.with_wait(body, path, node.loc, "where an iteration of this loop ends, since the assembler would see it write their registers")
             path.write(ends)
             following = head.join(path)
             following.before |= path.flight.keys()

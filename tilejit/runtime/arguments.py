@@ -40,7 +40,7 @@ class ArraySpec:
     def of_view(view: ArrayView) -> "ArraySpec":
         made = ArraySpec(view.shape, view.dtype, view.strides, view.pointer, view, counted=True)
         if made.dtype.packed and made.shape[-1:] > (1,) and made.strides[-1] != 1:
-            raise LaunchError(f"packed {made.dtype} lies along a contiguous last dimension; this array has shape {view.shape} and "
+            raise LaunchError(f"packed {made.dtype} needs a contiguous last dimension; this array has shape {view.shape} and "
                               f"strides {view.strides} in bytes")
         return made
 
@@ -52,7 +52,7 @@ class ArraySpec:
         elements, _ = self.dtype.packing
         *outer, last = self.strides or (0,)
         if not self.shape or last != 1 or any(n % elements for n in (self.shape[-1], *outer)):
-            raise LaunchError(f"rows of {self.dtype} lie along a contiguous last dimension, in multiples of {elements} elements; not so "
+            raise LaunchError(f"packed {self.dtype} needs a contiguous last dimension, and rows of multiples of {elements} elements, not shape "
                               f"{self.shape} with strides {self.strides}")
         return replace(self, shape=(*self.shape[:-1], stored(self.dtype, self.shape[-1])), strides=(*(stored(self.dtype, s) for s in outer), 1),
                        counted=True)
@@ -250,7 +250,7 @@ def is_host(bound: Bound) -> bool:
     devices = set(homes.values())
     if len(devices) > 1:
         places = (f"{n} is on {'the host' if d == 'host' else f'device {d}'}" for n, d in homes.items())
-        raise LaunchError("the arrays of a launch are in one place, and " + ", ".join(places))
+        raise LaunchError("the arrays of a launch must be in one place, and " + ", ".join(places))
     return devices != set() and devices == {"host"} or not devices
 
 

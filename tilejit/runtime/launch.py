@@ -21,7 +21,7 @@ def device_of(bound: Bound, call: dict) -> int:
     homes = {v.view.device for v in bound.runtime if isinstance(v, ArraySpec) and v.view is not None} - {"host"}
     asked = call.get("device")
     if len(homes) > 1:
-        raise LaunchError(f"the arrays of a launch are on one device, and these are on {', '.join(map(str, sorted(homes)))}")
+        raise LaunchError(f"the arrays of a launch must be on one device, and these are on {', '.join(map(str, sorted(homes)))}")
     if homes and asked is not None and asked not in homes:
         raise LaunchError(f"device={asked} is asked for, and the arrays are on device {homes.pop()}")
     return homes.pop() if homes else asked or 0

@@ -27,9 +27,9 @@ class Packed:
             raise LaunchError(f"packed elements are float4_e2m1fn, float6_e2m3fn or float6_e3m2fn, not {self.dtype}")
         view = describe(data)
         if view.dtype not in ("uint8", "int8", self.dtype.name):
-            raise LaunchError(f"packed elements lie in an array of bytes (uint8), not of {view.dtype}")
+            raise LaunchError(f"packed elements need an array of bytes (uint8), not of {view.dtype}")
         if not view.shape or view.shape[-1] > 1 and view.strides[-1] != 1:
-            raise LaunchError(f"packed elements lie along a contiguous last dimension, and this array has shape {view.shape} and strides "
+            raise LaunchError(f"packed elements need a contiguous last dimension, and this array has shape {view.shape} and strides "
                               f"{view.strides}")
         per = self.dtype.packing[1]
         if view.shape[-1] % per:

@@ -68,7 +68,7 @@ class Store:
 
     def _warn(self, error: OSError) -> None:
         _warn_once(str(self.path), f"tilejit's cache {self.path} cannot be used ({error.strerror or error}); kernels are compiled in every process. "
-                   "TILEJIT_CACHE_DIR names another folder")
+                   "Set TILEJIT_CACHE_DIR to another folder")
 
     # -- for people and tools ----------------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ class BulkCopies:
         """The same buffer in CTA `rank` of the cluster."""
         rank = np.asarray(rank)[:, :1].astype(np.int64)
         if ((rank < 0) | (rank >= self.cluster_size)).any():
-            self.finding("out-of-bounds", f"rank {int(rank.flat[0])} of a cluster of {self.cluster_size} is named")
+            self.finding("out-of-bounds", f"rank {int(rank.flat[0])} does not exist in a cluster of {self.cluster_size}")
             rank = np.clip(rank, 0, self.cluster_size - 1)
         return replace(buffer, type=type_, peer=rank)
 
@@ -38,7 +38,7 @@ class BulkCopies:
         keys = [np.asarray(nbytes).reshape(-1, 1), None if byte_mask is None else np.asarray(byte_mask).reshape(-1, 1)]
         for where, (count, bits) in self._cases_at(positions, keys):
             if count % 16:
-                self.finding("misaligned", f"a bulk copy moves a multiple of 16 bytes; {count} are silently rounded down")
+                self.finding("misaligned", f"a bulk copy must move a multiple of 16 bytes; {count} are silently rounded down")
                 count -= count % 16
             if not count or not self._legal_run(dst, dst_byte_offset, src, src_byte_offset, count):
                 continue
@@ -51,7 +51,7 @@ class BulkCopies:
             memory, at = buffer.memory, self._absolute(buffer, offset)
             address = memory.address + memory.origin * memory.itemsize if memory.scope == "global" else 0
             if ((at + address) % 16).any():
-                self.finding("misaligned", f"the {name} of a bulk copy is at a multiple of 16 bytes")
+                self.finding("misaligned", f"the {name} of a bulk copy must be at a multiple of 16 bytes, and is not")
                 return False
             if memory.scope == "global":
                 low = at + memory.origin * memory.itemsize

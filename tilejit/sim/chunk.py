@@ -266,6 +266,6 @@ class Chunk(Flight, Verdicts):
             for world in self.worlds if place.freed else ():
                 for rank in range(self.ranks):
                     if ("freed", rank, (place.first + place.column) * 4) not in world.facts:
-                        self._fault(world, rank, "tmem", value.loc, f"{value.name} is deallocated on other ways through the kernel, and not on "
-                                    "this one: its columns stay taken")
+                        self._fault(world, rank, "tmem", value.loc, f"{value.name} is deallocated on other paths through the kernel, and not on "
+                                    "this one: its columns stay allocated")
                         return

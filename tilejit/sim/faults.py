@@ -53,7 +53,7 @@ class Reporter:
         (line, who, writes), (other, by, wrote) = late, early
         did = "written" if wrote else "read"
         if c.again and line != a.line:
-            did = f"{did} in a later trip of the loop"
+            did = f"{did} in a later iteration of the loop"
         self._retract(a, c)
         self._say("race", line, f"{who} {'writes' if writes else 'reads'} {self._bytes(c)}, {did} by {by} "
                   f"at line {self._number(other) or '?'} without a barrier between the two", a, c, other)
@@ -65,7 +65,7 @@ class Reporter:
             c.line, f'tcgen05_fence("before_thread_sync") between line {self._number(c.line)} and the barrier')
         other = c.line if told else a.line
         here = "" if told else f"at line {self._number(a.line)} "
-        self._say("tmem", line, f"{here}{what} {self._bytes(c)}, which {self._other_thread(c)} touched at line {self._number(c.line)}, "
+        self._say("tmem", line, f"{here}{what} {self._bytes(c)}, which {self._other_thread(c)} accessed at line {self._number(c.line)}, "
                   f"without {side}", a, c, other)
 
     def _overwritten(self, a: Access, c: Conflict) -> None:
@@ -107,7 +107,7 @@ class Reporter:
         earlier = ("sent late", rank, number) in self.world.facts
         if barrier.expect_line < 0 or not (current or earlier):
             return False
-        self._say("transaction-count", barrier.expect_line, "fewer bytes are announced than the copies of this phase bring: it was over "
+        self._say("transaction-count", barrier.expect_line, "fewer bytes are announced than the copies of this phase transfer: it completed "
                   f"before {self._named(op, c)} had landed", a, c, op.line)
         return True
 
@@ -123,8 +123,8 @@ class Reporter:
         elif c.what == "unfenced" and c.thread in (COPIED, SUMMED):
             brought = self._operation(c)
             self._say("missing-proxy-fence", a.line, f"{name} {verb} {self._bytes(c)} through the async proxy; "
-                      f"{'cp.async' if brought is None else brought.what} at line {self._number(c.line)} brought them, without "
-                      "fence_proxy_async() between the wait for it and this", a, c, c.line)
+                      f"{'cp.async' if brought is None else brought.what} at line {self._number(c.line)} wrote them, and there is "
+                      "no fence_proxy_async() between the wait for that copy and this operation", a, c, c.line)
         elif c.what == "unfenced":
             self._say("missing-proxy-fence", a.line, f"{name} {verb} {self._bytes(c)} through the async proxy; {self._other_thread(c)} wrote them at "
                       f"line {self._number(c.line)} without fence_proxy_async() between its write and the barrier", a, c, c.line)
@@ -162,9 +162,9 @@ class Reporter:
 
     def _passed_early(self, wait: LastWait, op: AsyncOp, a: Access, c: Conflict, other: int) -> None:
         """Blame a stale wait for the fault at line `other`. The verdict on the first stale wait says itself that the wait returned at once."""
-        early = "" if self.world.stale is not None else "the wait returned at once, because that phase was over before: "
-        self._say("barrier-phase", wait.line, f"{early}phase {wait.phase} of the barrier, which {self._named(op, c)} completes, is still to "
-                  "come", a, c, other)
+        early = "" if self.world.stale is not None else "the wait returned at once, because a phase of that parity had already completed: "
+        self._say("barrier-phase", wait.line, f"{early}phase {wait.phase} of the barrier, which {self._named(op, c)} completes, has "
+                  "not completed yet", a, c, other)
 
     def _blame_wait(self, op: AsyncOp, a: Access, c: Conflict, kind: str, text: str) -> None:
         """Report `kind`, or, if the last wait of the issuing thread was stale, that wait."""

@@ -114,8 +114,8 @@ class Flight:
         if barrier.issued != barrier.expected:
             late = [op for op in world.flight if op.phases.get((rank, number)) == barrier.phase]
             line = barrier.expect_line if barrier.expect_line >= 0 else barrier.line
-            self._fault(world, rank, "transaction-count", self.locs[line], "a phase of the mbarrier ends when the "
-                        f"{barrier.expected} bytes that were announced have come, and its copies bring {barrier.issued}")
+            self._fault(world, rank, "transaction-count", self.locs[line], "a phase of the mbarrier completes "
+                        f"after the {barrier.expected} bytes that are announced, and its copies transfer {barrier.issued}")
             for op in late:  # so that one miscount is reported once
                 self.land(op, count=False)
         self.note_laggards(world, barrier)

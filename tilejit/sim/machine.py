@@ -291,14 +291,14 @@ class Machine(GlobalAccess, OrderedAccess, SharedAccess, Synchronisation, Engine
         index = np.asarray(index)[:, :1].astype(np.int64)
         n = self.sim.barrier_values[barrier.first].type.n
         if ((index < 0) | (index >= n)).any():
-            self.finding("out-of-bounds", f"barrier {int(index.flat[0])} of {n} is named")
+            self.finding("out-of-bounds", f"barrier {int(index.flat[0])} of {n} does not exist")
             index = np.clip(index, 0, n - 1)
         barrier = barrier.at(index)
         if rank is None:
             return barrier
         rank = np.asarray(rank)[:, :1].astype(np.int64)
         if ((rank < 0) | (rank >= self.cluster_size)).any():
-            self.finding("out-of-bounds", f"rank {int(rank.flat[0])} of a cluster of {self.cluster_size} is named")
+            self.finding("out-of-bounds", f"rank {int(rank.flat[0])} does not exist in a cluster of {self.cluster_size}")
             rank = np.clip(rank, 0, self.cluster_size - 1)
         return barrier.of_peer(rank)
 

@@ -77,7 +77,7 @@ class NamedMaps:
                 self.finding("out-of-bounds", f"a slot of a tensor map is outside of {memory.name}{list(memory.shape)}", ctas=self.ctas[b:b + 1])
                 continue
             if (memory.address + int(at[b])) % BYTES and map_.type is None:
-                self.finding("misaligned", f"a tensor map lies at a multiple of {BYTES} bytes, and byte {int(at[b])} of {memory.name} is at none")
+                self.finding("misaligned", f"a tensor map must lie at a multiple of {BYTES} bytes, and byte {int(at[b])} of {memory.name} does not")
             yield int(b), int(at[b]), slot_at(memory, int(at[b]), self.sim.report.launch)
 
     def _slots(self, map_: SimMap, shared: bool, positions: np.ndarray | None = None) -> Iterator[tuple[int, Slot]]:
@@ -107,7 +107,7 @@ class NamedMaps:
     def _alone(self, editing: int, threads: tuple[int, ...], b: int) -> None:
         if editing > 1:
             self.finding("race", f"{editing} threads of one CTA edit one tensor map at the same time: an edit reads and writes whole words, "
-                         "so that others are lost", threads=threads, ctas=self.ctas[b:b + 1])
+                         "so other threads' edits are lost", threads=threads, ctas=self.ctas[b:b + 1])
 
     def _edit(self, map_: SimMap, shared: bool, fields, threads=None) -> None:
         """Set the fields of each CTA's slot to ``fields(position, slot)``."""
@@ -153,7 +153,7 @@ class NamedMaps:
 
         def rebound(b: int, slot: Slot) -> Fields | None:
             if not slot.version:
-                self.finding("descriptor", "a tensor map is rebound that was never seeded: its other fields are what was in memory",
+                self.finding("descriptor", "a tensor map that was never seeded is rebound: its other fields hold whatever was in memory",
                              ctas=self.ctas[b:b + 1])
                 return None
             dims, strides = (tuple(self._of(x, b) for x in part) for part in (values[:rank], values[rank:]))
@@ -169,7 +169,7 @@ class NamedMaps:
 
         def replaced(b: int, slot: Slot) -> Fields | None:
             if slot.fields is None:
-                self.finding("descriptor", "a field of a tensor map is replaced that was never seeded: its other fields are what was in memory",
+                self.finding("descriptor", "a field of a tensor map that was never seeded is replaced: the others hold whatever was in memory",
                              ctas=self.ctas[b:b + 1])
                 return None
             return slot.fields.replaced(name, index, self._of(value, b))
@@ -260,7 +260,7 @@ class NamedMaps:
         made = dict(self._slots(source, True))
         for b, slot in made.items():
             if slot.fields is None:
-                self.finding("descriptor", "a tensor map is published from shared memory in which nothing has made one: seed it there first",
+                self.finding("descriptor", "a tensor map is published from shared memory to which none was written: seed it there first",
                              ctas=self.ctas[b:b + 1])
         self._edit(to, False, lambda b, slot: made[b].fields, threads=(self.low, self.low + 32))
         for b, slot in self._slots(to, False):
@@ -303,24 +303,24 @@ class NamedMaps:
         """Check that the copy of a CTA sees the last edit of the map."""
         where = dict(ctas=self.ctas[b:b + 1], other=slot.loc)
         if not slot.version:
-            self.finding("descriptor", "a copy goes by a tensor map that nothing has made: seed it, or publish it, first", **where)
+            self.finding("descriptor", "a copy uses a tensor map that nothing has written: seed it, or publish it, first", **where)
             return
         needed, who = self._apart(b, slot)
         edit = "its edit" if slot.loc is None else f"its edit at line {slot.loc.line}" if slot.launch == self.sim.report.launch else \
             f"its edit at line {slot.loc.line} of an earlier launch"
         known = slot.acquired.get(int(self.ctas[b]))
         if known is None or known.version != slot.version:
-            self.finding("missing-proxy-fence", f"a copy goes by a tensor map without .fence_acquire(scope) after {edit}: the engine may "
-                                                "use what it was before", **where)
+            self.finding("missing-proxy-fence", f"a copy uses a tensor map without .fence_acquire(scope) after {edit}: the engine may "
+                                                "read its old contents", **where)
             return
         if known.released is None:
-            self.finding("missing-proxy-fence", f"a copy goes by a tensor map, and {edit} was not released by the thread that made it: "
-                                                ".fence_release(scope)", **where)
+            self.finding("missing-proxy-fence", f"a copy uses a tensor map, and the thread that made {edit} has not released it: it must "
+                                                "call .fence_release(scope)", **where)
             return
         for word, scope in (("released", known.released), ("acquired", known.scope)):
             if SCOPES.index(scope) < SCOPES.index(needed):
-                self.finding("missing-proxy-fence", f"a copy goes by a tensor map of which {edit} in {who} was {word} for {scope!r} "
-                                                    f"only: it takes {needed!r}", **where)
+                self.finding("missing-proxy-fence", f"a copy uses a tensor map, and {edit} in {who} was {word} for {scope!r} only: "
+                                                    f"scope {needed!r} is needed", **where)
                 return
         self._after_acquire(b, known, where)
 
@@ -340,8 +340,8 @@ class NamedMaps:
         for other, epoch in known.epochs.items():
             if other == atom or world.clocks.known[self.rank, atom, ORDER, world.clocks.column(self.rank, other)] >= epoch:
                 return
-        self.finding("missing-proxy-fence", "a copy goes by a tensor map that other threads have acquired, and nothing orders it after "
-                                            "them: a barrier, or .fence_acquire(scope) in its own thread", **where)
+        self.finding("missing-proxy-fence", "a copy uses a tensor map that only other threads have acquired, and nothing orders it "
+                                            "after them: add a barrier, or call .fence_acquire(scope) in the copying thread", **where)
 
     def _described(self, slots: dict[int, Slot]) -> Iterator[tuple[SimTensorMap, np.ndarray]]:
         """The maps in the slots, as batched maps: one for each array that slots point to and each combination of the fields that

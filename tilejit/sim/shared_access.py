@@ -182,7 +182,7 @@ class SharedAccess:
         bad = lanes // 32 != warps % 4
         if bad.any():
             at = int(np.argmax(bad))
-            self.finding("tmem", f"warp {int(warps[at])} accesses lane {int(lanes[at])} of tensor memory, and its quarter is lanes "
+            self.finding("tmem", f"warp {int(warps[at])} accesses lane {int(lanes[at])} of tensor memory, and a warp reaches its own quarter, lanes "
                          f"{int(warps[at]) % 4 * 32} to {int(warps[at]) % 4 * 32 + 31}", threads=(int(self.low + np.asarray(owner).reshape(-1)[at]),))
 
     def matrix_origin(self, region: SimRegion) -> np.ndarray:

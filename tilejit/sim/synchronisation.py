@@ -39,8 +39,8 @@ class Synchronisation:
         if active is None or active.all():
             return False
         idle = int(np.argmin(active.all(axis=0))) + self.low
-        self.finding("divergent-collective", f"{what} is reached by only some of the {self.threads} threads of its scope: thread {idle} is not there",
-                     threads=(idle,))
+        self.finding("divergent-collective", f"{what} is reached by only some of the {self.threads} threads of its scope: thread {idle} does not "
+                     "reach it", threads=(idle,))
         return True
 
     def collective(self, what: str) -> None:
@@ -66,12 +66,12 @@ class Synchronisation:
                     barrier = world.named[key] = NamedBarrier(threads, empty_clock(world.clocks), empty_clock(world.clocks))
                 generations[slice(None) if where is None else where] = barrier.generation + 1
                 if barrier.arrived + (count or self.threads) > threads:
-                    self.fault(world, "barrier-phase", f"{count or self.threads} threads arrive at a named barrier of {threads}, where "
-                               f"{barrier.arrived} wait already")
+                    self.fault(world, "barrier-phase", f"{count or self.threads} threads arrive at a named barrier for {threads}, at "
+                               f"which {barrier.arrived} have already arrived")
                 clock = world.clocks.release(self.rank, self.atoms)
                 if (clock[ORDER] < barrier.done[ORDER]).any():
-                    self.sim.suspect(world, self.rank, self.line, "nothing orders this arrival at a named barrier behind those that completed it the "
-                                     "last time: it may come among them, and then others pass the barrier too early or wait there for ever")
+                    self.sim.suspect(world, self.rank, self.line, "nothing orders this arrival at a named barrier after those that completed its "
+                                     "previous use: it may count toward that use, and other threads then pass the barrier too early or wait for ever")
                 barrier.arrive(count or self.threads, clock)
         return generations
 
@@ -87,8 +87,8 @@ class Synchronisation:
                 barrier = world.named["cluster",] = NamedBarrier(total, empty_clock(world.clocks), empty_clock(world.clocks))
             arrived = [("cluster", self.rank, int(atom)) for atom in self.atoms]
             if any(key in world.facts for key in arrived):
-                self.fault(world, "barrier-phase", "the threads arrive at the cluster's barrier, where they have arrived before and not waited "
-                           "since; a kernel with a cluster ends with a barrier of all its threads")
+                self.fault(world, "barrier-phase", "the threads arrive at the cluster's barrier for the second time without a wait in between; "
+                           "a kernel with a cluster also ends with a barrier of all its threads")
             world.facts.update(dict.fromkeys(arrived, barrier.generation + 1))
             barrier.arrive(self.threads, world.clocks.release(self.rank, self.atoms))
 
@@ -140,7 +140,7 @@ class Synchronisation:
             count = max(count, 1)
         old = world.barriers.get((rank, number))
         if old is not None and old.valid:
-            self.finding("barrier-lifecycle", "an mbarrier is initialised that is in use: it has not been invalidated")
+            self.finding("barrier-lifecycle", "an mbarrier that is in use is initialised again: it has not been invalidated")
         world.barriers[rank, number] = MBarrier(count, count, empty_clock(world.clocks), empty_clock(world.clocks), self.line)
 
     def mbarrier_init(self, barrier: SimBarrier, count: int) -> None:
@@ -206,9 +206,9 @@ class Synchronisation:
     def _arrive(self, world: World, rank: int, number: int, count: int, clock: np.ndarray | None) -> None:
         b = world.barriers[rank, number]
         if count > b.pending:
-            where = (f"{b.pending} of {b.count} are missing in this phase" if b.pending
-                     else f"all {b.count} have arrived, and the phase still waits for {b.missing()}")
-            self.fault(world, "barrier-phase", f"{count} arrival{'s' if count > 1 else ''} at an mbarrier where {where}")
+            where = (f"needs only {b.pending} more of {b.count}" if b.pending
+                     else f"has all {b.count} and still waits for {b.missing()}")
+            self.fault(world, "barrier-phase", f"{count} arrival{'s' if count > 1 else ''} at an mbarrier whose current phase {where}")
             count = b.pending
         b.pending -= count
         if clock is not None:
@@ -298,9 +298,9 @@ class Synchronisation:
             return
         start, stop = self.sim.atom_threads(atom)
         who = f"thread {start} waits" if stop - start == 1 else f"threads {start} to {stop - 1} wait"
-        self.sim.suspect(world, self.rank, self.line, f"nothing says that phase {b.phase - 2} of the mbarrier is over when {who} for phase "
-                         f"{b.phase - 1}: who comes before that passes at once, by the parity of the phase ahead of both. Let the scope wait for "
-                         "each phase, or learn from who has waited that it is over")
+        self.sim.suspect(world, self.rank, self.line, f"nothing guarantees that phase {b.phase - 2} of the mbarrier has completed when {who} for "
+                         f"phase {b.phase - 1}: before that the wait returns at once, since the phase two earlier has the same parity. Wait for "
+                         f"every phase, or synchronise with a thread that has waited for phase {b.phase - 2}")
 
 
 def _barriers(m, barrier: SimBarrier):
@@ -330,7 +330,7 @@ def _missing(m, barrier: SimBarrier, parity: np.ndarray, begun: np.ndarray) -> s
             where = f" of CTA rank {int(barrier.peer.flat[0])}" if barrier.peer is not None else ""
             called = allocation_name(made.name, made.loc)
             called = f" ({called}{f'[{index}]' if several else ''})" if called else ""
-            return f"waits for phase {b.phase} (parity {b.phase & 1}) of {name}{where}, which misses {b.missing()}{called}"
+            return f"waits for phase {b.phase} (parity {b.phase & 1}) of {name}{where}, which is missing {b.missing()}{called}"
     return "waits for an mbarrier"
 
 
@@ -342,7 +342,7 @@ def _pass(m, barrier: SimBarrier, parity: np.ndarray, begun: np.ndarray) -> None
                 continue
             b = world.barriers[rank, number]
             if b.phase > old + 1 and (old & 1) == (int(parity.flat[0]) & 1):
-                m.fault(world, "barrier-phase", f"phase {old} of the mbarrier was over, and the next one too, before this wait saw it: "
+                m.fault(world, "barrier-phase", f"phases {old} and {old + 1} of the mbarrier both completed before this wait saw the first: "
                           "its threads may wait for ever")
             m._learn(world, rank, number)
 

@@ -88,7 +88,7 @@ class PairOperations:
             return
         sim, ranks = self.sim, (self.rank, self.rank ^ 1)
         if max(ranks) >= sim.ranks:
-            self.finding("tmem", f"cta_group 2 works on pairs of CTAs, and rank {self.rank} has no other")
+            self.finding("tmem", f"cta_group 2 works on pairs of CTAs, and rank {self.rank} has no partner")
             return
         peers = [np.full((1, 1), r) for r in ranks]
 

@@ -68,7 +68,7 @@ def _im2col_faults(map_: SimTensorMap, itemsize: int) -> list[str]:
         if len(corner) != (map_.rank - 2 if walk.wide is None else 1) or any(not low <= c <= high for c in corner):
             faults.append(f"the {name} corner of a map of rank {map_.rank} has {map_.rank - 2} entries of {low} to {high}, not {corner}")
     if walk.wide is not None and not map_.swizzle:
-        faults.append("a map for a walk along w has a swizzle")
+        faults.append("a map for a walk along w must have a swizzle")
     if not 1 <= walk.pixels <= 1024:
         faults.append(f"an im2col copy has 1 to 1024 pixels, not {walk.pixels}")
     if not 1 <= walk.channels <= 256 or walk.channels * itemsize % 16:
@@ -80,11 +80,11 @@ def _padded_faults(map_: SimTensorMap, address) -> list[str]:
     """The additional requirements on a map of 4-bit or 6-bit elements, padded while loaded, that are not met."""
     faults = []
     if (address % 32 != 0).any() or any((np.asarray(s) % 32 != 0).any() for s in map_.global_strides):
-        faults.append("a map of padded elements begins at a multiple of 32 bytes, and so do its rows")
+        faults.append("a map of padded elements must begin at a multiple of 32 bytes, and so must its rows")
     if (np.asarray(map_.global_dim[0]) % 128 != 0).any() or map_.box[0] != 128:
         faults.append(f"a map of padded elements has rows of a multiple of 128 of them and a box of 128, not {map_.global_dim[0]} and {map_.box[0]}")
     if map_.swizzle not in (SWIZZLE_NONE, SWIZZLE_128) or map_.im2col is not None:
-        faults.append("a map of padded elements is a tiled one with the 128-byte swizzle or none")
+        faults.append("a map of padded elements must be a tiled one with the 128-byte swizzle or none")
     return faults
 
 
@@ -103,7 +103,7 @@ def describe_faults(map_: SimTensorMap) -> list[str]:
             return [f"{name} has {len(values)} entries for a map of rank {rank}"]
     address = map_.memory.address + map_.memory.origin * map_.memory.itemsize + np.asarray(map_.base)
     if (address % 16 != 0).any():
-        faults.append("the base address of a tensor map is a multiple of 16 bytes")
+        faults.append("the base address of a tensor map must be a multiple of 16 bytes, and is not")
     for d, n in enumerate(map_.global_dim):
         if (np.asarray(n) < 1).any() or (np.asarray(n) > 1 << 32).any():
             faults.append(f"global_dim[{d}] is 1 to 2**32, not {n}")

@@ -51,7 +51,7 @@ class TensorMemoryAccess:
             line = world.facts.get(("freed", self.rank, buffer.base))
             if line is not None:
                 loc = self.sim.locs[line]
-                self.finding("tmem", f"tensor memory is {verb} that was deallocated at line {loc.line if loc else 0}", other=loc)
+                self.finding("tmem", f"tensor memory is {verb} after it was deallocated at line {loc.line if loc else 0}", other=loc)
                 return False
         return True
 

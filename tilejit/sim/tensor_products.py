@@ -105,7 +105,7 @@ class TensorProducts:
         group, n = plan.cta_group, steps[0].n
         ranks = (self.rank,) if group == 1 else (self.rank & ~1, self.rank | 1)
         if max(ranks) >= self.sim.ranks:
-            self.finding("tmem", f"cta_group 2 works on pairs of CTAs, and rank {self.rank} has no other")
+            self.finding("tmem", f"cta_group 2 works on pairs of CTAs, and rank {self.rank} has no partner")
             return
         work = _Product(self, plan, steps, acc, a, b, scales)
         if (lost := work.overwritten()) is not None:

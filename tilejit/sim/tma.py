@@ -156,7 +156,7 @@ class TensorCopies:
             return False
         if (self._absolute(buffer, offset) % 128).any():
             at = int(self._absolute(buffer, offset).flat[0])
-            self.finding("misaligned", f"a tensor copy's shared address is a multiple of 128 bytes, not {at}")
+            self.finding("misaligned", f"a tensor copy's shared address must be a multiple of 128 bytes, not {at}")
             return False
         if (np.asarray(offset) < 0).any() or (np.asarray(offset) + box.span > buffer.type.nbytes).any():
             self.finding("out-of-bounds", f"a tensor copy of {box.span} bytes leaves the buffer of {buffer.type.nbytes} bytes in shared memory")
@@ -180,11 +180,11 @@ class TensorCopies:
         step = 128 if padded else 16 // np.gcd(16, elements_of(map_).itemsize)
         bad = coords[0] % step != 0
         if bad.any():
-            self.finding("misaligned", "the innermost coordinate times the element's bytes is a multiple of 16, and "
-                         f"{int(coords[0][bad].flat[0])} is no multiple of {step}")
+            self.finding("misaligned", "the innermost coordinate times the element's bytes must be a multiple of 16, and "
+                         f"coordinate {int(coords[0][bad].flat[0])} is no multiple of {step}")
             fine = False
         if not load and mode == "im2col" and (min(map_.im2col.lower) < 0 or max(map_.im2col.upper) > 0):
-            self.finding("descriptor", "an im2col store's pixels are inside of the images, and the corners "
+            self.finding("descriptor", "an im2col store's pixels must be inside the images, and the corners "
                          f"{map_.im2col.lower} and {map_.im2col.upper} leave them")
             fine = False
         if not load:
@@ -194,7 +194,7 @@ class TensorCopies:
                     fine = False
             width = map_.box[0] if map_.im2col is None else map_.im2col.channels
             if (int(np.max(map_.global_dim[0])) * elements_of(map_).itemsize) % 16 and self._clips_inner(map_, coords, width):
-                self.finding("out-of-bounds", "a tensor store clips its innermost dimension in steps of 16 bytes: it writes past the "
+                self.finding("out-of-bounds", "a tensor store clips its innermost dimension in steps of 16 bytes only: it writes past the "
                              f"{int(np.max(map_.global_dim[0]))} elements of each row")
         return fine
 

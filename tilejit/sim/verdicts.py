@@ -27,7 +27,8 @@ class Verdicts:
             return None
         if protocol and world.stale is not None and not world.shaken:
             world.derailed = True
-            return "barrier-phase", self.locs[world.stale], "the wait returned at once, because that phase was over before; then "
+            return "barrier-phase", self.locs[world.stale], ("the wait returned at once, because a phase of that parity had already completed; "
+                                                             "after that, ")
         if world.shaken and kind in ("barrier-phase", "transaction-count", "deadlock"):
             return None
         line = loc.line if loc is not None else 0
@@ -63,7 +64,7 @@ class Verdicts:
                 first = loc, f
         loc, fiber = first
         world = self.worlds[self.world_of[fiber.rows[0] % self.clusters]]
-        message = "nothing can go on:\n" + "\n".join(f"  {line}" for line in dict.fromkeys(lines))
+        message = "no thread can make progress:\n" + "\n".join(f"  {line}" for line in dict.fromkeys(lines))
         self._fault(world, fiber.rank, "deadlock", loc, message, tuple(range(fiber.low, fiber.high))[:8])
 
     def endless(self, fiber: Fiber) -> None:
@@ -71,7 +72,7 @@ class Verdicts:
         self.stuck = True
         node = next((f.node for f in reversed(fiber.frames) if isinstance(f.node, While)), fiber.node)
         world = self.worlds[self.world_of[fiber.rows[0] % self.clusters]]
-        self._fault(world, fiber.rank, "deadlock", node.loc, "the loop goes round and round, and nothing that it does is seen by anyone",
+        self._fault(world, fiber.rank, "deadlock", node.loc, "the loop runs for ever: no other thread acts on what it does, and nothing ends it",
                     tuple(range(fiber.low, fiber.high))[:8])
 
     def _miscounts(self, stuck: list[Fiber]) -> bool:
@@ -86,8 +87,8 @@ class Verdicts:
             for (rank, _), b in world.barriers.items():
                 if b.tx and b.expect_line >= 0 and b.pending == 0 and not (held and b.phase and b.brought and not b.issued):
                     found = True
-                    self._fault(world, rank, "transaction-count", self.locs[b.expect_line], f"phase {b.phase} of the mbarrier never ends: "
-                                f"{b.expected} bytes are announced, and its copies bring {b.issued}")
+                    self._fault(world, rank, "transaction-count", self.locs[b.expect_line], f"phase {b.phase} of the mbarrier never completes: "
+                                f"{b.expected} bytes are announced, and its copies transfer {b.issued}")
         return found
 
     def _overtaken(self, stuck: list[Fiber]) -> bool:
@@ -99,7 +100,7 @@ class Verdicts:
             told = clocks.known[f.rank, atom, ORDER, clocks.barrier_column(rank, number)] >= b.phase
             if b.phase > (seen.phase if seen else 0) and not told and b.pending == b.count and b.tx == 0:
                 self._fault(world, f.rank, "barrier-phase", f.wait.loc, f"the wait is for phase {b.phase} (parity {b.phase & 1}) of the "
-                            f"mbarrier, which nothing completes; phase {b.phase - 1}, whose parity is {b.phase - 1 & 1}, is over")
+                            f"mbarrier, which nothing completes; phase {b.phase - 1} (parity {b.phase - 1 & 1}) has already completed")
                 return True
         return False
 
@@ -113,9 +114,9 @@ class Verdicts:
             behind = [warp for warp in _warps(*threads) if (rank, warp) not in past]
             if behind:
                 names = f"warp {behind[0]} is" if len(behind) == 1 else f"warps {behind[0]} to {behind[-1]} are"
-                self.suspect(world, rank, wait.line, f"nothing says that {names} past this wait when the phase after it ends: a warp that lags would "
-                             "meet the parity that it waits for once more, and may wait for ever. Let the warps meet before what ends that phase, "
-                             "as by tile.sync()")
+                self.suspect(world, rank, wait.line, f"nothing guarantees that {names} past this wait when the next phase completes: a slow warp "
+                             "would then wait for the same parity again, and may wait for ever. Synchronise the warps, as by tile.sync(), "
+                             "before anything completes the next phase")
 
     def suspect(self, world: World, rank: int, line: int, message: str) -> None:
         """Note that threads might arrive at a barrier, or wait there, in another order and then miss a phase. It is reported at the end of
@@ -126,15 +127,16 @@ class Verdicts:
         for world in self.worlds:
             for b in world.barriers.values():
                 if b.early is not None and any(wait.epoch for wait in b.waits.values()):
-                    self.suspect(world, *b.early, "nothing orders this arrival at an mbarrier behind the end of the phase before: it may come in "
-                                 "that phase, in the place of another, and end it too early. Wait for that phase first, or for one who has")
+                    self.suspect(world, *b.early, "nothing orders this arrival at an mbarrier after the completion of the previous phase: it may "
+                                 "count toward that phase in place of another arrival, and complete it too early. Wait for the previous phase "
+                                 "first, or synchronise with a thread that has waited for it")
             if "suspect" in world.facts and not self.report.findings:
                 rank, line, message = world.facts["suspect"]
                 self._fault(world, rank, "barrier-phase", self.locs[line], message, protocol=False)
 
     def _unawaited(self, op: AsyncOp) -> None:
         self._fault(op.world, op.rank, "missing-wait", self.locs[op.line],
-                    f"the kernel ends while {op.what} may still be under way: nothing waits for it")
+                    f"the kernel ends while {op.what} may still be in flight: nothing waits for it")
 
 
 def _awaited(fibers: list[Fiber]):

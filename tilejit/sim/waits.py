@@ -118,7 +118,7 @@ class SpinWait(RowWait):
         return self.fiber.sim.version != self.version
 
     def describe(self) -> str:
-        return "goes round a loop whose condition nothing will change"
+        return "spins in a loop whose condition nothing will change"
 
     def then(self) -> None:
         return None

@@ -28,8 +28,8 @@ _FATAL_NOTES = frozenset(f"C{number}" for number in (7504, 7505, 7506, 7507, 750
 # Advisory for a fence that ptxas adds, such as for a commit of no products. It is ignored: 13.0 gives it, 13.5 generates the same code without.
 _FENCE = "C7519"
 
-_CROWDED = "fewer registers do: smaller tiles, more warps, or a of the product in shared memory"
-_IN_FLIGHT = ("let tile.mma_wait(0) stand before anything but a product touches sums of products in flight, and before the loops and branches "
+_CROWDED = "use fewer registers: smaller tiles, more warps, or the product's operand a in shared memory"
+_IN_FLIGHT = ("call tile.mma_wait(0) before anything but a product accesses the sums of products in flight, and before loops and branches "
               "that do")
 _CURES = {"C7511": _CROWDED, "C7512": _CROWDED} | dict.fromkeys(("C7513", "C7514", "C7515", "C7516", "C7517"), _IN_FLIGHT)
 
@@ -118,8 +118,8 @@ def _find(setting: str, home: str, path: str) -> Assembler:
     linker = nvjitlink.locate()
     if linker is not None:
         return Assembler("nvjitlink", "nvjitlink", str(linker))
-    raise ToolchainError("no assembler was found; pip install nvidia-cuda-nvcc brings one, or let TILEJIT_PTXAS, "
-                         "CUDA_HOME or PATH lead to a ptxas")
+    raise ToolchainError("no assembler was found; pip install nvidia-cuda-nvcc brings one, or point TILEJIT_PTXAS, "
+                         "CUDA_HOME or PATH to a ptxas")
 
 
 def _wheel() -> Assembler | None:
@@ -215,7 +215,7 @@ def _judge_notes(notes: tuple[str, ...], ptx: str, allow: tuple[str, ...], assem
     bad = {note: code for note in notes for code in _NOTE.findall(note) if code in _FATAL_NOTES and code not in allow}
     if not bad:
         return
-    message = "the assembler dropped what the kernel's speed rests on:\n" + "\n".join(f"  {note}" for note in bad)
+    message = "the assembler dropped what the kernel's speed depends on:\n" + "\n".join(f"  {note}" for note in bad)
     message += "".join(f"\n{cure}" for cure in dict.fromkeys(_CURES[code] for code in bad.values() if code in _CURES))
     if assembler.kind == "nvjitlink":
         message += "\nnvJitLink cannot keep setmaxnreg: pip install nvidia-cuda-nvcc brings ptxas"

@@ -133,16 +133,16 @@ def copy_async(g: Builder, dst, src, mbar=None, variant=None, cache=None, fill=0
                "multicast": multicast, "reduce": reduce, "precision": precision, "cta_group": cta_group, "prefetch_map": prefetch_map,
                "shape": shape}
     if isinstance(multicast, str) and dst.type.scope != "tmem":
-        raise g.error(f"multicast={multicast!r} is of copies to tensor memory; to the CTAs of a cluster it is a mask of their ranks")
+        raise g.error(f"multicast={multicast!r} is for copies to tensor memory; for the CTAs of a cluster give a mask of their ranks")
     partial = g.scope.partial.name if g.scope.partial is not None else None
     extra = () if multicast is None or isinstance(multicast, str) else (uniform_scalar(g, multicast, "a multicast mask"),)
     options = checked_options(options, names)
     token = None if g.discarded else NoToken() if mbar is not None else next_token(g)
     if isinstance(token, Token):
         if extra and g.scope.kind != "cta":
-            raise g.error("a multicast whose token is waited for is made by every CTA of the cluster, whose threads meet before it, and "
-                          f"this is one {g.scope.kind} of them: make the call in the CTA's scope, or give mbar=, which each CTA that "
-                          "receives arms for itself")
+            raise g.error("a multicast whose token is waited for must be made by every CTA of the cluster, whose threads synchronise before "
+                          f"it, and this is one {g.scope.kind} of them: make the call in the CTA's scope, or give mbar=, which each receiving "
+                          "CTA arms itself")
         extra, options = (*extra, g.operand(token.count, int32)), {**options, "token": token.pool}
     _check_cluster(g, mbar, options)
     if isinstance(src.type, Rows) and (options.get("variant") == "ldgsts" or not _by_engine(g, mbar, token)):

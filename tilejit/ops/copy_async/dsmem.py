@@ -64,7 +64,7 @@ def _swizzles(s: CopySite) -> bool | str:
     to, of = runs.offsets
     apart = to - of if isinstance(to, int) and isinstance(of, int) else 0 if to % period == of % period == 0 else 1
     if apart % period or any((d.steps[0] - d.steps[1]) % period or d.steps[0] % block for d in runs.loops):
-        return f"regions that lie differently in its period of {period} elements"
+        return f"regions at different places in its period of {period} elements"
     return True
 
 
@@ -76,12 +76,12 @@ NEEDS = (
     ONE_THREAD,
     Need("mbar=, the CTA's own instance of the barrier that the destination waits on", _own_barrier),
     COUNTED,
-    Need("layouts that are cut alike", found, gate=True),
+    Need("layouts that divide the region at the same places", found, gate=True),
     Need("runs of a multiple of 16 bytes that are contiguous on both sides", whole_units, gate=True),
-    Need("at most 256 of them", few, gate=True),
+    Need("at most 256 such runs", few, gate=True),
     Need("runs that begin at multiples of 16 bytes on both sides", aligned),
-    Need("the same swizzle on both sides, and runs of whole rows of its atoms that lie alike in it", _swizzles),
-    Need("no cache option, since no cache is passed", lambda s: s.options.get("cache") is None or f"cache={s.options['cache']!r}"),
+    Need("the same swizzle on both sides, and runs of whole rows of its atoms at the same places in it", _swizzles),
+    Need("no cache option, since the copy passes no cache", lambda s: s.options.get("cache") is None or f"cache={s.options['cache']!r}"),
     Need("no multicast=", lambda s: not s.options.get("multicast")),
     Need("a reduction that the hardware has", reduction),
 )

@@ -87,8 +87,8 @@ def _aligned(site: CopySite) -> bool | str:
     stride = site.src.buffer.strides[1]
     if not isinstance(stride, int) or stride != 1:
         return f"columns that lie {stride} elements apart, of {site.itemsize} bytes each: give an array whose rows are contiguous, or {by_hand}"
-    return (f"elements of {site.itemsize} bytes, and no run of 4 bytes is provable: let the first column (tile.assume(k % 8 == 0) says "
-            f"it of one), the number of columns and the row pitch of the array be multiples of 4 bytes (pad the array), or {by_hand}")
+    return (f"elements of {site.itemsize} bytes, and no run of 4 bytes is provable: let the first column (tile.assume(k % 8 == 0) "
+            f"promises it), the number of columns and the row pitch of the array be multiples of 4 bytes (pad the array), or {by_hand}")
 
 
 def plan(site: CopySite) -> Plan:
@@ -198,6 +198,6 @@ VARIANT = Variant("ldgsts", plan=plan, emit=emit, simulate=simulate, doc=__doc__
          lambda s: s.mbar is None or "leave it out and wait for the token, as in tile.copy_async(..).wait(), or let bar.arrive_on_copies() tell it"),
     Need("all threads of the scope", lambda s: not s.partial or s.partial_reason),
     Need("elements of at least one byte in copies of 4, 8 or 16 bytes that are provably aligned and in bounds together", _aligned, gate=True),
-    Need("zero as the fill", lambda s: s.options.get("fill") is None or "fill='nan', and a row may be none of the array's"),
+    Need("zero as the fill", lambda s: s.options.get("fill") is None or "fill='nan', and a row may be out of bounds"),
     Need("16-byte copies for cache='cg'", lambda s: s.options.get("cache") != "cg" or width(s) == 16 or f"copies of {width(s)} bytes"),
 ))

@@ -66,7 +66,7 @@ def prefetch(g: Builder, region, cache=None):
     policy as in `copy_async`, which only prefetches by the copy engine accept.
     """
     if not isinstance(type_of(region), (Buffer, Region, Selected)) or type_of(region).scope != "global":
-        raise g.error(f"prefetch brings a region of an array into L2, not {describe(region)}")
+        raise g.error(f"prefetch takes a region of an array in global memory, not {describe(region)}")
     partial = g.scope.partial.name if g.scope.partial is not None else None
     region = region if isinstance(type_of(region), Selected) else whole(g, region)
     if partial is None:
@@ -216,8 +216,8 @@ RUNS = Variant("bulk", plan=_plan_runs, emit=_emit_runs, simulate=None, doc=__do
     Need("at least one element", lambda s: s.elements > 0, gate=True),
     Need("contiguous runs", found, gate=True),
     Need(f"runs of a multiple of {UNIT} bytes", whole_units, gate=True),
-    Need("at most 256 of them", few, gate=True),
-    Need("one of them, where a tensor map can say more", _one_run),
+    Need("at most 256 such runs", few, gate=True),
+    Need("a single run, where a tensor map can describe several", _one_run),
     Need("runs that begin at multiples of 16 bytes", aligned),
     Need("a region that is provably inside the array", in_bounds),
 ))

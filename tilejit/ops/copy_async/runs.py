@@ -79,7 +79,7 @@ def _search(site: CopySite) -> Runs | str:
     for dim, (one, other) in enumerate(zip(sides[0][0], sides[1][0])):
         cut = refined(one, other)
         if cut is None:
-            return f"the layouts cut dimension {dim} of the region in different places"
+            return f"the layouts divide dimension {dim} of the region at different places"
         weight = 1
         for extent, *steps in cut:
             digits.append(Digit(dim, extent, weight, tuple(steps)))

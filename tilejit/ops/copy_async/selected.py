@@ -60,7 +60,7 @@ ROW_NEEDS = (
     Need("a first column of a store that is provably at least 0", lambda s: s.scopes == LOAD or _column_not_negative(s)),
     *tma.OPTION_NEEDS,
     Need("no reduce=", lambda s: not s.options.get("reduce")),
-    Need("rows by four, packed or at the span of a swizzle", finds(tma.boxes), gate=True),
+    Need("rows in groups of four, packed or at the span of a swizzle", finds(tma.boxes), gate=True),
     tma.SHARED_ADDRESS,
 )
 

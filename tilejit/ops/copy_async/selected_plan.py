@@ -64,7 +64,7 @@ def selected_boxes(site, view: View) -> Boxes | str:
         return f"{height[0].extent if height else 1} rows that follow each other in shared memory, and {ROWS} go together"
     width = _width(columns[0], height[0].step if height else None, SPAN[view.mode], view.itemsize)
     if width is None:
-        return "rows that do not lie in shared memory as boxes of them do: packed, or at the span of the swizzle"
+        return "rows that are not laid out in shared memory as boxes of them are: packed, or at the span of the swizzle"
     first = columns[0]
     loops = [(0, width, first.extent // width, width * view.itemsize), *((0, r.weight, r.extent, r.step) for r in columns[1:])]
     if not patches:

@@ -94,7 +94,7 @@ def common(site: CopySite) -> tuple[list[Digit], int | Multiple, dict] | str:
     for one, other in zip(moved, into):
         refined = _refined(one, other, site.itemsize)
         if refined is None:
-            return "the two layouts are cut differently"
+            return "the two layouts divide the region at different places"
         digits += refined
     return digits, found[1] * site.itemsize, read[1]
 
@@ -151,7 +151,7 @@ def fitted(shape: Shape, site: CopySite, digits: list[Digit], begin, offset: dic
     rows, columns, rest = parts
     mode = swizzle_mode(site.src.buffer.layout, site.itemsize)
     if mode is None:
-        return f"the swizzle {site.src.buffer.layout.swizzle} is none of the descriptor's"
+        return f"the swizzle {site.src.buffer.layout.swizzle} is not one that the descriptor has"
     stride, leading = _between_groups(shape, rows, mode), _between_units(shape, columns, mode)
     for refused in (stride, leading, _refused_beginning(shape, offset, mode, site)):
         if isinstance(refused, str):
@@ -178,10 +178,10 @@ def _parted(shape: Shape, digits: list[Digit]) -> tuple[list[Digit], list[Digit]
             rest.append(outer)
         (rest if not room else rows if digit.lane else columns).append(digit)
     if prod(d.extent for d in rows) != shape.rows:
-        return f"{prod(d.extent for d in rows)} rows lie as its {shape.rows} do"
+        return f"{prod(d.extent for d in rows)} rows have the layout of its {shape.rows}"
     inner = min((d.column for d in columns), default=shape.width)
     if prod(d.extent for d in columns) * inner != shape.width:
-        return f"{prod(d.extent for d in columns) * inner} bytes lie side by side in the columns, and it moves {shape.width}"
+        return f"{prod(d.extent for d in columns) * inner} bytes are contiguous in the columns, and it moves {shape.width}"
     return rows, columns, rest
 
 
@@ -213,7 +213,7 @@ def _between_groups(shape: Shape, rows: list[Digit], mode: int) -> int | str:
         return f"rows are {pitch} bytes apart, and {UNIT << mode} in this swizzle"
     stride = at[ATOM] - at[0] if shape.rows > ATOM else 0
     if any(a != at[0] + r % ATOM * pitch + r // ATOM * stride for r, a in enumerate(at)):
-        return "its rows are not in groups of 8 at one distance"
+        return "its rows are not in groups of 8 at a constant distance"
     multiple = ATOM * pitch if mode else UNIT
     if stride % multiple or not 0 <= stride < FARTHEST:
         return f"groups of 8 rows are {stride} bytes apart, and the descriptor needs a multiple of {multiple} below 2^18"
@@ -229,12 +229,12 @@ def _between_units(shape: Shape, columns: list[Digit], mode: int) -> int | str:
     step = min((d.column for d in columns), default=UNIT)
     units = [by_column.get(u * UNIT) for u in range(shape.width // UNIT)]
     if None in units or any(by_column.get(u * UNIT + b) != start + b for u, start in enumerate(units) for b in range(0, UNIT, step)):
-        return "16 bytes of the columns are not side by side in shared memory"
+        return "16 bytes of the columns are not contiguous in shared memory"
     if len(units) == 1:
         return 0
     leading = units[1] - units[0]
     if mode and leading != UNIT:
-        return f"its two units of 16 bytes are {leading} apart in a swizzle, and lie side by side"
+        return f"its two units of 16 bytes are {leading} apart in a swizzle, and must be adjacent"
     if leading % UNIT or not 0 <= leading < FARTHEST:
         return f"its two units of 16 bytes are {leading} apart, and the descriptor needs a multiple of 16 below 2^18"
     return leading

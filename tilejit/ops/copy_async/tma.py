@@ -186,7 +186,7 @@ def _coordinate(s: CopySite) -> bool | str:
         return True
     if start.value is not None:
         return f"it is {start.value} elements of {s.itemsize} bytes"
-    return f"it is known to be a multiple of {start.divisor} elements of {s.itemsize} bytes (tile.assume(start % {whole} == 0) says more of it)"
+    return f"it is known to be a multiple of {start.divisor} elements of {s.itemsize} bytes (tile.assume(start % {whole} == 0) promises more)"
 
 
 def _clipped(s: CopySite) -> bool | str:

@@ -73,7 +73,7 @@ def _boxes(site: CopySite) -> Boxes | str:
         groups += [cut[0]] if map_.box[d] > 1 else []
         loops += cut[1]
     if not groups or groups[0].dim != rank - 1 or groups[0].step != site.itemsize or not packed(tuple(groups), SPAN[map_.swizzle]):
-        return f"boxes of {list(map_.box)} do not lie in the shared layout as the engine writes them"
+        return f"boxes of {list(map_.box)} do not have the layout in shared memory that the engine writes"
     return Boxes(_issues(v, tuple(loops), rank), tuple(_moving(v.dims[d], d) for d in reversed(range(rank))))
 
 

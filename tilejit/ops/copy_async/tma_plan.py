@@ -345,7 +345,7 @@ def realised(view: View, candidate: Candidate, ask) -> Boxes | str:
         if not multiple(piece.stride, view.unit, ask):
             return f"the stride of dimension {piece.dim} is not known to be a multiple of {view.unit} bytes"
     if view.padded and (order[0].box != PADDED or not multiple(order[0].size, PADDED, ask)):
-        return f"elements that are padded on the way come in rows of {PADDED} of an innermost dimension that is a multiple of them"
+        return f"padded elements need boxes with rows of {PADDED}, and an innermost dimension that is a multiple of that"
     return Boxes(candidate.unit, base_offset, tuple(p.size for p in order), tuple(encodable(p.stride) for p in order[1:]),
                  tuple(p.box for p in order), issues(view, candidate, order), tuple(moving(view, p) for p in order))
 

@@ -44,7 +44,7 @@ def _(g, count, now, pool, read):
 def next_token(g: Builder) -> Token:
     """Create the token of the copy about to be issued, and advance the scope's counter."""
     if g.scope.partial is not None:
-        raise g.error(f"a token is of all threads of the {g.scope.kind}, and the condition on {g.scope.partial.name} differs between them; "
+        raise g.error(f"a token belongs to all threads of the {g.scope.kind}, and the condition on {g.scope.partial.name} differs between them; "
                       "leave the result of copy_async unused and wait by hand")
     token = Token(g.cells.setdefault(_cell(pool_of(g)), 0), pool_of(g))
     if isinstance(token.count, Value):
@@ -90,9 +90,10 @@ def wait(g: Builder, token: Token, read: bool = False):
     With `read`, wait for a store only until its source may be overwritten.
     """
     if g.scope.partial is not None:
-        raise g.error(f"a token is waited for by all threads of the {g.scope.kind}, and the condition on {g.scope.partial.name} differs between them")
+        raise g.error(f"a token must be waited for by all threads of the {g.scope.kind}, and the condition on {g.scope.partial.name} differs "
+                      "between them")
     if not pool_of(g).startswith("cta") or not (token.pool + "/").startswith(pool_of(g) + "/"):
-        raise g.error("a token is waited for in the scope that issued its copy, or in a wider one around that")
+        raise g.error("a token must be waited for in the scope that issued its copy, or in a wider one around that")
     now = g.cells[_cell(token.pool)]
     g.call(token_wait, g.operand(token.count, int32), g.operand(now, int32), pool=token.pool, read=flag(g, "read", read))
 

@@ -20,8 +20,8 @@ class Plan(Partition):
     fill: str | None = None
 
     completion = "issue"
-    warning = ("this copy_async is made of ordinary loads and stores, since no asynchronous path takes it; the kernel's .copies and "
-               ".explain() say why, and tile.copy says the same without a warning")
+    warning = ("this copy_async is made of ordinary loads and stores, since no asynchronous path accepts it; the kernel's .copies and "
+               ".explain() say why, and tile.copy does the same without a warning")
 
 
 def plan(site: CopySite) -> Plan:

@@ -91,8 +91,8 @@ def mma_async(g: Builder, acc, a, b, trans_a=False, trans_b=False, dtype=None, p
         raise g.error("kind=, scale_a=, scale_b= and block= are for products into tensor memory")
     collective(g, "mma_async")
     if g.scope.threads == 1:
-        raise g.error("whole warpgroups start a product into registers: leave out tile.elect() or tile.thread(..); one thread starts those into "
-                      "tensor memory, whose accumulator is a buffer of tile.alloc(.., scope=\"tmem\")")
+        raise g.error("a product into registers must be started by whole warpgroups: leave out tile.elect() or tile.thread(..); one thread starts "
+                      "those into tensor memory, whose accumulator is a buffer of tile.alloc(.., scope=\"tmem\")")
     acc, condition = (acc, ()) if accumulate is True else (None, ()) if accumulate is False else (acc, (_condition(g, acc, accumulate),))
     a, b = _operand(g, a, "a", registers=True), _operand(g, b, "b", registers=False)
     dtype = _dtype(g, acc, a.type.dtype, dtype)
@@ -157,12 +157,12 @@ def mma_wait(n=0):
 def _of_warpgroups(g, call) -> None:
     """CompilationError if the target or the scope has no wgmma groups. Checked late, so that errors of the products come first."""
     if g.target != "sm_90a":
-        raise CompilationError(f"{call.op.name} is of wgmma, which needs sm_90a, and the target is {g.target}: "
+        raise CompilationError(f"{call.op.name} belongs to wgmma, which needs sm_90a, and the target is {g.target}: "
                                "tile.dot multiplies on every target, and "
-                               "products into tensor memory are awaited by tile.tcgen05_commit(bar)")
+                               "tile.tcgen05_commit(bar) signals the end of products into tensor memory")
     if g.scope.kind not in ("cta", "warpgroup") or g.scope.threads % 128:
         scope = f"a {g.scope.kind} of {g.scope.threads} threads" if g.scope.threads > 1 else "one thread"
-        raise CompilationError(f"{call.op.name} is of whole warpgroups, as mma_async is, and not of {scope}")
+        raise CompilationError(f"{call.op.name} needs whole warpgroups, as mma_async does, not {scope}")
 
 
 mma_commit.rules["check"] = mma_wait.rules["check"] = _of_warpgroups

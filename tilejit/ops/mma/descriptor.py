@@ -16,7 +16,7 @@ from ...dispatch import Miss
 K_BYTES = 32                                  # bytes along k that one instruction takes, whatever the dtype
 CODES = {0: 0, 128: 1, 64: 2, 32: 3}          # span of the swizzle in bytes -> bits 62 and 63
 PLAIN = Miss("its elements are neither in columns of 16 bytes nor in atoms of 8 rows of the swizzle's span")
-SIDEWAYS = Miss("its rows lie side by side, where its elements along k have to")
+SIDEWAYS = Miss("it is contiguous along its rows, and must be contiguous along k")
 LIMIT = 1 << 18                               # addresses and offsets must be less (14 bits, in units of 16 bytes)
 
 

@@ -72,7 +72,7 @@ def _sites(s: MmaSite) -> list[TensorSite] | str:
             begins = s.a_starts[at]
             begins = begins.value if hasattr(begins, "value") else begins
             if first and not isinstance(begins, int):
-                return "rows from a place on that is known at run time"
+                return "rows from a start that is known at run time only"
             starts = tuple(begins + first if d == at and first else x for d, x in enumerate(s.a_starts))
             a = replace(s.a, extents=tuple(rows if d == at else n for d, n in enumerate(s.a.extents)))
         found.append(TensorSite(acc, a, s.b, (None, None), {"acc": (0, 0), "a": starts, "b": s.b_starts}, s.trans_a, s.trans_b, kind, types, None,
@@ -90,7 +90,7 @@ def _scope(s: MmaSite) -> bool | str:
     scope = s.g.scope
     while scope is not None:
         if not isinstance(scope.first, int):
-            return "a scope whose place is known at run time only"
+            return "a scope whose index is known at run time only"
         scope = scope.parent
     return True
 
@@ -117,7 +117,7 @@ def _shared_out(s: MmaSite) -> bool | Miss:
         moved.append(("a", _place(s.a.dtype, s.a.shape, left_layout(s.m, s.k)), left_shape(s.m, s.a.dtype.bits)))
     for what, region, shape in moved:
         if isinstance(search(region, (0, 0), s.g.divisor, s.threads, shape, None, False), str):
-            words = f"{what}, {' by '.join(map(str, region.shape))} of {region.dtype}, cannot be shared out among {s.warpgroups} warpgroups"
+            words = f"{what}, {' by '.join(map(str, region.shape))} of {region.dtype}, cannot be divided among {s.warpgroups} warpgroups"
             return Miss(words, f"{words}: let fewer of them multiply, in a scope of their own")
     return True
 
@@ -131,15 +131,15 @@ def _of_each(need: Need) -> Need:
 
 NEEDS = (
     TENSOR_MEMORY,
-    Need("whole warpgroups as the scope, at a place known when compiled", _scope, gate=True),
+    Need("whole warpgroups as the scope, with indices known at compile time", _scope, gate=True),
     Need("b in shared memory", lambda s: isinstance(s.b, Region) or "in registers", gate=True),
     Need("64 rows or a multiple of 128", lambda s: s.m == 64 or s.m % LANES == 0 or f"{s.m} rows", gate=True),
     Need("a in shared memory, or 64 or 128 rows of it in registers", _left, gate=True),
     Need("types that a kind of tcgen05.mma multiplies (float32 with precision='tf32')", _types, gate=True),
-    Need("rows whose places are known, where there are more than 128", _named, gate=True),
-    Need("sums, and an a in registers, that the warpgroups of the scope can share", _shared_out, gate=True),
+    Need("rows whose start is known at compile time, where there are more than 128", _named, gate=True),
+    Need("sums, and an a in registers, that can be divided among the warpgroups of the scope", _shared_out, gate=True),
     *map(_of_each, tcgen05.NEEDS[1:-1]),
-    Need("tensor memory that is left", lambda s: s.g.tensor_room(s)),
+    Need("enough free tensor memory", lambda s: s.g.tensor_room(s)),
 )
 
 

@@ -97,18 +97,18 @@ def sideways(name: str, t: Region, columns: int) -> Miss:
     It has a cure only for products of at least `NARROW` columns, since narrower ones are no slower by other instructions.
     """
     size, hold = f"{t.dtype.nbytes} byte{'s' if t.dtype.nbytes > 1 else ''}", {"a": "[m, k], without trans_a", "b": "[n, k], with trans_b=True"}
-    words = f"{name} of {t.dtype} has its k elsewhere: its rows lie side by side, and elements of {size} need their k so; hold it as {hold[name]}"
+    words = f"{name} of {t.dtype} is not contiguous along k, as elements of {size} must be; hold it as {hold[name]}"
     return Miss(words, words if columns >= NARROW else "")
 
 
 def _plain(t: Region, along: Along, span: int) -> Miss:
     """The miss for region `t` whose layout is `PLAIN`, with the allocation, or the part of it, that would have a descriptor."""
     if span and len(along.at) > 1 and along.at[1] - along.at[0] == t.dtype.nbytes and any(begin % span for begin in along.begins):
-        words = (f"begins inside of the {span // t.dtype.nbytes} elements of a row of the swizzle and goes on beyond them: begin it at a multiple of "
-                 "so many, or give its allocation a narrower swizzle")
+        words = (f"begins inside the {span // t.dtype.nbytes} elements of a row of the swizzle and extends beyond them: begin it at a multiple of "
+                 f"{span // t.dtype.nbytes}, or give its allocation a narrower swizzle")
         return Miss(f"it {words}", words)
     *_, rows, columns = t.buffer.shape
-    width, lies = columns * t.dtype.nbytes, "lies row after row in shared memory"
+    width, lies = columns * t.dtype.nbytes, "is row-major without a swizzle in shared memory"
     if rows % 8 == 0 and width % 16 == 0:
         fitting = next((n for n in (128, 64, 32) if width % n == 0), 0)
         instead = (f"{lies}; give its allocation layout=tile.auto" if fitting else

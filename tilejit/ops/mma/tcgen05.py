@@ -124,7 +124,7 @@ def _major(s: TensorSite) -> bool | str:
     for name, kind in (("a", s.types[0]), ("b", s.types[1])):
         if getattr(s, name).scope == "shared" and matrix_major(s, name) == "mn":
             if not _kind(s).transposes or kind in ("e2m3", "e3m2", "e2m1"):
-                return f"{name} of {kind} has its k elsewhere"
+                return f"{name} of {kind} is not contiguous along k"
     return True
 
 
@@ -189,8 +189,8 @@ NEEDS = (
     Need("an A in tensor memory in the accumulator's lanes, or in a layout that a matrix descriptor names", _in_shared("a"), gate=True),
     Need("a B in a layout that a matrix descriptor names", _in_shared("b"), gate=True),
     Need("columns that an instruction has", _columns),
-    Need("elements along k side by side, for types that are not transposed", _major),
-    Need("an accumulator that lies as the tensor cores leave it", _accumulator),
+    Need("elements contiguous along k, for types that are not transposed", _major),
+    Need("an accumulator in the layout that the tensor cores write", _accumulator),
     Need("an A in tensor memory that lies in the accumulator's lanes", _a_in_tensor_memory),
     Need("scale factors for block-scaled kinds, as tile.scale_layout puts them", _scales),
 )
@@ -282,7 +282,7 @@ def product(g: Builder, acc, a, b, trans_a, trans_b, dtype, precision, options, 
     types = _element_types(g, x, y)
     kind = _kind_of(g, kind, types, (x, y), scales, block)
     if kind == "tf32" and precision != "tf32":
-        raise g.error("float32 operands are rounded to 10 bits: say so by precision='tf32'")
+        raise g.error("the tensor cores round float32 operands to TF32 (10 bits of mantissa); pass precision='tf32' to accept that")
     _extents(g, made, x, y, trans_a, trans_b)
     if KINDS[kind].scales and block is None:
         block = min(KINDS[kind].scales) if kind == "mxf4nvf4" else 32
@@ -297,7 +297,7 @@ def _factors(g: Builder, scale_a, scale_b, block: int | None) -> list[Value]:
     if len(scales) == 1:
         raise g.error("scale_a= and scale_b= go together")
     if block is not None and not scales:
-        raise g.error("block= says along how many elements of k a scale factor counts: give scale_a= and scale_b= too, or leave it out")
+        raise g.error("block= is the number of elements along k that a scale factor applies to: give scale_a= and scale_b= too, or leave it out")
     for s in scales:
         if s.type.dtype.name not in SCALES:
             raise g.error(f"scale factors are {' or '.join(SCALES)}, not {s.type.dtype}")
@@ -334,7 +334,7 @@ def _operand(g: Builder, x, name: str, scopes: tuple[str, ...]) -> Value:
         raise g.error(f"{name} is a matrix in {places} memory, not {describe(x)}")
     x = whole(g, x)
     if x.type.buffer.peer:
-        raise g.error(f"{name} is in the CTA's own shared memory: with cta_group=2 the other CTA of the pair has its own part at the same place")
+        raise g.error(f"{name} must be in the CTA's own shared memory: with cta_group=2 the other CTA of the pair has its own part at the same place")
     if len(x.type.shape) != 2:
         raise g.error(f"{name} is a matrix of two dimensions, not of shape {list(x.type.shape)}; index the others")
     return x

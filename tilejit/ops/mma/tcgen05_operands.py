@@ -63,7 +63,7 @@ def lies_as(t: Region, starts: tuple, divisor, layout: TileLayout, what: str) ->
     whole = Region(type(t.buffer)(t.dtype, t.shape, "tmem", layout), t.shape, (0, 1))
     wanted, offset = places(whole, (0, 0), divisor)
     if mine[0] != wanted:
-        return f"it lies as {t.buffer.layout}, and {what} as {layout}"
+        return f"its layout is {t.buffer.layout}, and that of {what} is {layout}"
     if t.buffer.layout.replicas != layout.replicas:
         return f"its replicas are {t.buffer.layout.replicas or 'none'}, and those of {what} {layout.replicas or 'none'}"
     lane, column = mine[1].get("TLane", 0), mine[1].get("TCol", 0)

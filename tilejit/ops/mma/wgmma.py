@@ -123,7 +123,7 @@ NEEDS = (
          lambda s: (s.k > 0 and s.k * s.a.dtype.nbytes % K_BYTES == 0) or f"{s.k} elements of {s.a.dtype}", gate=True),
     Need("types and columns that an instruction has (8 to 256 in steps of 8; of 16 above 32 for integers)", _exists, gate=True),
     Need("A from registers as [m, k]", lambda s: not (isinstance(s.a, Tile) and s.trans_a)),
-    Need("elements along k side by side, for types other than of 16 bits", _major, gate=True),
+    Need("elements contiguous along k, for types of other than 16 bits", _major, gate=True),
     Need("an A in registers, or in a layout that a matrix descriptor names", _operand("a"), gate=True),
     Need("a B in a layout that a matrix descriptor names", _operand("b"), gate=True),
 )

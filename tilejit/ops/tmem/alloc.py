@@ -75,7 +75,7 @@ def allocate(g: Builder, shape: tuple[int, ...], dtype: DType, layout, cta_group
         raise g.error("cta_group=2 works on pairs of CTAs: give cluster=(2, 1, 1), or another even number of CTAs along x")
     known = g.state.setdefault("cta_group", cta_group)
     if known != cta_group:
-        raise g.error(f"all tensor memory of a kernel has one cta_group, and another allocation has {known}")
+        raise g.error(f"all tensor memory of a kernel must have one cta_group, and another allocation has {known}")
     buffer = Value("tmem", Buffer(dtype, shape, "tmem", layout), g.loc)
     g.hoist(Call(alloc_tmem, (), dict(dtype=dtype, shape=shape, layout=layout, cta_group=cta_group), (buffer,), g.loc))
     return buffer
@@ -149,11 +149,11 @@ def _dealloc(g: Builder, x: Value):
     still be pending.
     """
     if x.type.scope != "tmem":
-        raise g.error(f"tensor memory is deallocated, and this is {describe(x)}")
+        raise g.error(f"only tensor memory can be deallocated, not {describe(x)}")
     if g.scope.kind != "cta" or g.scope.partial is not None or g.state.get("loops", 0):
-        raise g.error("tensor memory is deallocated once, at CTA scope and outside loops")
+        raise g.error("tensor memory must be deallocated once, at CTA scope and outside loops")
     if g.definitions[x].op is not alloc_tmem:
-        raise g.error("tensor memory is deallocated by the buffer that it was allocated as, and this is a view of it")
+        raise g.error("tensor memory must be deallocated by the buffer that was allocated, and this is a view of it")
     freed = g.state.setdefault("freed tmem", set())
     if x in freed and len(g.blocks) == 1:
         raise g.error(f"{x.name} has been deallocated before")

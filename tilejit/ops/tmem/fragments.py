@@ -229,9 +229,9 @@ def _words(digits: tuple, copies: list, threads: int, elements: int) -> int | st
     """The number of registers that each thread needs for the region; a string if the elements do not divide evenly."""
     size = prod(n for part in digits for n, _, _ in part) * prod(n for n, _, _ in copies)
     if size % threads:
-        return f"{size} elements do not go to {threads} threads alike"
+        return f"{size} elements do not divide evenly among {threads} threads"
     if size // threads % elements:
-        return f"{size // threads} elements for each thread are no whole registers"
+        return f"{size // threads} elements for each thread do not fill whole registers"
     return size // threads // elements
 
 
@@ -343,7 +343,7 @@ def _issues(words: list, shape: str, packed: bool) -> tuple[Issue, ...] | str:
     per, found, r = WORDS[shape], [], 0
     while r < len(at):
         if at[r] % UPPER % per or any(at[r + k] != at[r] + k for k in range(per) if r + k < len(at)) or r + per > len(at):
-            return f"it is no whole number of repetitions of {shape}"
+            return f"it is not a whole number of repetitions of {shape}"
         run = 1
         while run * 2 <= LARGEST[shape] and r + run * 2 * per <= len(at) and at[r + run * 2 * per - 1] == at[r] + run * 2 * per - 1:
             run *= 2

@@ -111,8 +111,8 @@ def tcgen05_commit(g: Builder, bar, multicast=None):
     if not isinstance(type_of(bar), BarrierRef) or not isinstance(bar, Value):
         raise g.error(f"bar is one barrier, as tile.mbarrier() makes, not {describe(bar)}")
     if g.scope.threads != 1 and g.scope.partial is None:
-        raise g.error(f"tcgen05_commit is of one thread, the one that started the operations, and {g.scope.threads} of a {g.scope.kind} "
-                      "are here: use tile.elect()")
+        raise g.error(f"tcgen05_commit must be called by one thread, the one that started the operations, and {g.scope.threads} of a "
+                      f"{g.scope.kind} call it here: use tile.elect()")
     if multicast is not None and type_of(bar).peer:
         raise g.error("a multicast names the CTAs by its mask: give the CTA's own barrier")
     if isinstance(multicast, int):

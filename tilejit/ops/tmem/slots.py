@@ -88,7 +88,7 @@ def release_by_commit(g: Builder, empty: Value, found: list, mask) -> None:
             commit(g, empty, mask)
         g.append(Scope("elect", None, 1, Block(tuple(nodes)), g.loc))
     else:
-        raise g.error("tcgen05 products read this slot, and their commit gives it back: one thread starts them all (tile.elect(), in the scope that "
+        raise g.error("tcgen05 products read this slot, and their commit releases it: start them all in one thread (tile.elect(), in the scope that "
                       "consumes the slot or around it)")
 
 
