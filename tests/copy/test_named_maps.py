@@ -163,6 +163,15 @@ def test_a_map_is_bound_to_an_address():
     assert (out[0] == first[:8]).all() and (out[1, :4] == second[:, 16:48]).all() and not out[1, 4:].any()
 
 
+def test_a_map_bound_to_an_address_is_of_the_array_that_has_all_its_elements():
+    """Not of a view of that array, given before it, whose rows are shorter."""
+    whole = aligned((4, 32), np.float32)
+    whole[:] = RNG.random((4, 32))
+    addresses, shapes, out = np.array([whole.ctypes.data], np.uint64), np.array([(4, 32, 32)], np.int32), np.zeros((1, 8, 32), np.float32)
+    clean(of_addresses, (1,), aligned((8, 32), np.float32), addresses, shapes, aligned((1, 128)), out, whole[:, :28], whole, N=32)
+    assert (out[0, :4] == whole).all() and not out[0, 4:].any()
+
+
 @pytest.mark.usefixtures("assembled_later")
 @pytest.mark.parametrize("edit", ["global", "shared"])
 @pytest.mark.parametrize("rank", [1, 2, 3, 4, 5])

@@ -34,6 +34,12 @@ class SimMap(Batched):
     shared: SimRegion | None
 
 
+def _end(made: SimTensorMap, address: int) -> int:
+    """The offset in its memory of the first byte after all that a map at an address reaches."""
+    last = sum((n - 1) * s for n, s in zip(made.global_dim[1:], made.global_strides))
+    return address - made.memory.address + elements_of(made).itemsize * made.global_dim[0] + last
+
+
 class NamedMaps:
     """The part of the machine that creates, edits, fences and reads tensor maps."""
 
@@ -197,13 +203,11 @@ class NamedMaps:
         """The map with these fields over the launch argument that it points to, preferably one that contains all it reaches; None if there is
         no such argument."""
         rank = f.rank
-        size = sum((n - 1) * s for n, s in zip(f.dims[1:rank], f.strides)) + f.dims[0]
+        over = lambda m: SimTensorMap(m, f.address - m.address - m.origin * m.itemsize, f.dtype, f.dims[:rank], f.strides[:rank - 1], f.box[:rank],
+                                      f.steps[:rank], f.interleave, f.swizzle, f.l2_promotion, f.oob_fill)
         holding = [m for m in self.sim.arguments if m is not None and m.address <= f.address < m.address + max(m.bytes.size, 1)]
-        if not holding:
-            return None
-        m = max(holding, key=lambda m: (f.address + size <= m.address + m.bytes.size, f.dtype == str(m.array.dtype), -m.number))
-        return SimTensorMap(m, f.address - m.address - m.origin * m.itemsize, f.dtype, f.dims[:rank], f.strides[:rank - 1], f.box[:rank],
-                            f.steps[:rank], f.interleave, f.swizzle, f.l2_promotion, f.oob_fill)
+        chosen = max(holding, key=lambda m: (_end(over(m), f.address) <= m.bytes.size, f.dtype == str(m.array.dtype), -m.number), default=None)
+        return None if chosen is None else over(chosen)
 
     def _checked(self, b: int, f: Fields) -> bool:
         """Whether a copy would stay inside the array that the map points to; reports a finding if not."""
@@ -223,8 +227,7 @@ class NamedMaps:
         if f.address % 16:
             self.finding("misaligned", f"a tensor map points to the address {f.address:#x}, which is no multiple of 16 bytes", **where)
             return False
-        memory, nbytes = made.memory, elements_of(made).itemsize
-        end = f.address - memory.address + nbytes * f.dims[0] + sum((n - 1) * s for n, s in zip(made.global_dim[1:], made.global_strides))
+        memory, end = made.memory, _end(made, f.address)
         if end > memory.bytes.size:
             self.finding("out-of-bounds", f"a tensor map has dimensions {list(made.global_dim)} and strides {list(made.global_strides)} that reach "
                          f"byte {end} of {memory.name}, which has {memory.bytes.size}", **where)
