@@ -110,6 +110,6 @@ def test_a_loop_around_a_scope_does_not_carry_what_loops_in_it_count():
 
     for kernel, count in ((copies, "how many copies these threads have issued"), (slots, "the place of these threads in their ring")):
         text = error(kernel)
-        assert text.startswith(f"{count} is counted inside an execution scope, and registers cannot leave it; write the loop around the scope, or "
-                               "move what these threads do after it into the scope\ncounted here:\n")
+        assert text.startswith(f"{count} is counted inside an execution scope, and registers cannot leave it; write the loops around it inside the scope, "
+                               "with what these threads do after it\ncounted here:\n")
         assert "for j in range(n):" in text and marked(text) == "for i in range(n):"

@@ -54,6 +54,8 @@ def build(source: Source, arguments: Mapping[str, ParamSpec], *, target: str, la
     g.loc = source.loc(source.tree)
     if launch.cluster is not None:
         g.need("a cluster of CTAs (barrier.cluster)", 90)
+    if launch.pdl:
+        g.need("a programmatic dependent launch (pdl=True)", 90)
     params = _parameters(w, source, arguments)
     try:
         run(w)

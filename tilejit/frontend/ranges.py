@@ -134,8 +134,8 @@ STAGES_AT_MOST = 64
 
 @builtin
 def pipelined(g: Builder, over, stages=2, warp_specialize=False, producer_regs=None, consumer_regs=None):
-    """A loop over a range or ``tile.tile_order(...)`` whose loads of tiles, and copies from global to shared memory, run up to `stages`
-    trips ahead of the rest of its body.
+    """A loop over a range or ``tile.tile_order(...)`` whose loads of tiles, and copies from global to shared memory, run up to
+    ``stages - 1`` trips ahead of the rest of its body.
 
     A tile that the body loads from an array that the kernel does not write is prefetched by ``copy_async`` to a buffer that the compiler
     allocates, if an asynchronous copy can move its rows and enough shared memory is left (otherwise it is loaded in its trip, with a
@@ -144,7 +144,7 @@ def pipelined(g: Builder, over, stages=2, warp_specialize=False, producer_regs=N
     copies may depend on the index and on values from before the loop, through any arithmetic, branches and loops, and through plain
     loads of arrays that the kernel does not write.
     With `warp_specialize`, separate warps issue the copies (sm_90 and later, if all of the copies complete by bytes): the kernel gets one
-    warpgroup more than `num_warps` says (one warp more if that is not a multiple of 4), of which one thread runs through the kernel's
+    warpgroup more than `num_warps` says (one warp more if that is 1 or 2), of which one thread runs through the kernel's
     loops. `producer_regs` and `consumer_regs` are the registers per thread of the additional warps and of the others.
     """
     if not isinstance(over, LoopRange) or over.pipeline is not None:

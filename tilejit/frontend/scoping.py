@@ -94,8 +94,8 @@ def run_scope(w: Walker, spec: ScopeSpec, body: list[ast.stmt], items: list[ast.
 
 
 ASSIGNED = "was assigned inside an execution scope, and registers cannot leave it; pass it through a buffer"
-COUNTED = ("is counted inside an execution scope, and registers cannot leave it; write the loop around the scope, or move what these threads "
-           "do after it into the scope")
+COUNTED = ("is counted inside an execution scope, and registers cannot leave it; write the loops around it inside the scope, with what these "
+           "threads do after it")
 
 
 def _leave(w: Walker, branch: Branch) -> None:

@@ -6,7 +6,7 @@ from functools import reduce
 
 from ..dtypes import DType, bool_, float32, float64, int32, int64, integer_range, promote, uint64
 from ..errors import LaunchError
-from ..ir.builder import Builder, describe, type_of, weak_dtype
+from ..ir.builder import Builder, describe, type_of, weak_dtype, written
 from ..ir.graph import Call, Const, Operand, Value
 from ..types import Barrier, Buffer, Points, Region, Scalar, Sym, TensorMap, Tile, Type, Uniformity
 from . import casts, creation, division, elementwise as ew, shape as shapes, slicing
@@ -89,7 +89,7 @@ def adapted(g: Builder, x: Value, dtype: DType) -> Value:
         given = f" = {g.facts.values[n]}" if n < len(g.facts.values) else ""
         plus = f" {'+' if shift > 0 else '-'} {abs(shift)}" if shift else ""
         raise LaunchError(f"{argument.name}{plus} does not fit in {dtype} ({low} to {high}), to which it is converted here: {argument.name}{given}; "
-                          f"to keep its low bits write tile.cast({x.name}, tile.{dtype})", g.loc)
+                          f"to keep its low bits write tile.cast({written(x).strip('`')}, tile.{dtype})", g.loc)
     return g.call(casts.cast, x, dtype=dtype)
 
 

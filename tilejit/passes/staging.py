@@ -167,8 +167,8 @@ class StagedLoopFinder:
             if (call.op.effect != "writes" and "written" not in call.op.rules) or call in copies:
                 continue
             for buffer in {self.context.buffer_of(place) for place in written([call])} & set(self.owner):
-                raise CompilationError(f"{buffer_name(buffer)} is staged by a pipelined loop: only the copies directly in the loop's body may write it",
-                                       call.loc)
+                raise CompilationError(f"{buffer_name(buffer)} is staged by a pipelined loop: only the copies directly in the loop's body may "
+                                       "write it", call.loc)
 
     def missed_copy_warnings(self) -> Iterator[Warning_]:
         """Warnings of copies nested inside pipelined loops that look as if they ran ahead but do not.

@@ -226,7 +226,8 @@ class _WaitInserter:
             body, path = self.block(node.body, path)
             ends = self.sets_copied(node.body.yields, tuple(c.inner for c in node.carried), path)
             if path.flight.keys() & ends:
-                body = self.with_wait(body, path, node.loc, "where an iteration of this loop ends, since the assembler would see it write their registers")
+                body = self.with_wait(body, path, node.loc, "where an iteration of this loop ends, since the assembler would see it "
+                                      "write their registers")
             path.write(ends)
             following = head.join(path)
             following.before |= path.flight.keys()
