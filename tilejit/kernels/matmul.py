@@ -61,7 +61,7 @@ def matmul(a, b, out=None, epilogue=None, arguments=(), *, tiles=(), scale_a=Non
     belongs to the sums; an extent of 1 stays 1. Rows [..., N], one for each matrix, are taken too, as [n]. On Hopper the first tile of [M, N] is
     loaded while the products still run, if it has the result's dtype and rows of a multiple of 16 bytes; and with it rows that are contiguous and
     begin at a multiple of 16 bytes. There are up to four arguments and tiles together. A TileWarning says where an epilogue has more values at
-    once than there are registers.
+    once than there are registers. One that begins by casting its sums to 16 bits, and computes in that dtype, costs the least.
 
     The same call gives the same bits each time. `out` may not overlap the operands; a tile may be the result itself, so that the sums are added
     to it. LaunchError says what does not fit.
