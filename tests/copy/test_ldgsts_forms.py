@@ -147,6 +147,14 @@ def test_every_modifier_leaves_the_bytes_as_they_are():
     assert {plan_of(c).vec_bytes for c in cases[::13]} == {16, 8, 4}
 
 
+def test_copies_past_l1_have_16_bytes_though_threads_then_idle():
+    """Others keep all threads busy by narrower copies, which are not made past L1."""
+    source, target = (tile.BufferSpec((8, 64), "float16", scope) for scope in ("global", "shared"))
+    widths = {cache: tile.plan_copy(target, source, scope="cta", threads=128, cache=cache).plan.vec_bytes for cache in (None, "ca", "cg")}
+    assert widths == {None: 8, "ca": 8, "cg": 16}
+    on_simulator([case("float16", (8, 64), (8, 64), (0, 0), CACHE="cg")])
+
+
 def test_every_scope_copies_and_every_completion_shows_the_bytes():
     """The threads of one warpgroup, warp or thread of eight warps; groups, tokens, and both arrivals on a barrier."""
     on_simulator(scopes())
