@@ -58,6 +58,14 @@ def carried_wide(acc, row, column, turns):
 
 
 @tile.jit
+def narrow_from_a_column_on(acc, row, column):
+    v = acc
+    if column < 64:
+        v = tile.cast(tile.cast(acc, tile.float16), tile.float32) * 3
+    return v
+
+
+@tile.jit
 def ignoring(acc, row, column, beside):
     return beside
 
@@ -68,9 +76,10 @@ def test_the_dtype_in_which_an_epilogue_takes_its_sums():
     for epilogue, extras, axes, dtype in (
             (narrow_biased, (bias, beside), ("n", "mn"), tile.float16), (narrow_halved, (), (), tile.float16),
             (narrow_in_a_loop, (3, beside), ("mn",), tile.float16), (wide_biased, (bias, beside), ("n", "mn"), None), (plus_one, (), (), None),
-            (wide_and_narrow, (), (), None), (rounded_and_wide, (bias,), ("n",), None), (carried_wide, (2,), (), None), (ignoring, (beside,), ("mn",), None),
+            (wide_and_narrow, (), (), None), (rounded_and_wide, (bias,), ("n",), None), (carried_wide, (2,), (), None), (ignoring, (beside,), ("mn",), None), (narrow_from_a_column_on, (), (), None),
             (narrow_biased, (bias, None), ("n", "mn"), None)):
-        assert dtype_taken(((), epilogue, False, False, axes), tile.float32, extras, "sm_90a") == dtype, epilogue.name
+        taken = dtype_taken(((), epilogue, False, False, axes), tile.float32, extras, "sm_90a")
+        assert (None if taken is None else taken.dtype) == dtype, epilogue.name
     assert dtype_taken(((True, False), narrow_halved, False, False, ()), tile.float32, (), "sm_90a") is None  # scaled before
 
 
@@ -89,6 +98,42 @@ def test_columns_that_wait_as_their_epilogue_takes_them_have_the_same_bits(m, n,
     assert launch.constants.get("WAITING") == (tile.float16 if launch.constants["LATE"] else None)
     assert stream or launch.constants["LATE"] == min(late, max(-(-k // 64) - 3, 0) * 16 // 64 * 64)
     np.testing.assert_array_equal(got, product(a, b, np.float16, epilogue=epilogue, tiles=tiles, config=replace(config, late=0)))
+
+
+NARROW = "float16"
+
+
+@tile.jit
+def narrow_as_a_global_says(acc, row, column):
+    if NARROW == "float16":
+        acc = tile.cast(acc, tile.float16)
+    if NARROW == "bfloat16":
+        acc = tile.cast(acc, tile.bfloat16)
+    return acc + 1
+
+
+@tile.jit
+def narrow_as_an_argument_is(acc, row, column, x):
+    return tile.cast(acc, x.dtype) + 1
+
+
+def test_the_dtype_follows_the_globals_that_an_epilogue_reads(monkeypatch):
+    """It would have to follow the dtypes of arguments too, so that epilogues with any take their sums as they are."""
+    rng = np.random.default_rng(13)
+    a, b = drawn(rng, (300, 640), np.float16), drawn(rng, (640, 264), np.float16)
+    config = replace(Config.of(128, 128, stages=2), behind=False, width=64, buffers=2, late=64)
+    waits = lambda: {launch.constants.get("WAITING") for launch in PLANS.values()}
+    PLANS.clear()
+    multiply = lambda config: product(a, b, np.float16, epilogue=narrow_as_a_global_says, config=config)
+    for dtype in (tile.float16, tile.bfloat16, None):
+        monkeypatch.setitem(globals(), "NARROW", str(dtype and dtype.name))
+        got = multiply(config)
+        assert waits() == {dtype}
+        np.testing.assert_array_equal(got, product(a, b, np.float16, epilogue=narrow_as_a_global_says, config=replace(config, late=0)))
+        PLANS.popitem()
+    PLANS.clear()
+    product(a, b, np.float16, epilogue=narrow_as_an_argument_is, arguments=(np.zeros(1, np.float16),), config=config)
+    assert waits() == {None}
 
 
 def test_all_columns_wait_where_the_epilogue_takes_its_sums_in_16_bits():

@@ -14,7 +14,7 @@ from ..runtime.arrays import ArrayView, describe, row_major
 from . import blackwell, hopper
 from .blackwell_plan import BlackwellConfig, choose as choose_blackwell
 from .config import SHARED, Config
-from .cycles import Problem, shared_rest
+from .cycles import LARGE, Problem, shared_rest
 from .fitted import fitted
 from .mainloop import BLOCK
 from .operands import (BLACKWELL, EITHER_MAJOR, HOPPER, NOTHING, TILES, axes_of, check_apart, check_arguments, check_epilogue, check_listed,
@@ -77,6 +77,8 @@ def matmul(a, b, out=None, epilogue=None, arguments=(), *, tiles=(), scale_a=Non
     target = settings().target or "sm_90a" if forms[0][3] in ("host", -1) else None
     key = forms, out is None, precision, scaled, fast_accum, epilogue, len(arguments), config, target
     launch = known = recalled(PLANS, key)
+    if launch is not None and launch.watched and any(w.changed() for w in launch.watched):
+        launch = known = None
     if launch is None:
         x, y, z = describe(a), describe(b), None if out is None else describe(out)
         if max(len(x.shape), len(y.shape)) > 3:
@@ -88,7 +90,7 @@ def matmul(a, b, out=None, epilogue=None, arguments=(), *, tiles=(), scale_a=Non
             check_parameters(epilogue, places_of(x, y), len(arguments) + len(tiles))
         code = target or driver.target(x.device)
         launch = _planned(x, y, z, precision, scaled, fast_accum, epilogue, len(arguments), [describe(t) for t in tiles], config, code,
-                          taken=asked(epilogue, (*arguments, *tiles), code))
+                          taken=None if arguments else asked(epilogue, tiles, code))  # the key does not have the arguments' dtypes
     made = new(a, launch.shape, launch.dtype) if out is None else out
     if launch.kernel is None:
         return made
@@ -113,7 +115,7 @@ class Launch:
     result's shape and dtype. `swapped`: the operands change places. `turned`: which of A, B and C are then passed transposed. `copied`: which of
     A and B are copied first; `either`: the element sizes of A and of B that need not be contiguous along k. `rows`: the rows of all matrices of A
     together, where they share one B. `shares`: how CTAs share tiles; `room`: shape and dtype of the sums that they write for each other. `spans`:
-    the bytes, relative to their addresses, that the operands, the tiles and the result occupy."""
+    the bytes, relative to their addresses, that the operands, the tiles and the result occupy. `watched`: what must not change meanwhile."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -128,6 +130,7 @@ class Launch:
     shares: tuple[int, ...] = ()
     room: tuple | None = None
     spans: tuple[tuple[int, int], ...] = ()
+    watched: tuple = ()
 
     @cached_property
     def prepared(self):
@@ -229,7 +232,8 @@ def _planned(x: ArrayView, y: ArrayView, out: ArrayView | None, precision: str |
     processors = 4 if x.device == "host" else driver.multiprocessors(x.device)
     matrices = z.shape[0] if len(z.shape) == 3 else 1
     waiting = None
-    if taken is not None and target in HOPPER and z.nbytes_per_element == 2 and not scaled and (config is None or config.late):
+    several = -(-m // LARGE[0]) * -(-n // LARGE[1]) * matrices > processors
+    if taken is not None and target in HOPPER and z.nbytes_per_element == 2 and not scaled and (several if config is None else config.late):
         waiting = taken(((), epilogue, len(z.shape) == 3, False, axes), sums)
     either, itemsize = EITHER_MAJOR.get(target, ((1, 2), (1, 2))), x.nbytes_per_element if per == 1 else 1 / per
     if config is None:
@@ -275,13 +279,14 @@ def _planned(x: ArrayView, y: ArrayView, out: ArrayView | None, precision: str |
     constants |= dict(BN=config.bn, BK=config.bk, STAGES=config.stages, A_KM=a_km, B_KN=b_kn, SUMS=sums, EXTRAS=arguments + len(tiles),
                       FINISH=(() if scaled_blocks else tuple(s is not None for s in scaled), epilogue, len(z.shape) == 3, swapped, axes))
     if waiting is not None and constants.get("LATE"):
-        constants["WAITING"] = waiting
+        constants["WAITING"] = waiting.dtype
     if epilogue is not None:
         constants["spills"] = ANY
     # The operands come as [.., M, K] and [.., K, N], or exchanged if swapped; copies are [.., rows, k].
     turn_a = a_km if copied[0] else a_km != swapped
     turn_b = b_kn if copied[1] else b_kn == swapped
-    return Launch(shape, z.dtype, kernel, grid, constants, swapped, (turn_a, turn_b, swapped), copied, either, rows, shares, room, spans)
+    return Launch(shape, z.dtype, kernel, grid, constants, swapped, (turn_a, turn_b, swapped), copied, either, rows, shares, room, spans,
+                  waiting.watched if waiting and "WAITING" in constants else ())
 
 
 def _on_hopper(config: Config, z: ArrayView, beside: tuple, promoted: tuple | None, matrices: int, steps: int, sums,

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import tilejit as tile
 
 from ..errors import TileError
+from ..frontend.captures import Watch
 from ..ir.graph import Block, Call, Node, Value, blocks, operands, walk
 from ..ops.casts import cast
 from ..ops.layout_change import convert_layout
@@ -17,24 +20,32 @@ SIZE = 64  # rows and columns of the accumulators that the epilogue is traced wi
 
 
 @tile.jit
-def applied(S, E0, E1, E2, E3, FINISH: tile.constexpr, EXTRAS: tile.constexpr):
-    """Apply the epilogue to the accumulators in S."""
+def applied(S, z, m, n, E0, E1, E2, E3, FINISH: tile.constexpr, EXTRAS: tile.constexpr):
+    """Apply the epilogue to the accumulators in S, those of matrix `z` from row `m` and column `n` on."""
     place = S[0:SIZE, 0:SIZE]
-    made = finished(tile.load(place), 0, 0, 0, 1, 1, (E0, E1, E2, E3)[:EXTRAS], FINISH)
+    made = finished(tile.load(place), z, m, n, 1, 1, (E0, E1, E2, E3)[:EXTRAS], FINISH)
     tile.store(place, tile.cast(made, S.dtype))
 
 
-def dtype_taken(finish: tuple, sums, extras: tuple, target: str):
+class Taken(NamedTuple):
+    """A dtype, which an epilogue takes its accumulators in as long as none of the `watched` globals that it reads has changed."""
+
+    dtype: tile.dtypes.DType
+    watched: tuple[Watch, ...]
+
+
+def dtype_taken(finish: tuple, sums, extras: tuple, target: str) -> Taken | None:
     """The 16-bit float dtype to which an epilogue casts its accumulators, of dtype `sums`, before it does anything else with them; None for other
     epilogues, and for those that cast them back to compute in a wider dtype: so much work is slower under other products.
     `finish` is the kernels' FINISH, `extras` are the epilogue's arguments and tiles. Invalid ones give None: the call of the kernel
     reports them."""
-    given = ArraySpec((SIZE, SIZE), sums.name), *extras, *NOTHING[len(extras):]
+    given = ArraySpec((SIZE, SIZE), sums.name), 0, 0, 0, *extras, *NOTHING[len(extras):]
     try:
         bound, options, _ = applied._bind(given, dict(FINISH=finish, EXTRAS=len(extras)))
-        graph = applied._lower(bound.without_data(), options, target).graph
+        lowered = applied._lower(bound.without_data(), options, target)
     except TileError:
         return None
+    graph = lowered.graph
     loaded = next((n.result for n in walk(graph.body) if isinstance(n, Call) and n.op is load_), None)
     uses = [] if loaded is None else _uses(graph.body, loaded)
     dtypes = {_cast_to(use) for use in uses}
@@ -42,7 +53,9 @@ def dtype_taken(finish: tuple, sums, extras: tuple, target: str):
     if dtype is None or not dtype.is_float or dtype.nbytes != 2:
         return None
     later = {_cast_to(use) for first in uses for use in _uses(graph.body, first.result)}
-    return None if any(d is not None and d.nbytes > dtype.nbytes for d in later) else dtype
+    if any(d is not None and d.nbytes > dtype.nbytes for d in later):
+        return None
+    return Taken(dtype, tuple(Watch(c) for c in lowered.captured if c.may_change))
 
 
 def _uses(body: Block, value: Value) -> list[Node | None]:
@@ -61,7 +74,7 @@ def _cast_to(node: Node | None):
 
 
 def asked(epilogue, extras: tuple, target: str):
-    """``dtype_taken(finish, sums)`` of such arguments and tiles; None without an epilogue."""
+    """``dtype_taken(finish, sums)`` with such tiles; None without an epilogue."""
     return None if epilogue is None else lambda finish, sums: dtype_taken(finish, sums, extras, target)
 
 

@@ -55,7 +55,7 @@ def tune(a, b, out=None, epilogue=None, arguments=(), *, tiles=(), scale_a=None,
     made = new(a, (*batch, m, n), result_dtype(x.dtype, scaled)) if out is None else out
     beside = list(map(described, TILES, tiles))
     plan = partial(_planned, x, y, described("out", made), precision, scaled, fast_accum, epilogue, len(arguments), beside,
-                   taken=asked(epilogue, (*arguments, *tiles), target))
+                   taken=None if arguments else asked(epilogue, tiles, target))
     configs: list[Config | BlackwellConfig] = []
 
     def choice(problem, processors: int, columns_first: bool | None):
