@@ -36,6 +36,23 @@ def test_what_a_register_tile_is_like_is_known_in_every_scope():
     assert error(summed).startswith("v is a register tile that belongs to the scope outside this one")
 
 
+def test_a_tuple_of_register_tiles_tells_its_length_and_what_its_tiles_are_like_in_every_scope():
+    def kernel(x, y):
+        v = tile.load(x[0:16])
+        pair = v, (v, tile.cast(v, tile.float16))
+        with tile.warp(0):
+            tile.store(y[len(pair) + len(pair[1]) + len(v)], pair[0].shape[0] + pair[1][1].dtype.nbytes)
+
+    built(kernel)
+
+    def summed(x, y):
+        pair = (tile.load(x[0:16]),)
+        with tile.warp(0):
+            tile.store(y[0], pair[0].sum())
+
+    assert error(summed).startswith("pair is a register tile that belongs to the scope outside this one")
+
+
 def test_uniform_scalars_enter_a_scope_and_others_do_not():
     def kernel(y, n):
         row = tile.program_id(0)

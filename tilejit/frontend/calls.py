@@ -20,7 +20,7 @@ from ..ops import language, pointwise, ptx_calls
 from . import joins
 from .branches import judged
 from .captures import checked, of_tilejit, source_of
-from .expressions import by_python, folded, items
+from .expressions import by_python, described, folded, items
 from .names import EXITS, RESULT, Frame, Undefined
 from .python import PYTHON
 from .source import Source
@@ -35,7 +35,11 @@ OF_A_CONDITION = bool, pointwise.where, pointwise.device_assert, pointwise.assum
 def call_(w: Walker, node: ast.Call) -> Any:
     discarded = node is w.discarded  # read before the arguments are walked: helpers in them have expression statements too
     function = w.value(node.func)
-    first = [judged(w, n) for n in node.args[:1] if isinstance(n, ast.BoolOp) and any(function is f for f in OF_A_CONDITION)]
+    first = []
+    if node.args and isinstance(node.args[0], ast.BoolOp) and any(function is f for f in OF_A_CONDITION):
+        first = [judged(w, node.args[0])]
+    elif node.args and function is len:
+        first = [described(w, node.args[0])]
     args = (*first, *items(w, node.args[len(first):]))
     kwargs = {}
     for keyword in node.keywords:

@@ -207,8 +207,7 @@ DESCRIBES = "shape", "dtype", "ndim", "size"  # attributes of a tile that may be
 @expression(ast.Attribute)
 def attribute(w: Walker, node: ast.Attribute) -> Any:
     """``x.name``: a member that the language defines for values and its own objects, Python's attribute for everything else."""
-    described = node.attr in DESCRIBES and isinstance(node.value, ast.Name)
-    x = w.lookup(node.value, enters=False) if described else w.value(node.value)
+    x = described(w, node.value) if node.attr in DESCRIBES else w.value(node.value)
     if is_runtime(x) or (Scalar if isinstance(x, (bool, int, float)) else type(x), node.attr) in MEMBERS:
         return member(w.g, x, node.attr)
     with by_python(w):  # a property runs Python code
@@ -227,6 +226,25 @@ def attribute(w: Walker, node: ast.Attribute) -> Any:
         raise w.error(f"{x.__name__} has a local name here, and what is read from it could change without the kernel "
                       f"noticing; write {x.__name__}.{node.attr}")
     return value if path is None or of_tilejit(x) else w.capture(path, value)
+
+
+def described(w: Walker, node: ast.expr) -> Any:
+    """The value of an expression of which only the shape, dtype or length is read: a name, or an element of a tuple that a name leads to, may
+    belong to an enclosing execution scope."""
+    if isinstance(node, ast.Name):
+        return w.lookup(node, enters=False)
+    around = _named_tuple(w, node.value) if isinstance(node, ast.Subscript) else None
+    return w.value(node) if around is None else _element(w, around, _index(w, node.slice))
+
+
+def _named_tuple(w: Walker, node: ast.expr) -> tuple | None:
+    """The tuple that a name, or indices after it, lead to; None for any other expression."""
+    x = None
+    if isinstance(node, ast.Name):
+        x = w.lookup(node, enters=False)
+    elif isinstance(node, ast.Subscript) and (around := _named_tuple(w, node.value)) is not None:
+        x = _element(w, around, _index(w, node.slice))
+    return x if isinstance(x, tuple) else None
 
 
 def _called(x: Any) -> str:
@@ -256,6 +274,11 @@ def subscript(w: Walker, node: ast.Subscript) -> Any:
         return x.tile_getitem(w.g, index)
     if isinstance(x, (LoopRange, StaticRange)):
         x = numbers(w, x)
+    return _element(w, x, index)
+
+
+def _element(w: Walker, x: Any, index: Any) -> Any:
+    """``x[index]`` of a tuple or another compile-time object."""
     if not hasattr(type(x), "__getitem__"):
         raise w.error(f"{describe(x)} cannot be indexed")
     if runtime(index) or isinstance(index, slice) and any(map(is_runtime, (index.start, index.stop, index.step))):
