@@ -365,7 +365,7 @@ MAP = "m = tile.tensor_map(A[0:8, 0:64], slot=slots[1, 0:128])\n"
     (MAP + "tile.copy_async(s, m[0], mbar=bar)",                    "indexed in each of its 2 dimensions"),
     (MAP + "tile.copy_async(s, m[0:8, 2:66], mbar=bar)",            "a start along the innermost dimension at a multiple of 16 bytes"),
     (MAP + "tile.copy_async(s[0:4, 0:64], m[0:4, 0:64], mbar=bar)", "are no whole boxes of 8"),
-    (MAP + "tile.copy_async(s, m[0:8, 0:64], mbar=bar, fill='nan')", "fill, L2 promotion and precision as the map has them: fill="),
+    (MAP + "tile.copy_async(s, m[0:8, 0:64], mbar=bar, fill='nan')", "the map's own fill, if fill= is given: fill='nan' by a map that fills with zeros"),
     ("m = tile.tensor_map(A[0:8, 0:64], swizzle=0)\nq = tile.alloc((8, 32), A.dtype, layout=tile.swizzled(A.dtype, (8, 32), "
      "128))\ntile.copy_async(q, m[0:8, 0:32], mbar=bar)",
      "the buffer's swizzle of 128 and the map's of 0 bytes"),

@@ -70,9 +70,15 @@ def check_mask(mask: int, ranks: int = 16) -> None:
                                "the launch")
 
 
-def unused_hints(options: dict, variant: str) -> tuple[tuple[str, str], ...]:
-    """The hints of a call that the chosen variant does not use, each with the variant that does."""
-    return tuple((name, path) for name, path in HINTS.items() if name in options and path != variant)
+def unused_hints(options: dict, variant: str, map_=None) -> tuple[tuple[str, str], ...]:
+    """The hints of a call that its lowering does not use, each with what takes it: the variant that does, or for a copy by the named
+    tensor map `map_`, what makes that map."""
+    users = dict(HINTS)
+    if map_ is not None and L2_PROMOTION.get(options.get("l2_promotion")) != map_.l2_promotion:
+        users["l2_promotion"] = "tile.tensor_map"
+    if map_ is not None and map_.slot is not None:
+        users["prefetch_map"] = "a map of the launch"
+    return tuple((name, user) for name, user in users.items() if name in options and user != variant)
 
 
 def _share(value: tuple) -> str | tuple[str, float, str]:
