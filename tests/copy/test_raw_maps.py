@@ -73,14 +73,16 @@ def test_raw_edits_in_shared_memory_are_published_by_a_raw_copy_of_a_whole_warp(
     assert (out == b[16:, 64:]).all()
 
 
+def zeroed(space: str) -> list[str]:
+    """The instructions that make a map of B from zeros, with the boxes and modes of `m`."""
+    others = ("rank", "1"), ("elemtype", "7"), ("box_dim", "0, 32"), ("box_dim", "1, 8"), ("element_stride", "0, 1"), ("element_stride", "1, 1"), \
+        ("interleave_layout", "0"), ("swizzle_mode", "0"), ("fill_mode", "0")
+    return [*edits(space), *(f"{EDIT}.{name}.{space}.b1024.b32(m, {value})" for name, value in others)]
+
+
 def test_every_field_of_a_zeroed_slot_makes_a_map():
     """As on the hardware: rank (less one), element type, sizes, strides, box, element strides, modes."""
-    zeroed = [f"{EDIT}.rank.global_.b1024.b32(m, 1)", f"{EDIT}.elemtype.global_.b1024.b32(m, 7)", *edits("global_"),
-              f"{EDIT}.box_dim.global_.b1024.b32(m, 0, 32)", f"{EDIT}.box_dim.global_.b1024.b32(m, 1, 8)",
-              f"{EDIT}.element_stride.global_.b1024.b32(m, 0, 1)",
-              f"{EDIT}.element_stride.global_.b1024.b32(m, 1, 1)", f"{EDIT}.interleave_layout.global_.b1024.b32(m, 0)",
-              f"{EDIT}.swizzle_mode.global_.b1024.b32(m, 0)", f"{EDIT}.fill_mode.global_.b1024.b32(m, 0)"]
-    report, _, b, out = run(elected(*zeroed, RELEASE, ACQUIRE, *FETCH[:2]) + "\n" + "\n".join(FETCH[2:]))
+    report, _, b, out = run(elected(*zeroed("global_"), RELEASE, ACQUIRE, *FETCH[:2]) + "\n" + "\n".join(FETCH[2:]))
     assert not report.findings, report
     assert (out == b[16:, 64:]).all()
 
@@ -143,6 +145,32 @@ def test_a_raw_store_and_a_raw_reduction_go_by_the_map():
 def test_a_raw_use_that_is_unfenced_or_wrong_is_a_finding(body, kind, words):
     findings = found(body)
     assert any(k == kind and words in message for k, message in findings), findings
+
+
+@pytest.mark.parametrize("left_out, missing", [
+    (range(1, 13), "rank, elemtype, global_dim[0], box_dim[0], element_stride[0], interleave_layout, swizzle_mode, fill_mode"),
+    (range(4, 13), "rank, elemtype, box_dim[0], box_dim[1], element_stride[0], element_stride[1], interleave_layout, swizzle_mode, fill_mode"),
+    ([0], "global_address"), ([2], "global_dim[1]"), ([3], "global_stride[0]"), ([4], "rank"), ([5], "elemtype"), ([7], "box_dim[1]"),
+    ([9], "element_stride[1]"), ([10], "interleave_layout"), ([11, 12], "swizzle_mode, fill_mode"),
+])
+def test_a_map_made_from_zeros_is_usable_only_once_all_its_fields_are_set(left_out, missing):
+    """Whether edited where copies read it, or in shared memory and published from there; the finding names what is missing."""
+    kept = lambda space: [line for i, line in enumerate(zeroed(space)) if i not in left_out]
+    in_place = elected(*kept("global_"), RELEASE, ACQUIRE, *FETCH[:2])
+    published = "\n".join(["z = tile.alloc((128,), 'uint8', align=128)", "tile.store(z, 0)", "tile.sync()",
+                           elected(*(line.replace("(m, ", "(z[0], ") for line in kept("shared_cta"))), "with tile.warp(0):", "    tile.sync()",
+                           f"    {FUSED}(m, z[0], 128)", elected(ACQUIRE, *FETCH[:2])])
+    for body in (in_place, published):
+        assert [m for k, m in found(body) if k == "descriptor"] == [
+            f"a copy uses a tensor map that was made from zeros, and nothing has set its {missing}: tensormap.replace sets each, or seed the map"]
+
+
+def test_fields_of_zeros_that_rebind_sets_are_set():
+    """`rebind` changes the address, sizes and strides; the raw instructions the rest."""
+    report, _, b, out = run(elected(*zeroed("global_")[4:], "m.rebind(B)", RELEASE, ACQUIRE, *FETCH[:2]) + "\n" + "\n".join(FETCH[2:]))
+    assert not report.findings, report
+    assert (out == b[16:, 64:]).all()
+    assert [m for k, m in found(elected(*zeroed("global_")[5:], "m.rebind(B)", RELEASE, ACQUIRE, *FETCH[:2])) if "has set its rank:" in m]
 
 
 def test_a_raw_edit_by_several_threads_is_a_finding():

@@ -18,6 +18,11 @@ from .values import SimTensorMap
 BYTES = 128
 DIMENSIONS = 5
 
+# The fields that ``tensormap.replace`` sets, by the instruction's names, and how many of each kind a map of the highest rank has (0: one
+# field without an index). From zeros, all of them make a map; what a zero means is the hardware's own affair.
+REPLACED = {"global_address": 0, "rank": 0, "elemtype": 0, "global_dim": DIMENSIONS, "global_stride": DIMENSIONS - 1, "box_dim": DIMENSIONS,
+            "element_stride": DIMENSIONS, "interleave_layout": 0, "swizzle_mode": 0, "fill_mode": 0}
+
 # Element types by their number in ``tensormap.replace`` (PTX ISA). The host's encoder numbers them differently.
 ELEMENTS = ("uint8", "uint16", "uint32", "int32", "uint64", "int64", "float16", "float32", "float32_ftz", "float64", "bfloat16", "tf32", "tf32_ftz")
 
@@ -25,7 +30,7 @@ ELEMENTS = ("uint8", "uint16", "uint32", "int32", "uint64", "int64", "float16", 
 @dataclass(frozen=True)
 class Fields:
     """The fields of a tiled map, innermost dimension first, with all five dimensions. `address` is that of element 0, and strides are in
-    bytes. The defaults are the meaning of 128 zero bytes."""
+    bytes. `unset` are those of a map made from zeros that no instruction has set yet, as (the instruction's name, index)."""
 
     address: int = 0
     rank: int = 1
@@ -38,6 +43,12 @@ class Fields:
     swizzle: int = 0
     l2_promotion: int = 0
     oob_fill: int = 0
+    unset: frozenset[tuple[str, int | None]] = frozenset()
+
+    @staticmethod
+    def of_zeros() -> "Fields":
+        """The fields of 128 bytes of zeros."""
+        return Fields(unset=frozenset((name, i) for name, n in REPLACED.items() for i in (range(n) if n else (None,))))
 
     @staticmethod
     def of(t: SimTensorMap) -> "Fields":
@@ -50,16 +61,30 @@ class Fields:
     def replaced(self, name: str, index: int | None, value: int) -> "Fields":
         """The fields after one ``tensormap.replace``; `name` is the instruction's name for the field."""
         at = {"global_dim": "dims", "global_stride": "strides", "box_dim": "box", "element_stride": "steps"}.get(name)
+        unset = self.unset - {(name, index)}
         if at is not None:
             values = getattr(self, at)
-            return replace(self, **{at: (*values[:index], value, *values[index + 1:])})
+            return replace(self, unset=unset, **{at: (*values[:index], value, *values[index + 1:])})
         if name == "elemtype":
-            return replace(self, dtype=ELEMENTS[value])
+            return replace(self, unset=unset, dtype=ELEMENTS[value])
         plain = {"global_address": "address", "interleave_layout": "interleave", "swizzle_mode": "swizzle", "fill_mode": "oob_fill"}
-        return replace(self, rank=value + 1) if name == "rank" else replace(self, **{plain[name]: value})
+        return replace(self, unset=unset, **({"rank": value + 1} if name == "rank" else {plain[name]: value}))
 
     def rebound(self, address: int, dims: tuple[int, ...], strides: tuple[int, ...]) -> "Fields":
-        return replace(self, address=address, dims=(*dims, *self.dims[len(dims):]), strides=(*strides, *self.strides[len(strides):]))
+        made = self.replaced("global_address", None, address)
+        for name, values in (("global_dim", dims), ("global_stride", strides)):
+            for i, value in enumerate(values):
+                made = made.replaced(name, i, value)
+        return made
+
+    def missing(self) -> list[str]:
+        """The fields that a map of this rank needs and that nothing has set, by the instruction's names. As long as the rank is one of them,
+        it is taken to be the number of sizes."""
+        sizes = max(i + 1 for i in range(DIMENSIONS) if i == 0 or ("global_dim", i) not in self.unset)
+        rank = sizes if ("rank", None) in self.unset else self.rank
+        needed = lambda name, i: i is None or i < rank - (name == "global_stride")
+        shown = lambda name, i: name if i is None else f"{name}[{i}]"
+        return [shown(name, i) for name in REPLACED for _, i in sorted(u for u in self.unset if u[0] == name) if needed(name, i)]
 
     def alike(self) -> tuple:
         """The fields that maps must have in common for one batched copy: all except the address, dimensions and strides."""

@@ -122,7 +122,7 @@ class NamedMaps:
         for b, at, slot, blank in places:
             self._still_read(slot)
             if blank:
-                slot.fields = Fields()
+                slot.fields = Fields.of_zeros()
             slot.fields = fields(b, slot)
             slot.version += 1
             slot.legal, slot.launch = None, self.sim.report.launch
@@ -164,7 +164,7 @@ class NamedMaps:
                 return None
             dims, strides = (tuple(self._of(x, b) for x in part) for part in (values[:rank], values[rank:]))
             fields = slot.fields and slot.fields.rebound(where(b), dims, strides)
-            return fields if fields and self._checked(b, fields) else None
+            return fields if fields and (fields.missing() or self._checked(b, fields)) else None
 
         self._edit(map_, map_.shared is not None, rebound)
 
@@ -297,10 +297,18 @@ class NamedMaps:
         for b, slot in slots.items():
             self._fenced(b, slot)
             if slot.legal is None:
-                slot.legal = slot.fields is not None and self._checked(b, slot.fields)
+                slot.legal = slot.fields is not None and self._complete(b, slot) and self._checked(b, slot.fields)
         yield list(self._described(slots))
         for slot in slots.values():
             slot.copies += ((self.sim.serial, n) for n in range(before + 1, self.sim.operations + 1))
+
+    def _complete(self, b: int, slot: Slot) -> bool:
+        """Whether a map that was made from zeros has all its fields; reports a finding if not."""
+        missing = slot.fields.missing()
+        if missing:
+            self.finding("descriptor", f"a copy uses a tensor map that was made from zeros, and nothing has set its {', '.join(missing)}: "
+                                       "tensormap.replace sets each, or seed the map", ctas=self.ctas[b:b + 1], other=slot.loc)
+        return not missing
 
     def _fenced(self, b: int, slot: Slot) -> None:
         """Check that the copy of a CTA sees the last edit of the map."""
