@@ -16,7 +16,7 @@ import numpy as np
 from ..ops.copy_async.tma_map import template
 from ..types import TensorMap
 from .clocks import ORDER
-from .map_slots import BYTES, Acquired, Fields, Slot, leave_mark, slot_at, slots_of
+from .map_slots import BYTES, DIMENSIONS, Acquired, Fields, Slot, leave_mark, slot_at, slots_of
 from .tensor_maps import elements_of
 from .values import Batched, SimBuffer, SimRegion, SimTensorMap
 
@@ -212,6 +212,9 @@ class NamedMaps:
     def _checked(self, b: int, f: Fields) -> bool:
         """Whether a copy would stay inside the array that the map points to; reports a finding if not."""
         where, made = dict(ctas=self.ctas[b:b + 1]), self._pointing(f)
+        if not 1 <= f.rank <= DIMENSIONS:
+            self.finding("descriptor", f"a tensor map has 1 to {DIMENSIONS} dimensions, not {f.rank}", **where)
+            return False
         if made is None:
             self.finding("descriptor", f"a tensor map points to the address {f.address:#x}, which is in no array of the launch", **where)
             return False
