@@ -15,7 +15,7 @@ from ..runtime.element_types import numpy_dtype
 from ..runtime.packed import Packed
 
 
-HELD = []  # what CUDA graphs read and write whenever they run
+HELD: dict = {}  # capture of a CUDA graph -> (the graph's life, what it reads and writes whenever it runs)
 
 
 def turned(x):
@@ -58,8 +58,8 @@ def new(like, shape, dtype: str):
 
 
 def temporary(like, shape, dtype: str):
-    """A `new` array for the launches of one call. Where a CUDA graph captures them it is never freed, since the graph uses it whenever it runs;
-    torch's allocator takes care of that by itself."""
+    """A `new` array for the launches of one call. Where a CUDA graph captures them it lives as long as the graph, which uses it whenever it
+    runs; torch's allocator takes care of that by itself."""
     made = new(like, shape, dtype)
     if not hasattr(like, "new_empty"):
         hold_if_captured(made, describe(made))
@@ -67,11 +67,17 @@ def temporary(like, shape, dtype: str):
 
 
 def hold_if_captured(thing, view) -> bool:
-    """Whether a CUDA graph captures the current stream of an array (its `view`). If so, `thing` is never freed."""
-    captured = view.device != "host" and driver.capturing(streams.current_stream(view), view.device) > 0
-    if captured:
-        HELD.append(thing)
-    return captured
+    """Whether a CUDA graph captures the current stream of an array (its `view`). If so, `thing` lives as long as the graph."""
+    for capture, (life, _) in list(HELD.items()):
+        if life.over:
+            HELD.pop(capture, None)
+    stream = 0 if view.device == "host" else streams.current_stream(view)
+    capture = 0 if view.device == "host" else driver.capturing(stream, view.device)
+    if capture:
+        if capture not in HELD:
+            HELD[capture] = driver.GraphLife(stream, view.device), []
+        HELD[capture][1].append(thing)
+    return capture > 0
 
 
 __all__ = ["folded", "folded_row", "hold_if_captured", "new", "temporary", "turned"]
