@@ -13,35 +13,45 @@ from ..ops.casts import cast
 from ..ops.layout_change import convert_layout
 from ..ops.memory import load_
 from ..runtime.arguments import ArraySpec
-from .finish import finished
+from .finish import PIECE, finished
 from .operands import NOTHING
 
-SIZE = 64  # rows and columns of the accumulators that the epilogue is traced with
+ROWS = 64  # of the accumulators that a consumer defers
 
 
 @tile.jit
-def applied(S, z, m, n, E0, E1, E2, E3, FINISH: tile.constexpr, EXTRAS: tile.constexpr):
+def applied(S, z, m, n, E0, E1, E2, E3, FINISH: tile.constexpr, EXTRAS: tile.constexpr, COLUMNS: tile.constexpr):
     """Apply the epilogue to the accumulators in S, those of matrix `z` from row `m` and column `n` on."""
-    place = S[0:SIZE, 0:SIZE]
+    place = S[0:ROWS, 0:COLUMNS]
     made = finished(tile.load(place), z, m, n, 1, 1, (E0, E1, E2, E3)[:EXTRAS], FINISH)
     tile.store(place, tile.cast(made, S.dtype))
 
 
 class Taken(NamedTuple):
-    """A dtype, which an epilogue takes its accumulators in as long as none of the `watched` globals that it reads has changed."""
+    """A dtype, which an epilogue takes deferred accumulators in, also in staging buffers of `width` columns, as long as none of the `watched`
+    globals that it reads has changed."""
 
     dtype: tile.dtypes.DType
+    width: int
     watched: tuple[Watch, ...]
 
 
-def dtype_taken(finish: tuple, sums, extras: tuple, target: str) -> Taken | None:
+def dtype_taken(finish: tuple, sums, extras: tuple, target: str, width: int) -> Taken | None:
     """The 16-bit float dtype to which an epilogue casts its accumulators, of dtype `sums`, before it does anything else with them; None for other
-    epilogues, and for those that cast them back to compute in a wider dtype: so much work is slower under other products.
+    epilogues, and for those that cast them back to compute in a wider dtype: so much work is slower under other products. It is the same
+    for a `PIECE` of columns, as they are finished under other products, and for `width`, as those of a CTA's last tile are.
     `finish` is the kernels' FINISH, `extras` are the epilogue's arguments and tiles. Invalid ones give None: the call of the kernel
     reports them."""
-    given = ArraySpec((SIZE, SIZE), sums.name), 0, 0, 0, *extras, *NOTHING[len(extras):]
+    first = _at(PIECE, finish, sums, extras, target)
+    other = first if first is None or width == PIECE else _at(width, finish, sums, extras, target)
+    return None if other is None or other[0] != first[0] else Taken(first[0], width, tuple(map(Watch, dict.fromkeys((*first[1], *other[1])))))
+
+
+def _at(columns: int, finish: tuple, sums, extras: tuple, target: str) -> tuple | None:
+    """(the dtype to which an epilogue casts so many columns of accumulators, what it depends on), or None."""
+    given = ArraySpec((ROWS, columns), sums.name), 0, 0, 0, *extras, *NOTHING[len(extras):]
     try:
-        bound, options, _ = applied._bind(given, dict(FINISH=finish, EXTRAS=len(extras)))
+        bound, options, _ = applied._bind(given, dict(FINISH=finish, EXTRAS=len(extras), COLUMNS=columns))
         lowered = applied._lower(bound.without_data(), options, target)
     except TileError:
         return None
@@ -55,7 +65,7 @@ def dtype_taken(finish: tuple, sums, extras: tuple, target: str) -> Taken | None
     later = {_cast_to(use) for first in uses for use in _uses(graph.body, first.result)}
     if any(d is not None and d.nbytes > dtype.nbytes for d in later):
         return None
-    return Taken(dtype, tuple(Watch(c) for c in lowered.captured if c.may_change))
+    return dtype, tuple(c for c in lowered.captured if c.may_change)
 
 
 def _uses(body: Block, value: Value) -> list[Node | None]:
@@ -74,8 +84,8 @@ def _cast_to(node: Node | None):
 
 
 def asked(epilogue, extras: tuple, target: str):
-    """``dtype_taken(finish, sums)`` with such tiles; None without an epilogue."""
-    return None if epilogue is None else lambda finish, sums: dtype_taken(finish, sums, extras, target)
+    """``dtype_taken(finish, sums, width)`` with such tiles; None without an epilogue."""
+    return None if epilogue is None else lambda finish, sums, width: dtype_taken(finish, sums, extras, target, width)
 
 
 __all__ = ["asked", "dtype_taken"]
