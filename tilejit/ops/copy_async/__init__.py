@@ -48,7 +48,9 @@ VARIANTS = (as_it_is(without(ldgsts.VARIANT, *ENGINE, *TENSOR)), declining(tma.V
             as_it_is(declining(bulk.VARIANT, *ENGINE[2:], *TENSOR)), as_it_is(declining(dsmem.VARIANT, *ENGINE[2:], *TENSOR)),
             as_it_is(tcgen05_cp.VARIANT), as_it_is(without(vector.VARIANT, *ENGINE, *TENSOR)))
 
-ROWS = (selected.TAKEN, as_it_is(without(gathered.VARIANT, *ENGINE, *TENSOR)))  # for rows that an index selects
+ROWS = (declining(selected.TAKEN, *TENSOR), as_it_is(without(gathered.VARIANT, *ENGINE, *TENSOR)))  # for rows that an index selects
+PATCHES = (declining(selected.PATCHES, *TENSOR),)
+NAMED = (declining(tma_map.VARIANT, *TENSOR),)  # for boxes of a tensor map that the kernel names
 
 
 @op("writes", attrs=("options", "partial"))
@@ -87,10 +89,10 @@ copy_async_.rules["variants"] = lambda call: variants_of(*(a.type for a in call.
 def variants_of(dst, src) -> tuple[Variant, ...]:
     """The candidate variants for regions of these types: those of a named tensor map, of gathered rows, of patches, or `VARIANTS`."""
     if any(getattr(side.buffer, "map", None) is not None for side in (dst, src)):
-        return (tma_map.VARIANT,)
+        return NAMED
     if isinstance(dst, Rows) or isinstance(src, Rows):
         return ROWS
-    return (selected.PATCHES,) if isinstance(dst, Patches) or isinstance(src, Patches) else VARIANTS
+    return PATCHES if isinstance(dst, Patches) or isinstance(src, Patches) else VARIANTS
 
 
 @builtin

@@ -55,7 +55,7 @@ def checked_options(given: dict, variants: tuple[str, ...]) -> dict:
         if name != "variant" and name not in CHOICES:
             raise CompilationError(f"a copy has no option {name!r}{nearest(name, ('variant', 'mbar', *CHOICES))}")
         allowed, words = CHOICES.get(name) or (variants, f"one of {', '.join(variants)}")
-        if (isinstance(value, bool) and name != "prefetch_map") or value not in allowed:
+        if isinstance(value, float) or not any(value == x and isinstance(value, bool) == isinstance(x, bool) for x in allowed):
             raise CompilationError(f"{name} is {words}, not {value!r}")
         kept[name] = value
     return kept
@@ -63,7 +63,7 @@ def checked_options(given: dict, variants: tuple[str, ...]) -> dict:
 
 def check_mask(mask: int, ranks: int = 16) -> None:
     """CompilationError for a multicast mask that is 0 or names CTAs beyond a cluster of `ranks`."""
-    if not 0 < mask < 1 << 16:
+    if isinstance(mask, bool) or not 0 < mask < 1 << 16:
         raise CompilationError(f"multicast is a mask of the cluster's ranks, 1 to 65535, not {mask!r}")
     if mask >> ranks:
         raise CompilationError(f"the multicast mask {mask:#b} names CTAs beyond the cluster's {ranks}: give cluster=(n, 1, 1) to @tile.jit or at "
