@@ -126,6 +126,27 @@ def test_an_epilogue_is_judged_for_the_widths_of_the_tiles_that_it_gets(epilogue
     assert ((got == first) | (got == last)).all()
 
 
+@tile.jit
+def narrow_and_more_if_wide(acc, row, column):
+    return tile.cast(acc, tile.float16) + (1 if acc.dtype == tile.float32 else 2)
+
+
+@tile.jit
+def narrow_and_back_to_its_dtype(acc, row, column):
+    return tile.cast(tile.cast(acc, tile.float16) * 0.5 + 1, acc.dtype)
+
+
+@pytest.mark.parametrize("epilogue, dtype", [(narrow_and_more_if_wide, None), (narrow_and_back_to_its_dtype, tile.float16)])
+def test_an_epilogue_that_asks_for_the_dtype_of_its_sums_is_judged_with_the_one_in_which_they_would_wait(epilogue, dtype):
+    a, b = (np.random.default_rng(5).integers(-40, 41, shape).astype(np.float16) for shape in ((300, 800), (800, 264)))
+    config = replace(Config.of(128, 128, stages=2), behind=False, width=64, buffers=2, late=128)
+    PLANS.clear()
+    got = product(a, b, np.float16, epilogue=epilogue, config=config)
+    (launch,) = PLANS.values()
+    assert launch.constants.get("WAITING") == dtype
+    np.testing.assert_array_equal(got, product(a, b, np.float16, epilogue=epilogue, config=replace(config, late=0)))
+
+
 def epilogue_of(epilogue, a, b, columns: int) -> np.ndarray:
     """What the epilogue makes of the sums if it gets so many columns of them at a time."""
     @tile.jit
