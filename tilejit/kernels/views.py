@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 import sys
 from contextlib import nullcontext
+from functools import lru_cache
 
 from ..errors import LaunchError
 from ..runtime import driver, streams
@@ -18,8 +19,20 @@ from ..runtime.packed import Packed
 HELD: dict = {}  # capture of a CUDA graph -> (the graph's life, what it reads and writes whenever it runs)
 
 
+@lru_cache(maxsize=256)
+def library(kind: type):
+    """The module that makes arrays of a type, or of one that it is derived from. LaunchError for those of other libraries."""
+    for base in kind.__mro__:
+        name = base.__module__.partition(".")[0]
+        if name in ("torch", "cupy", "numpy", "tilejit"):
+            return sys.modules[name]
+    raise LaunchError(f"matrix products make and transpose arrays of torch, CuPy, NumPy and tilejit, and {kind.__name__} is of none of them: pass "
+                      "numpy.asarray(x), or on a GPU torch.from_dlpack(x) or cupy.from_dlpack(x)")
+
+
 def turned(x):
     """A view with the last two axes exchanged."""
+    library(type(x))
     if len(x.shape) == 2:
         return x.T
     if isinstance(x, DeviceArray):
@@ -31,6 +44,7 @@ def turned(x):
 def folded(x, name: str, writable: bool = False):
     """The array with all dimensions before the last two folded into one. If it is `writable` this has to be a view: LaunchError, with its
     `name`, if it would be a copy."""
+    library(type(x))
     if len(x.shape) <= 3:
         return x
     made = x.reshape((math.prod(x.shape[:-2]), *x.shape[-2:]))
@@ -41,6 +55,7 @@ def folded(x, name: str, writable: bool = False):
 
 def folded_row(x):
     """The array with all dimensions before the last folded into one."""
+    library(type(x))
     return x if len(x.shape) == 1 else x.reshape((math.prod(x.shape[:-1]), x.shape[-1]))
 
 
@@ -50,11 +65,11 @@ def new(like, shape, dtype: str):
         return new(like.data, shape, dtype)
     if isinstance(like, DeviceArray):
         return empty(shape, dtype, like.device)
-    library = sys.modules[type(like).__module__.partition(".")[0]]
+    module = library(type(like))
     if hasattr(like, "new_empty"):
-        return like.new_empty(shape, dtype=getattr(library, dtype))
-    with like.device if library.__name__ == "cupy" else nullcontext():  # CuPy allocates on the current device
-        return library.empty(shape, dtype=numpy_dtype(dtype))
+        return like.new_empty(shape, dtype=getattr(module, dtype))
+    with like.device if module.__name__ == "cupy" else nullcontext():  # CuPy allocates on the current device
+        return module.empty(shape, dtype=numpy_dtype(dtype))
 
 
 def temporary(like, shape, dtype: str):
