@@ -176,6 +176,59 @@ def test_fields_of_zeros_that_rebind_sets_are_set():
     assert [m for k, m in found(elected(*zeroed("global_")[5:], "m.rebind(B)", RELEASE, ACQUIRE, *FETCH[:2])) if "has set its rank:" in m]
 
 
+@pytest.mark.parametrize("byte", [0, 16, 127])
+def test_a_store_to_any_byte_of_a_map_leaves_no_map(byte):
+    body = elected("m.seed()", f"tile.store(slots[0, {byte}], 7)", RELEASE, ACQUIRE, *FETCH[:2])
+    assert ("descriptor", "a copy uses a tensor map whose bytes something else has overwritten since its edit at line 6") in found(body)
+    assert found(body.replace("slots[0,", "slots[1,") + "\n" + "\n".join(FETCH[2:])) == []
+
+
+THERE = [line.replace("m,", "slots[1, 0],") for line in (ACQUIRE, *FETCH[:2])]
+
+
+def test_the_bytes_of_a_map_are_the_map_wherever_they_are_copied():
+    """By the kernel, whoever edits the first one afterwards; unless a fence is missing, or some of the bytes."""
+    copied = elected("m.seed()", "m.rebind(B)") + "\ntile.sync()\ntile.store(slots[1, 0:{}], tile.load(slots[0, 0:{}]))\ntile.sync()\n"
+    report, _, b, out = run(copied.format(128, 128) + elected(RELEASE, *THERE) + "\n" + "\n".join(FETCH[2:]))
+    assert not report.findings, report
+    assert (out == b[16:, 64:]).all()
+    assert ("missing-proxy-fence", "a copy uses a tensor map without .fence_acquire(scope) after its edit: the engine may read its old contents") in \
+        found(copied.format(128, 128) + elected(RELEASE, *THERE[1:]))
+    assert any("that nothing has written" in m for _, m in found(copied.format(64, 64) + elected(RELEASE, *THERE)))
+
+
+@tile.jit(num_warps=1)
+def make_map(A, slots):
+    m = tile.tensor_map(A[0:8, 0:32], slot=slots[0, 0:128])
+    with tile.elect():
+        m.seed()
+        m.fence_release("gpu")
+
+
+@tile.jit(num_warps=1)
+def use_map(A, slots, out):
+    s = tile.alloc((8, 32), A.dtype)
+    bar = tile.mbarrier()
+    m = tile.tensor_map(A[0:8, 0:32], slot=slots[0, 0:128])
+    with tile.elect():
+        m.fence_acquire("gpu")
+        bar.arrive_expect_tx(s.nbytes)
+        tile.copy_async(s, m[8:16, 32:64], mbar=bar)
+    bar.wait(phase=0)
+    tile.store(out[0:8, 0:32], tile.load(s))
+
+
+def test_the_bytes_of_a_map_are_the_map_where_the_host_copies_them_between_launches():
+    a, out, slots, other = RNG.random((16, 64)).astype(np.float32), np.zeros((8, 32), np.float32), aligned((1, 128)), aligned((1, 128))
+    make_map[1,](a, slots)
+    other[:] = slots
+    slots[:] = 0
+    use_map[1,](a, other, out)
+    assert (out == a[8:, 32:]).all()
+    with pytest.raises(tile.SimulationError, match="that nothing has written"):
+        use_map[1,](a, slots, out)
+
+
 def test_a_raw_edit_by_several_threads_is_a_finding():
     """Each thread executes the instruction, which reads and writes whole words: the scope has to be one thread."""
     replace = f"{EDIT}.global_dim.global_.b1024.b32(m, 0, 32)"

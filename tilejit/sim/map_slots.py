@@ -1,7 +1,7 @@
 """What is known about 128 bytes that hold a tensor map: its fields, who edited it last, and who has released and acquired that edit.
 
-A map in global memory outlives the launch that made it, as its bytes do. An edit therefore writes a marker to its first bytes; as
-long as that is there, a later launch recognises the map. PTX ISA, "Tensors", "tensormap.replace".
+A map in global memory outlives the launch that made it, as its bytes do. An edit therefore writes a marker to its bytes; as long as
+that is there, a later launch recognises the map, and where the bytes have been copied to, a copy of it. PTX ISA, "Tensors", "tensormap.replace".
 """
 
 from __future__ import annotations
@@ -119,17 +119,22 @@ class Slot:
     copies: list[tuple[int, int]] = field(default_factory=list)      # operations that read it: (chunk, number)
     seen: int = 0                                                    # the launch that `acquired` and `copies` belong to
     mark: bytes = b""
+    lost: Loc | None = None                                          # the edit of this launch whose map something else has overwritten
 
 
 _SLOTS: dict[int, Slot] = {}      # all slots of this process, by the address of their first byte
 _MARKS = count(1)
+_MARKED: dict[bytes, Fields | None] = {}  # the fields of the last edited maps, by their markers
+REMEMBERED = 4096                         # how many of them, for maps that are copied
 
 
 def slot_at(memory: GlobalMemory, at: int, launch: int) -> Slot:
-    """The slot at byte `at` of a memory. If its bytes have changed since the last edit, nothing is known about it."""
-    slot = _SLOTS.get(memory.address + at)
-    if slot is None or (slot.mark and slot.mark != memory.bytes[at:at + 16].tobytes()):
-        slot = _SLOTS[memory.address + at] = Slot()
+    """The slot at byte `at` of a memory. If its bytes have changed since the last edit, they may be a copy of another map, which needs no
+    release by a thread of its own then; otherwise nothing is known about it."""
+    slot, data = _SLOTS.get(memory.address + at), memory.bytes[at:at + BYTES].tobytes()
+    if slot is None or (slot.mark and slot.mark != data):
+        fields, lost = _MARKED.get(data), slot.loc if slot is not None and slot.launch == launch else None
+        slot = _SLOTS[memory.address + at] = Slot(lost=lost) if fields is None else Slot(fields, version=1, released="sys", mark=data)
     if slot.seen != launch:
         slot.seen, slot.legal = launch, None
         slot.acquired.clear()
@@ -138,9 +143,12 @@ def slot_at(memory: GlobalMemory, at: int, launch: int) -> Slot:
 
 
 def leave_mark(slot: Slot, memory: GlobalMemory, at: int) -> None:
-    """Write a unique marker to the first bytes of the slot. Nothing else that a kernel or its caller writes there equals it."""
-    slot.mark = next(_MARKS).to_bytes(8, "little") + b"tilejit\xff"
-    memory.bytes[at:at + 16] = np.frombuffer(slot.mark, np.uint8)
+    """Write a unique marker to the bytes of the slot. Nothing else that a kernel or its caller writes there equals it."""
+    slot.mark = (next(_MARKS).to_bytes(8, "little") + b"tilejit\xff") * (BYTES // 16)
+    memory.bytes[at:at + BYTES] = np.frombuffer(slot.mark, np.uint8)
+    _MARKED[slot.mark] = slot.fields
+    if len(_MARKED) > REMEMBERED:
+        _MARKED.pop(next(iter(_MARKED)))
 
 
 def slots_of(launch: int) -> list[Slot]:

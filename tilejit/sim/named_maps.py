@@ -317,7 +317,9 @@ class NamedMaps:
         """Check that the copy of a CTA sees the last edit of the map."""
         where = dict(ctas=self.ctas[b:b + 1], other=slot.loc)
         if not slot.version:
-            self.finding("descriptor", "a copy uses a tensor map that nothing has written: seed it, or publish it, first", **where)
+            why = "that nothing has written: seed it, or publish it, first" if slot.lost is None else \
+                f"whose bytes something else has overwritten since its edit at line {slot.lost.line}"
+            self.finding("descriptor", f"a copy uses a tensor map {why}", **where)
             return
         needed, who = self._apart(b, slot)
         edit = "its edit" if slot.loc is None else f"its edit at line {slot.loc.line}" if slot.launch == self.sim.report.launch else \
@@ -340,9 +342,9 @@ class NamedMaps:
 
     def _apart(self, b: int, slot: Slot) -> tuple[str, str]:
         """The scope that includes both the CTA that edited the slot and CTA `b` of the batch, and words for the former."""
-        if slot.launch != self.sim.report.launch:
+        if slot.cta >= 0 and slot.launch != self.sim.report.launch:
             return "gpu", "a CTA of that launch"
-        if slot.cta == int(self.ctas[b]):
+        if slot.cta in (-1, int(self.ctas[b])):  # nothing edited a copy: whoever has copied it may be near
             return "cta", "the CTA"
         near = (self.sim.serial, int(self.rows[b]) % self.sim.clusters) == slot.cluster
         return ("cluster", "another CTA") if near else ("gpu", "a CTA of another cluster")
