@@ -59,6 +59,13 @@ def test_the_page_on_how_it_works_names_every_layer_from_the_bottom_up_and_every
     assert re.findall(r"^\| `(\w+)`", passes, re.MULTILINE) == [name for name, _ in PASSES]
 
 
+def test_every_pass_has_the_name_of_the_module_that_it_is_in():
+    from tilejit import compile as pipeline
+    for name, run in pipeline.PASSES:
+        functions = [run] if run.__name__ != "<lambda>" else [getattr(pipeline, used) for used in run.__code__.co_names]
+        assert {f.__module__ for f in functions} == {f"tilejit.passes.{name}"}
+
+
 @pytest.mark.parametrize("path", sorted(ROOT.rglob("*.py")), ids=lambda p: str(p.relative_to(ROOT)))
 def test_imports_point_to_layers_above(path):
     """No file imports a layer that stands below its own."""

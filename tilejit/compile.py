@@ -87,11 +87,13 @@ class Lowered:
         return {name: getattr(self, name) for name in RECORDS}
 
 
-PASSES = (("boxes", write_boxes), ("ahead", send_loads_ahead), ("places", check_constant_bounds), ("buffers", choose_shared_layouts),
-          ("dots", write_dots), ("pipelines", write_pipelines), ("layouts", assign_layouts),
+# Each by the name of its module in passes/.
+PASSES = (("box_accesses", write_boxes), ("loads_ahead", send_loads_ahead), ("constant_bounds", check_constant_bounds),
+          ("shared_layouts", choose_shared_layouts), ("dots", write_dots), ("pipeline", write_pipelines), ("layouts", assign_layouts),
           ("registers", lambda graph, facts: check_registers(check_warpgroup_registers(graph))), ("variants", choose_variants),
-          ("tokens", complete_tokens), ("waits", delay_bulk_store_waits), ("products", check_mma_hazards), ("joints", insert_wgmma_waits),
-          ("shared", lambda graph, facts: place_shared(place_tensor_memory(graph))))
+          ("tokens", complete_tokens), ("bulk_store_waits", delay_bulk_store_waits), ("mma_hazards", check_mma_hazards),
+          ("wgmma_waits", insert_wgmma_waits), ("tensor_memory", lambda graph, facts: place_tensor_memory(graph)),
+          ("shared_memory", lambda graph, facts: place_shared(graph)))
 
 
 @contextmanager

@@ -24,6 +24,7 @@ from .warm import Warm, form_of, has_zero
 
 if TYPE_CHECKING:
     from .compile import Lowered
+    from .frontend.building import Built
 
 
 def jit(function=None, *, source: str | None = None, **options):
@@ -224,8 +225,16 @@ class Kernel:
 
     def _lower(self, bound: Bound, options: dict[str, Any], target: str) -> Lowered:
         from .compile import lower
+        return lower(self.source, **self._frontend_inputs(bound, options, target))
+
+    def _build(self, bound: Bound, options: dict[str, Any], target: str) -> Built:
+        """What the frontend makes of the kernel, before the passes."""
+        from .frontend.building import build
+        return build(self.source, **self._frontend_inputs(bound, options, target))
+
+    def _frontend_inputs(self, bound: Bound, options: dict[str, Any], target: str) -> dict[str, Any]:
         facts = Facts(lambda fact: answer(fact, bound), bound.runtime)
-        return lower(self.source, self._arguments(bound, facts), target=target, launch=make_launch({**self.options, **options}), facts=facts)
+        return dict(arguments=self._arguments(bound, facts), target=target, launch=make_launch({**self.options, **options}), facts=facts)
 
     def _arguments(self, bound: Bound, facts: Facts) -> dict[str, tuple]:
         """The `ParamSpec` of each parameter, for the frontend."""

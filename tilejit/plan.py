@@ -16,7 +16,7 @@ from .ir.graph import Const, Launch
 from .layout import TileLayout
 from .ops.copy import copy_
 from .ops.copy_async import copy_async_
-from .ops.copy_async.options import checked_options
+from .ops.copy_async.options import HINTS, checked_options
 from .ops.copy_async.site import CopySite
 from .ops.packed import in_memory
 from .ops.shared import check_in_memory
@@ -258,8 +258,8 @@ def plan_copy(dst: BufferSpec, src: BufferSpec, *, op: str = "copy_async", scope
 
 
 def _plan_move(op: str, dst: BufferSpec, src: BufferSpec, scope: str, threads: int, target: str, options: dict) -> Choice:
-    """`plan_copy` between registers and tensor memory. The options are `shape` and `pack` (and `variant`); the plan has the
-    layout of the registers."""
+    """`plan_copy` between registers and tensor memory. The options are `shape` and `pack` (and `variant`), besides hints, which
+    no move uses; the plan has the layout of the registers."""
     tensor, registers = (src, dst) if dst.scope == "local" else (dst, src)
     if tensor.scope != "tmem":
         raise CompilationError(f"registers are planned with tensor memory, and the other side is {tensor.scope} memory")
@@ -270,6 +270,7 @@ def _plan_move(op: str, dst: BufferSpec, src: BufferSpec, scope: str, threads: i
                                f"{tensor.dtype}{list(region.shape)}")
     only = options.pop("variant", None)
     shape, pack = options.pop("shape", None), options.pop("pack", None)
+    checked_options({hint: options.pop(hint) for hint in HINTS if hint in options}, ())
     if options or shape not in (None, *SHAPES):
         raise CompilationError(f"a move of tensor memory has the options shape ({', '.join(SHAPES)}) and pack, not {options or shape!r}")
     site = MoveSite(region, starts, Tile(tensor.dtype, region.shape), scope, threads, 0, Launch(-(-threads // 32)).registers, target,

@@ -14,7 +14,7 @@ from .dtypes import DTYPES, DType
 @dataclass(frozen=True)
 class CopyRecord:
     """How one copy call was lowered: the `variant`, (variant, reason) for those `declined`, `instructions` per participating thread, and `bytes`.
-    `unused` has (hint, variant) for hints of the call that only another variant supports. `buffers` are the names of the arrays and the
+    `unused` has (hint, what takes it) for hints of the call that its lowering does not use. `buffers` are the names of the arrays and the
     kernel's allocations that it copies between."""
 
     line: int

@@ -13,9 +13,9 @@ from .ir.graph import Const
 from .jit import Kernel, jit
 from .names import nearest
 from .ops.atomics import BUILTINS as ATOMICS
-from .ops.ids import num_programs, program_id
-from .ops.language import binary, strong_cast
-from .ops.pointwise import cast, maximum
+from .ops.ids import is_number_of_ctas, num_programs, program_id
+from .ops.language import binary, compare, strong_cast
+from .ops.pointwise import cast, device_assert, maximum
 from .types import Points, Region, Scalar
 
 
@@ -152,6 +152,7 @@ def tile_at(g: Builder, t, tiles_m, tiles_n, order="grouped", group=8):
 
     `order` is "row", "column", "grouped" (groups of `group` rows, each column by column), "snake" (the same with every other
     group backwards), "hilbert", or a helper under ``@tile.jit`` that takes (t, tiles_m, tiles_n, group) and returns (m, n).
+    A negative `t` counts as 0. From ``tiles_m * tiles_n`` on, the coordinates mean nothing, and may even be those of a tile.
     """
     _check_integers(g, t=t)
     _check_order(g, tiles_m, tiles_n, order, group)
@@ -196,11 +197,11 @@ def _check_order(g: Builder, tiles_m, tiles_n, order, group) -> None:
 def tile_order(g: Builder, tiles_m, tiles_n, order="grouped", group=8, first=None, stride=None):
     """A persistent loop: ``for m, n in tile.tile_order(tiles_m, tiles_n):`` runs over this CTA's share of the tiles.
 
-    The share is every `stride`-th tile from `first` on; the defaults are ``program_id(0)`` and ``num_programs(0)``. With a negative run-time
-    stride the loop has no trips (if `first` is at most the number of tiles), and a stride of 0 fails a device_assert. `order` and `group` are as
-    in `tile_at`.
+    The share is every `stride`-th tile from `first` on; the defaults are ``program_id(0)`` and ``num_programs(0)``. A run-time `first` below 0
+    or `stride` below 1 fails a device_assert. `order` and `group` are as in `tile_at`.
     """
-    first = g.call(program_id, axis=0) if first is None else first
+    own = first is None
+    first = g.call(program_id, axis=0) if own else first
     stride = g.call(num_programs, axis=0) if stride is None else stride
     _check_order(g, tiles_m, tiles_n, order, group)
     _check_integers(g, first=first, stride=stride)
@@ -211,12 +212,15 @@ def tile_order(g: Builder, tiles_m, tiles_n, order="grouped", group=8, first=Non
     if isinstance(first, int) and first < 0:
         raise g.error(f"first is at least 0, not {first}")
     here = g.loc
+    for what, x, least, checked in (("first", first, 0, own), ("stride", stride, 1, is_number_of_ctas(g, stride))):
+        if not (checked or isinstance(x, int)):
+            device_assert.function(g, compare(g, ">=", x, least), f"{what} of tile_order is at least {least}")
 
     def item(g: Builder, t):
         with g.at(here):
             return _placed(g, t, tiles_m, tiles_n, order, group)
 
-    return loop_over(g, first, total, stride, item=item)
+    return loop_over(g, first, total, stride, item=item, rising=True)
 
 
 @builtin

@@ -73,14 +73,16 @@ def test_raw_edits_in_shared_memory_are_published_by_a_raw_copy_of_a_whole_warp(
     assert (out == b[16:, 64:]).all()
 
 
+def zeroed(space: str) -> list[str]:
+    """The instructions that make a map of B from zeros, with the boxes and modes of `m`."""
+    others = ("rank", "1"), ("elemtype", "7"), ("box_dim", "0, 32"), ("box_dim", "1, 8"), ("element_stride", "0, 1"), ("element_stride", "1, 1"), \
+        ("interleave_layout", "0"), ("swizzle_mode", "0"), ("fill_mode", "0")
+    return [*edits(space), *(f"{EDIT}.{name}.{space}.b1024.b32(m, {value})" for name, value in others)]
+
+
 def test_every_field_of_a_zeroed_slot_makes_a_map():
     """As on the hardware: rank (less one), element type, sizes, strides, box, element strides, modes."""
-    zeroed = [f"{EDIT}.rank.global_.b1024.b32(m, 1)", f"{EDIT}.elemtype.global_.b1024.b32(m, 7)", *edits("global_"),
-              f"{EDIT}.box_dim.global_.b1024.b32(m, 0, 32)", f"{EDIT}.box_dim.global_.b1024.b32(m, 1, 8)",
-              f"{EDIT}.element_stride.global_.b1024.b32(m, 0, 1)",
-              f"{EDIT}.element_stride.global_.b1024.b32(m, 1, 1)", f"{EDIT}.interleave_layout.global_.b1024.b32(m, 0)",
-              f"{EDIT}.swizzle_mode.global_.b1024.b32(m, 0)", f"{EDIT}.fill_mode.global_.b1024.b32(m, 0)"]
-    report, _, b, out = run(elected(*zeroed, RELEASE, ACQUIRE, *FETCH[:2]) + "\n" + "\n".join(FETCH[2:]))
+    report, _, b, out = run(elected(*zeroed("global_"), RELEASE, ACQUIRE, *FETCH[:2]) + "\n" + "\n".join(FETCH[2:]))
     assert not report.findings, report
     assert (out == b[16:, 64:]).all()
 
@@ -135,6 +137,9 @@ def test_a_raw_store_and_a_raw_reduction_go_by_the_map():
      "1024 bytes are announced"),
     (elected("m.seed()", RELEASE, ACQUIRE, f"{EDIT}.rank.global_.b1024.b32(m, 2)", RELEASE, ACQUIRE, *FETCH[:3]), "descriptor",
      "2 coordinates for a map of rank 3"),
+    (elected("m.seed()", f"{EDIT}.rank.global_.b1024.b32(m, 9)", RELEASE, ACQUIRE, *FETCH[:3]), "descriptor", "1 to 5 dimensions, not 10"),
+    (elected("m.seed()", f"{EDIT}.element_stride.global_.b1024.b32(m, 1, z)", RELEASE, ACQUIRE, *FETCH[:3]), "descriptor",
+     "element_strides[1] is 1 to 8, not 0"),
     (elected("m.seed()", RELEASE, ACQUIRE, *FETCH[:2], f"{EDIT}.global_dim.global_.b1024.b32(m, 0, 32)", "bar.wait(phase=0)"),
      "missing-wait", "is edited while the tensor load at line"),
     (elected("tile.store(slots[0, 0], 7)", f"{EDIT}.global_dim.global_.b1024.b32(m, 0, 32)"), "descriptor",
@@ -143,6 +148,85 @@ def test_a_raw_store_and_a_raw_reduction_go_by_the_map():
 def test_a_raw_use_that_is_unfenced_or_wrong_is_a_finding(body, kind, words):
     findings = found(body)
     assert any(k == kind and words in message for k, message in findings), findings
+
+
+@pytest.mark.parametrize("left_out, missing", [
+    (range(1, 13), "rank, elemtype, global_dim[0], box_dim[0], element_stride[0], interleave_layout, swizzle_mode, fill_mode"),
+    (range(4, 13), "rank, elemtype, box_dim[0], box_dim[1], element_stride[0], element_stride[1], interleave_layout, swizzle_mode, fill_mode"),
+    ([0], "global_address"), ([2], "global_dim[1]"), ([3], "global_stride[0]"), ([4], "rank"), ([5], "elemtype"), ([7], "box_dim[1]"),
+    ([9], "element_stride[1]"), ([10], "interleave_layout"), ([11, 12], "swizzle_mode, fill_mode"),
+])
+def test_a_map_made_from_zeros_is_usable_only_once_all_its_fields_are_set(left_out, missing):
+    """Whether edited where copies read it, or in shared memory and published from there; the finding names what is missing."""
+    kept = lambda space: [line for i, line in enumerate(zeroed(space)) if i not in left_out]
+    in_place = elected(*kept("global_"), RELEASE, ACQUIRE, *FETCH[:2])
+    published = "\n".join(["z = tile.alloc((128,), 'uint8', align=128)", "tile.store(z, 0)", "tile.sync()",
+                           elected(*(line.replace("(m, ", "(z[0], ") for line in kept("shared_cta"))), "with tile.warp(0):", "    tile.sync()",
+                           f"    {FUSED}(m, z[0], 128)", elected(ACQUIRE, *FETCH[:2])])
+    for body in (in_place, published):
+        assert [m for k, m in found(body) if k == "descriptor"] == [
+            f"a copy uses a tensor map that was made from zeros, and nothing has set its {missing}: tensormap.replace sets each, or seed the map"]
+
+
+def test_fields_of_zeros_that_rebind_sets_are_set():
+    """`rebind` changes the address, sizes and strides; the raw instructions the rest."""
+    report, _, b, out = run(elected(*zeroed("global_")[4:], "m.rebind(B)", RELEASE, ACQUIRE, *FETCH[:2]) + "\n" + "\n".join(FETCH[2:]))
+    assert not report.findings, report
+    assert (out == b[16:, 64:]).all()
+    assert [m for k, m in found(elected(*zeroed("global_")[5:], "m.rebind(B)", RELEASE, ACQUIRE, *FETCH[:2])) if "has set its rank:" in m]
+
+
+@pytest.mark.parametrize("byte", [0, 16, 127])
+def test_a_store_to_any_byte_of_a_map_leaves_no_map(byte):
+    body = elected("m.seed()", f"tile.store(slots[0, {byte}], 7)", RELEASE, ACQUIRE, *FETCH[:2])
+    assert ("descriptor", "a copy uses a tensor map whose bytes something else has overwritten since its edit at line 6") in found(body)
+    assert found(body.replace("slots[0,", "slots[1,") + "\n" + "\n".join(FETCH[2:])) == []
+
+
+THERE = [line.replace("m,", "slots[1, 0],") for line in (ACQUIRE, *FETCH[:2])]
+
+
+def test_the_bytes_of_a_map_are_the_map_wherever_they_are_copied():
+    """By the kernel, whoever edits the first one afterwards; unless a fence is missing, or some of the bytes."""
+    copied = elected("m.seed()", "m.rebind(B)") + "\ntile.sync()\ntile.store(slots[1, 0:{}], tile.load(slots[0, 0:{}]))\ntile.sync()\n"
+    report, _, b, out = run(copied.format(128, 128) + elected(RELEASE, *THERE) + "\n" + "\n".join(FETCH[2:]))
+    assert not report.findings, report
+    assert (out == b[16:, 64:]).all()
+    assert ("missing-proxy-fence", "a copy uses a tensor map without .fence_acquire(scope) after its edit: the engine may read its old contents") in \
+        found(copied.format(128, 128) + elected(RELEASE, *THERE[1:]))
+    assert any("that nothing has written" in m for _, m in found(copied.format(64, 64) + elected(RELEASE, *THERE)))
+
+
+@tile.jit(num_warps=1)
+def make_map(A, slots):
+    m = tile.tensor_map(A[0:8, 0:32], slot=slots[0, 0:128])
+    with tile.elect():
+        m.seed()
+        m.fence_release("gpu")
+
+
+@tile.jit(num_warps=1)
+def use_map(A, slots, out):
+    s = tile.alloc((8, 32), A.dtype)
+    bar = tile.mbarrier()
+    m = tile.tensor_map(A[0:8, 0:32], slot=slots[0, 0:128])
+    with tile.elect():
+        m.fence_acquire("gpu")
+        bar.arrive_expect_tx(s.nbytes)
+        tile.copy_async(s, m[8:16, 32:64], mbar=bar)
+    bar.wait(phase=0)
+    tile.store(out[0:8, 0:32], tile.load(s))
+
+
+def test_the_bytes_of_a_map_are_the_map_where_the_host_copies_them_between_launches():
+    a, out, slots, other = RNG.random((16, 64)).astype(np.float32), np.zeros((8, 32), np.float32), aligned((1, 128)), aligned((1, 128))
+    make_map[1,](a, slots)
+    other[:] = slots
+    slots[:] = 0
+    use_map[1,](a, other, out)
+    assert (out == a[8:, 32:]).all()
+    with pytest.raises(tile.SimulationError, match="that nothing has written"):
+        use_map[1,](a, slots, out)
 
 
 def test_a_raw_edit_by_several_threads_is_a_finding():

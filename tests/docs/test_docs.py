@@ -9,6 +9,7 @@ The tables between ``<!-- table NAME -->`` and ``<!-- end -->`` are made by the 
 
 from __future__ import annotations
 
+import inspect
 import io
 import linecache
 import os
@@ -293,6 +294,15 @@ def test_every_public_name_stands_on_the_page_of_the_language():
     words = set(re.findall(r"\w+", " ".join(re.findall(r"`[^`\n]+`", page)) + " ".join(b[3] for b in _BLOCK.finditer(page))))
     names = [n for n in dir(tile) if not n.startswith("_") and not isinstance(getattr(tile, n), ModuleType)]
     assert not [n for n in names if n not in words]
+
+
+def test_a_full_signature_is_that_of_the_function():
+    text = re.sub(r"\s+", " ", (ROOT / "docs" / "language.md").read_text())
+    found = re.findall(r"full signature is `tile\.(\w+)\(([^`]*)\)`", text)
+    assert found
+    for name, shown in found:
+        parameters = list(inspect.signature(getattr(tile, name).function).parameters.values())[1:]  # the first is the builder
+        assert shown.replace('"', "'") == ", ".join(p.name + (f"={p.default!r}" if p.default is not p.empty else "") for p in parameters)
 
 
 def test_every_launch_option_stands_on_the_page_of_the_language():

@@ -170,6 +170,32 @@ def test_a_stride_that_reaches_no_further_tile_is_refused(stride):
         strided[1,](np.zeros((2, 2), np.int32))
 
 
+@tile.jit
+def shared_out(out, M, N, FIRST, STRIDE, ORDER: tile.constexpr):
+    for m, n in tile.tile_order(M, N, order=ORDER, first=FIRST, stride=STRIDE):
+        tile.atomic_add(out[m, n], 1)
+
+
+@pytest.mark.parametrize("order", sorted(ORDERS))
+@pytest.mark.parametrize("first, stride, words", [
+    (9, -1, "stride of tile_order is at least 1"), (5, -1, "stride of tile_order is at least 1"), (0, 0, "stride of tile_order is at least 1"),
+    (0, -2**31, "stride of tile_order is at least 1"), (-3, 1, "first of tile_order is at least 0"), (-3, 2, "first of tile_order is at least 0")])
+def test_a_first_tile_before_all_or_a_stride_that_reaches_none_is_found_at_run_time(order, first, stride, words):
+    out = np.zeros((2, 3), np.int32)
+    finding, = shared_out.simulate(1, out, 2, 3, first, stride, order).findings
+    assert (finding.kind, finding.message) == ("assertion", words)
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint32, np.uint8])
+@pytest.mark.parametrize("first, stride", [(0, 1), (1, 2), (4, 3), (5, 100), (6, 1), (100, 1)])
+def test_a_first_tile_and_a_stride_of_run_time_visit_every_such_tile_once(dtype, first, stride):
+    out = np.zeros((2, 3), np.int32)
+    shared_out[1,](out, 2, 3, dtype(first), dtype(stride), ORDER="row")
+    want = np.zeros(6, np.int32)
+    want[first::stride] = 1
+    assert (out.reshape(-1) == want).all()
+
+
 # -- tiles counted in memory, handed through a ring ----------------------------------------------------------------------
 
 @tile.jit(num_warps=8)

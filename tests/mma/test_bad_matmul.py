@@ -109,6 +109,28 @@ def test_what_is_no_array_is_called_as_the_caller_does(call, name):
         call()
 
 
+class Foreign:
+    """An array of a library that the products know nothing of, with nothing but a protocol."""
+
+    def __init__(self, x):
+        self.__array_interface__ = x.__array_interface__
+        self.x = x
+
+
+class Derived(np.ndarray):
+    pass
+
+
+def test_arrays_of_another_library_are_refused_where_its_functions_would_be_needed_and_derived_ones_are_not():
+    a = np.random.default_rng(0).integers(-3, 4, (2, 2, 64, 64)).astype(np.float16)
+    words = "arrays of torch, CuPy, NumPy and tilejit, and Foreign is of none of them: pass numpy.asarray"
+    for call in (lambda x: kernels.matmul(x(a[0, 0]), x(a[0, 1])), lambda x: kernels.grouped_matmul([x(a[0, 0])], [x(a[0, 1])])[0],
+                 lambda x: kernels.matmul(x(a), x(a))[0, 0] if x is Foreign else kernels.matmul(a[0, 0], x(a[0, 1]))):
+        with pytest.raises(LaunchError, match=words):
+            call(Foreign)
+        np.testing.assert_array_equal(call(lambda x: x.view(Derived)), a[0, 0].astype(np.float32) @ a[0, 1].astype(np.float32))
+
+
 def test_a_result_that_may_not_be_written():
     """Also where a call with one that may be has been made before; one without elements is none that would be."""
     out, wide = np.zeros((64, 80), np.float16), np.zeros((2, 1, 64, 80), np.float16)

@@ -273,6 +273,20 @@ def test_a_configuration_is_refused_by_name_or_gives_the_product(target, base, f
     assert taken >= 5
 
 
+@pytest.mark.parametrize("target, of", [("sm_90a", lambda bn, **o: Config.of(64, bn, **o)), ("sm_100a", BlackwellConfig.of)])
+@pytest.mark.parametrize("splits", [3, 5, 6, 7, 11, 16])
+def test_a_cluster_of_any_number_of_ctas_up_to_16_shares_a_tile(target, of, splits, monkeypatch):
+    """Also where some of them have no part of k."""
+    monkeypatch.setenv("TILEJIT_TARGET", target)
+    config, rng = of(8 * splits, splits=splits, stages=2), np.random.default_rng(0)
+    for k in (8, 64 * splits + 72):
+        a, b = rng.integers(-4, 5, (70, k)).astype(np.float16), rng.integers(-4, 5, (8 * splits + 8, k)).astype(np.float16).T
+        got = kernels.matmul(a, b, config=config)
+        assert (got == a.astype(np.float32) @ b.astype(np.float32)).all()
+    launch = _planned(*map(describe, (a, b, got)), None, (), True, None, 0, [], config, target)
+    assert launch.kernel.compile(*launch.operands(a, b, got), 1.0, 1.0, 0, 0, 0, 0, *launch.shares, target=target, **launch.constants).spills == 0
+
+
 def test_the_model_chooses_what_the_kernels_take():
     """Also where a tile's columns are all that a matrix has, which may lie side by side."""
     for n in range(1, 129, 5):

@@ -1,5 +1,7 @@
 """Grouped products on a GPU: against float64, in every form and dtype, the same bits each time, in CUDA graphs, on two streams."""
 
+import time
+
 import pytest
 
 from tests.gpu import in_child, needs_gpu, needs_module, some
@@ -122,8 +124,18 @@ def test_graphs_and_streams_have_their_own_maps():
         for g, stop in enumerate(offs.tolist()):
             check(stacked[start:stop], rows[start:stop], stack[g], "bfloat16")
             start = stop
+    from tilejit.kernels import views
+    kept = [(life, things) for life, things in views.HELD.values()]
+    assert len(kept) == 1 and len(kept[0][1]) == 1 and not kept[0][0].over   # the table of the first product, as long as the graph lives
+    graph.reset()
+    torch.cuda.synchronize()
+    deadline = time.monotonic() + 10
+    while not kept[0][0].over and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert kept[0][0].over
     streams = [torch.cuda.Stream() for _ in range(3)]
     expected = kernels.grouped_matmul(a, b)
+    assert not views.HELD
     torch.cuda.synchronize()
     results = []
     for turn in range(30):

@@ -13,7 +13,7 @@ from tests.mma.products import BF16, planned, plus_one, product
 from tilejit import ArraySpec
 from tilejit.kernels.matmul import PLANS
 from tilejit.kernels.narrowed import dtype_taken
-from tilejit.kernels.plan import LATE, Config, Problem, choose
+from tilejit.kernels.plan import LATE, PART, Config, Problem, choose
 
 
 @tile.jit
@@ -78,9 +78,86 @@ def test_the_dtype_in_which_an_epilogue_takes_its_sums():
             (narrow_in_a_loop, (3, beside), ("mn",), tile.float16), (wide_biased, (bias, beside), ("n", "mn"), None), (plus_one, (), (), None),
             (wide_and_narrow, (), (), None), (rounded_and_wide, (bias,), ("n",), None), (carried_wide, (2,), (), None), (ignoring, (beside,), ("mn",), None), (narrow_from_a_column_on, (), (), None),
             (narrow_biased, (bias, None), ("n", "mn"), None)):
-        taken = dtype_taken(((), epilogue, False, False, axes), tile.float32, extras, "sm_90a")
+        taken = dtype_taken(((), epilogue, False, False, axes), tile.float32, extras, "sm_90a", 64)
         assert (None if taken is None else taken.dtype) == dtype, epilogue.name
-    assert dtype_taken(((True, False), narrow_halved, False, False, ()), tile.float32, (), "sm_90a") is None  # scaled before
+    assert dtype_taken(((True, False), narrow_halved, False, False, ()), tile.float32, (), "sm_90a", 64) is None  # scaled before
+
+
+@tile.jit
+def narrow_if_wide(acc, row, column):
+    if acc.shape[1] >= 64:
+        acc = tile.cast(acc, tile.float16)
+    return acc * 1.0009765625 + 1
+
+
+@tile.jit
+def narrow_if_thin(acc, row, column):
+    if acc.shape[1] == 16:
+        acc = tile.cast(acc, tile.float16)
+    return acc * 1.0009765625 + 1
+
+
+@tile.jit
+def narrow_as_wide_as_it_is(acc, row, column):
+    return tile.cast(acc, tile.float16 if acc.shape[1] == 16 else tile.bfloat16) + 1
+
+
+@tile.jit
+def narrow_but_for_64(acc, row, column):
+    return (acc if acc.shape[1] == 64 else tile.cast(acc, tile.float16)) + 1
+
+
+@pytest.mark.parametrize("epilogue, width, dtype", [
+    (narrow_if_wide, 64, None), (narrow_if_wide, 16, None), (narrow_if_thin, 64, None), (narrow_if_thin, 16, tile.float16),
+    (narrow_as_wide_as_it_is, 32, None), (narrow_as_wide_as_it_is, 16, tile.float16), (narrow_but_for_64, 64, None),
+    (narrow_but_for_64, 32, tile.float16), (narrow_halved, 32, tile.float16)])
+def test_an_epilogue_is_judged_for_the_widths_of_the_tiles_that_it_gets(epilogue, width, dtype):
+    """Deferred columns are finished 16 at a time, those of a CTA's last tile as many at a time as a staging buffer has."""
+    taken = dtype_taken(((), epilogue, False, False, ()), tile.float32, (), "sm_90a", width)
+    assert (None if taken is None else taken.dtype) == dtype
+    rng = np.random.default_rng(5)
+    a, b = (rng.integers(-40, 41, shape).astype(np.float16) for shape in ((300, 800), (800, 264)))  # sums that float32 has and float16 has not
+    config = replace(Config.of(128, 128, stages=2), behind=False, width=width, buffers=128 // width, late=128)
+    PLANS.clear()
+    got = product(a, b, np.float16, epilogue=epilogue, config=config)
+    (launch,) = PLANS.values()
+    assert launch.constants["LATE"] == 128 and launch.constants.get("WAITING") == dtype
+    first, last = (epilogue_of(epilogue, a, b, columns) for columns in (16, width))
+    assert ((got == first) | (got == last)).all()
+
+
+@tile.jit
+def narrow_and_more_if_wide(acc, row, column):
+    return tile.cast(acc, tile.float16) + (1 if acc.dtype == tile.float32 else 2)
+
+
+@tile.jit
+def narrow_and_back_to_its_dtype(acc, row, column):
+    return tile.cast(tile.cast(acc, tile.float16) * 0.5 + 1, acc.dtype)
+
+
+@pytest.mark.parametrize("epilogue, dtype", [(narrow_and_more_if_wide, None), (narrow_and_back_to_its_dtype, tile.float16)])
+def test_an_epilogue_that_asks_for_the_dtype_of_its_sums_is_judged_with_the_one_in_which_they_would_wait(epilogue, dtype):
+    a, b = (np.random.default_rng(5).integers(-40, 41, shape).astype(np.float16) for shape in ((300, 800), (800, 264)))
+    config = replace(Config.of(128, 128, stages=2), behind=False, width=64, buffers=2, late=128)
+    PLANS.clear()
+    got = product(a, b, np.float16, epilogue=epilogue, config=config)
+    (launch,) = PLANS.values()
+    assert launch.constants.get("WAITING") == dtype
+    np.testing.assert_array_equal(got, product(a, b, np.float16, epilogue=epilogue, config=replace(config, late=0)))
+
+
+def epilogue_of(epilogue, a, b, columns: int) -> np.ndarray:
+    """What the epilogue makes of the sums if it gets so many columns of them at a time."""
+    @tile.jit
+    def apply(S, Z, COLUMNS: tile.constexpr, EPILOGUE: tile.constexpr):
+        m, n = tile.program_id(0) * 64, tile.program_id(1) * COLUMNS
+        tile.store(Z[m:m + 64, n:n + COLUMNS], tile.cast(EPILOGUE(tile.load(S[m:m + 64, n:n + COLUMNS]), m, n), Z.dtype))
+
+    sums = product(a, b, np.float32)
+    made = np.empty(sums.shape, np.float16)
+    apply[-(-sums.shape[0] // 64), -(-sums.shape[1] // columns)](sums, made, columns, epilogue)
+    return made
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -141,7 +218,8 @@ def test_all_columns_wait_where_the_epilogue_takes_its_sums_in_16_bits():
     big = np.lib.stride_tricks.as_strided(np.zeros(16, BF16), (8192, 8192), (16384, 2))
     spec, flags, bias = ArraySpec((8192, 8192), "bfloat16"), ArraySpec((1024, 3), "int64"), np.zeros(8192, np.float32)
     for narrow in (True, False):
-        assert choose(Problem(8192, 8192, 8192, epilogue=True, ahead=True, narrow=narrow), 132).late == (256 if narrow else LATE)
+        chosen = choose(Problem(8192, 8192, 8192, epilogue=True, ahead=True, narrow=narrow), 132)
+        assert (chosen.late, chosen.width) == (256 if narrow else LATE, PART // 2)
     for shared in (True, False):
         config = replace(choose(Problem(8192, 8192, 8192, epilogue=True, ahead=True, narrow=True), 132), stream=shared)
         launch = planned(big, big, big, narrow_biased, (bias, big), config)

@@ -69,14 +69,14 @@ def range_(g: Builder, *args, unroll=1):
     return loop_over(g, start, stop, step, unroll)
 
 
-def loop_over(g: Builder, start, stop, step, unroll: int = 1, item: Callable | None = None) -> LoopRange:
+def loop_over(g: Builder, start, stop, step, unroll: int = 1, item: Callable | None = None, rising: bool = False) -> LoopRange:
     """A device loop over any bounds and step: by its index if the step is a constant or a number of CTAs, otherwise by the numbers of its
-    trips."""
+    trips. `rising` says that the caller has checked a run-time step to be at least 1."""
     beyond = any(map(_unsigned_64, (start, stop)))
     if isinstance(step, int) and (step > 0 or not beyond):
         return LoopRange(start, stop, step, unroll, item)
     if unroll != 1 or beyond or not is_number_of_ctas(g, step):
-        return by_number_of_trips(g, start, stop, step, unroll, item)
+        return by_number_of_trips(g, start, stop, step, unroll, item, rising)
     return LoopRange(*(as_index(g, x) for x in (start, stop, step)), unroll, item)
 
 
@@ -98,15 +98,15 @@ def _copies(g: Builder, unroll, start, stop, step) -> int:
     return 0 if unroll is True else copies
 
 
-def by_number_of_trips(g: Builder, start, stop, step, unroll: int, item: Callable | None) -> LoopRange:
-    """The same loop with the trip's number as its index; the trips are counted before it."""
+def by_number_of_trips(g: Builder, start, stop, step, unroll: int, item: Callable | None, rising: bool = False) -> LoopRange:
+    """The loop of `loop_over` with the trip's number as its index; the trips are counted before it."""
     first, step = as_index(g, start), as_index(g, step)
     low, high = start if _unsigned_64(start) else first, stop if _unsigned_64(stop) else as_index(g, stop)
     if isinstance(step, int) and step < 0:
         trips = _trips(g, high, low, -step)
     else:
         trips = _trips(g, low, high, step)
-    if not isinstance(step, int) and not is_number_of_ctas(g, step):
+    if not (rising or isinstance(step, int) or is_number_of_ctas(g, step)):
         zero = Const(0, type_of(step).dtype)
         device_assert.function(g, g.call(ew.ne, step, zero), "the step of a range is 0")
         down = where.function(g, g.call(ew.lt, step, zero), _trips(g, high, low, step, down=True), 0)

@@ -26,7 +26,7 @@ class BlackwellConfig:
 
     - `bn`: columns of the tile, which has 128 rows, or with `pair` 256 for two CTAs together
     - `bk`: elements along k in each of the ring's `stages` slots
-    - `splits`: CTAs of a cluster that share a tile's k
+    - `splits`: CTAs of a cluster, up to 16, that share a tile's k; a divisor of `bn`
     - `swapped`: the operands change places (C^T = B^T A^T), so `bn` counts rows of A
     - `order`: the order of the tiles and its group
     - `width`: columns of the result that are stored at a time

@@ -17,8 +17,8 @@ class Config:
     """The shape of the kernel.
 
     - `bm`, `bn`: rows and columns of the tile; `bk`: elements along k in each of the ring's `stages` slots
-    - `splits`: CTAs that share a tile's k. With `clustered` they are a cluster (2, 4 or 8) and exchange sums through shared memory;
-      otherwise they are any number, and exchange sums through global memory
+    - `splits`: CTAs that share a tile's k. With `clustered` they are a cluster, of up to 16, and exchange sums through shared memory (then
+      `bn` is a multiple of ``8 * splits``); otherwise they are any number, and exchange sums through global memory
     - `stream`: all CTAs share the last partial round of tiles (stream-K)
     - `swapped`: the operands change places (C^T = B^T A^T), so `bn` counts rows of A
     - `order`: the order of the tiles and its group

@@ -23,7 +23,7 @@ from .operands import (BLACKWELL, EITHER_MAJOR, HOPPER, NOTHING, TILES, axes_of,
 from .narrowed import asked
 from .overlap import most_late
 from .pack import alignment, as_readable, copied_bytes, readable
-from .plan import choose, evenly
+from .plan import PART, choose, evenly
 from .rules import (EITHER, HIGH, check_alone, check_blackwell, check_hopper, check_pair, check_registers, check_shared,
                     check_shared_on_blackwell, check_shares, widths)
 from .scales import block_of, by_rows, in_units, of_blocks, one_factor, scale
@@ -202,8 +202,8 @@ def remember(plans: dict, key: tuple, plan, most: int = 4096) -> None:
 def _planned(x: ArrayView, y: ArrayView, out: ArrayView | None, precision: str | None, scaled: tuple, fast_accum: bool, epilogue, arguments: int,
              tiles: list[ArrayView], config: Config | BlackwellConfig | None, target: str, choice=None, taken=None) -> Launch:
     """The launch for such operands, with `config`; without one, with what ``choice(problem, processors, columns_first)`` returns, or the model's
-    choice. ``taken(finish, sums)`` returns the 16-bit dtype to which the epilogue casts its sums first, or None (see `narrowed.asked`). LaunchError
-    says what does not fit."""
+    choice. ``taken(finish, sums, width)`` returns the 16-bit dtype to which the epilogue casts its sums first, or None (see `narrowed.asked`).
+    LaunchError says what does not fit."""
     check_target(target, x, config)
     if not EITHER.holds(fast_accum):
         raise LaunchError(f"fast_accum is {EITHER.words}, not {fast_accum!r}")
@@ -234,7 +234,7 @@ def _planned(x: ArrayView, y: ArrayView, out: ArrayView | None, precision: str |
     waiting = None
     several = -(-m // LARGE[0]) * -(-n // LARGE[1]) * matrices > processors
     if taken is not None and target in HOPPER and z.nbytes_per_element == 2 and not scaled and (several if config is None else config.late):
-        waiting = taken(((), epilogue, len(z.shape) == 3, False, axes), sums)
+        waiting = taken(((), epilogue, len(z.shape) == 3, False, axes), sums, PART // z.nbytes_per_element if config is None else config.width)
     either, itemsize = EITHER_MAJOR.get(target, ((1, 2), (1, 2))), x.nbytes_per_element if per == 1 else 1 / per
     if config is None:
         ahead = any(_ahead(tiles, axes, z, 16)) or bool(epilogue) and not (arguments or tiles) and stored_by_tma(z, 16)
@@ -278,7 +278,7 @@ def _planned(x: ArrayView, y: ArrayView, out: ArrayView | None, precision: str |
         kernel, grid, constants = _on_blackwell(config, z, block, matrices, processors, itemsize)
     constants |= dict(BN=config.bn, BK=config.bk, STAGES=config.stages, A_KM=a_km, B_KN=b_kn, SUMS=sums, EXTRAS=arguments + len(tiles),
                       FINISH=(() if scaled_blocks else tuple(s is not None for s in scaled), epilogue, len(z.shape) == 3, swapped, axes))
-    if waiting is not None and constants.get("LATE"):
+    if waiting is not None and constants.get("LATE") and constants["WIDTH"] == waiting.width:
         constants["WAITING"] = waiting.dtype
     if epilogue is not None:
         constants["spills"] = ANY

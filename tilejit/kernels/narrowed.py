@@ -2,68 +2,101 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import NamedTuple
 
 import tilejit as tile
 
 from ..errors import TileError
+from ..frontend.building import Built
 from ..frontend.captures import Watch
-from ..ir.graph import Block, Call, Node, Value, blocks, operands, walk
+from ..ir.graph import Block, Call, Const, Node, Value, blocks, operands, walk
 from ..ops.casts import cast
-from ..ops.layout_change import convert_layout
 from ..ops.memory import load_
 from ..runtime.arguments import ArraySpec
-from .finish import finished
+from ..types import Scalar, Tile
+from .finish import PIECE, finished
 from .operands import NOTHING
 
-SIZE = 64  # rows and columns of the accumulators that the epilogue is traced with
+ROWS = 64  # of the accumulators that a consumer defers
 
 
 @tile.jit
-def applied(S, z, m, n, E0, E1, E2, E3, FINISH: tile.constexpr, EXTRAS: tile.constexpr):
-    """Apply the epilogue to the accumulators in S, those of matrix `z` from row `m` and column `n` on."""
-    place = S[0:SIZE, 0:SIZE]
-    made = finished(tile.load(place), z, m, n, 1, 1, (E0, E1, E2, E3)[:EXTRAS], FINISH)
+def applied(S, z, m, n, E0, E1, E2, E3, FINISH: tile.constexpr, EXTRAS: tile.constexpr, COLUMNS: tile.constexpr, WAITING: tile.constexpr):
+    """Apply the epilogue to the accumulators in S, those of matrix `z` from row `m` and column `n` on, which have waited in dtype WAITING."""
+    place = S[0:ROWS, 0:COLUMNS]
+    made = finished(tile.cast(tile.load(place), WAITING), z, m, n, 1, 1, (E0, E1, E2, E3)[:EXTRAS], FINISH)
     tile.store(place, tile.cast(made, S.dtype))
 
 
 class Taken(NamedTuple):
-    """A dtype, which an epilogue takes its accumulators in as long as none of the `watched` globals that it reads has changed."""
+    """A dtype, which an epilogue takes deferred accumulators in, also in staging buffers of `width` columns, as long as none of the `watched`
+    globals that it reads has changed."""
 
     dtype: tile.dtypes.DType
+    width: int
     watched: tuple[Watch, ...]
 
 
-def dtype_taken(finish: tuple, sums, extras: tuple, target: str) -> Taken | None:
+def dtype_taken(finish: tuple, sums, extras: tuple, target: str, width: int) -> Taken | None:
     """The 16-bit float dtype to which an epilogue casts its accumulators, of dtype `sums`, before it does anything else with them; None for other
-    epilogues, and for those that cast them back to compute in a wider dtype: so much work is slower under other products.
-    `finish` is the kernels' FINISH, `extras` are the epilogue's arguments and tiles. Invalid ones give None: the call of the kernel
-    reports them."""
-    given = ArraySpec((SIZE, SIZE), sums.name), 0, 0, 0, *extras, *NOTHING[len(extras):]
-    try:
-        bound, options, _ = applied._bind(given, dict(FINISH=finish, EXTRAS=len(extras)))
-        lowered = applied._lower(bound.without_data(), options, target)
-    except TileError:
+    epilogues, and for those that cast them back to compute in a wider dtype: so much work is slower under other products. It is the same
+    for a `PIECE` of columns, as they are finished under other products, and for `width`, as those of a CTA's last tile are; and what is done
+    with accumulators that have that dtype already is the same too. `finish` is the kernels' FINISH, `extras` are the epilogue's arguments and
+    tiles. Invalid ones give None: the call of the kernel reports them."""
+    first = _at(PIECE, finish, sums, extras, target)
+    other = first if first is None or width == PIECE else _at(width, finish, sums, extras, target)
+    return None if other is None or other[0] != first[0] else Taken(first[0], width, tuple(map(Watch, dict.fromkeys((*first[1], *other[1])))))
+
+
+def _at(columns: int, finish: tuple, sums, extras: tuple, target: str) -> tuple | None:
+    """(the dtype to which an epilogue casts so many columns of accumulators, what it depends on), or None."""
+    built = _built(columns, finish, sums, sums, extras, target)
+    if built is None:
         return None
-    graph = lowered.graph
-    loaded = next((n.result for n in walk(graph.body) if isinstance(n, Call) and n.op is load_), None)
-    uses = [] if loaded is None else _uses(graph.body, loaded)
+    body, uses = built.graph.body, _uses_of_accumulators(built.graph.body)
     dtypes = {_cast_to(use) for use in uses}
     dtype = dtypes.pop() if len(dtypes) == 1 else None
     if dtype is None or not dtype.is_float or dtype.nbytes != 2:
         return None
-    later = {_cast_to(use) for first in uses for use in _uses(graph.body, first.result)}
+    later = {_cast_to(use) for first in uses for use in _uses(body, first.result)}
     if any(d is not None and d.nbytes > dtype.nbytes for d in later):
         return None
-    return Taken(dtype, tuple(Watch(c) for c in lowered.captured if c.may_change))
+    already = _built(columns, finish, sums, dtype, extras, target)
+    if already is None or _work(already.graph.body) != _work(body):
+        return None
+    return dtype, tuple(c for c in built.captured if c.may_change)
+
+
+def _built(columns: int, finish: tuple, sums, waiting, extras: tuple, target: str) -> Built | None:
+    """The epilogue of so many columns that have waited in dtype `waiting`, before the passes; None if it is invalid."""
+    given = ArraySpec((ROWS, columns), sums.name), 0, 0, 0, *extras, *NOTHING[len(extras):]
+    try:
+        bound, options, _ = applied._bind(given, dict(FINISH=finish, EXTRAS=len(extras), COLUMNS=columns, WAITING=waiting))
+        return applied._build(bound.without_data(), options, target)
+    except TileError:
+        return None
+
+
+def _work(body: Block) -> Counter:
+    """What is done besides casts of the accumulators: how often which operation, on which constants, of which result."""
+    casts = _uses_of_accumulators(body)
+    done = (n for n in walk(body) if isinstance(n, Call) and n not in casts)
+    return Counter((n.op.name, repr(sorted(n.attrs.items(), key=str)), *(x.value for x in n.args if isinstance(x, Const)),
+                    *((r.type.dtype, getattr(r.type, "shape", ())) for r in n.results if isinstance(r.type, (Scalar, Tile)))) for n in done)
+
+
+def _uses_of_accumulators(body: Block) -> list[Node | None]:
+    loaded = next((n.result for n in walk(body) if isinstance(n, Call) and n.op is load_), None)
+    return [] if loaded is None else _uses(body, loaded)
 
 
 def _uses(body: Block, value: Value) -> list[Node | None]:
-    """The nodes that read a value, changes of its layout followed; None for a loop or branch that yields it."""
+    """The nodes that read a value; None for a loop or branch that yields it."""
     found: list[Node | None] = []
     for node in walk(body):
         if value in operands(node):
-            found += _uses(body, node.result) if isinstance(node, Call) and node.op is convert_layout else [node]
+            found.append(node)
         found += [None for block in blocks(node) if value in block.yields]
     return found
 
@@ -74,8 +107,8 @@ def _cast_to(node: Node | None):
 
 
 def asked(epilogue, extras: tuple, target: str):
-    """``dtype_taken(finish, sums)`` with such tiles; None without an epilogue."""
-    return None if epilogue is None else lambda finish, sums: dtype_taken(finish, sums, extras, target)
+    """``dtype_taken(finish, sums, width)`` with such tiles; None without an epilogue."""
+    return None if epilogue is None else lambda finish, sums, width: dtype_taken(finish, sums, extras, target, width)
 
 
 __all__ = ["asked", "dtype_taken"]

@@ -36,6 +36,7 @@ NEARLY = 0.7             # fraction of the SMs. If CTAs share tiles' k, memory t
 PANEL = 32 << 20         # bytes of A in 16 rows of tiles from which they would fill much of L2
 L2 = 50 << 20            # bytes of L2: an operand larger than this, that all rows of tiles read at the same time, leaves nothing there for later
 TURN = 6                 # the most slots that a consumer multiplies alone (staggering)
+PART = 128               # bytes of a row in a staging buffer where nothing hides its stores, or where columns are deferred
 LATE = 128               # columns deferred to the next tile: with 64 products are up to 0.3 % slower, with N-major B up to 0.7 %
 NARROW = 1.03, 1.12      # factor on the cycles where bn is no multiple of 64 and B is N-major, since TMA then loads boxes of 64 bytes or less: if
                          # CTAs share k or the product is memory-bound, and otherwise, in several rounds
@@ -182,7 +183,7 @@ def _fitting(p: Problem, processors: int, found: Candidate, by_rows: bool) -> Co
     kept = several and way.splits == 1 and not p.epilogue and tile != (192, 192) and p.promoted is None
     late = (bn if q.narrow else LATE) if several and long and q.ahead else 0
     by_columns = swapped and p.stored == 4  # buffer addresses then take registers that the loop of products lacks
-    width = 128 if alone or late or kept else 512 if q.ahead and tiles > 8 * processors else 256
+    width = PART if alone or late or kept else 512 if q.ahead and tiles > 8 * processors else 256
     most = width // p.stored if p.promoted is None else min(width // p.stored, BLOCK)
     columns = part(bn, (48 if swapped else 32) if bm == HIGH else most, swapped)
     columns = columns if not by_rows or stored_at_once(columns * p.stored) else narrow(bn, most)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 import sys
 from contextlib import nullcontext
+from functools import lru_cache
 
 from ..errors import LaunchError
 from ..runtime import driver, streams
@@ -15,11 +16,23 @@ from ..runtime.element_types import numpy_dtype
 from ..runtime.packed import Packed
 
 
-HELD = []  # what CUDA graphs read and write whenever they run
+HELD: dict = {}  # capture of a CUDA graph -> (the graph's life, what it reads and writes whenever it runs)
+
+
+@lru_cache(maxsize=256)
+def library(kind: type):
+    """The module that makes arrays of a type, or of one that it is derived from. LaunchError for those of other libraries."""
+    for base in kind.__mro__:
+        name = base.__module__.partition(".")[0]
+        if name in ("torch", "cupy", "numpy", "tilejit"):
+            return sys.modules[name]
+    raise LaunchError(f"matrix products make and transpose arrays of torch, CuPy, NumPy and tilejit, and {kind.__name__} is of none of them: pass "
+                      "numpy.asarray(x), or on a GPU torch.from_dlpack(x) or cupy.from_dlpack(x)")
 
 
 def turned(x):
     """A view with the last two axes exchanged."""
+    library(type(x))
     if len(x.shape) == 2:
         return x.T
     if isinstance(x, DeviceArray):
@@ -31,6 +44,7 @@ def turned(x):
 def folded(x, name: str, writable: bool = False):
     """The array with all dimensions before the last two folded into one. If it is `writable` this has to be a view: LaunchError, with its
     `name`, if it would be a copy."""
+    library(type(x))
     if len(x.shape) <= 3:
         return x
     made = x.reshape((math.prod(x.shape[:-2]), *x.shape[-2:]))
@@ -41,6 +55,7 @@ def folded(x, name: str, writable: bool = False):
 
 def folded_row(x):
     """The array with all dimensions before the last folded into one."""
+    library(type(x))
     return x if len(x.shape) == 1 else x.reshape((math.prod(x.shape[:-1]), x.shape[-1]))
 
 
@@ -50,16 +65,16 @@ def new(like, shape, dtype: str):
         return new(like.data, shape, dtype)
     if isinstance(like, DeviceArray):
         return empty(shape, dtype, like.device)
-    library = sys.modules[type(like).__module__.partition(".")[0]]
+    module = library(type(like))
     if hasattr(like, "new_empty"):
-        return like.new_empty(shape, dtype=getattr(library, dtype))
-    with like.device if library.__name__ == "cupy" else nullcontext():  # CuPy allocates on the current device
-        return library.empty(shape, dtype=numpy_dtype(dtype))
+        return like.new_empty(shape, dtype=getattr(module, dtype))
+    with like.device if module.__name__ == "cupy" else nullcontext():  # CuPy allocates on the current device
+        return module.empty(shape, dtype=numpy_dtype(dtype))
 
 
 def temporary(like, shape, dtype: str):
-    """A `new` array for the launches of one call. Where a CUDA graph captures them it is never freed, since the graph uses it whenever it runs;
-    torch's allocator takes care of that by itself."""
+    """A `new` array for the launches of one call. Where a CUDA graph captures them it lives as long as the graph, which uses it whenever it
+    runs; torch's allocator takes care of that by itself."""
     made = new(like, shape, dtype)
     if not hasattr(like, "new_empty"):
         hold_if_captured(made, describe(made))
@@ -67,11 +82,17 @@ def temporary(like, shape, dtype: str):
 
 
 def hold_if_captured(thing, view) -> bool:
-    """Whether a CUDA graph captures the current stream of an array (its `view`). If so, `thing` is never freed."""
-    captured = view.device != "host" and driver.capturing(streams.current_stream(view), view.device) > 0
-    if captured:
-        HELD.append(thing)
-    return captured
+    """Whether a CUDA graph captures the current stream of an array (its `view`). If so, `thing` lives as long as the graph."""
+    for capture, (life, _) in list(HELD.items()):
+        if life.over:
+            HELD.pop(capture, None)
+    stream = 0 if view.device == "host" else streams.current_stream(view)
+    capture = 0 if view.device == "host" else driver.capturing(stream, view.device)
+    if capture:
+        if capture not in HELD:
+            HELD[capture] = driver.GraphLife(stream, view.device), []
+        HELD[capture][1].append(thing)
+    return capture > 0
 
 
 __all__ = ["folded", "folded_row", "hold_if_captured", "new", "temporary", "turned"]

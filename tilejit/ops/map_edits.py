@@ -222,8 +222,10 @@ def _given(g: Builder, t: TensorMap, place, shape, strides) -> tuple:
             raise g.error(f"shape and strides are integers of at least 0, not {describe(n)}")
     if any(isinstance(n, int) and n < 1 for n in shape):
         raise g.error("a tensor map's array has elements: its shape has a 0; leave such a copy out")
-    if any(isinstance(s, int) and s * t.dtype.nbytes % 16 for s in strides[:-1]):
-        raise g.error(f"strides of a tensor map are multiples of 16 bytes, {16 // t.dtype.nbytes} elements of {t.dtype}, and one of these is not")
+    for s in (s.value if isinstance(s, Const) else s for s in strides[:-1]):
+        if isinstance(s, int) and (s * t.dtype.nbytes % 16 or s * t.dtype.nbytes >= 1 << 40):
+            raise g.error(f"strides of a tensor map are multiples of 16 bytes ({16 // t.dtype.nbytes} elements of {t.dtype}) below 2^40, and one "
+                          f"of these is {s} elements")
     return place, list(shape), list(strides)
 
 

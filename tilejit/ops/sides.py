@@ -47,15 +47,20 @@ def _instead(name: str, x) -> str:
     return ": load and store a tile, as in tile.store(buffer, tile.load(A[rows, k:k + BLOCK]))" if isinstance(type_of(x), (Points, Rows)) else ""
 
 
-def moves_tile(g: Builder, name: str, dst, src, wait: bool, variant, *options) -> bool:
-    """If a copy is from a register tile to tensor memory, add it to the graph as ``tcgen05.st``, and return True."""
+def moves_tile(g: Builder, name: str, dst, src, wait: bool, variant, mbar=None, **options) -> bool:
+    """If a copy is from a register tile to tensor memory, add it to the graph as ``tcgen05.st``, and return True.
+
+    Of the `options`, it may have hints, which it does not use.
+    """
     if getattr(type_of(dst), "scope", None) != "tmem" or not isinstance(type_of(src), Tile):
         return False
+    from .copy_async.options import HINTS, checked_options
     from .tmem.ldst import checked, tmem_store
-    if asked_variant(g, variant, ("tcgen05_ldst",)) not in (None, "tcgen05_ldst") or any(o is not None for o in options):
-        raise g.error(f"{name} of a register tile to tensor memory is the variant tcgen05_ldst, and has no other options")
+    given = checked_options(options, ())
+    if asked_variant(g, variant, ("tcgen05_ldst",)) not in (None, "tcgen05_ldst") or mbar is not None or not HINTS.keys() >= given.keys():
+        raise g.error(f"{name} of a register tile to tensor memory is the variant tcgen05_ldst, and has no other options than hints")
     region = checked(g, name, dst, None, None, wait)
     if (src.type.dtype, src.type.shape) != (region.type.dtype, region.type.shape):
         raise g.error(f"a copy keeps dtype and shape, and {describe(src)} is not {region.type.dtype}{list(region.type.shape)}")
-    g.call(tmem_store, region, src, shape=None, pack=None, wait=wait)
+    g.call(tmem_store, region, src, shape=None, pack=None, wait=wait, options=given or None)
     return True

@@ -185,7 +185,7 @@ def _checked_array(g: Builder, array: Buffer, swizzle, fill, l2_promotion, preci
     dtype, ask = array.dtype, g.facts.ask
     if swizzle not in MODES or isinstance(swizzle, bool):
         raise g.error(f"swizzle is 0, 32, 64 or 128 bytes, not {swizzle!r}")
-    if l2_promotion not in L2_PROMOTION:
+    if l2_promotion not in L2_PROMOTION or isinstance(l2_promotion, bool):
         raise g.error(f"l2_promotion is 0, 64, 128 or 256 bytes, not {l2_promotion!r}")
     nan = fill == "nan" or isinstance(fill, float) and fill != fill
     if not nan and (isinstance(fill, (bool, str)) or fill != 0) or nan and dtype.name not in NAN_FILLED:

@@ -41,9 +41,11 @@ def _copy_record(call: Call, scope: str, made: dict[Value, Call]) -> CopyRecord:
     choice: Choice = call.choice
     scopes = (getattr(t, "scope", "local") for t in (src, dst))  # a register tile is each thread's own
     moved = next((t for t in (src, dst) if isinstance(t, (Region, Selected))), None)
+    named = next((t.buffer.map for t in (src, dst) if isinstance(t, Region) and t.buffer.map is not None), None)
     return CopyRecord(call.loc.line, call.op.name, call.loc.source_line.strip(), *scopes, scope, choice.variant,
                       choice.declined, choice.plan.instructions, moved.nbytes if moved is not None else 0, choice.plan,
-                      unused_hints(call.attrs.get("options") or {}, choice.variant), tuple(filter(None, (_buffer_name(a, made) for a in sides))))
+                      unused_hints(call.attrs.get("options") or {}, choice.variant, named),
+                      tuple(filter(None, (_buffer_name(a, made) for a in sides))))
 
 
 def _buffer_name(side: Value, made: dict[Value, Call]) -> str:

@@ -13,7 +13,8 @@ from functools import lru_cache
 from numbers import Integral
 
 from ..errors import LaunchError
-from .libcuda import DEVICE_ATTRIBUTES, FUNCTION_ATTRIBUTES, POINTER_DEVICE_ORDINAL, call, library
+from .libcuda import (DEVICE_ATTRIBUTES, FUNCTION_ATTRIBUTES, GRAPH_USER_OBJECT_MOVE, POINTER_DEVICE_ORDINAL, USER_OBJECT_NO_DESTRUCTOR_SYNC,
+                      call, library)
 from .recipe import ATTRIBUTE_BYTES, CLUSTER_ATTRIBUTE, CONFIG
 
 # compute capability -> the target whose cubins it runs
@@ -243,11 +244,37 @@ def destroy_stream(stream: int, device: int = 0) -> None:
 
 def capturing(stream: int, device: int = 0) -> int:
     """The CUDA graph capture that a stream is part of, as a number unique to the capture; 0 if it is not being captured."""
-    status, number = ctypes.c_int(), ctypes.c_uint64()
+    return _capture(stream, device)[0]
+
+
+def _capture(stream: int, device: int) -> tuple[int, int | None]:
+    """(the number of the capture that a stream is part of, or 0; the graph that it makes)."""
+    status, number, graph = ctypes.c_int(), ctypes.c_uint64(), ctypes.c_void_p()
     with in_context(device):
-        call("cuStreamGetCaptureInfo", stream, ctypes.addressof(status), ctypes.addressof(number), None, None, None,
+        call("cuStreamGetCaptureInfo", stream, ctypes.addressof(status), ctypes.addressof(number), ctypes.addressof(graph), None, None,
              doing="asking whether a stream is captured")
-    return number.value + 1 if status.value else 0
+    return (number.value + 1, graph.value) if status.value else (0, None)
+
+
+class GraphLife:
+    """The life of the CUDA graph into which a stream is being captured, and of all that is instantiated or cloned from it.
+
+    The graph owns a user object. When the last of its owners is gone and their launches have ended, the driver calls a function, in a thread
+    of its own where neither CUDA nor Python may be called. It is libc's `time`, which writes the time to a number that was 0. CUDA driver
+    API, "Graph Management"; CUDA C++ Programming Guide, "CUDA User Objects"."""
+
+    def __init__(self, stream: int, device: int = 0):
+        libc = ctypes.CDLL(None)
+        libc.calloc.restype = ctypes.c_void_p
+        self._ended = libc.calloc(1, 8)  # never freed, since a graph may end after Python
+        with in_context(device):
+            owned = call("cuUserObjectCreate", self._ended, ctypes.cast(libc.time, ctypes.c_void_p).value, 1, USER_OBJECT_NO_DESTRUCTOR_SYNC,
+                         doing="asking when a graph ends")
+            call("cuGraphRetainUserObject", _capture(stream, device)[1], owned, 1, GRAPH_USER_OBJECT_MOVE, doing="asking when a graph ends")
+
+    @property
+    def over(self) -> bool:
+        return ctypes.c_int64.from_address(self._ended).value != 0
 
 
 def synchronize(device: int = 0, stream: int | None = None) -> None:

@@ -54,6 +54,8 @@ _FUNCTIONS = {
     "cuStreamSynchronize": ("cuStreamSynchronize", "", "p"),
     "cuStreamGetCaptureInfo": ("cuStreamGetCaptureInfo_v2", "", "pppppp"),
     "cuStreamWaitEvent": ("cuStreamWaitEvent", "", "ppu"),
+    "cuUserObjectCreate": ("cuUserObjectCreate", "p", "ppuu"),
+    "cuGraphRetainUserObject": ("cuGraphRetainUserObject", "", "ppuu"),
     "cuEventCreate": ("cuEventCreate", "p", "u"),
     "cuEventDestroy": ("cuEventDestroy_v2", "", "p"),
     "cuEventRecord": ("cuEventRecord", "", "pp"),
@@ -66,6 +68,7 @@ DEVICE_ATTRIBUTES = {"COMPUTE_CAPABILITY_MAJOR": 75, "COMPUTE_CAPABILITY_MINOR":
 FUNCTION_ATTRIBUTES = {"NUM_REGS": 4, "MAX_DYNAMIC_SHARED_SIZE_BYTES": 8, "REQUIRED_CLUSTER_WIDTH": 11, "REQUIRED_CLUSTER_HEIGHT": 12,
                        "REQUIRED_CLUSTER_DEPTH": 13, "NON_PORTABLE_CLUSTER_SIZE_ALLOWED": 14}
 POINTER_DEVICE_ORDINAL = 9  # CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+USER_OBJECT_NO_DESTRUCTOR_SYNC = GRAPH_USER_OBJECT_MOVE = 1
 
 
 def device_files() -> bool:

@@ -1,7 +1,7 @@
 """What is known about 128 bytes that hold a tensor map: its fields, who edited it last, and who has released and acquired that edit.
 
-A map in global memory outlives the launch that made it, as its bytes do. An edit therefore writes a marker to its first bytes; as
-long as that is there, a later launch recognises the map. PTX ISA, "Tensors", "tensormap.replace".
+A map in global memory outlives the launch that made it, as its bytes do. An edit therefore writes a marker to its bytes; as long as
+that is there, a later launch recognises the map, and where the bytes have been copied to, a copy of it. PTX ISA, "Tensors", "tensormap.replace".
 """
 
 from __future__ import annotations
@@ -18,6 +18,11 @@ from .values import SimTensorMap
 BYTES = 128
 DIMENSIONS = 5
 
+# The fields that ``tensormap.replace`` sets, by the instruction's names, and how many of each kind a map of the highest rank has (0: one
+# field without an index). From zeros, all of them make a map; what a zero means is the hardware's own affair.
+REPLACED = {"global_address": 0, "rank": 0, "elemtype": 0, "global_dim": DIMENSIONS, "global_stride": DIMENSIONS - 1, "box_dim": DIMENSIONS,
+            "element_stride": DIMENSIONS, "interleave_layout": 0, "swizzle_mode": 0, "fill_mode": 0}
+
 # Element types by their number in ``tensormap.replace`` (PTX ISA). The host's encoder numbers them differently.
 ELEMENTS = ("uint8", "uint16", "uint32", "int32", "uint64", "int64", "float16", "float32", "float32_ftz", "float64", "bfloat16", "tf32", "tf32_ftz")
 
@@ -25,7 +30,7 @@ ELEMENTS = ("uint8", "uint16", "uint32", "int32", "uint64", "int64", "float16", 
 @dataclass(frozen=True)
 class Fields:
     """The fields of a tiled map, innermost dimension first, with all five dimensions. `address` is that of element 0, and strides are in
-    bytes. The defaults are the meaning of 128 zero bytes."""
+    bytes. `unset` are those of a map made from zeros that no instruction has set yet, as (the instruction's name, index)."""
 
     address: int = 0
     rank: int = 1
@@ -38,6 +43,12 @@ class Fields:
     swizzle: int = 0
     l2_promotion: int = 0
     oob_fill: int = 0
+    unset: frozenset[tuple[str, int | None]] = frozenset()
+
+    @staticmethod
+    def of_zeros() -> "Fields":
+        """The fields of 128 bytes of zeros."""
+        return Fields(unset=frozenset((name, i) for name, n in REPLACED.items() for i in (range(n) if n else (None,))))
 
     @staticmethod
     def of(t: SimTensorMap) -> "Fields":
@@ -50,16 +61,30 @@ class Fields:
     def replaced(self, name: str, index: int | None, value: int) -> "Fields":
         """The fields after one ``tensormap.replace``; `name` is the instruction's name for the field."""
         at = {"global_dim": "dims", "global_stride": "strides", "box_dim": "box", "element_stride": "steps"}.get(name)
+        unset = self.unset - {(name, index)}
         if at is not None:
             values = getattr(self, at)
-            return replace(self, **{at: (*values[:index], value, *values[index + 1:])})
+            return replace(self, unset=unset, **{at: (*values[:index], value, *values[index + 1:])})
         if name == "elemtype":
-            return replace(self, dtype=ELEMENTS[value])
+            return replace(self, unset=unset, dtype=ELEMENTS[value])
         plain = {"global_address": "address", "interleave_layout": "interleave", "swizzle_mode": "swizzle", "fill_mode": "oob_fill"}
-        return replace(self, rank=value + 1) if name == "rank" else replace(self, **{plain[name]: value})
+        return replace(self, unset=unset, **({"rank": value + 1} if name == "rank" else {plain[name]: value}))
 
     def rebound(self, address: int, dims: tuple[int, ...], strides: tuple[int, ...]) -> "Fields":
-        return replace(self, address=address, dims=(*dims, *self.dims[len(dims):]), strides=(*strides, *self.strides[len(strides):]))
+        made = self.replaced("global_address", None, address)
+        for name, values in (("global_dim", dims), ("global_stride", strides)):
+            for i, value in enumerate(values):
+                made = made.replaced(name, i, value)
+        return made
+
+    def missing(self) -> list[str]:
+        """The fields that a map of this rank needs and that nothing has set, by the instruction's names. As long as the rank is one of them,
+        it is taken to be the number of sizes."""
+        sizes = max(i + 1 for i in range(DIMENSIONS) if i == 0 or ("global_dim", i) not in self.unset)
+        rank = sizes if ("rank", None) in self.unset else self.rank
+        needed = lambda name, i: i is None or i < rank - (name == "global_stride")
+        shown = lambda name, i: name if i is None else f"{name}[{i}]"
+        return [shown(name, i) for name in REPLACED for _, i in sorted(u for u in self.unset if u[0] == name) if needed(name, i)]
 
     def alike(self) -> tuple:
         """The fields that maps must have in common for one batched copy: all except the address, dimensions and strides."""
@@ -94,17 +119,22 @@ class Slot:
     copies: list[tuple[int, int]] = field(default_factory=list)      # operations that read it: (chunk, number)
     seen: int = 0                                                    # the launch that `acquired` and `copies` belong to
     mark: bytes = b""
+    lost: Loc | None = None                                          # the edit of this launch whose map something else has overwritten
 
 
 _SLOTS: dict[int, Slot] = {}      # all slots of this process, by the address of their first byte
 _MARKS = count(1)
+_MARKED: dict[bytes, Fields | None] = {}  # the fields of the last edited maps, by their markers
+REMEMBERED = 4096                         # how many of them, for maps that are copied
 
 
 def slot_at(memory: GlobalMemory, at: int, launch: int) -> Slot:
-    """The slot at byte `at` of a memory. If its bytes have changed since the last edit, nothing is known about it."""
-    slot = _SLOTS.get(memory.address + at)
-    if slot is None or (slot.mark and slot.mark != memory.bytes[at:at + 16].tobytes()):
-        slot = _SLOTS[memory.address + at] = Slot()
+    """The slot at byte `at` of a memory. If its bytes have changed since the last edit, they may be a copy of another map, which needs no
+    release by a thread of its own then; otherwise nothing is known about it."""
+    slot, data = _SLOTS.get(memory.address + at), memory.bytes[at:at + BYTES].tobytes()
+    if slot is None or (slot.mark and slot.mark != data):
+        fields, lost = _MARKED.get(data), slot.loc if slot is not None and slot.launch == launch else None
+        slot = _SLOTS[memory.address + at] = Slot(lost=lost) if fields is None else Slot(fields, version=1, released="sys", mark=data)
     if slot.seen != launch:
         slot.seen, slot.legal = launch, None
         slot.acquired.clear()
@@ -113,9 +143,12 @@ def slot_at(memory: GlobalMemory, at: int, launch: int) -> Slot:
 
 
 def leave_mark(slot: Slot, memory: GlobalMemory, at: int) -> None:
-    """Write a unique marker to the first bytes of the slot. Nothing else that a kernel or its caller writes there equals it."""
-    slot.mark = next(_MARKS).to_bytes(8, "little") + b"tilejit\xff"
-    memory.bytes[at:at + 16] = np.frombuffer(slot.mark, np.uint8)
+    """Write a unique marker to the bytes of the slot. Nothing else that a kernel or its caller writes there equals it."""
+    slot.mark = (next(_MARKS).to_bytes(8, "little") + b"tilejit\xff") * (BYTES // 16)
+    memory.bytes[at:at + BYTES] = np.frombuffer(slot.mark, np.uint8)
+    _MARKED[slot.mark] = slot.fields
+    if len(_MARKED) > REMEMBERED:
+        _MARKED.pop(next(iter(_MARKED)))
 
 
 def slots_of(launch: int) -> list[Slot]:

@@ -16,7 +16,7 @@ import numpy as np
 from ..ops.copy_async.tma_map import template
 from ..types import TensorMap
 from .clocks import ORDER
-from .map_slots import BYTES, Acquired, Fields, Slot, leave_mark, slot_at, slots_of
+from .map_slots import BYTES, DIMENSIONS, Acquired, Fields, Slot, leave_mark, slot_at, slots_of
 from .tensor_maps import elements_of
 from .values import Batched, SimBuffer, SimRegion, SimTensorMap
 
@@ -122,7 +122,7 @@ class NamedMaps:
         for b, at, slot, blank in places:
             self._still_read(slot)
             if blank:
-                slot.fields = Fields()
+                slot.fields = Fields.of_zeros()
             slot.fields = fields(b, slot)
             slot.version += 1
             slot.legal, slot.launch = None, self.sim.report.launch
@@ -164,7 +164,7 @@ class NamedMaps:
                 return None
             dims, strides = (tuple(self._of(x, b) for x in part) for part in (values[:rank], values[rank:]))
             fields = slot.fields and slot.fields.rebound(where(b), dims, strides)
-            return fields if fields and self._checked(b, fields) else None
+            return fields if fields and (fields.missing() or self._checked(b, fields)) else None
 
         self._edit(map_, map_.shared is not None, rebound)
 
@@ -212,6 +212,9 @@ class NamedMaps:
     def _checked(self, b: int, f: Fields) -> bool:
         """Whether a copy would stay inside the array that the map points to; reports a finding if not."""
         where, made = dict(ctas=self.ctas[b:b + 1]), self._pointing(f)
+        if not 1 <= f.rank <= DIMENSIONS:
+            self.finding("descriptor", f"a tensor map has 1 to {DIMENSIONS} dimensions, not {f.rank}", **where)
+            return False
         if made is None:
             self.finding("descriptor", f"a tensor map points to the address {f.address:#x}, which is in no array of the launch", **where)
             return False
@@ -297,16 +300,26 @@ class NamedMaps:
         for b, slot in slots.items():
             self._fenced(b, slot)
             if slot.legal is None:
-                slot.legal = slot.fields is not None and self._checked(b, slot.fields)
+                slot.legal = slot.fields is not None and self._complete(b, slot) and self._checked(b, slot.fields)
         yield list(self._described(slots))
         for slot in slots.values():
             slot.copies += ((self.sim.serial, n) for n in range(before + 1, self.sim.operations + 1))
+
+    def _complete(self, b: int, slot: Slot) -> bool:
+        """Whether a map that was made from zeros has all its fields; reports a finding if not."""
+        missing = slot.fields.missing()
+        if missing:
+            self.finding("descriptor", f"a copy uses a tensor map that was made from zeros, and nothing has set its {', '.join(missing)}: "
+                                       "tensormap.replace sets each, or seed the map", ctas=self.ctas[b:b + 1], other=slot.loc)
+        return not missing
 
     def _fenced(self, b: int, slot: Slot) -> None:
         """Check that the copy of a CTA sees the last edit of the map."""
         where = dict(ctas=self.ctas[b:b + 1], other=slot.loc)
         if not slot.version:
-            self.finding("descriptor", "a copy uses a tensor map that nothing has written: seed it, or publish it, first", **where)
+            why = "that nothing has written: seed it, or publish it, first" if slot.lost is None else \
+                f"whose bytes something else has overwritten since its edit at line {slot.lost.line}"
+            self.finding("descriptor", f"a copy uses a tensor map {why}", **where)
             return
         needed, who = self._apart(b, slot)
         edit = "its edit" if slot.loc is None else f"its edit at line {slot.loc.line}" if slot.launch == self.sim.report.launch else \
@@ -329,9 +342,9 @@ class NamedMaps:
 
     def _apart(self, b: int, slot: Slot) -> tuple[str, str]:
         """The scope that includes both the CTA that edited the slot and CTA `b` of the batch, and words for the former."""
-        if slot.launch != self.sim.report.launch:
+        if slot.cta >= 0 and slot.launch != self.sim.report.launch:
             return "gpu", "a CTA of that launch"
-        if slot.cta == int(self.ctas[b]):
+        if slot.cta in (-1, int(self.ctas[b])):  # nothing edited a copy: whoever has copied it may be near
             return "cta", "the CTA"
         near = (self.sim.serial, int(self.rows[b]) % self.sim.clusters) == slot.cluster
         return ("cluster", "another CTA") if near else ("gpu", "a CTA of another cluster")

@@ -45,7 +45,12 @@ class TensorCopies:
         self._load(map_, box, params, read, dst, dst_byte_offset, barrier, multicast, positions, paired)
 
     def _moved(self, map_: SimTensorMap, mode: str, coords, offsets) -> Box | None:
-        """The box that a copy moves; None, with a finding, if the map does not suit the copy's mode."""
+        """The box that a copy moves; None, with a finding, if the map is not a legal one or does not suit the copy's mode."""
+        faults = self.sim.map_faults(map_, describe_faults)
+        for fault in faults:
+            self.finding("descriptor", fault)
+        if faults:
+            return None
         if mode == "rows":
             if map_.rank == 2 and len(coords) == 5 and map_.box[1] == 1:
                 return Box(map_, (map_.box[0], 4))
@@ -148,11 +153,11 @@ class TensorCopies:
     def tma_prefetch(self, map_: SimTensorMap, coords: tuple, mode: str = "tile", offsets=()) -> None:
         """Prefetch a box to L2. No effect, but its map and coordinates are checked."""
         if self._moved(map_, mode, columns(coords), columns(offsets)) is not None:
-            self._legal_map(map_, columns(coords), True, mode)
+            self._legal_coordinates(map_, columns(coords), True, mode)
 
     def _legal(self, map_: SimTensorMap, coords, box: Box, buffer: SimBuffer, offset: Any, load: bool, mode: str) -> bool:
-        """Check the map's fields, the coordinates and the shared address, by what the hardware requires (not only the text of the ISA)."""
-        if not self._legal_map(map_, coords, load, mode):
+        """Check the coordinates and the shared address, by what the hardware requires (not only the text of the ISA)."""
+        if not self._legal_coordinates(map_, coords, load, mode):
             return False
         if (self._absolute(buffer, offset) % 128).any():
             at = int(self._absolute(buffer, offset).flat[0])
@@ -163,13 +168,8 @@ class TensorCopies:
             return False
         return True
 
-    def _legal_map(self, map_: SimTensorMap, coords, load: bool, mode: str) -> bool:
+    def _legal_coordinates(self, map_: SimTensorMap, coords, load: bool, mode: str) -> bool:
         fine = True
-        for fault in self.sim.map_faults(map_, describe_faults):
-            self.finding("descriptor", fault)
-            fine = False
-        if not fine:
-            return False
         if mode != "rows" and len(coords) != map_.rank:
             self.finding("descriptor", f"{len(coords)} coordinates for a map of rank {map_.rank}")
             return False

@@ -48,7 +48,9 @@ VARIANTS = (as_it_is(without(ldgsts.VARIANT, *ENGINE, *TENSOR)), declining(tma.V
             as_it_is(declining(bulk.VARIANT, *ENGINE[2:], *TENSOR)), as_it_is(declining(dsmem.VARIANT, *ENGINE[2:], *TENSOR)),
             as_it_is(tcgen05_cp.VARIANT), as_it_is(without(vector.VARIANT, *ENGINE, *TENSOR)))
 
-ROWS = (selected.TAKEN, as_it_is(without(gathered.VARIANT, *ENGINE, *TENSOR)))  # for rows that an index selects
+ROWS = (declining(selected.TAKEN, *TENSOR), as_it_is(without(gathered.VARIANT, *ENGINE, *TENSOR)))  # for rows that an index selects
+PATCHES = (declining(selected.PATCHES, *TENSOR),)
+NAMED = (declining(tma_map.VARIANT, *TENSOR),)  # for boxes of a tensor map that the kernel names
 
 
 @op("writes", attrs=("options", "partial"))
@@ -87,10 +89,10 @@ copy_async_.rules["variants"] = lambda call: variants_of(*(a.type for a in call.
 def variants_of(dst, src) -> tuple[Variant, ...]:
     """The candidate variants for regions of these types: those of a named tensor map, of gathered rows, of patches, or `VARIANTS`."""
     if any(getattr(side.buffer, "map", None) is not None for side in (dst, src)):
-        return (tma_map.VARIANT,)
+        return NAMED
     if isinstance(dst, Rows) or isinstance(src, Rows):
         return ROWS
-    return (selected.PATCHES,) if isinstance(dst, Patches) or isinstance(src, Patches) else VARIANTS
+    return PATCHES if isinstance(dst, Patches) or isinstance(src, Patches) else VARIANTS
 
 
 @builtin
@@ -122,16 +124,15 @@ def copy_async(g: Builder, dst, src, mbar=None, variant=None, cache=None, fill=0
     `multicast` ("warpx2::02_13", "warpx2::01_23", "warpx4") can select its form, and it expands padded 4- and 6-bit elements to
     bytes. A register tile as `src` is stored to tensor memory by ``tcgen05_st``, and is complete after ``tcgen05_wait("st")``.
     """
-    if moves_tile(g, "copy_async", dst, src, False, variant, mbar, cache, fill or None, prefetch, l2_promotion, multicast, reduce,
-                  precision, cta_group, prefetch_map or None, shape):
+    options = {"cache": cache, "fill": fill, "prefetch": prefetch, "l2_promotion": l2_promotion, "multicast": multicast, "reduce": reduce,
+               "precision": precision, "cta_group": cta_group, "prefetch_map": prefetch_map, "shape": shape}
+    if moves_tile(g, "copy_async", dst, src, False, variant, mbar, **options):
         return None
     dst, src = checked_sides(g, "copy_async", dst, src)
     if mbar is not None and not isinstance(type_of(mbar), BarrierRef):
         raise g.error(f"mbar is one barrier, as tile.mbarrier() makes, not {describe(mbar)}")
     names = tuple(v.name for v in VARIANTS)
-    options = {"variant": asked_variant(g, variant, names), "cache": cache, "fill": fill, "prefetch": prefetch, "l2_promotion": l2_promotion,
-               "multicast": multicast, "reduce": reduce, "precision": precision, "cta_group": cta_group, "prefetch_map": prefetch_map,
-               "shape": shape}
+    options = {"variant": asked_variant(g, variant, names), **options}
     if isinstance(multicast, str) and dst.type.scope != "tmem":
         raise g.error(f"multicast={multicast!r} is for copies to tensor memory; for the CTAs of a cluster give a mask of their ranks")
     partial = g.scope.partial.name if g.scope.partial is not None else None

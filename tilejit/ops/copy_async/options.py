@@ -55,7 +55,7 @@ def checked_options(given: dict, variants: tuple[str, ...]) -> dict:
         if name != "variant" and name not in CHOICES:
             raise CompilationError(f"a copy has no option {name!r}{nearest(name, ('variant', 'mbar', *CHOICES))}")
         allowed, words = CHOICES.get(name) or (variants, f"one of {', '.join(variants)}")
-        if (isinstance(value, bool) and name != "prefetch_map") or value not in allowed:
+        if isinstance(value, float) or not any(value == x and isinstance(value, bool) == isinstance(x, bool) for x in allowed):
             raise CompilationError(f"{name} is {words}, not {value!r}")
         kept[name] = value
     return kept
@@ -63,16 +63,22 @@ def checked_options(given: dict, variants: tuple[str, ...]) -> dict:
 
 def check_mask(mask: int, ranks: int = 16) -> None:
     """CompilationError for a multicast mask that is 0 or names CTAs beyond a cluster of `ranks`."""
-    if not 0 < mask < 1 << 16:
+    if isinstance(mask, bool) or not 0 < mask < 1 << 16:
         raise CompilationError(f"multicast is a mask of the cluster's ranks, 1 to 65535, not {mask!r}")
     if mask >> ranks:
         raise CompilationError(f"the multicast mask {mask:#b} names CTAs beyond the cluster's {ranks}: give cluster=(n, 1, 1) to @tile.jit or at "
                                "the launch")
 
 
-def unused_hints(options: dict, variant: str) -> tuple[tuple[str, str], ...]:
-    """The hints of a call that the chosen variant does not use, each with the variant that does."""
-    return tuple((name, path) for name, path in HINTS.items() if name in options and path != variant)
+def unused_hints(options: dict, variant: str, map_=None) -> tuple[tuple[str, str], ...]:
+    """The hints of a call that its lowering does not use, each with what takes it: the variant that does, or for a copy by the named
+    tensor map `map_`, what makes that map."""
+    users = dict(HINTS)
+    if map_ is not None and L2_PROMOTION.get(options.get("l2_promotion")) != map_.l2_promotion:
+        users["l2_promotion"] = "tile.tensor_map"
+    if map_ is not None and map_.slot is not None:
+        users["prefetch_map"] = "a map of the launch"
+    return tuple((name, user) for name, user in users.items() if name in options and user != variant)
 
 
 def _share(value: tuple) -> str | tuple[str, float, str]:

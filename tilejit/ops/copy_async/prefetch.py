@@ -15,7 +15,7 @@ from ...layout import Swizzle, TileLayout, axis
 from ...types import Buffer, Patches, Region, Selected
 from ..expected import asked_variant
 from ..partition import checked, driving_order
-from ..regions import whole
+from ..regions import reached, whole
 from . import selected, tma
 from .one_thread import POLICY, emit_issue, issuers, not_negative, of_thread
 from .options import Policy, checked_options, policy_of
@@ -68,7 +68,7 @@ def prefetch(g: Builder, region, cache=None):
     if not isinstance(type_of(region), (Buffer, Region, Selected)) or type_of(region).scope != "global":
         raise g.error(f"prefetch takes a region of an array in global memory, not {describe(region)}")
     partial = g.scope.partial.name if g.scope.partial is not None else None
-    region = region if isinstance(type_of(region), Selected) else whole(g, region)
+    region = region if isinstance(type_of(region), Selected) else reached(g, "prefetch", whole(g, region))
     if partial is None:
         g.shared("this prefetch", *g.definitions[region].args[1:])
     names = tuple(v.name for v in prefetch_.variants)
@@ -220,6 +220,7 @@ RUNS = Variant("bulk", plan=_plan_runs, emit=_emit_runs, simulate=None, doc=__do
     Need("a single run, where a tensor map can describe several", _one_run),
     Need("runs that begin at multiples of 16 bytes", aligned),
     Need("a region that is provably inside the array", in_bounds),
+    POLICY,
 ))
 BOXES = Variant("tma", plan=_plan_boxes, emit=_emit_boxes, simulate=_simulate_boxes, doc=__doc__, needs=(
     replace(SM90, gate=True),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from ...dispatch import Need, Variant
 from ..tmem.alloc import TENSOR_MEMORY, allocation
+from .options import HINTS
 from .site import CopySite
 from .tcgen05_cp_plan import Plan, search
 
@@ -35,8 +36,8 @@ NEEDS = (
     Need("the CTA's own shared memory", lambda s: not s.src.buffer.peer or "a peer's", gate=True),
     Need("one thread", lambda s: s.threads == 1 or f"{s.threads} threads of a {s.scope}: use tile.elect()", gate=True),
     Need("no mbar=, since it completes by tcgen05_commit or the call's token", lambda s: s.mbar is None or "mbar="),
-    Need("no other options than shape=, multicast= and the allocation's cta_group=",
-         lambda s: next((f"{o}=" for o in s.options if o not in ("shape", "multicast", "cta_group", "variant", "token")), True)),
+    Need("no other options than shape=, multicast=, the allocation's cta_group= and hints",
+         lambda s: next((f"{o}=" for o in s.options if o not in ("shape", "multicast", "cta_group", "variant", "token", *HINTS)), True)),
     Need("the cta_group of the tensor memory", _group),
     Need("a multicast to warps", lambda s: not s.options.get("multicast") or isinstance(s.options["multicast"], str) or "a mask of CTAs"),
     Need("layouts that a shape and a matrix descriptor name", lambda s: found(s) if isinstance(found(s), str) else True, gate=True),

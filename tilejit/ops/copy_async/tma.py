@@ -196,7 +196,7 @@ def _clipped(s: CopySite) -> bool | str:
     return dim.inside() or multiple(dim.size, 16 // s.itemsize, s.g.facts.ask) or "it is not, and the engine would write past the end of a row"
 
 
-def _fill(s: CopySite) -> bool | str:
+def filled(s: CopySite) -> bool | str:
     if s.options.get("fill") is None:
         return True
     if s.scopes == STORE:
@@ -264,7 +264,7 @@ PLACE_NEEDS = (
 )
 OPTION_NEEDS = (
     Need("an innermost dimension of a multiple of 16 bytes for a store that may be clipped there", _clipped),
-    Need("zero as the fill of a ragged read, or NaN for a float type", _fill),
+    Need("zero as the fill of a ragged read, or NaN for a float type", filled),
     Need("rounding to TF32 on loads of float32 only", _rounded),
     POLICY,
     MULTICAST,

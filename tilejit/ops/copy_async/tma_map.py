@@ -129,10 +129,16 @@ def _clipped(s: CopySite) -> bool | str:
         "it is not, and the engine would write past the end of a row"
 
 
-def _not_in_the_map(s: CopySite) -> bool | str:
-    given = [o for o in ("fill", "l2_promotion", "precision", "prefetch") if s.options.get(o) is not None]
-    given += ["prefetch_map"] if s.options.get("prefetch_map") and named(s).slot is not None else []
-    return not given or f"{given[0]}="
+def _filled(s: CopySite) -> bool | str:
+    if s.options.get("fill") is None or s.scopes != LOAD:
+        return tma.filled(s)
+    return named(s).oob_fill == 1 or "fill='nan' by a map that fills with zeros: give it to tile.tensor_map"
+
+
+def _rounded(s: CopySite) -> bool | str:
+    if s.options.get("precision") is not None and named(s).stored != tma.TF32:
+        return "precision='tf32' by a map that does not round: give it to tile.tensor_map"
+    return s.scopes == LOAD or named(s).stored != tma.TF32
 
 
 def _reduced(s: CopySite) -> bool | str:
@@ -162,8 +168,8 @@ NEEDS = (
     Need("a start along the innermost dimension at a multiple of 16 bytes", _coordinate),
     tma.STORE_STARTS,
     Need("an innermost dimension of a multiple of 16 bytes for a store that may be clipped there", lambda s: s.scopes == LOAD or _clipped(s)),
-    Need("fill, L2 promotion and precision as the map has them", _not_in_the_map),
-    Need("a map that rounds to TF32 on loads only", lambda s: s.scopes == LOAD or named(s).stored != tma.TF32),
+    Need("the map's own fill, if fill= is given", _filled),
+    Need("a map that rounds to TF32 on loads only, and for precision=", _rounded),
     POLICY,
     MULTICAST,
     Need("a reduction that the hardware has, by a map of its type", _reduced),
@@ -174,7 +180,8 @@ NEEDS = (
 
 def plan(site: CopySite) -> tma.Plan:
     found, map_ = boxes(site), named(site)
-    return tma.planned(site, template(map_), found, prod(map_.box) * site.itemsize)
+    made = tma.planned(site, template(map_), found, prod(map_.box) * site.itemsize)
+    return replace(made, prefetch_map=made.prefetch_map and map_.slot is None)  # at the kernel's entry, its own maps do not exist yet
 
 
 def emit(e, plan: tma.Plan, call, dst, src, mbar, *mask):

@@ -197,13 +197,13 @@ def _(g, src, shape, pack, wait):
     return Tile(src.type.dtype, src.type.shape)
 
 
-@op("writes", attrs=ATTRS, variants=VARIANTS, collective=True)
-def tmem_store(dst, value, shape=None, pack=None, wait=True):
-    """Store a register tile to a region of tensor memory."""
+@op("writes", attrs=(*ATTRS, "options"), variants=VARIANTS, collective=True)
+def tmem_store(dst, value, shape=None, pack=None, wait=True, options=None):
+    """Store a register tile to a region of tensor memory. `options` are the hints of a copy, which the store does not use."""
 
 
 @tmem_store.infer
-def _(g, dst, value, shape, pack, wait):
+def _(g, dst, value, shape, pack, wait, options=None):
     return None
 
 
