@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tests.gpu import in_child, needs_gpu, needs_module
 from tests.mma import first_kernels
-from tests.mma.first_kernels import attention, by_bytes, by_nibbles
+from tests.mma.first_kernels import attention, by_bytes, by_nibbles, by_words
 from tests.mma.products import BF16, E4M3
 from tests.mma.test_staged_operands import TARGETS, operands
 
@@ -97,6 +97,28 @@ def test_weights_that_are_widened_in_registers_come_ahead_and_meet_the_tensor_co
     assert made.products[0].variant == TARGETS[target] and len({c.line for c in made.copies}) == 3 and made.spills == 0
     assert "cvt.rn.f16.u" not in made.ptx and not re.search(r"st\.shared\.b(8|16)", made.ptx)
     assert made.ptx.count("st.shared.v4") == 4, "of 16 bytes, which the products read"
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("stages, roles", [(0, False), (3, False), (3, True)])
+@pytest.mark.parametrize("down", [False, True])
+def test_weights_of_which_a_word_holds_eight_meet_the_tensor_cores(target, stages, roles, down):
+    rng = np.random.default_rng(0)
+    a, b, s = rng.integers(-3, 4, (70, 192)).astype(np.float16), rng.integers(0, 16, (192, 80)), 2.0 ** rng.integers(-2, 3, (3, 80))
+    c = np.zeros((70, 80), np.float32)
+    options = dict(BM=64, BN=64, BK=64, DOWN=down, GROUP=64, STAGES=stages, ROLES=roles, target=target)
+    arguments = a, in_words(b, down), s.astype(np.float16), c
+    by_words.simulate(4, *arguments, **options).raise_first()
+    np.testing.assert_array_equal(c, a.astype(np.float64) @ ((b - 8) * np.repeat(s, 64, 0)))
+    made = by_words.compile(*arguments, **options)
+    assert made.products[0].variant == TARGETS[target] and made.spills == 0
+    assert made.products[0].declined[0][0] != "mma_sync" and "st.shared.v4" in made.ptx and not re.search(r"st\.shared\.b(8|16)", made.ptx)
+
+
+def in_words(b, down):
+    """Numbers of 4 bits in words of 32, eight of a column or of a row in one."""
+    parts = b.reshape(-1, 8, b.shape[1]).swapaxes(1, 2) if down else b.reshape(b.shape[0], -1, 8)
+    return (parts.astype(np.int64) << 4 * np.arange(8)).sum(2).astype(np.uint32).view(np.int32)
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -283,3 +305,8 @@ def test_products_of_tiles_that_come_ahead_are_right_on_the_gpu():
         by_nibbles[6](a, w, s.half(), c, BM=128, BN=128, BK=64, GROUP=64, ROLES=roles, num_warps=8)
         b = torch.stack((w & 15, w >> 4), -1).reshape(200, 512).double() - 8
         assert (c.double() == a.double() @ (b * s.double().T.repeat_interleave(64, 1)).T).all()
+        b = np.random.default_rng(0).integers(0, 16, (512, 200))
+        for down in (False, True):
+            by_words[6](a, torch.from_numpy(in_words(b, down)).cuda(), s.half(), c, BM=128, BN=128, BK=64, DOWN=down, GROUP=64, ROLES=roles, num_warps=8)
+            want = a.double() @ (torch.from_numpy(b - 8.0).cuda() * s.double().repeat_interleave(64, 0))
+            assert (c.double() == want).all(), (roles, down)
