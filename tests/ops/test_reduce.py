@@ -266,7 +266,7 @@ def test_the_search_for_a_ragged_load_meets_each_value_once():
 @pytest.mark.parametrize("text", ["tile.sum(v)", "tile.sum(v.to(tile.float64) * v * 3)", "tile.sum(tile.cumsum(-v))",
                                   "tile.sum(v[None, :] * v[:, None])", "tile.sum(abs(v))",
                                   "tile.sum(v * (v + 1))", "tile.sum(v > 0)", "tile.sum((v > 0).to(tile.int32))", "tile.cumsum(v != 0).sum()",
-                                  "tile.sum(v * tile.sigmoid(v) * v)", "tile.sum(tile.maximum(v, 0))", "tile.sum(tile.where(v > 0, v, 0.01 * v) + v)",
+                                  "tile.sum(v * tile.sigmoid(v) * v)", "tile.sum(v * tile.arange(128) / tile.load(y[0:128], other=1))", "tile.sum(tile.maximum(v, 0))", "tile.sum(tile.where(v > 0, v, 0.01 * v) + v)",
                                   "tile.sum(v + tile.where(tile.load(y[0:128], other=0) > 0, v, 0.0))", "tile.sum(tile.sqrt(v))", "tile.sum(tile.exp(v) - 1)",
                                   "tile.sum(tile.bitcast(v, tile.int32) & 7)", "tile.sum(tile.fma(v, v, v))", "tile.prod(tile.exp(v))", "tile.all(v < 1)",
                                   "tile.sum(v / 3)", "tile.sum(v / tile.load(y[1]))", "tile.sum(v / (tile.full((128,), 2.0) + 3))",

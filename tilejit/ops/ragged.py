@@ -168,7 +168,10 @@ def _tiles(g: Builder, t: Region, d: int, start) -> bool:
 # -- values of a tile out of bounds ----------------------------------------------------------------------------------------
 
 def _outside(g: Builder, x: Value, axes: Axes) -> bool | int | float | None:
-    """The number that a tile's elements are wherever the loads that it is computed from are out of bounds along `axes`; None if unknown."""
+    """The number that a tile's elements are wherever the loads that it is computed from are out of bounds along `axes`; None if unknown.
+
+    What is unknown is taken for a finite number, and a divisor for another than 0: times it, and over it, 0 is 0.
+    """
     found: dict[tuple[Operand, Axes], bool | int | float | None] = {}
     queue = [(x, axes)]
     while queue:
@@ -204,9 +207,9 @@ def _computed_outside(g: Builder, value: Value, axes: Axes, numbers: list) -> bo
     if None not in numbers:
         with np.errstate(all="ignore"):
             return call.op.rules["simulate"](None, call, *(np.array([n]).astype(a.type.dtype.np) for n, a in zip(numbers, call.args))).item()
-    zero = 0 in numbers and all(n is None or math.isfinite(n) for n in numbers) if call.op in (ew.mul, ew.bit_and) else numbers[0] == 0
-    kept = call.op in (ew.mul, ew.bit_and, ew.div, ew.shl, ew.shr) and all(_alike(g, a, axes) for n, a in zip(numbers, call.args) if n is None)
-    return 0 if zero and kept else None
+    if call.op in (ew.mul, ew.bit_and):
+        return 0 if 0 in numbers and all(n is None or math.isfinite(n) for n in numbers) else None
+    return 0 if call.op in (ew.div, ew.shl, ew.shr) and numbers[0] == 0 else None
 
 
 def _known_reduction(call: Call) -> bool:
@@ -233,22 +236,6 @@ def _not_negative(g: Builder, x: Value) -> bool:
             return False
         sure = call.op is ew.maximum and any((n := _known(g, a)) is not None and n >= 0 for a in call.args)
         queue += () if sure else call.args
-    return True
-
-
-def _alike(g: Builder, x, axes: Axes) -> bool:
-    """Whether a tile is constant along `axes`."""
-    seen, queue = set(), [(x, axes)]
-    while queue:
-        value, axes = queue.pop()
-        if isinstance(value, Const) or not axes or (value, axes) in seen:
-            continue
-        seen.add((value, axes))
-        call = g.definitions.get(value)
-        if call is None or not ("element" in call.op.rules or call.op in (creation.splat, *MOVED)):
-            return False
-        if call.op is not creation.splat:
-            queue += [(a, _before(call, axes)) for a in call.args]
     return True
 
 
