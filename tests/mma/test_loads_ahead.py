@@ -233,6 +233,20 @@ def test_what_cannot_come_ahead_is_loaded_in_its_trip_with_a_warning_that_says_w
     np.testing.assert_array_equal(out[4], rows.sum(0))
 
 
+def test_rows_of_an_array_of_more_dimensions_are_told_to_come_as_those_of_a_matrix():
+    @tile.jit
+    def k(X, out):
+        i, total = tile.arange(32), tile.zeros((32, 64))
+        for c in tile.pipelined(range(0, 256, 64), stages=2):
+            total += tile.load(X[(i // 8)[:, None], (i % 8)[:, None], (c + tile.arange(64))[None, :]])
+        tile.store(out[0:32, 0:64], total)
+
+    x, out = np.random.default_rng(0).integers(-9, 9, (4, 8, 256)).astype(np.float32), np.zeros((32, 64), np.float32)
+    with pytest.warns(tile.TileWarning, match=re.escape("pass the array as a matrix (x.reshape(-1, x.shape[-1])), whose rows one index tile names")):
+        k.simulate(1, x, out).raise_first()
+    np.testing.assert_array_equal(out, x.reshape(32, 4, 64).sum(1))
+
+
 def test_loads_come_ahead_as_far_as_shared_memory_goes_and_a_warning_says_what_is_missing():
     spec = tile.ArraySpec((4096, 4096), "float16")
     with pytest.warns(tile.TileWarning, match="its 4 slots take 65536 bytes of shared memory, of which 52352 are left"):
