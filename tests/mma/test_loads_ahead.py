@@ -212,6 +212,8 @@ KEPT = [
     (["        y = tile.load(A[at, 0:64])", "        at = at * 3 % 4"], "its place depends on at, which the loop changes"),
     (["        y = tile.load(out[i, 0:64])"], "the kernel writes the memory that it reads"),
     (["        at = tile.load(flag[0], sem='acquire')", "        y = tile.load(A[i, 0:64])"], "the loop waits for other threads' writes"),
+    (["        tile.atomic_add(flag[0], 0, sem='acquire')", "        y = tile.load(A[i, 0:64])"], "the loop waits for other threads' writes"),
+    (["        at = tile.atomic_add(flag[0], 0)", "        y = tile.load(A[i, 0:64]) * at"], "the loop waits for other threads' writes"),
     (["        y = tile.load(odd[i, 0:64])"], "ldgsts needs elements of at least one byte in copies of 4, 8 or 16 bytes"),
 ]
 
@@ -245,6 +247,33 @@ def test_rows_of_an_array_of_more_dimensions_are_told_to_come_as_those_of_a_matr
     with pytest.warns(tile.TileWarning, match=re.escape("pass the array as a matrix (x.reshape(-1, x.shape[-1])), whose rows one index tile names")):
         k.simulate(1, x, out).raise_first()
     np.testing.assert_array_equal(out, x.reshape(32, 4, 64).sum(1))
+
+
+@tile.jit
+def backward(Q, K, G, DQ, DK, BM: tile.constexpr, BN: tile.constexpr, D: tile.constexpr, ROLES: tile.constexpr = False):
+    """The gradients of ``sum(G * (Q @ K^T) @ K)`` by the first product's operands alone; those of Q are summed up in memory."""
+    n = tile.program_id(0) * BN
+    k, dk = tile.load(K[n:n + BN, 0:D]), tile.zeros((BN, D))
+    for m in tile.pipelined(range(0, Q.shape[0], BM), stages=2, warp_specialize=ROLES):
+        q, g = tile.load(Q[m:m + BM, 0:D]), tile.load(G[m:m + BM, 0:D])
+        ds = tile.dot(k, g.T).to(Q.dtype)
+        dk = tile.dot(ds, q, dk)
+        tile.atomic_add(DQ[m:m + BM, 0:D], tile.dot(ds.T, k))
+    tile.store(DK[n:n + BN, 0:D], dk)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("roles", [False, True])
+def test_sums_in_memory_whose_old_values_nothing_uses_let_loads_come_ahead(target, roles):
+    """As the gradients of attention are added up: such a sum says nothing of what others have written."""
+    q, k, g = (np.random.default_rng(i).integers(-2, 3, (rows, 64)).astype(np.float16) for i, rows in enumerate((192, 128, 192)))
+    dq, dk, options = np.zeros((192, 64), np.float32), np.zeros((128, 64), np.float32), dict(BM=64, BN=64, D=64, ROLES=roles, target=target)
+    backward.simulate(2, q, k, g, dq, dk, **options).raise_first()
+    ds = g.astype(np.float64) @ k.astype(np.float64).T
+    np.testing.assert_array_equal(dk, ds.T @ q)
+    np.testing.assert_array_equal(dq, ds @ k)
+    made = backward.compile(q, k, g, dq, dk, **options)
+    assert {c.variant for c in made.copies} == {COPIES[target]} and [p.variant for p in made.products] == [TARGETS[target]] * 3
 
 
 def test_loads_come_ahead_as_far_as_shared_memory_goes_and_a_warning_says_what_is_missing():
@@ -319,6 +348,11 @@ def test_products_of_tiles_that_come_ahead_are_right_on_the_gpu():
         by_nibbles[6](a, w, s.half(), c, BM=128, BN=128, BK=64, GROUP=64, ROLES=roles, num_warps=8)
         b = torch.stack((w & 15, w >> 4), -1).reshape(200, 512).double() - 8
         assert (c.double() == a.double() @ (b * s.double().T.repeat_interleave(64, 1)).T).all()
+        q, k, g = (torch.randint(-2, 3, (rows, 64), device="cuda").half() for rows in (640, 256, 640))
+        dq, dk = torch.zeros(640, 64, device="cuda"), torch.zeros(256, 64, device="cuda")
+        backward[4](q, k, g, dq, dk, BM=64, BN=64, D=64, ROLES=roles)
+        ds = g.double() @ k.double().T
+        assert (dk.double() == ds.T @ q.double()).all() and (dq.double() == ds @ k.double()).all(), roles
         b = np.random.default_rng(0).integers(0, 16, (512, 200))
         for down in (False, True):
             by_words[6](a, torch.from_numpy(in_words(b, down)).cuda(), s.half(), c, BM=128, BN=128, BK=64, DOWN=down, GROUP=64, ROLES=roles, num_warps=8)

@@ -13,6 +13,7 @@ from ..dispatch import reasons
 from ..ir.builder import Facts, Warning_
 from ..ir.graph import Block, Call, Const, For, Graph, Node, Value, walk, with_blocks
 from ..layout import auto
+from ..ops.atomics import atomic_, used_values
 from ..ops.barriers import waits_for_grids
 from ..ops.copy_async import copy_async_
 from ..ops.memory import load_
@@ -50,12 +51,17 @@ def is_slot(node: Node) -> bool:
     return isinstance(node, Call) and node.op is pipeline_slot
 
 
-def observes_other_kernels(node: Node) -> bool:
-    """Whether accesses after a node may see what other kernels have written meanwhile, so that loads must not move across it."""
+def observes_other_kernels(context: Context, node: Node) -> bool:
+    """Whether accesses after a node may see what other kernels have written meanwhile, so that loads must not move across it.
+
+    An atomic operation tells nothing of others whose old value nothing uses, unless it acquires.
+    """
     if not isinstance(node, Call):
         return False
+    if node.op is atomic_:
+        return node.attrs["sem"] in ("acquire", "acq_rel") or node.result in used_values(context)
     unknown = node.op.name == "asm" or node.op.name.startswith("ptx_") and node.op.effect != "pure"
-    return unknown or node.op.name in ("ordered_load", "atomic") or waits_for_grids(node)
+    return unknown or node.op.name == "ordered_load" or waits_for_grids(node)
 
 
 @dataclass(eq=False)
@@ -116,7 +122,7 @@ class _LoadsAhead:
         """
         products = [n for n in walk(loop.body) if isinstance(n, Call) and (n.op is dot_ or "mma" in n.op.name)]
         multiplied = {c for p in products for x in p.args[1:3] for c in loads_behind(self.context, x) or ()}
-        waits = "the loop waits for other threads' writes" if any(map(observes_other_kernels, walk(loop.body))) else ""
+        waits = "the loop waits for other threads' writes" if any(observes_other_kernels(self.context, n) for n in walk(loop.body)) else ""
         staying = {}
         for load in sorted(filter(is_load, loop.body.nodes), key=lambda c: c not in multiplied):
             if why := waits or self.why_stays(loop, load, load in multiplied):
