@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -125,12 +125,12 @@ class CompiledKernel:
             lines.append(f"  line {b.line}: {b.source}")
             lines.append(f"    {list(b.shape)} in shared memory: {b.chosen}")
             lines += [f"      not {name}: {reason}" for name, reason in b.declined]
-        for copy in self.copies:
-            lines.append(f"  line {copy.line}: {copy.source}")
-            lines.append(f"    {copy.src_scope} -> {copy.dst_scope} by {_article(copy.exec_scope)}: {copy.variant}, "
-                         f"{copy.instructions} instruction{'s' if copy.instructions != 1 else ''} a thread, {copy.bytes} bytes")
-            lines += [f"      without {hint}=, which only {path} takes" for hint, path in copy.unused]
-            lines += [f"      not {variant}: {reason}" for variant, reason in copy.declined]
+        lines += _once((replace(copy, declined=(), plan=None), [
+            f"  line {copy.line}: {copy.source}",
+            f"    {copy.src_scope} -> {copy.dst_scope} by {_article(copy.exec_scope)}: {copy.variant}, "
+            f"{copy.instructions} instruction{'s' if copy.instructions != 1 else ''} a thread, {copy.bytes} bytes",
+            *(f"      without {hint}=, which only {path} takes" for hint, path in copy.unused),
+            *(f"      not {variant}: {reason}" for variant, reason in copy.declined)]) for copy in self.copies)
         for before, a in zip((None, *self.accesses), self.accesses):
             where = a.buffer or f"{a.scope} memory"
             lines.append(f"  line {a.line}: {a.op} of {a.tile} {'from' if a.op == 'load' else 'to' if a.op == 'store' else 'in'} {where} by "
@@ -138,11 +138,11 @@ class CompiledKernel:
                          f"byte{'s' if a.vec_bytes != 1 else ''} a thread")
             again = before is not None and before.declined == a.declined
             lines += [f"    not {longer}: {'as above' if again else reason}" for longer, reason in a.declined]
-        for p in self.products:
-            lines.append(f"  line {p.line}: {p.source}")
-            lines.append(f"    {p.a} by {p.b} to {p.result}, by {_article(p.exec_scope)}: {p.variant}, {p.instructions} "
-                         f"instruction{'s' if p.instructions != 1 else ''} a {'thread' if p.variant in ('fma', 'tcgen05') else 'warp'}")
-            lines += [f"      not {variant}: {reason}" for variant, reason in p.declined]
+        lines += _once((replace(p, declined=()), [
+            f"  line {p.line}: {p.source}",
+            f"    {p.a} by {p.b} to {p.result}, by {_article(p.exec_scope)}: {p.variant}, {p.instructions} "
+            f"instruction{'s' if p.instructions != 1 else ''} a {'thread' if p.variant in ('fma', 'tcgen05') else 'warp'}",
+            *(f"      not {variant}: {reason}" for variant, reason in p.declined)]) for p in self.products)
         for loop in self.loops:
             lines.append(f"  line {loop.line}: {loop.source}")
             where = f"line{'s' if len(loop.loads) > 1 else ''} {', '.join(map(str, loop.loads))}"
@@ -160,6 +160,12 @@ class CompiledKernel:
     def _repr_html_(self) -> str:
         import html
         return f"<pre>{html.escape(self.explain())}</pre>"
+
+
+def _once(parts: Iterable[tuple[object, list[str]]]) -> list[str]:
+    """The lines of all parts, given with what they are about; of those about the same the last one's. A pipelined loop has each of its copies
+    several times, ahead of it and in it."""
+    return [line for part in dict(parts).values() for line in part]
 
 
 def _article(scope: str) -> str:

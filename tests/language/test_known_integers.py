@@ -180,9 +180,23 @@ def test_what_is_written_twice_in_a_slice_is_one_number():
         stores(f"({start}) + 4:8 + ({start})")
 
 
+@settings(max_examples=60, deadline=None)
+@given(st.integers(-9, 9), st.integers(-9, 9), st.integers(1, 9), st.integers(1, 4), st.booleans(), st.sampled_from(["n", "n * 3", "n - p", "tile.int64(n) + p"]))
+def test_quotients_by_a_constant_differ_by_a_constant_where_their_numerators_do_by_a_multiple(first, second, by, extent, shift, number):
+    """``x[c // 8:(c + 32) // 8]`` has 4 elements, wherever c is: the quotient of what is left, rounded down, is the same in both."""
+    by = 1 << by % 4 if shift else by
+    start, stop = (f"({number} + {k * by + second}) {f'>> {by.bit_length() - 1}' if shift else f'// {by}'}" for k in (first, first + extent))
+    kernel = tile.jit(source=f"def k(x, n):\n    p = tile.program_id(0)\n    tile.store(x[{start}:{stop}], 1.0)\n")
+    x = np.zeros(40, np.float32)
+    kernel.simulate(1, x, 50).raise_first()
+    low = (eval(number, {"n": 50, "p": 0, "tile": type("", (), {"int64": int})}) + first * by + second) // by
+    np.testing.assert_array_equal(x, [low <= i < low + extent for i in range(40)])
+
+
 def test_what_may_differ_is_not_one_number():
     load = "tile.cast(tile.load(x[0, 0]), tile.int32)"
-    for start, stop in (("tile.program_id(0)", "tile.program_id(1)"), (load, load), ("n // 2", "n // 3"), ("n // 2", "x.shape[1] // 2")):
+    for start, stop in (("tile.program_id(0)", "tile.program_id(1)"), (load, load), ("n // 2", "n // 3"), ("n // 2", "x.shape[1] // 2"),
+                        ("n // 16", "(n + 8) // 16"), ("n >> 2", "n // 8 * 2"), ("n // tile.program_id(0)", "(n + 16) // tile.program_id(0)")):
         with pytest.raises(tile.CompilationError, match="the extent of a slice"):
             stores(f"{start}:{stop} + 16")
 

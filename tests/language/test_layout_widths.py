@@ -207,3 +207,24 @@ def test_results_of_tensor_cores_do_not_narrow_the_loads_of_operands_of_their_sh
     half, single = tile.ArraySpec((64, 64), "float16"), tile.ArraySpec((64, 64), "float32")
     ptx = backward.compile(half, half, half, single, single, single, target=target).ptx
     assert "ld.global.v4.b32" in ptx and "ld.global.v2.b32" not in ptx
+
+
+@pytest.mark.parametrize("nest", ["loop", "loop of loops", "branch"])
+@pytest.mark.parametrize("target", ["sm_80", "sm_90a", "sm_100a"])
+def test_sums_that_a_loop_or_a_branch_hands_on_do_not_narrow_what_has_their_shape(target, nest):
+    @tile.jit
+    def beside(A, B, C, X, Y, n, NEST: tile.constexpr):
+        acc = tile.zeros((64, 64))
+        if NEST == "branch":
+            if n > 1:
+                acc = tile.dot(tile.load(A[0:64, 0:32]), tile.load(B[0:32, 0:64]))
+        else:
+            for _ in range(n if NEST == "loop of loops" else 1):
+                for k in range(0, A.shape[1], 32):
+                    acc = tile.dot(tile.load(A[0:64, k:k + 32]), tile.load(B[k:k + 32, 0:64]), acc)
+        tile.store(C[0:64, 0:64], acc)
+        tile.store(Y[0:64, 0:64], tile.load(X[0:64, 0:64]))
+
+    half, single = tile.ArraySpec((64, 64), "float16"), tile.ArraySpec((64, 64), "float32")
+    made = beside.compile(half, half, single, half, half, 2, NEST=nest, target=target)
+    assert {x.vec_bytes for x in made.accesses if x.buffer in ("X", "Y")} == {16}

@@ -43,6 +43,23 @@ def by_nibbles(A, W, S, C, BM: tile.constexpr, BN: tile.constexpr, BK: tile.cons
 
 
 @tile.jit
+def by_words(A, W, S, C, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr, DOWN: tile.constexpr, STAGES: tile.constexpr = 3,
+             ROLES: tile.constexpr = False, GROUP: tile.constexpr = 128):
+    """``C = A @ W`` of weights of 4 bits [K, N], eight of a column (`DOWN`) or of a row in a word, with a scale for each `GROUP` of k."""
+    m, n = tile.tile_at(tile.program_id(0), tile.cdiv(C.shape[0], BM), tile.cdiv(C.shape[1], BN), group=8)
+    m, n = m * BM, n * BN
+    shifts, acc = 4 * tile.arange(8), tile.zeros((BM, BN))
+    for k in tile.pipelined(range(0, A.shape[1], BK), stages=STAGES, warp_specialize=ROLES) if STAGES else range(0, A.shape[1], BK):
+        if DOWN:
+            words = tile.load(W[k // 8:k // 8 + BK // 8, n:n + BN])[:, None, :] >> shifts[None, :, None]
+        else:
+            words = tile.load(W[k:k + BK, n // 8:n // 8 + BN // 8])[:, :, None] >> shifts
+        b = ((words & 15).reshape((BK, BN)) - 8).to(A.dtype) * tile.load(S[k // GROUP, n:n + BN])[None, :]
+        acc = tile.dot(tile.load(A[m:m + BM, k:k + BK]), b, acc)
+    tile.store(C[m:m + BM, n:n + BN], acc)
+
+
+@tile.jit
 def attention(Q, K, V, O, scale, BM: tile.constexpr, BN: tile.constexpr, D: tile.constexpr, STAGES: tile.constexpr = 2,
               ROLES: tile.constexpr = False):
     """Softmax in base 2 of `scale` times the products of Q [H, M, D] and K [H, N, D], by V [H, N, D]."""

@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tests.gpu import in_child, needs_gpu, needs_module
 from tests.mma import first_kernels
-from tests.mma.first_kernels import attention, by_bytes, by_nibbles
+from tests.mma.first_kernels import attention, by_bytes, by_nibbles, by_words
 from tests.mma.products import BF16, E4M3
 from tests.mma.test_staged_operands import TARGETS, operands
 
@@ -97,6 +97,28 @@ def test_weights_that_are_widened_in_registers_come_ahead_and_meet_the_tensor_co
     assert made.products[0].variant == TARGETS[target] and len({c.line for c in made.copies}) == 3 and made.spills == 0
     assert "cvt.rn.f16.u" not in made.ptx and not re.search(r"st\.shared\.b(8|16)", made.ptx)
     assert made.ptx.count("st.shared.v4") == 4, "of 16 bytes, which the products read"
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("stages, roles", [(0, False), (3, False), (3, True)])
+@pytest.mark.parametrize("down", [False, True])
+def test_weights_of_which_a_word_holds_eight_meet_the_tensor_cores(target, stages, roles, down):
+    rng = np.random.default_rng(0)
+    a, b, s = rng.integers(-3, 4, (70, 192)).astype(np.float16), rng.integers(0, 16, (192, 80)), 2.0 ** rng.integers(-2, 3, (3, 80))
+    c = np.zeros((70, 80), np.float32)
+    options = dict(BM=64, BN=64, BK=64, DOWN=down, GROUP=64, STAGES=stages, ROLES=roles, target=target)
+    arguments = a, in_words(b, down), s.astype(np.float16), c
+    by_words.simulate(4, *arguments, **options).raise_first()
+    np.testing.assert_array_equal(c, a.astype(np.float64) @ ((b - 8) * np.repeat(s, 64, 0)))
+    made = by_words.compile(*arguments, **options)
+    assert made.products[0].variant == TARGETS[target] and made.spills == 0
+    assert made.products[0].declined[0][0] != "mma_sync" and "st.shared.v4" in made.ptx and not re.search(r"st\.shared\.b(8|16)", made.ptx)
+
+
+def in_words(b, down):
+    """Numbers of 4 bits in words of 32, eight of a column or of a row in one."""
+    parts = b.reshape(-1, 8, b.shape[1]).swapaxes(1, 2) if down else b.reshape(b.shape[0], -1, 8)
+    return (parts.astype(np.int64) << 4 * np.arange(8)).sum(2).astype(np.uint32).view(np.int32)
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -190,6 +212,8 @@ KEPT = [
     (["        y = tile.load(A[at, 0:64])", "        at = at * 3 % 4"], "its place depends on at, which the loop changes"),
     (["        y = tile.load(out[i, 0:64])"], "the kernel writes the memory that it reads"),
     (["        at = tile.load(flag[0], sem='acquire')", "        y = tile.load(A[i, 0:64])"], "the loop waits for other threads' writes"),
+    (["        tile.atomic_add(flag[0], 0, sem='acquire')", "        y = tile.load(A[i, 0:64])"], "the loop waits for other threads' writes"),
+    (["        at = tile.atomic_add(flag[0], 0)", "        y = tile.load(A[i, 0:64]) * at"], "the loop waits for other threads' writes"),
     (["        y = tile.load(odd[i, 0:64])"], "ldgsts needs elements of at least one byte in copies of 4, 8 or 16 bytes"),
 ]
 
@@ -209,6 +233,47 @@ def test_what_cannot_come_ahead_is_loaded_in_its_trip_with_a_warning_that_says_w
     if "mask" in body[0]:
         rows = rows * (np.arange(64) != 40)
     np.testing.assert_array_equal(out[4], rows.sum(0))
+
+
+def test_rows_of_an_array_of_more_dimensions_are_told_to_come_as_those_of_a_matrix():
+    @tile.jit
+    def k(X, out):
+        i, total = tile.arange(32), tile.zeros((32, 64))
+        for c in tile.pipelined(range(0, 256, 64), stages=2):
+            total += tile.load(X[(i // 8)[:, None], (i % 8)[:, None], (c + tile.arange(64))[None, :]])
+        tile.store(out[0:32, 0:64], total)
+
+    x, out = np.random.default_rng(0).integers(-9, 9, (4, 8, 256)).astype(np.float32), np.zeros((32, 64), np.float32)
+    with pytest.warns(tile.TileWarning, match=re.escape("pass the array as a matrix (x.reshape(-1, x.shape[-1])), whose rows one index tile names")):
+        k.simulate(1, x, out).raise_first()
+    np.testing.assert_array_equal(out, x.reshape(32, 4, 64).sum(1))
+
+
+@tile.jit
+def backward(Q, K, G, DQ, DK, BM: tile.constexpr, BN: tile.constexpr, D: tile.constexpr, ROLES: tile.constexpr = False):
+    """The gradients of ``sum(G * (Q @ K^T) @ K)`` by the first product's operands alone; those of Q are summed up in memory."""
+    n = tile.program_id(0) * BN
+    k, dk = tile.load(K[n:n + BN, 0:D]), tile.zeros((BN, D))
+    for m in tile.pipelined(range(0, Q.shape[0], BM), stages=2, warp_specialize=ROLES):
+        q, g = tile.load(Q[m:m + BM, 0:D]), tile.load(G[m:m + BM, 0:D])
+        ds = tile.dot(k, g.T).to(Q.dtype)
+        dk = tile.dot(ds, q, dk)
+        tile.atomic_add(DQ[m:m + BM, 0:D], tile.dot(ds.T, k))
+    tile.store(DK[n:n + BN, 0:D], dk)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("roles", [False, True])
+def test_sums_in_memory_whose_old_values_nothing_uses_let_loads_come_ahead(target, roles):
+    """As the gradients of attention are added up: such a sum says nothing of what others have written."""
+    q, k, g = (np.random.default_rng(i).integers(-2, 3, (rows, 64)).astype(np.float16) for i, rows in enumerate((192, 128, 192)))
+    dq, dk, options = np.zeros((192, 64), np.float32), np.zeros((128, 64), np.float32), dict(BM=64, BN=64, D=64, ROLES=roles, target=target)
+    backward.simulate(2, q, k, g, dq, dk, **options).raise_first()
+    ds = g.astype(np.float64) @ k.astype(np.float64).T
+    np.testing.assert_array_equal(dk, ds.T @ q)
+    np.testing.assert_array_equal(dq, ds @ k)
+    made = backward.compile(q, k, g, dq, dk, **options)
+    assert {c.variant for c in made.copies} == {COPIES[target]} and [p.variant for p in made.products] == [TARGETS[target]] * 3
 
 
 def test_loads_come_ahead_as_far_as_shared_memory_goes_and_a_warning_says_what_is_missing():
@@ -283,3 +348,13 @@ def test_products_of_tiles_that_come_ahead_are_right_on_the_gpu():
         by_nibbles[6](a, w, s.half(), c, BM=128, BN=128, BK=64, GROUP=64, ROLES=roles, num_warps=8)
         b = torch.stack((w & 15, w >> 4), -1).reshape(200, 512).double() - 8
         assert (c.double() == a.double() @ (b * s.double().T.repeat_interleave(64, 1)).T).all()
+        q, k, g = (torch.randint(-2, 3, (rows, 64), device="cuda").half() for rows in (640, 256, 640))
+        dq, dk = torch.zeros(640, 64, device="cuda"), torch.zeros(256, 64, device="cuda")
+        backward[4](q, k, g, dq, dk, BM=64, BN=64, D=64, ROLES=roles)
+        ds = g.double() @ k.double().T
+        assert (dk.double() == ds.T @ q.double()).all() and (dq.double() == ds @ k.double()).all(), roles
+        b = np.random.default_rng(0).integers(0, 16, (512, 200))
+        for down in (False, True):
+            by_words[6](a, torch.from_numpy(in_words(b, down)).cuda(), s.half(), c, BM=128, BN=128, BK=64, DOWN=down, GROUP=64, ROLES=roles, num_warps=8)
+            want = a.double() @ (torch.from_numpy(b - 8.0).cuda() * s.double().repeat_interleave(64, 0))
+            assert (c.double() == want).all(), (roles, down)

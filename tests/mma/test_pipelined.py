@@ -299,7 +299,7 @@ COPY = "    tile.copy_async(s, A[i, 0:64])"
      "depend on at, which the loop changes", 6),
     ([LOOP, COPY, "    total += tile.load(s)", "total += tile.load(s)"], "outside that loop it holds no data", 7),
     ([LOOP, COPY, "    tile.store(s, total)"], "only the copies directly in the loop's body may write it", 6),
-    ([LOOP, COPY, "    total += tile.load(s)", LOOP, COPY, "    total += tile.load(s)"], "filled by two pipelined loops", 8),
+    ([LOOP, COPY, "    total += tile.load(s)", f"    {LOOP}", f"    {COPY}", "        total += tile.load(s)"], "filled by two pipelined loops", 8),
     ([LOOP, "    tile.copy_async(s.reshape((2, 32))[0], A[i, 0:32])", "    total += tile.load(s)"], "this copy fills a view of a buffer", 5),
     (["t = s.view(A.dtype)", LOOP, "    tile.copy_async(t, A[i, 0:64])", "    total += tile.load(t)"], "copy to the buffer that tile.alloc returned", 6),
     ([LOOP, "    tile.copy_async(s, A[tile.load(out[i]).to(tile.int32), 0:64])", "    total += tile.load(s)"], "their places depend on this load", 5),

@@ -195,6 +195,30 @@ def test_where_there_is_no_shared_memory_left_operands_stay_in_registers():
     np.testing.assert_array_equal(c, want)
 
 
+@tile.jit
+def inverse(A, O, N: tile.constexpr, STEPS: tile.constexpr):
+    """``(I - A)^-1`` of a strictly lower triangular A, as ``(I + A)(I + A^2)(I + A^4)...``"""
+    i, power = tile.arange(N), tile.load(A[0:N, 0:N])
+    total = tile.where(i[:, None] == i[None, :], 1.0, 0.0) + power
+    for _ in tile.static_range(STEPS):
+        power = tile.dot(power, power)
+        total = tile.dot(total, power, total)
+    tile.store(O[0:N, 0:N], total)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_products_of_float32_one_after_the_other_take_their_operands_from_the_same_shared_memory(target):
+    """Each took some of its own: five of 64 x 64 did not fit. An operand that is on both sides is stored once."""
+    a, o = np.tril(np.random.default_rng(0).integers(-1, 2, (32, 32)), -1).astype(np.float32), np.zeros((32, 32), np.float32)
+    made = {}
+    for steps in (1, 3, 5):
+        made[steps] = inverse.compile(a, o, N=32, STEPS=steps, target=target)
+    inverse.simulate(1, a, o, N=32, STEPS=5, target=target).raise_first()
+    np.testing.assert_array_equal(o @ (np.eye(32) - a), np.eye(32))
+    assert {p.variant for p in made[5].products} == {"fma"} and made[3].shared_bytes == made[5].shared_bytes <= 5 * a.nbytes
+    assert made[5].ptx.count("bar.sync") - made[3].ptx.count("bar.sync") == 8, "two for the operands of each product"
+
+
 @needs_module("torch")
 @needs_gpu("sm_90a")
 @in_child(timeout=240)

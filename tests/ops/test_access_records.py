@@ -162,3 +162,21 @@ def test_what_is_asked_for_the_words_alone_is_no_guard():
         made = kernel.compile(spec(8, columns, strides=(1025, 1)))
         assert ("needs bounds" in made.accesses[0].declined[0][1]) is True
         assert not [fact for (version,) in kernel.versions.values() for fact in version.facts if fact[0] == "size_multiple"]
+
+
+def test_a_report_names_each_copy_and_product_of_a_loop_once():
+    """A pipelined loop has its copies ahead of it and in it; an unrolled one its products as often as it runs."""
+    @tile.jit
+    def k(A, B, C, BK: tile.constexpr):
+        acc = tile.zeros((64, 64))
+        for _ in tile.static_range(2):
+            for i in tile.pipelined(range(0, A.shape[1], BK), stages=4):
+                acc = tile.dot(tile.load(A[0:64, i:i + BK]), tile.load(B[i:i + BK, 0:64]), acc)
+        tile.store(C[0:64, 0:64], acc)
+
+    half = tile.ArraySpec((64, 64), "float16")
+    made = k.compile(half, half, tile.ArraySpec((64, 64), "float32"), BK=32)
+    report = made.explain()
+    assert len(made.copies) == 16 and len(made.products) == 2
+    assert report.count("global -> shared by the CTA: tma") == 2 and report.count("to float32[64, 64], by the CTA: wgmma") == 1
+    assert report.count("in shared memory: a swizzle of") == 2

@@ -234,7 +234,10 @@ REMEDIES = {
     "tile.any(v + 1)": "give them a value by tile.load(..., other=...)",
     "tile.sum(v / v)": "give them a value by tile.load(..., other=...)",
     "tile.sum(v.to(tile.int32) | 1)": "give them a value by tile.load(..., other=...)",
-    "tile.sum(v * (v + 1))": "give them a value by tile.load(..., other=...)",
+    "tile.sum(v >= 0)": "give them a value by tile.load(..., other=...)",
+    "tile.sum(v * tile.where(v > 0, v, 1.0) + 1)": "give them a value by tile.load(..., other=...)",
+    "tile.max(tile.maximum(v, -1))": "give them a value by tile.load(..., other=...)",
+    "tile.reduce(v, 0, tile.maximum)": "a value that changes nothing, as in tile.load(..., other=...)",
     "tile.sum(v + tile.full((128,), 2.0) * tile.full((128,), 3.0))": "give them a value by tile.load(..., other=...)",
     "tile.sum((v + tile.full((128,), 2.0) * 3).to(tile.int32))": "give them a value by tile.load(..., other=...)",
     "tile.sum(v.to(tile.int32) | tile.full((128,), 6) & tile.full((128,), 3))": "give them a value by tile.load(..., other=...)",
@@ -262,6 +265,10 @@ def test_the_search_for_a_ragged_load_meets_each_value_once():
 
 @pytest.mark.parametrize("text", ["tile.sum(v)", "tile.sum(v.to(tile.float64) * v * 3)", "tile.sum(tile.cumsum(-v))",
                                   "tile.sum(v[None, :] * v[:, None])", "tile.sum(abs(v))",
+                                  "tile.sum(v * (v + 1))", "tile.sum(v > 0)", "tile.sum((v > 0).to(tile.int32))", "tile.cumsum(v != 0).sum()",
+                                  "tile.sum(v * tile.sigmoid(v) * v)", "tile.sum(v * tile.arange(128) / tile.load(y[0:128], other=1))", "tile.sum(tile.maximum(v, 0))", "tile.sum(tile.where(v > 0, v, 0.01 * v) + v)",
+                                  "tile.sum(v + tile.where(tile.load(y[0:128], other=0) > 0, v, 0.0))", "tile.sum(tile.sqrt(v))", "tile.sum(tile.exp(v) - 1)",
+                                  "tile.sum(tile.bitcast(v, tile.int32) & 7)", "tile.sum(tile.fma(v, v, v))", "tile.prod(tile.exp(v))", "tile.all(v < 1)",
                                   "tile.sum(v / 3)", "tile.sum(v / tile.load(y[1]))", "tile.sum(v / (tile.full((128,), 2.0) + 3))",
                                   "tile.sum(v * (tile.full((128,), 2.0) * tile.full((128,), 3.0)))",
                                   "tile.cumsum((v + v * 2) * (v - tile.sqrt(2.0) * v)).sum()",
@@ -273,7 +280,8 @@ def test_a_sum_of_what_is_0_out_of_bounds_does_not_warn(text):
 
 @pytest.mark.parametrize("text", ["tile.max(tile.abs(v))", "tile.max(v * v / 127)", "tile.max(tile.max(abs(v).reshape(4, 32), axis=1))", "tile.any(v)",
                                   "tile.max(tile.sum(v * v + abs(v).to(tile.float64), axis=0, keepdims=True))", "tile.max(v.to(tile.uint8))",
-                                  "tile.max(v.to(tile.uint8).to(tile.int32)[None, :])"])
+                                  "tile.max(v.to(tile.uint8).to(tile.int32)[None, :])", "tile.max(abs(v * tile.sigmoid(v)))",
+                                  "tile.max(tile.maximum(v, 0))", "tile.max(v > 0)"])
 def test_the_largest_of_what_is_never_less_than_the_0_out_of_bounds_does_not_warn(text):
     kernel = tile.jit(source=f"def k(x, y):\n    v = tile.load(x[0:128])\n    tile.store(y[0], {text})\n")
     assert kernel.compile(tile.ArraySpec((100,), "float32"), tile.ArraySpec((4,), "float32")).warnings == ()

@@ -3,6 +3,7 @@
 import re
 
 import numpy as np
+import pytest
 import tilejit as tile
 
 X = tile.ArraySpec((4096,), "float32")
@@ -85,6 +86,30 @@ def test_scopes_that_run_beside_each_other_have_scratch_of_their_own():
     x, y = np.random.default_rng(0).random(512).astype(np.float32), np.zeros(512, np.float32)
     groups[(1,)](x, y)
     np.testing.assert_allclose(y, np.cumsum(x), rtol=1e-5)
+
+
+@tile.jit
+def one_after_the_other(x, y, N: tile.constexpr, COUNT: tile.constexpr, SYNC: tile.constexpr = False):
+    for i in range(tile.num_programs(0)) if COUNT < 0 else tile.static_range(1):
+        v = tile.load(x[i * N:(i + 1) * N], other=0)
+        for _ in tile.static_range(abs(COUNT)):
+            v = v / tile.sum(v)
+            if SYNC:
+                tile.sync()
+        tile.store(y[0:N], v)
+
+
+@pytest.mark.parametrize("count, sync, of_each", [
+    (7, False, "0101010"),      # another reduction is between
+    (3, True, "000"),
+    (-1, False, "0"), (-2, False, "01"), (-3, False, "012"), (-4, False, "0101"), (-5, False, "01012"), (-3, True, "000"),  # in a loop
+])
+def test_a_small_reduction_takes_the_place_of_one_from_which_barriers_part_it(count, sync, of_each):
+    """Three in a loop need three places: nothing is between the last one's reads and the first one's writes of the next trip."""
+    compiled = one_after_the_other.compile(X, X, N=1024, COUNT=count, SYNC=sync, target="sm_90a")
+    found = [offset for _, (offset, _) in sorted(places(compiled).items())]    # sum, sum.1, ...
+    assert "".join(str(sorted(set(found)).index(offset)) for offset in found) == of_each
+    assert barriers(compiled.ptx) == (1 + sync) * abs(count) + (count == -1), "none is added but before a reduction that is alone in its loop"
 
 
 @tile.jit

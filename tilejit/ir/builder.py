@@ -215,7 +215,7 @@ class Builder:
         waiting = [] if operand in sums else [operand]
         while waiting:  # post-order, each value once: long sums nest deeper than Python's stack, and shared terms would make recursion exponential
             call = self.definitions.get(waiting[-1])
-            parts = call.args if call is not None and call.op.name in ("cast", "add", "sub", "neg", "mul") else ()
+            parts = call.args if call is not None and call.op.name in ("cast", "add", "sub", "neg", "mul", "floordiv", "shr") else ()
             missing = [a for a in parts if isinstance(a, Value) and a not in sums]
             if missing:
                 waiting += missing
@@ -242,7 +242,23 @@ class Builder:
                 factor = self.linear(one)
                 if set(factor) <= {None}:
                     return {k: c * factor.get(None, 0) for k, c in self.linear(other).items() if factor}
+        if name in ("floordiv", "shr"):
+            by = self.linear(call.args[1])
+            n = by.get(None, 0) if name == "floordiv" else 1 << by.get(None, 0) if 0 <= by.get(None, 0) < 63 else 0
+            if set(by) <= {None} and n > 0:
+                return self._quotient(value, self.linear(call.args[0]), n)
         return {self._first_of_its_kind(value): 1}
+
+    def _quotient(self, value: Value, terms: dict[Any, int], by: int) -> dict[Any, int]:
+        """`value`, the sum of `terms` divided by a constant, rounded down: their multiples of it, and the quotient of the rest, which is expressed by
+        the first value with the same rest."""
+        total, rest = {k: c // by for k, c in terms.items()}, frozenset((k, c % by) for k, c in terms.items() if c % by)
+        if rest:
+            first, beside = self.state.setdefault("quotients", {}).setdefault((rest, by), (self._first_of_its_kind(value), dict(total)))
+            for key, coefficient in beside.items():
+                total[key] = total.get(key, 0) - coefficient
+            total[first] = total.get(first, 0) + 1
+        return {k: c for k, c in total.items() if c}
 
     def _first_of_its_kind(self, value: Value) -> Value:
         """The first value that was computed from the same operands in the same way: expressions that are written twice, as in

@@ -10,6 +10,8 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+import numpy as np
+
 from ..dtypes import DType, integer_range
 from ..ir.builder import Builder, Warning_, type_of
 from ..ir.graph import Call, Const, Operand, Value
@@ -22,6 +24,7 @@ from .shape import broadcast, reshape_, transpose_
 Axes = frozenset[int]
 
 MOVED = (casts.cast, reshape_, transpose_, broadcast)
+NEUTRAL = {"sum": 0, "cumsum": 0, "any": 0, "prod": 1, "cumprod": 1, "all": 1}  # elements that do not affect a reduction
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,8 @@ class Tail:
 def warn_if_ragged(g: Builder, x: Value, what: str, axes: Iterable[int]) -> None:
     """Warn if elements that are out of bounds along `axes` affect a reduction. Along other axes they only affect results of their own.
 
-    Where the reduced tile is 0 out of bounds, they affect neither a sum, nor `any`, nor the maximum of a tile without negative elements.
+    They do not where the reduced tile is then computed to be what changes nothing: 0 for a sum, for `any` and for the maximum of a tile without
+    negative elements, 1 for a product and for `all`.
     """
     found = next(_ragged_loads(g, x, what, frozenset(axes)), None)
     if found is not None:
@@ -86,7 +90,7 @@ def _message(g: Builder, found: Ragged, what: str, x: Value) -> str:
 
 def _ragged_loads(g: Builder, x: Value, what: str, axes: Axes) -> Iterator[Ragged]:
     """The loads that a tile is computed from, and whose elements out of bounds affect a reduction along `axes`."""
-    if what in ("sum", "cumsum", "any") and _zero_outside(g, x, axes) or what == "max" and _not_negative(g, x) and _zero_outside(g, x, axes):
+    if (what in NEUTRAL or what == "max" and _not_negative(g, x)) and _outside(g, x, axes) == NEUTRAL.get(what, 0):
         return
     seen, queue = set(), [(x, axes, True, True)]
     while queue:
@@ -163,32 +167,49 @@ def _tiles(g: Builder, t: Region, d: int, start) -> bool:
 
 # -- values of a tile out of bounds ----------------------------------------------------------------------------------------
 
-def _zero_outside(g: Builder, x: Value, axes: Axes) -> bool:
-    """Whether a tile is 0 wherever the loads that it is computed from are out of bounds along `axes`."""
-    seen, queue = set(), [] if _alike(g, x, axes) else [(x, axes)]
+def _outside(g: Builder, x: Value, axes: Axes) -> bool | int | float | None:
+    """The number that a tile's elements are wherever the loads that it is computed from are out of bounds along `axes`; None if unknown.
+
+    What is unknown is taken for a finite number, and a divisor for another than 0: times it, and over it, 0 is 0.
+    """
+    found: dict[tuple[Operand, Axes], bool | int | float | None] = {}
+    queue = [(x, axes)]
     while queue:
-        value, axes = queue.pop()
-        if (value, axes) in seen or _reads_outside(g, value, axes):
-            continue
-        seen.add((value, axes))
+        value, at = key = queue[-1]
         call = g.definitions.get(value)
-        if call is None:
-            return False
-        if call.op in (*MOVED, ew.neg, ew.abs_, ew.add, ew.sub, ew.bit_or, ew.bit_xor) or _known_reduction(call):
-            queue += [(a, _before(call, axes)) for a in call.args]
-        elif call.op in (ew.mul, ew.bit_and):
-            factors = [a for a in call.args if not _alike(g, a, axes)]
-            if not factors or any(n is not None and not math.isfinite(n) for n in (_known(g, a) for a in call.args)):
-                return False
-            queue += [(a, axes) for a in factors]
-        elif call.op in (ew.div, ew.shl, ew.shr) and _alike(g, call.args[1], axes):
-            n = _known(g, call.args[1])
-            if call.op is ew.div and (n == 0 or n != n):
-                return False
-            queue.append((call.args[0], axes))
-        else:
-            return False
-    return True
+        operands = [(a, _before(call, at)) for a in call.args] if call is not None and _computes(call) and not _reads_outside(g, value, at) else []
+        waiting = [o for o in operands if o not in found and isinstance(type_of(o[0]), Tile)]
+        queue += waiting
+        if not waiting:
+            found[queue.pop()] = _computed_outside(g, *key, [found.get(o, _known(g, o[0])) for o in operands])
+    return found[x, axes]
+
+
+def _computes(call: Call) -> bool:
+    """Whether each element of a result is computed from those of the operands at its place, or by a known reduction."""
+    return "element" in call.op.rules or call.op in (*MOVED, ew.select) or _known_reduction(call)
+
+
+def _computed_outside(g: Builder, value: Value, axes: Axes, numbers: list) -> bool | int | float | None:
+    """`_outside` of a call's result, from the numbers of its operands."""
+    call, known = g.definitions.get(value), _known(g, value)
+    if _reads_outside(g, value, axes) or known is not None or not numbers:
+        return 0 if _reads_outside(g, value, axes) else known
+    if call.op is casts.cast:
+        return None if numbers[0] is None else casts.cast_number(numbers[0], call.args[0].type.dtype, value.type.dtype)
+    if call.op in MOVED:
+        return numbers[0]
+    if call.op is reduce_:
+        return numbers[0] if numbers[0] == 0 else None
+    if call.op is ew.select:
+        test, x, y = numbers
+        return x if test or x == y else y if test is not None else None
+    if None not in numbers:
+        with np.errstate(all="ignore"):
+            return call.op.rules["simulate"](None, call, *(np.array([n]).astype(a.type.dtype.np) for n, a in zip(numbers, call.args))).item()
+    if call.op in (ew.mul, ew.bit_and):
+        return 0 if 0 in numbers and all(n is None or math.isfinite(n) for n in numbers) else None
+    return 0 if call.op in (ew.div, ew.shl, ew.shr) and numbers[0] == 0 else None
 
 
 def _known_reduction(call: Call) -> bool:
@@ -211,25 +232,10 @@ def _not_negative(g: Builder, x: Value) -> bool:
         if dtype.is_float and (call.op is ew.abs_ or call.op is ew.mul and call.args[0] is call.args[1]):
             continue
         if not (call.op in MOVED and (dtype.is_float or dtype.bits >= type_of(call.args[0]).dtype.bits + (call.op is casts.cast))
-                or dtype.is_float and (call.op in (ew.add, ew.mul, ew.div) or _known_reduction(call))):
+                or dtype.is_float and (call.op in (ew.add, ew.mul, ew.div) or _known_reduction(call)) or call.op is ew.maximum):
             return False
-        queue += call.args
-    return True
-
-
-def _alike(g: Builder, x, axes: Axes) -> bool:
-    """Whether a tile is constant along `axes`."""
-    seen, queue = set(), [(x, axes)]
-    while queue:
-        value, axes = queue.pop()
-        if isinstance(value, Const) or not axes or (value, axes) in seen:
-            continue
-        seen.add((value, axes))
-        call = g.definitions.get(value)
-        if call is None or not ("element" in call.op.rules or call.op in (creation.splat, *MOVED)):
-            return False
-        if call.op is not creation.splat:
-            queue += [(a, _before(call, axes)) for a in call.args]
+        sure = call.op is ew.maximum and any((n := _known(g, a)) is not None and n >= 0 for a in call.args)
+        queue += () if sure else call.args
     return True
 
 
@@ -252,7 +258,7 @@ def _remedy(what: str, dtype: DType, direct: bool) -> str:
         return "the mean counts these elements too; divide tile.sum(...) by how many there are, or accept it by tile.load(..., other=0)"
     if not direct:
         return "give them a value by tile.load(..., other=...), one that leaves the result as it should be"
-    neutral = {"prod": "1", "cumprod": "1", "all": "True"}.get(what, "0")
+    neutral = {"prod": "1", "cumprod": "1", "all": "True", "reduce": "...", "scan": "..."}.get(what, "0")
     if what in ("max", "argmax", "min", "argmin"):
         least, most = ('-float("inf")', 'float("inf")') if dtype.is_float else integer_range(dtype) if dtype.is_int else (False, True)
         neutral = least if what.endswith("max") else most

@@ -98,7 +98,9 @@ class AccessPattern:
             return tuple(range(len(self.shape)))
         axes = tuple(i.axis for i in self.indices if i.axis is not None)
         if sorted(axes) != [a for a, n in enumerate(self.shape) if n > 1]:
-            raise PatternMismatch("its index tiles name elements that are neither a box of the array nor parts of rows")
+            cure = "; pass the array as a matrix (x.reshape(-1, x.shape[-1])), whose rows one index tile names"
+            raise PatternMismatch("its index tiles name elements that are neither a box of the array nor parts of rows"
+                                  + (cure if len(set(axes)) < len(axes) > 2 else ""))
         return axes
 
     @cached_property

@@ -61,6 +61,7 @@ class _Dots(TensorDots):
         self.by_rows |= {c.args[1].type.shape for c in context.calls if c.op is dot_ and isinstance(c.args[1].type, Tile) and not c.attrs["trans_a"]}
         self.written = written_by_threads(context)
         self.operands = StagedOperands(context, self.g)
+        self.buffers: dict[tuple, Value] = {}  # of operands that a product of the threads takes from memory, by (operand, dtype, shape, scope)
         self.prepare()
 
     def block(self, block: Block) -> Block:
@@ -117,7 +118,7 @@ class _Dots(TensorDots):
         t = call.attrs
         moved = self.crowded(call.result.type, a)
         if moved:
-            a = self.in_memory(a)
+            a, = self.in_memory(call.result, a)
             self.g.call(fence_proxy_async)
         if self.order_operands(call.args[1], b) or moved:
             self.g.call(sync)
@@ -180,7 +181,7 @@ class _Dots(TensorDots):
         if not isinstance(x.type, Tile) or self.unknown_place():
             return x
         held = fragment(x.type, operand, x.type.dtype.bits, warps, transposed)
-        return self.in_memory(x) if reg_count(held.layout) * x.type.dtype.bits // 32 > 2 * OPERAND_REGISTERS else x
+        return self.in_memory(operand, x)[0] if reg_count(held.layout) * x.type.dtype.bits // 32 > 2 * OPERAND_REGISTERS else x
 
     def k_of_a_step(self, call: Call, warps: tuple[int, int]) -> int:
         """How much of k is loaded at a time: for two instructions, if that leaves registers for the rest."""
@@ -200,7 +201,7 @@ class _Dots(TensorDots):
         """By multiplications and additions of the threads, a step of k at a time from shared memory."""
         acc, a, b = call.args
         g, t, result = self.g, call.attrs, call.result.type
-        a, b = self.in_memory(a), self.in_memory(b)
+        a, b = self.in_memory("a", a, b)
         acc = g.call(splat, Const(0, result.dtype), name=call.result.name, shape=result.shape) if acc is None else acc
         k = a.type.shape[0 if t["trans_a"] else 1]
         each = -(-result.size // self.context.scope.threads)
@@ -225,19 +226,27 @@ class _Dots(TensorDots):
         part = slice(first, stop)
         return getitem(self.g, matrix, (slice(None), part) if k_last else (part, slice(None)))
 
-    def in_memory(self, x: Value) -> Value:
-        """A register tile in a shared buffer, where all threads of the scope can read it."""
-        if not isinstance(x.type, Tile):
-            return x
-        if self.unknown_place():
+    def in_memory(self, first: object, *operands: Value) -> list[Value]:
+        """Operands in shared memory, where all threads of the scope can read them. Register tiles are stored to it between two barriers, each in the
+        buffer of all operands of its shape that are stored for the same `first`: what reads them is over at the next one's barrier."""
+        new = list(dict.fromkeys(x for x in operands if isinstance(x.type, Tile)))
+        if new and self.unknown_place():
             raise CompilationError("threads make this product from operands in shared memory, and a scope whose place is known at run time "
                                    "only has none to itself: store them to a buffer of its own, and multiply that", self.g.loc)
-        region = whole(self.g, alloc.function(self.g, x.type.shape, x.type.dtype, layout=widest_swizzle(x.type.dtype, x.type.shape)))
-        self.g.call(sync)
-        self.g.call(store_, region, x, None, cache=None, each_thread=False)
-        self.g.call(sync)
-        return region
+        regions = {x: whole(self.g, self.buffer((first, n), x.type)) for n, x in enumerate(new)}
+        if new:
+            self.g.call(sync)
+            for x in new:
+                self.g.call(store_, regions[x], x, None, cache=None, each_thread=False)
+            self.g.call(sync)
+        return [regions.get(x, x) for x in operands]
 
+    def buffer(self, of: tuple, t: Tile) -> Value:
+        """The buffer for a tile of this shape and dtype, the same for equal `of` in a scope."""
+        key = of, t.dtype, t.shape, self.context.scope
+        if key not in self.buffers:
+            self.buffers[key] = alloc.function(self.g, t.shape, t.dtype, layout=widest_swizzle(t.dtype, t.shape))
+        return self.buffers[key]
 
     def unknown_place(self) -> bool:
         """Whether it is only known at run time which threads run this scope."""

@@ -97,13 +97,18 @@ def derived_from_products(context: Context, stored: bool = False) -> set[Operand
     have no layout of their own, do not count.
     """
     found: set[Operand] = set()
-    left = lambda a: stored and a in context.carried and context.carried[a].following in found
-    reached = lambda a: a in found or left(a) or any(map(reached, context.branch_values.get(a, ())))
+
+    def reached(a: Operand, *followed: Operand) -> bool:
+        left = stored and a in context.carried and a not in followed and reached(context.carried[a].following, a, *followed)
+        return a in found or left or any(reached(side, *followed) for side in context.branch_values.get(a, ()))
+
     for call in context.calls:
         goes_on = is_elementwise(call) or "layout_backward" in call.op.rules or call.op.name == "reduce"
         made = "anchor" in call.op.rules and not (stored and call.op.name == "thread_product")
         if made or goes_on and any(map(reached, call.args)):
             found.update(call.results)
+    if stored:
+        found.update([*filter(reached, (*context.carried, *context.branch_values))])
     return found
 
 

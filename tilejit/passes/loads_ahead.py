@@ -6,12 +6,14 @@ other uses it is loaded from there.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
+from ..config import architecture
 from ..dispatch import reasons
 from ..ir.builder import Facts, Warning_
 from ..ir.graph import Block, Call, Const, For, Graph, Node, Value, walk, with_blocks
 from ..layout import auto
+from ..ops.atomics import atomic_, used_values
 from ..ops.barriers import waits_for_grids
 from ..ops.copy_async import copy_async_
 from ..ops.memory import load_
@@ -49,24 +51,43 @@ def is_slot(node: Node) -> bool:
     return isinstance(node, Call) and node.op is pipeline_slot
 
 
-def observes_other_kernels(node: Node) -> bool:
-    """Whether accesses after a node may see what other kernels have written meanwhile, so that loads must not move across it."""
+def observes_other_kernels(context: Context, node: Node) -> bool:
+    """Whether accesses after a node may see what other kernels have written meanwhile, so that loads must not move across it.
+
+    An atomic operation tells nothing of others whose old value nothing uses, unless it acquires.
+    """
     if not isinstance(node, Call):
         return False
+    if node.op is atomic_:
+        return node.attrs["sem"] in ("acquire", "acq_rel") or node.result in used_values(context)
     unknown = node.op.name == "asm" or node.op.name.startswith("ptx_") and node.op.effect != "pure"
-    return unknown or node.op.name in ("ordered_load", "atomic") or waits_for_grids(node)
+    return unknown or node.op.name == "ordered_load" or waits_for_grids(node)
+
+
+@dataclass(eq=False)
+class AheadBuffer:
+    """A buffer that the copies of `loops` fill, one loop after the other, with slots for each of them. `allocations` make it."""
+
+    buffer: Value
+    allocations: list[Node]
+    stages: int = 0
+    loops: list[For] = field(default_factory=list)
+
+    def free_for(self, loop: For) -> bool:
+        """Whether a loop may fill the buffer too: it neither is nor contains one that does, nor is it inside one."""
+        return not any(loop is other or loop in walk(other.body) or other in walk(loop.body) for other in self.loops)
 
 
 @dataclass(frozen=True)
 class AheadCopy:
-    """What stands for a load that runs ahead: `nodes`, among them `copy`, and the `allocations` of its buffer.
+    """What stands for a load that runs ahead: `nodes`, among them `copy`, and what it fills.
 
     `axes` are the axes of the loaded tile in the order of the buffer's dimensions.
     """
 
     nodes: tuple[Node, ...]
     copy: Call
-    allocations: list[Node]
+    to: AheadBuffer
     axes: tuple[int, ...]
 
     @property
@@ -87,6 +108,7 @@ class _LoadsAhead:
         self.context = context
         self.left = shared_memory_left(context)
         self.allocations: list[Node] = []
+        self.buffers: dict[tuple, list[AheadBuffer]] = {}  # by what they hold and in which scope
         self.ahead_copies: dict[Value, AheadCopy] = {}  # by the loaded tile
         self.taken_by_products: set[Value] = set()      # values that products no longer use: dead, unless something else does
         self.warnings: list[Warning_] = []
@@ -100,7 +122,7 @@ class _LoadsAhead:
         """
         products = [n for n in walk(loop.body) if isinstance(n, Call) and (n.op is dot_ or "mma" in n.op.name)]
         multiplied = {c for p in products for x in p.args[1:3] for c in loads_behind(self.context, x) or ()}
-        waits = "the loop waits for other threads' writes" if any(map(observes_other_kernels, walk(loop.body))) else ""
+        waits = "the loop waits for other threads' writes" if any(observes_other_kernels(self.context, n) for n in walk(loop.body)) else ""
         staying = {}
         for load in sorted(filter(is_load, loop.body.nodes), key=lambda c: c not in multiplied):
             if why := waits or self.why_stays(loop, load, load in multiplied):
@@ -126,13 +148,15 @@ class _LoadsAhead:
         for call in (load, *(c for c in walk(Block(places)) if isinstance(c, Call) and c.op.effect != "pure")):
             if why := why_not_ahead(self.context, call):
                 return why
-        nbytes = load.result.type.size * load.result.type.dtype.nbytes * loop.pipeline.stages
+        nbytes = load.result.type.size * load.result.type.dtype.nbytes * max(0, loop.pipeline.stages - ahead.to.stages)
         if nbytes > self.left:
             return f"its {loop.pipeline.stages} slots take {nbytes} bytes of shared memory, of which {max(self.left, 0)} are left"
         if why := self.why_slow(self.with_likely_layout(ahead.copy), for_roles=loop.pipeline.warp_specialize and not multiplied):
             return why
         self.left -= nbytes
-        self.allocations += ahead.allocations
+        self.allocations += ahead.to.allocations if not ahead.to.loops else ()
+        ahead.to.stages = max(ahead.to.stages, loop.pipeline.stages)
+        ahead.to.loops.append(loop)
         self.ahead_copies[load.result] = ahead
         return ""
 
@@ -143,12 +167,24 @@ class _LoadsAhead:
         place = AccessPattern(self.context, load, (loop,))
         with g.block() as nodes:
             source = place.source(g)
-            region = whole(g, allocated(g, tuple(t.shape[a] for a in place.axes), t.dtype, auto))
+            to = self.buffer(g, tuple(t.shape[a] for a in place.axes), source, loop)
+            region = whole(g, to.buffer)
             g.call(copy_async_, region, source, None, options={}, partial=None)
             copy = nodes[-1]
             place.in_tile_order(g, g.call(load_, region, load.args[1], None, cache=None))
         self.context.definitions.update(g.definitions)
-        return AheadCopy((*nodes[:-1], replace(nodes[-1], results=load.results)), copy, list(g.blocks[0]), place.axes)
+        return AheadCopy((*nodes[:-1], replace(nodes[-1], results=load.results)), copy, to, place.axes)
+
+    def buffer(self, g: Writer, shape: tuple[int, ...], source: Value, loop: For) -> AheadBuffer:
+        """A buffer for a copy of `source`: that of a loop before, unless a producer may copy ahead of the loops, or a new one."""
+        alike = self.buffers.setdefault((shape, source.type.dtype, is_column_major(source.type), self.context.scope), [])
+        own = loop.pipeline.warp_specialize and architecture(self.context.target) >= 90
+        found = next((b for b in alike if b.loops and b.free_for(loop) and not own), None)
+        if found is None:
+            buffer = allocated(g, shape, source.type.dtype, auto)
+            found = AheadBuffer(buffer, list(g.blocks[0]))
+            alike += () if own else (found,)
+        return found
 
     def with_likely_layout(self, copy: Call) -> Call:
         """The copy with its buffer column-major if the array is, as the layout of its buffer will probably be chosen."""

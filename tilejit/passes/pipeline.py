@@ -62,16 +62,18 @@ class PipelineWriter:
         self.g = Writer.of(context)
         self.new: dict[Value, Operand] = {}
         self.slot: dict[Value, tuple[Value, Operand]] = {}  # in the loop at hand: staged buffer -> (ring, slot of the trip)
+        self.made: dict[Value, Value] = {}                  # staged buffer -> its ring
         for staged in loops.values() if make else ():
             self.allocate(staged)
 
     def allocate(self, staged: StagedLoop) -> None:
-        """Make the rings and barriers of a loop, at the kernel's start."""
+        """Make the rings and barriers of a loop, at the kernel's start. A buffer of several loops has one ring, with slots for each of them."""
         g, g.loc = self.g, staged.loop.loc
-        for copy in staged.copies:
-            buffer = self.context.definition(copy.args[0]).args[0]
-            if buffer not in staged.rings:
-                staged.rings[buffer] = self.ring(self.context.definition(buffer), staged.stages)
+        for buffer in dict.fromkeys(map(self.context.buffer_of, (copy.args[0] for copy in staged.copies))):
+            if buffer not in self.made:
+                stages = max(s.stages for s in self.loops.values() for c in s.copies if self.context.buffer_of(c.args[0]) is buffer)
+                self.made[buffer] = self.ring(self.context.definition(buffer), stages)
+            staged.rings[buffer] = self.made[buffer]
         if any(staged.by_bytes):
             staged.full = self.barriers(staged, 1)
         if self.arrivals(staged):
@@ -147,7 +149,9 @@ class PipelineWriter:
         g.loc = loop.loc
         if staged.groups:
             refuse_other_groups(loop, self.context.target)
-        g.call(sync)  # if the loop runs again, its slots may still be read
+        if staged.full is not None and any(s.groups and not s.rings.keys().isdisjoint(staged.rings) for s in self.loops.values() if s is not staged):
+            g.call(bars.fence_proxy_async)  # another loop wrote the slots by cp.async
+        g.call(sync)  # the slots may still be read, where the loop runs again or another one has filled them
         cursor = self.first_slot(staged, carried)
         for s in range(ahead):
             at_ = self.index_after(loop, loop.start, s)

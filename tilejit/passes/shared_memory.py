@@ -64,7 +64,7 @@ def _placement_order(named: tuple) -> tuple[int, int]:
     return -align, nbytes % align
 
 
-SMALL_SCRATCH = 1024  # the most bytes of scratch that a call has to itself
+SMALL_SCRATCH = 1024  # the most bytes of scratch for which a call has a place that the next one leaves alone
 
 
 @dataclass
@@ -83,16 +83,24 @@ class _ScratchPlaces:
 def _place_scratch(body: Block, trip: list | None, base: int, threads: int, small: int, places: _ScratchPlaces) -> int:
     """Place the scratch of the calls of one scope from `base` on. Returns the end of the highest.
 
-    Calls that need more than `small` bytes share their scratch: each begins with a barrier of the scope. The others have their own, and need that
-    barrier only where they may run again with no other barrier in between. Scopes inside have scratch of their own, since they may run beside each
-    other, and beside threads that still read from before. A scope whose place is known at run time only has scratch for each place it may take.
+    Calls that need more than `small` bytes share their scratch: each begins with a barrier of the scope. The others have their own, or that of a
+    call from which other barriers part them, and need that barrier only where they may run again with no other barrier in between. Scopes inside
+    have scratch of their own, since they may run beside each other, and beside threads that still read from before. A scope whose place is known at
+    run time only has scratch for each place it may take.
     """
-    calls, scopes = [], []
-    _collect_scratch_uses(body, trip, calls, scopes)
+    calls, scopes, owners = [], [], {}
+    _collect_scratch_uses(body, trip, calls, scopes, owners)
+    owned: dict[Call, int] = {}
+    for call, nbytes, _ in calls:
+        if nbytes <= small:
+            owner = owners.get(call, call)
+            owned[owner] = max(owned.get(owner, 0), nbytes)
+    for owner, nbytes in owned.items():
+        places.offsets[owner.results[0]] = base
+        base += -(-nbytes // 16) * 16
     for call, nbytes, again in calls:
         if nbytes <= small:
-            places.offsets[call.results[0]] = base
-            base += -(-nbytes // 16) * 16
+            places.offsets[call.results[0]] = places.offsets[owners.get(call, call).results[0]]
             if not again:
                 places.unused.add(call.results[0])
     top = base = -(-base // 128) * 128
@@ -118,11 +126,31 @@ def _scratch_bytes(node) -> int:
     return node.op.rules["scratch"](node) if isinstance(node, Call) and "scratch" in node.op.rules else 0
 
 
-def _collect_scratch_uses(block: Block, trip: list | None, calls: list[tuple[Call, int, bool]], scopes: list[tuple[Scope, list | None]]) -> None:
-    """Collect (call, bytes, whether it may run again before any other barrier) for the scratch of one scope, and the scopes in it.
+def _owners(block: Block, looped: bool) -> dict[Call, Call]:
+    """{call: the earlier call of the block whose small scratch it takes over}.
+
+    Between the two a third call, or a barrier, has seen all threads behind their reads of the first. In a loop another one must stand behind the
+    later call or ahead of the earlier one, since that writes again in the next trip.
+    """
+    barriers = [n for n in block.nodes if isinstance(n, Call) and (n.op is sync or _scratch_bytes(n))]
+    idle, read, found = [], [], {}
+    for n, call in enumerate(barriers):
+        owner, small = n, 0 < _scratch_bytes(call) <= SMALL_SCRATCH
+        if small and (free := [o for o in idle if not looped or o > 0 or n + 1 < len(barriers)]):
+            owner = free[0]
+            idle.remove(owner)
+            found[call] = barriers[owner]
+        idle, read = idle + read, [owner] if small else []
+    return found
+
+
+def _collect_scratch_uses(block: Block, trip: list | None, calls: list[tuple[Call, int, bool]], scopes: list[tuple[Scope, list | None]],
+                          owners: dict[Call, Call]) -> None:
+    """Collect (call, bytes, whether it may run again before any other barrier) for the scratch of one scope, the scopes in it, and `_owners`.
 
     `trip` has the nodes that each trip of the innermost loop around passes, None outside of loops.
     """
+    owners |= _owners(block, trip is not None)
     for node in block.nodes:
         match node:
             case Scope(body=body):
@@ -134,7 +162,7 @@ def _collect_scratch_uses(block: Block, trip: list | None, calls: list[tuple[Cal
             case For() | While():
                 nodes = [n for inner in blocks(node) for n in inner.nodes]
                 for inner in blocks(node):
-                    _collect_scratch_uses(inner, nodes, calls, scopes)
+                    _collect_scratch_uses(inner, nodes, calls, scopes, owners)
             case If():
                 for inner in blocks(node):
-                    _collect_scratch_uses(inner, trip, calls, scopes)
+                    _collect_scratch_uses(inner, trip, calls, scopes, owners)

@@ -136,16 +136,18 @@ class StagedOperands:
 
         One that is computed from global memory is. One that is computed from shared memory, or by a product, is if it is a `b`, which warps share and
         the tensor cores of a warpgroup read only there. A product's result is also if it is transposed, which threads would do element by element. A
-        tile that is merely loaded from shared memory is loaded as the product takes it.
+        tile that is merely loaded from shared memory is loaded as the product takes it. The loads that count are those of most bytes: a word may
+        hold many elements of an operand, and what scales or shifts it is smaller.
         """
         loads = loads_behind(self.context, x)
         if loads is None:
             return operand == 2 or turned
-        whole_ones = [c for c in loads if 2 * c.result.type.size >= x.type.size]
-        if whole_ones and all(self.context.buffer_of(c.args[0]).type.scope == "global" for c in whole_ones):
+        bits = {c: c.result.type.size * c.result.type.dtype.bits for c in loads}
+        largest = [c for c in loads if 2 * bits[c] >= max(bits.values())]
+        if largest and all(self.context.buffer_of(c.args[0]).type.scope == "global" for c in largest):
             return True
-        computed = self._untransposed(x)[0] not in {c.result for c in whole_ones}
-        return bool(whole_ones) and computed and operand == 2
+        computed = self._untransposed(x)[0] not in {c.result for c in largest}
+        return bool(largest) and computed and operand == 2
 
 
     def _is_column_major(self, x: Value) -> bool:

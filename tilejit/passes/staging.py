@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from ..config import architecture
 from ..dispatch import choose
 from ..errors import CompilationError, DispatchError, at
-from ..ir.builder import Warning_
+from ..ir.builder import ExecScope, Warning_
 from ..ir.graph import Block, Call, For, If, Node, Scope, Value, blocks, walk, written, written_arguments
 from ..names import allocation_name
 from ..ops.barriers import awaits_copies
@@ -67,7 +67,8 @@ class StagedLoopFinder:
     def __init__(self, context: Context):
         self.context = context
         self.loops: dict[For, StagedLoop] = {}
-        self.owner: dict[Value, For] = {}   # a staged buffer -> its loop
+        self.owners: dict[Value, list[For]] = {}  # a staged buffer -> its loops, which run one after the other
+        self.scopes: dict[For, ExecScope] = {}
         self.at_cta_scope = True            # whether every loop stands at CTA scope
 
     def block(self, block: Block) -> None:
@@ -81,7 +82,7 @@ class StagedLoopFinder:
 
     def staged(self, loop: For) -> StagedLoop:
         """What a pipelined loop stages. CompilationError where its copies cannot run ahead."""
-        scope = self.context.scope
+        self.scopes[loop] = scope = self.context.scope
         self.at_cta_scope = self.at_cta_scope and scope.kind == "cta"
         while scope is not None:
             if isinstance(scope.first, Value):
@@ -112,15 +113,18 @@ class StagedLoopFinder:
             if self.context.definition(buffer).op is not alloc_shared:
                 raise CompilationError("this copy fills a view of a buffer, and a pipelined loop makes a ring of slots of each buffer that its "
                                        "copies fill: copy to the buffer that tile.alloc returned, or to regions of it", copy.loc)
-            if self.owner.setdefault(buffer, loop) is not loop:
-                raise CompilationError(f"{buffer_name(buffer)} is filled by two pipelined loops; give each a buffer of its own", copy.loc)
+            owners = self.owners.setdefault(buffer, [])
+            if any(loop in walk(other.body) or self.scopes[other] != self.scopes[loop] for other in owners):
+                raise CompilationError(f"{buffer_name(buffer)} is filled by two pipelined loops that do not run one after the other in the same "
+                                       "scope; give each a buffer of its own", copy.loc)
+            owners += () if loop in owners else (loop,)
         staged.by_commit = self.by_commit(loop)
         return staged
 
     def by_commit(self, loop: For) -> bool:
         """Whether tensor memory operations (products, copies) read the loop's slots and nothing in the loop commits them."""
         calls = [n for n in walk(loop.body) if isinstance(n, Call)]
-        reads = lambda c: any(self.owner.get(self.context.buffer_of(a)) is loop for a in c.args if isinstance(a, Value))
+        reads = lambda c: any(loop in self.owners.get(self.context.buffer_of(a), ()) for a in c.args if isinstance(a, Value))
         return any(reads_late(c) and reads(c) for c in calls) and not any(c.op.name == "tcgen05_commit" for c in calls)
 
     @property
@@ -136,6 +140,10 @@ class StagedLoopFinder:
             return False
         self.choose_completion("thread")
         if all(all(s.by_bytes) for s in self.loops.values()):
+            for buffer, (_, *others) in self.owners.items():
+                if others:
+                    raise CompilationError(f"{buffer_name(buffer)} is filled by two pipelined loops, and with warp_specialize the copies of the "
+                                           "second begin while the first still runs; give each a buffer of its own", others[0].loc)
             return True
         self.choose_completion("cta")
         return False
@@ -151,22 +159,22 @@ class StagedLoopFinder:
         for loop in self.loops:
             for node in walk(loop.body):
                 for o in node.args if isinstance(node, Call) else ():
-                    if isinstance(o, Value) and self.owner.get(o) is loop:
+                    if isinstance(o, Value) and loop in self.owners.get(o, ()):
                         inside[node.results[0] if node.results else node] = loop
         copies = {c for s in self.loops.values() for c in s.copies}
         for call in self.context.calls:
             for o in call.args:
                 if not isinstance(o, Value):
                     continue
-                if o in self.owner and call.op.name not in VIEWS:
-                    raise CompilationError(f"{buffer_name(o)} is staged by the pipelined loop at line {self.owner[o].loc.line}, and can only "
+                if o in self.owners and call.op.name not in VIEWS:
+                    raise CompilationError(f"{buffer_name(o)} is staged by the pipelined loop at line {self.owners[o][0].loc.line}, and can only "
                                            "be indexed there", call.loc)
-                if o in self.owner and inside.get(call.results[0]) is not self.owner[o]:
-                    raise CompilationError(f"{buffer_name(o)} is staged by the pipelined loop at line {self.owner[o].loc.line}: outside that "
+                if o in self.owners and inside.get(call.results[0]) not in self.owners[o]:
+                    raise CompilationError(f"{buffer_name(o)} is staged by the pipelined loop at line {self.owners[o][0].loc.line}: outside that "
                                            "loop it holds no data", call.loc)
             if (call.op.effect != "writes" and "written" not in call.op.rules) or call in copies:
                 continue
-            for buffer in {self.context.buffer_of(place) for place in written([call])} & set(self.owner):
+            for buffer in {self.context.buffer_of(place) for place in written([call])} & set(self.owners):
                 raise CompilationError(f"{buffer_name(buffer)} is staged by a pipelined loop: only the copies directly in the loop's body may "
                                        "write it", call.loc)
 
@@ -240,7 +248,8 @@ def shared_memory_left(context: Context) -> int:
     """The bytes of shared memory that a graph's buffers leave, pipelined ones counted once per slot, with `RESERVED` set aside."""
     launch, most = context.graph.launch, SHARED_LIMIT[architecture(context.target)]
     loops = [n for n in walk(context.graph.body) if isinstance(n, For) and n.pipeline]
-    slots = {context.buffer_of(n.args[0]): loop.pipeline.stages for loop in loops for n in loop.body.nodes if is_staged_copy(n)}
+    slots = {context.buffer_of(n.args[0]): loop.pipeline.stages for loop in sorted(loops, key=lambda loop: loop.pipeline.stages)
+             for n in loop.body.nodes if is_staged_copy(n)}
     buffers = sum(c.result.type.nbytes * slots.get(c.result, 1) for c in context.calls if c.op is alloc_shared)
     return min(most if launch.max_shared is None else launch.max_shared, (most + 1024) // (launch.min_ctas or 1) - 1024) - RESERVED - buffers
 
