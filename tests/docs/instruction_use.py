@@ -1,4 +1,4 @@
-"""Which instructions of the table the compiler writes, for which operation and variant: seen while it emits small kernels."""
+"""Which table instructions the compiler emits, and for which operation and variant: recorded while it emits small kernels."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def _array(*shape, dtype="float16"):
 
 
 def _corpus():
-    """(kernel, arguments, target, constants): between them, every operation that has instructions of its own."""
+    """(kernel, arguments, target, constants) of kernels that together use every operation with its own instructions."""
     square, line = _array(64, 64), _array(4096)
     for target in ("sm_80", "sm_90a"):
         yield programs.staged, [_array(128, 32)] * 2, target, {}
@@ -141,7 +141,7 @@ def _corpus():
 
 @contextmanager
 def _watched(written: set):
-    """While the emitter writes: (operation, instruction) of every inline instruction goes into `written`."""
+    """A context in which (operation, instruction) of every emitted inline instruction is added to `written`."""
     asm, call_, current = Emitter.asm, Emitter._call, ["entry and exit"]
 
     def watching(self, text, *args, **kwargs):
@@ -164,7 +164,7 @@ def _watched(written: set):
 
 
 def mnemonics(text: str) -> list[str]:
-    """The instructions of an inline text: without guards, labels, declarations and operands."""
+    """The mnemonics in an inline asm text, without guards, labels, declarations and operands."""
     found = []
     for statement in re.split(r"[;{}]", re.sub(r"\{[^{};]*\}", "", text)):
         statement = re.sub(r"^\s*(\$?\w+:\s*)?(@!?\S+\s+)?", "", statement).strip()
@@ -186,16 +186,16 @@ def uses() -> frozenset[tuple[str, str]]:
 
 # -- the tables of the page ---------------------------------------------------------------------------------------------------------
 
-# What no row is for: a condition or an address made on the way to an instruction.
+# Ops without a row: conditions, or addresses computed for an instruction.
 PLAIN = re.compile(r"(setp|selp|add|bra|and|or|mov)\b")
 
 
-# Operations that a pass replaces by others, whose instructions they become.
+# Operations that a pass replaces by others. The instructions of those count for them.
 WRITTEN_OUT = ("dot",)
 
 
 def missing() -> tuple[set[str], set[str]]:
-    """Instructions that the compiler writes and the table has not; variants that no kernel here gets."""
+    """(instructions that the compiler emits but the table lacks, variants that no kernel here uses)."""
     known = {form.mnemonic for form in ptx.forms()}
     written = {word for _, word in uses()}
     variants = {f"{op.name} by {v.name}" for op in OPS.values() if op.name not in WRITTEN_OUT for v in op.variants or ()
@@ -204,7 +204,8 @@ def missing() -> tuple[set[str], set[str]]:
 
 
 def families() -> list[tuple]:
-    """For each family its title, the numbers of rows, of forms, of forms on each target, and of rows that the compiler itself writes."""
+    """For each family: its title, and the numbers of rows, of forms, of forms on each target, and of rows that the compiler
+    itself emits."""
     written = {word for _, word in uses()}
     lines = []
     for title, rows in SECTIONS:
@@ -215,7 +216,7 @@ def families() -> list[tuple]:
 
 
 def written_for() -> list[tuple[str, str, str]]:
-    """(instruction, its name in a kernel, the operations it is written for), in the table's order."""
+    """(instruction, its name in a kernel, the operations that use it), in the table's order."""
     for_which: dict[str, set[str]] = {}
     for operation, word in uses():
         for_which.setdefault(word, set()).add(operation)
