@@ -69,7 +69,7 @@ os.kill(forked, 9)
 """)
 
 
-def test_a_program_that_cannot_be_waited_for_is_reaped_without_an_error():
+def test_a_program_that_the_system_has_reaped_is_ended_without_an_error():
     run_here("""
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 program = Program(lambda output: ["/bin/sh", "-c", "exit 3", "sh", output])
