@@ -36,7 +36,7 @@ def kernel(head: str, lines, **options):
 
 # -- cp.async ----------------------------------------------------------------------------------------------------------------
 
-# : How threads wait for the copies: for all, for a group, or on a barrier at which the copies arrive (with or without noinc).
+#: How threads wait for the copies: for all, for a group, or on a barrier at which the copies arrive (with or without noinc).
 WAITS = (["tile.ptx.cp_async.wait_all()"], ["tile.ptx.cp_async.commit_group()", "tile.ptx.cp_async.wait_group(0)"],
          ["tile.ptx.cp_async.commit_group()", "tile.ptx.cp_async.wait_all()"], ["tile.ptx.cp_async.mbarrier.arrive.noinc.shared_cta.b64(bar)"],
          ["tile.ptx.cp_async.mbarrier.arrive.shared_cta.b64(bar)", "tile.ptx.mbarrier.arrive.shared_cta.b64(bar)"])
@@ -176,7 +176,7 @@ def by_tensor_maps(rank: int) -> Case:
 # -- patches -----------------------------------------------------------------------------------------------------------------
 
 PIXELS, CHANNELS = 16, 8
-# : For each rank: images, and a filter with its padding; a filter of the second kind covers 16 positions of each image.
+#: For each rank: images, and a filter with its padding; a filter of the second kind covers 16 positions of each image.
 IMAGES = {3: ((3, 9, 16), (3,), 1, (17, 8), (2,)), 4: ((2, 5, 6, 16), (2, 3), (1, 2), (5, 5, 8), (2, 2)),
           5: ((2, 3, 4, 5, 16), (2, 1, 2), (1, 0, 1), (3, 3, 5, 8), (2, 2, 2))}
 

@@ -8,7 +8,7 @@ from tilejit.layout import TileLayout
 
 pytestmark = pytest.mark.usefixtures("assembled_later")
 
-# : For each form: its rows, bytes per row, and the lanes that row r is written to (PTX ISA, "tcgen05.cp").
+#: For each form: its rows, bytes per row, and the lanes that row r is written to (PTX ISA, "tcgen05.cp").
 FORMS = {
     "128x256b": (128, 32, lambda r: [r]),
     "4x256b": (4, 32, lambda r: [32 * r]),
@@ -17,7 +17,7 @@ FORMS = {
     "64x128b.warpx2::01_23": (64, 16, lambda r: [r % 32 + 64 * (r // 32), r % 32 + 64 * (r // 32) + 32]),
     "32x128b.warpx4": (32, 16, lambda r: [r, r + 32, r + 64, r + 96]),
 }
-# : The same as layouts: the digits of the rows, and the replicas.
+#: The same as layouts: the digits of the rows, and the replicas.
 DIGITS = {"128x256b": ([(128, 1)], []), "4x256b": ([(4, 32)], []), "128x128b": ([(128, 1)], []),
           "64x128b.warpx2::02_13": ([(64, 1)], [(2, 64, "TLane")]),
           "64x128b.warpx2::01_23": ([(2, 64), (32, 1)], [(2, 32, "TLane")]), "32x128b.warpx4": ([(32, 1)], [(4, 32, "TLane")])}
