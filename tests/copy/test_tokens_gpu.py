@@ -1,4 +1,4 @@
-"""Completion tokens on the GPU, against NumPy."""
+"""Completion tokens on the GPU, compared with NumPy."""
 
 import numpy as np
 import pytest
@@ -76,7 +76,7 @@ def test_multicasts_complete_by_their_tokens_on_the_gpu():
 
 @needs_gpu("sm_90a", "sm_100a", "sm_103a", "sm_120a")
 @in_child(timeout=120)
-def test_each_warpgroup_of_several_waits_for_its_own_copies_on_the_gpu():
+def test_each_of_several_warpgroups_waits_for_its_own_copies_on_the_gpu():
     cases = _cases()
     a = np.random.default_rng(3).standard_normal((4800, 64)).astype(np.float16)
     for path in ("ldgsts", "tma"):
