@@ -1,4 +1,4 @@
-"""Memory that a product needs besides its operands and its result."""
+"""Temporary memory of a product, besides its operands and its result."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ from tilejit.kernels import views
 from tilejit.runtime.arrays import describe
 
 
-def test_what_a_cuda_graph_captures_is_never_freed_and_anything_else_is_not_held(monkeypatch):
+def test_temporary_memory_captured_by_a_cuda_graph_is_never_freed_and_any_other_is(monkeypatch):
     view = describe(np.zeros(4, np.float32))
     monkeypatch.setattr(views, "HELD", [])
     made = views.temporary(np.zeros(1), (3,), "float32")

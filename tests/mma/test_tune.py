@@ -1,4 +1,4 @@
-"""Configurations of `matmul` by the model's order, and the fastest of them by timing."""
+"""Configurations of `matmul` ranked by the model, and the fastest of them by measurement."""
 
 import os
 import sys
@@ -22,7 +22,7 @@ EXTENT = st.one_of(st.integers(1, 300), st.sampled_from((512, 1000, 2048, 4096, 
 @settings(max_examples=40, deadline=None)
 @given(m=EXTENT, n=EXTENT, k=st.one_of(st.just(0), EXTENT), itemsize=st.sampled_from((1, 2, 4)), stored=st.sampled_from((2, 4)), epilogue=st.booleans(),
        columns_first=st.sampled_from((None, True, False)), module=st.sampled_from((plan, blackwell_plan)))
-def test_the_first_in_order_is_the_choice_and_none_comes_twice(m, n, k, itemsize, stored, epilogue, columns_first, module):
+def test_the_first_ranked_configuration_is_the_choice_and_none_is_repeated(m, n, k, itemsize, stored, epilogue, columns_first, module):
     p = Problem(m, n, k, itemsize=itemsize, stored=stored, epilogue=epilogue)
     order = module.ranked(p, 132, columns_first)
     assert order[0] == module.choose(p, 132, columns_first) and len(set(order)) == len(order)
@@ -31,8 +31,8 @@ def test_the_first_in_order_is_the_choice_and_none_comes_twice(m, n, k, itemsize
 
 @pytest.mark.parametrize("target,module", [("sm_90a", plan), ("sm_100a", blackwell_plan)])
 @pytest.mark.parametrize("dtype,m,n,k", [(np.float16, 130, 200, 300), (np.int8, 70, 72, 1000), (np.float32, 200, 100, 65), (E4M3, 1, 300, 520)])
-def test_each_of_the_first_multiplies(dtype, m, n, k, target, module):
-    """So that any of them may be the fastest: with few rows, with much k to be split, swapped."""
+def test_each_of_the_first_configurations_gives_the_product(dtype, m, n, k, target, module):
+    """So that any of them may be the fastest: with few rows, with split k, with swapped operands."""
     rng, size = np.random.default_rng(0), np.dtype(dtype).itemsize
     a, b = drawn(rng, (m, k), dtype), drawn(rng, (k, n), dtype)
     stored = 4 if size == 4 or dtype == np.int8 else 2
@@ -46,7 +46,7 @@ def doubled(sums, row, column):
     return sums * 2
 
 
-def test_the_simulator_has_no_clock_and_gets_the_choice_of_the_model():
+def test_the_simulator_uses_the_model_s_choice_without_measuring():
     a, b = np.ones((3, 2, 70, 96), BF16), np.ones((96, 40), BF16)
     config = kernels.tune(a, b)
     assert config == plan.choose(Problem(6 * 70, 40, 96, itemsize=2, stored=2), 4)
@@ -63,15 +63,15 @@ def test_the_simulator_has_no_clock_and_gets_the_choice_of_the_model():
     (dict(out=np.ones((4, 4), np.float16)), r"out must be of shape \(64, 40\)"), (dict(epilogue=added), "the epilogue added has the parameters"),
     (dict(epilogue=added, arguments=(1, 2)), "the column and 2 of the arguments and tiles"),
 ])
-def test_what_matmul_refuses_is_refused(call, words):
+def test_tune_refuses_what_matmul_refuses(call, words):
     with pytest.raises(LaunchError, match=words):
         kernels.tune(np.ones((64, 96), np.float16), np.ones((96, 40), np.float16), **call)
 
 
 @needs_gpu("sm_90a")
 @in_child(timeout=110)
-def test_the_fastest_is_found_on_the_gpu_and_kept():
-    """It is one of those asked for and right, takes no longer than the model's choice, and no time to be found again; `out` is as it was."""
+def test_the_fastest_configuration_is_found_on_the_gpu_and_cached():
+    """It is one of the candidates and right, is at least as fast as the model's choice, and is not measured again; `out` is unchanged."""
     module = sys.modules[kernels.tune.__module__]
     os.environ["TILEJIT_CACHE_DIR"] = tempfile.mkdtemp()
     seen, real = [], module.timed
