@@ -24,7 +24,7 @@ def compile_stage(module):
     return module.stage.compile(*specs(256, 64, "float16"))
 
 
-# -- what comes back -----------------------------------------------------------------------------------------------------
+# -- what a hit returns --------------------------------------------------------------------------------------------------
 
 def test_a_kernel_loaded_from_the_cache_has_the_records_of_the_compiled_one(bench):
     cold, warm = compile_stage(bench.load(STAGE)), compile_stage(bench.load(STAGE))

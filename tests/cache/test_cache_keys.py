@@ -102,7 +102,7 @@ def test_another_version_of_the_package_misses(bench, monkeypatch):
     assert bench.stages() == f"{COMPILED} {COMPILED}"
 
 
-# -- values of the code around the kernel --------------------------------------------------------------------------------
+# -- captured values -----------------------------------------------------------------------------------------------------
 
 def check_change(bench, text: str, old: str, new: str, **options) -> None:
     """The same text hits; it misses once `old` is replaced."""

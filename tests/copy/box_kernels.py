@@ -47,7 +47,7 @@ def scaled(case, dtype: str):
     return [(*x[:-1], x[-1] * UNIT[dtype]) for x in case]
 
 
-# -- there and back ----------------------------------------------------------------------------------------------------------
+# -- copies in and out -------------------------------------------------------------------------------------------------------
 
 @tile.jit(num_warps=1)
 def there_and_back(A, B, zero, SHAPE: tile.constexpr, START: tile.constexpr, MODE: tile.constexpr = 0, CACHE: tile.constexpr = None,
@@ -131,7 +131,7 @@ def every_reduction():
             yield reduction_case(kind, dtype, rank)
 
 
-# -- filling, rounding, fetching, handing to all -----------------------------------------------------------------------------
+# -- fills, rounding, prefetches, multicasts ---------------------------------------------------------------------------------
 
 @tile.jit(num_warps=1)
 def filled(A, B, zero, SHAPE: tile.constexpr, START: tile.constexpr, N: tile.constexpr, FILL: tile.constexpr, PRECISION: tile.constexpr = None):

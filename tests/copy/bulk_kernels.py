@@ -8,7 +8,7 @@ from tilejit.dtypes import dtype_of
 from values import WHOLE, any_bits  # noqa: F401
 
 
-# -- there and back ------------------------------------------------------------------------------------------------------
+# -- copies in and out ---------------------------------------------------------------------------------------------------
 
 @tile.jit(num_warps=1)
 def through(A, B, N: tile.constexpr, VARIANT: tile.constexpr):

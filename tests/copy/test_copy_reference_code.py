@@ -106,7 +106,7 @@ def test_every_file_of_reference_cases_is_read_by_a_test():
         assert json.loads(file.read_text())
 
 
-# -- what is known at run time only ----------------------------------------------------------------------------------------
+# -- runtime values --------------------------------------------------------------------------------------------------------
 
 def tiles_of(start: str, columns: int, swizzle: int = 128):
     """A tile of 128 rows whose first column is the expression `start` of the argument `k`."""

@@ -76,7 +76,7 @@ def test_an_ldgsts_plan_moves_the_bytes_of_the_layouts_with_no_more_instructions
     check_partition(made, shared, array)
 
 
-# -- sizes, strides and starts that only the launch knows -----------------------------------------------------------------------
+# -- sizes, strides and starts known only at launch -----------------------------------------------------------------------------
 
 @tile.jit
 def launched(A, B, ROW: tile.constexpr, COLUMN: tile.constexpr, LAYOUT: tile.constexpr, row, column):
@@ -153,7 +153,7 @@ def test_a_start_of_which_nothing_is_known_declines():
         launch(numbers(1024, 1024), TWO_ATOMS, column=5, COLUMN=1)
 
 
-# -- rows named one by one ---------------------------------------------------------------------------------------------------------
+# -- rows selected by index --------------------------------------------------------------------------------------------------------
 
 def test_four_rows_of_a_matrix_are_one_instruction_with_a_box_of_one_row():
     """1024 x 64 float16: the map is of the matrix, the box is 64 x 1, and 512 bytes arrive; before sm_100a it declines."""

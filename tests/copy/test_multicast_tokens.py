@@ -55,7 +55,7 @@ def test_memory_that_one_cta_still_reads_is_not_overwritten_by_another(seed):
     assert not report.findings and (b == a.sum(0)).all(), report
 
 
-# -- what it cannot mean ---------------------------------------------------------------------------------------------------
+# -- errors ----------------------------------------------------------------------------------------------------------------
 
 @tile.jit(num_warps=1, cluster=(2, 1, 1))
 def by_one(A, B):

@@ -28,7 +28,7 @@ def clean(kernel, grid, *args, **options):
     return report
 
 
-# -- maps of the launch ----------------------------------------------------------------------------------------------------
+# -- maps encoded at launch ------------------------------------------------------------------------------------------------
 
 @pytest.mark.usefixtures("assembled_later")
 @pytest.mark.parametrize("dtype, swizzle", EVERY)
@@ -111,7 +111,7 @@ def test_an_explicit_map_can_be_used_for_multicasts_and_reductions():
     assert "complete_tx::bytes.multicast::cluster.L2::cache_hint" in text and "cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.tile" in text
 
 
-# -- maps of the kernel ----------------------------------------------------------------------------------------------------
+# -- maps made by the kernel -----------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("edit", ["global", "shared"])
 @pytest.mark.parametrize("dtype", ["float16", "float32", "int8"])
@@ -224,7 +224,7 @@ def test_a_flag_publishes_a_map_to_the_grid():
     assert (out == a).all()
 
 
-# -- what the simulator finds ----------------------------------------------------------------------------------------------
+# -- findings of the simulator ---------------------------------------------------------------------------------------------
 
 def faulty(body: str, **options):
     """The kinds and messages of the findings of a kernel with a slot `m`, arrays A, B and a buffer `s`."""
@@ -299,7 +299,7 @@ def test_a_fence_scope_too_narrow_for_the_grid_is_a_finding():
     assert any(f.kind == "missing-proxy-fence" and "scope 'gpu' is needed" in f.message for f in report.findings)
 
 
-# -- what is refused -------------------------------------------------------------------------------------------------------
+# -- errors ----------------------------------------------------------------------------------------------------------------
 
 def compiled(body: str, target="sm_90a", slots=None, **options):
     text = "def k(A, B, H, slots, x):\n    s = tile.alloc((8, 64), A.dtype)\n    bar = tile.mbarrier()\n" + "".join(f"    {line}\n" for line in body.splitlines())

@@ -179,7 +179,7 @@ def test_gathered_rows_and_boxes_of_explicit_maps_count_elements():
     np.testing.assert_array_equal(y.unpack().view(np.uint8), plain[8:16, 128:256])
 
 
-# -- padding on the way ----------------------------------------------------------------------------------------------------------
+# -- padding by TMA --------------------------------------------------------------------------------------------------------------
 
 @tile.jit(num_warps=4)
 def padded_box(x, y, row, column, ROWS: tile.constexpr, COLUMNS: tile.constexpr, DTYPE: tile.constexpr, LAYOUT: tile.constexpr,
@@ -256,7 +256,7 @@ def test_padding_that_tma_does_not_support_is_refused_with_the_reason():
     refused("keeps the dtype", src=BufferSpec((64, 256), "float6_e2m3fn", "global"))
 
 
-# -- what is refused ---------------------------------------------------------------------------------------------------------------
+# -- errors ------------------------------------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("line,words", [
     ("tile.copy(s, x[0:8, 1:65])", "covers whole bytes, multiples of 2 elements, and this one is 64 elements from 1 on"),

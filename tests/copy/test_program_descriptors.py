@@ -20,7 +20,7 @@ def registers(form: ptx.Form) -> list[tuple[str, str, int]]:
     return [(o.name, o.register.constraint, o.registers) for o in order]
 
 
-# -- birth ------------------------------------------------------------------------------------------------------------------
+# -- maps encoded by the host -----------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("kernel", [boxed, boxed_out])
 @pytest.mark.parametrize("target", TARGETS)
@@ -142,7 +142,7 @@ def test_modifiers_have_a_fixed_order():
             ptx.form(bad)
 
 
-# -- the mutators ----------------------------------------------------------------------------------------------------------------
+# -- tensormap.replace -----------------------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("space, letter", [("global", "l"), ("shared::cta", "r")])
 @pytest.mark.parametrize("field, width, lanes", [("global_address", 64, None), ("global_dim", 32, 5), ("global_stride", 64, 4)])
@@ -185,7 +185,7 @@ def test_the_proxy_fences_have_every_scope(scope):
         ptx.check(fused, {"dst": "i64", "src": "i32", "size": 64})
 
 
-# -- maps that the kernel makes ------------------------------------------------------------------------------------------------------
+# -- maps made by the kernel ---------------------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_map_made_by_a_kernel_is_initialised_rebound_released_acquired_and_then_used(target):

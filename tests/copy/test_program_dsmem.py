@@ -79,7 +79,7 @@ def test_the_destination_arms_the_barrier_and_the_copy_emits_no_wait():
     assert unarmed.simulate((2,), x, x.copy()).findings
 
 
-# -- what it accepts ---------------------------------------------------------------------------------------------------------
+# -- needs -------------------------------------------------------------------------------------------------------------------
 
 def test_dsmem_needs_sm_90_or_later():
     """Earlier targets have no clusters."""
@@ -145,7 +145,7 @@ def test_dsmem_needs_a_barrier_and_a_cluster():
         kernel((1, 1, 1), True)
 
 
-# -- how inputs change it ------------------------------------------------------------------------------------------------------
+# -- how inputs change the plan ------------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("source, destination, chunks", [(72, 72, 16), (64, 72, 16), (72, 64, 16), (64, 64, 1)])
 def test_gaps_between_rows_or_different_outer_strides_give_one_copy_per_row(source, destination, chunks):

@@ -72,7 +72,7 @@ def test_completion_of_ldgsts_is_up_to_the_caller():
     assert "missing-wait" in {f.kind for f in unwaited.simulate((1,), x, np.zeros_like(x)).findings}
 
 
-# -- what it accepts ---------------------------------------------------------------------------------------------------------
+# -- needs -------------------------------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("scope, threads, rounds", [("thread", 1, 512), ("warp", 32, 16), ("warpgroup", 128, 4), ("cta", 128, 4), ("cta", 256, 2)])
 def test_ldgsts_accepts_thread_warp_warpgroup_and_cta_scope(scope, threads, rounds):
@@ -139,7 +139,7 @@ def test_ldgsts_precedes_the_bulk_paths_for_a_load_without_a_barrier():
     assert plan_copy(shared, array, target="sm_90a", mbar=True).variant == "tma"
 
 
-# -- how inputs change it ------------------------------------------------------------------------------------------------------
+# -- how inputs change the plan ------------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("dtype, vec, outer",
                          [("float16", 8, 4), ("float32", 4, 8), ("int8", 16, 2), ("float64", 2, 16), ("bool", 16, 2), ("bfloat16", 8, 4)])

@@ -59,7 +59,7 @@ def test_the_program_returns_its_tile_on_the_simulator():
     assert not repeated.simulate((1,), x, y, target="sm_100a").findings and (x == y).all()
 
 
-# -- what it accepts ---------------------------------------------------------------------------------------------------------
+# -- needs -------------------------------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a", "sm_120a"])
 def test_tcgen05_cp_needs_a_target_with_tensor_memory(target):
@@ -97,7 +97,7 @@ def test_both_sides_of_tcgen05_cp_must_have_the_same_dtype():
         plan_copy(BufferSpec((32, 16), "int8", "tmem", layout=quarter(16)), BufferSpec((32, 16), "uint8", "shared"), target="sm_100a")
 
 
-# -- how inputs change it ------------------------------------------------------------------------------------------------------
+# -- how inputs change the plan ------------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("dtype, columns", [("uint8", 16), ("bfloat16", 8), ("uint32", 4), ("float32", 4)])
 def test_the_dtype_determines_how_many_elements_128_bits_hold(dtype, columns):

@@ -80,7 +80,7 @@ def test_completion_of_tma_is_up_to_the_caller():
     assert "missing-wait" in {f.kind for f in unwaited.simulate((1,), x, x.copy()).findings}
 
 
-# -- what it accepts ---------------------------------------------------------------------------------------------------------
+# -- needs -------------------------------------------------------------------------------------------------------------------
 
 def test_tma_needs_sm_90_or_later():
     """Earlier targets have no tensor memory accelerator."""
@@ -143,7 +143,7 @@ def test_the_innermost_box_fits_the_swizzle_atom(mode, width):
     assert plan.tensor_map.box[0] == width
 
 
-# -- how inputs change it ------------------------------------------------------------------------------------------------------
+# -- how inputs change the plan ------------------------------------------------------------------------------------------------
 
 def test_the_direction_changes_the_instruction():
     """Loads complete on a barrier, stores by the thread's bulk groups; the map is the same."""

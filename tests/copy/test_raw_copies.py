@@ -143,7 +143,7 @@ def test_a_bulk_copy_with_a_byte_mask_leaves_the_other_bytes():
     assert (y[0] == np.where(first, x[0], x[1])).all() and some_bytes.compile(x, y, 1, target="sm_100a").cubin
 
 
-# -- what is found -----------------------------------------------------------------------------------------------------------
+# -- findings ----------------------------------------------------------------------------------------------------------------
 
 def found(body: str) -> list[tuple[str, str]]:
     """The simulator's findings for a kernel with a byte array `x`, a 512-byte buffer `s`, and images `z`."""
@@ -216,7 +216,7 @@ def test_a_vector_operand_of_an_instruction_must_be_contiguous():
         every_second.simulate(1, x[::2], y)
 
 
-# -- what is refused ---------------------------------------------------------------------------------------------------------
+# -- errors ------------------------------------------------------------------------------------------------------------------
 
 def refused(region: str, options: str = "", after: str = "", target: str = "sm_90a", dtype: str = "float16") -> str:
     lines = ["def k(X):", "s = tile.alloc((64, 32), X.dtype)", "bar = tile.mbarrier()", f"m = tile.tensor_map({region}{options})", after]

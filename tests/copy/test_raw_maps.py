@@ -49,7 +49,7 @@ def edits(space: str) -> list[str]:
     return [line.replace("SPACE", space) for line in TO_B]
 
 
-# -- what they do ----------------------------------------------------------------------------------------------------------
+# -- effects ---------------------------------------------------------------------------------------------------------------
 
 def test_raw_edits_fences_and_copies_have_the_effect_of_the_methods():
     report, _, b, out = run(elected("m.seed()", *edits("global_"), RELEASE, ACQUIRE, *FETCH[:2]) + "\n" + "\n".join(FETCH[2:]))
@@ -116,7 +116,7 @@ def test_a_raw_store_and_a_raw_reduction_use_the_map():
     assert 1 in k.compile(*args).written            # the array that the map is bound to counts as written, so that its loads are not treated as constant
 
 
-# -- what is found ---------------------------------------------------------------------------------------------------------
+# -- findings --------------------------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("body, kind, words", [
     (elected("m.seed()", *edits("global_"), RELEASE, *FETCH[:3]), "missing-proxy-fence", "without .fence_acquire(scope) after its edit at line"),

@@ -15,7 +15,7 @@ def tensor_lines(ptx: str) -> list[str]:
     return list(dict.fromkeys(line.strip().split(" [")[0] for line in ptx.splitlines() if ".tensor." in line))
 
 
-# -- patches -------------------------------------------------------------------------------------------------------------
+# -- im2col --------------------------------------------------------------------------------------------------------------
 
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(st.sampled_from(("w", "w128")), st.sampled_from((32, 64, 100)), st.sampled_from((0, 1, 2, 5)), st.sampled_from((1, 2)),

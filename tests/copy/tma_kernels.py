@@ -101,7 +101,7 @@ def paired_multicast(A, B):
     tile.copy(B[rank * 32:rank * 32 + 32, 0:64], s)
 
 
-# -- rows named one by one -----------------------------------------------------------------------------------------------------
+# -- rows selected by index ----------------------------------------------------------------------------------------------------
 
 @tile.jit(num_warps=1)
 def taken(X, I, Y, N: tile.constexpr, C: tile.constexpr, MODE: tile.constexpr):

@@ -24,7 +24,7 @@ import remote_kernels as remote  # noqa: E402
 import tma_kernels as tma  # noqa: E402
 
 
-# -- kernels that use what the language has ------------------------------------------------------------------------------------
+# -- kernels that together use the whole language ------------------------------------------------------------------------------
 
 @tile.jit
 def values(A, I, N, B):
@@ -137,7 +137,7 @@ def _corpus():
     yield meetings, [_array(128, dtype="float32")] * 2, "sm_90a", {}
 
 
-# -- what is written --------------------------------------------------------------------------------------------------------------
+# -- the emitted instructions -----------------------------------------------------------------------------------------------------
 
 @contextmanager
 def _watched(written: set):

@@ -279,7 +279,7 @@ def test_the_generated_tables_of_a_page_are_up_to_date(page):
         assert table[3] == TABLES[table[2]](), f"the table {table[2]} of {page.name} is stale: run python tests/docs/test_docs.py"
 
 
-# -- what the pages must have ------------------------------------------------------------------------------------------------
+# -- requirements of the pages -----------------------------------------------------------------------------------------------
 
 def test_every_generated_table_is_used_on_some_page():
     used = {table[2] for page in PAGES for table in _TABLE.finditer(page.read_text())}

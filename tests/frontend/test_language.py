@@ -348,7 +348,7 @@ def test_static_assert_needs_a_constant():
     assert error(kernel).startswith("static_assert judges while compiling, and a scalar bool is known at run time only; use tile.device_assert")
 
 
-# -- what to write instead -------------------------------------------------------------------------------------------------
+# -- unsupported syntax ----------------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("code, words", [
     ("a = [1, 2]", "a list is not a value of a kernel; write a tuple"),

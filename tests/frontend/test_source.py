@@ -157,7 +157,7 @@ def test_the_fingerprint_depends_only_on_the_text():
     assert one.fingerprint() == same.fingerprint() != other.fingerprint()
 
 
-# -- values of the code around it ------------------------------------------------------------------------------------------
+# -- captured values -------------------------------------------------------------------------------------------------------
 
 def captured(kernel) -> dict:
     return {".".join(c.path): c for c in built(kernel).captured}

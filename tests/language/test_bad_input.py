@@ -223,7 +223,7 @@ def test_a_slice_with_fewer_dimensions_than_the_array_is_an_error_that_says_so()
     refused(lambda: kernel("tile.store(y[0:8], tile.load(x[0:8]))")[1](matrix, y), "as in x[0:BLOCK, ...]: x has 2 dimensions, and this is number 1")
 
 
-# -- what is too large ---------------------------------------------------------------------------------------------------
+# -- excessive sizes -----------------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("body, texts", [
     ("tile.store(y[0:65536], tile.load(x[0:65536]))", ("the tile float32[65536] takes 512 registers of each thread", "a thread has 255", ":2:")),

@@ -170,7 +170,7 @@ def test_a_stride_that_reaches_no_second_tile_is_refused(stride):
         strided[1,](np.zeros((2, 2), np.int32))
 
 
-# -- tiles counted in memory, handed through a ring ----------------------------------------------------------------------
+# -- tiles from a counter, passed through a ring -------------------------------------------------------------------------
 
 @tile.jit(num_warps=8)
 def handed(counter, out, tiles):

@@ -166,7 +166,7 @@ def test_repeated_calls_give_the_same_bits():
     assert all(x.tobytes() == y.tobytes() for x, y in zip(first, again))
 
 
-# -- results that stay in registers until the next piece's products run ------------------------------------------------------------
+# -- kept results ------------------------------------------------------------------------------------------------------------------
 
 class InAnyOrder:
     """Launches the kernel on the simulator with the unspecified order of events drawn from a seed."""

@@ -109,7 +109,7 @@ def test_invalid_staggering_is_an_error_with_the_reason(options, dtype, words):
         product(np.asfortranarray(a) if dtype == np.float32 else a, b, config=Config(**fields))
 
 
-# -- launches that begin early ---------------------------------------------------------------------------------------------
+# -- early launches --------------------------------------------------------------------------------------------------------
 
 GLOBAL = re.compile(r"\b(ld|st|red|atom)\.(\w+\.)*global|cp\.async\.bulk\.(tensor|global|shared)")
 JUMP = re.compile(r"(@\S+\s+)?bra(\.uni)?\s+(\S+);")

@@ -124,7 +124,7 @@ def test_tiles_of_several_waves_without_kept_results_have_buffers_for_all_column
     assert not (config.kept or config.alone) and (config.stages, config.width, config.buffers) == (3, 32, 4)
 
 
-# -- tiles of narrow elements around loops and branches --------------------------------------------------------------------------
+# -- loop-carried tiles of narrow elements ---------------------------------------------------------------------------------------
 
 @tile.jit
 def turning(x, y, out, trips, dtype: tile.constexpr):

@@ -81,7 +81,7 @@ def test_float32_operands_are_truncated_to_tf32():
     """They lose the mantissa bits that TF32 does not have."""
     checked(64, 64, 64, np.float32, precision="tf32", compile=True)
 
-# -- everything at once ----------------------------------------------------------------------------------------------------
+# -- random products -------------------------------------------------------------------------------------------------------
 
 @tile.jit
 def viewed(A, B, C, i, A_SHAPE: tile.constexpr, B_SHAPE: tile.constexpr, A_AT: tile.constexpr, B_AT: tile.constexpr, A_SPAN: tile.constexpr,

@@ -173,7 +173,7 @@ def by_tensor_maps(rank: int) -> Case:
                 (x.reshape(shape), y.reshape(shape), x, np.zeros_like(x)), {1: want.reshape(shape), 3: z})
 
 
-# -- patches -----------------------------------------------------------------------------------------------------------------
+# -- im2col ------------------------------------------------------------------------------------------------------------------
 
 PIXELS, CHANNELS = 16, 8
 #: For each rank: images, and a filter with its padding; a filter of the second kind covers 16 positions of each image.

@@ -18,7 +18,7 @@ def filled(s, A, full, empty, n):
         tile.copy_async(s[k % 2], A[k, 0:256], mbar=full[k % 2])
 
 
-# -- slots that a warpgroup passes over --------------------------------------------------------------------------------------
+# -- slots that one thread of a warpgroup releases ---------------------------------------------------------------------------
 
 @tile.jit(num_warps=8)
 def passes_over(A, B, n, BY_THIRD_WARP: tile.constexpr):
@@ -300,7 +300,7 @@ def test_a_polling_loop_that_can_end_for_another_reason_may_miss_a_phase(how):
     assert not gives_up.simulate((1,), B, how).findings
 
 
-# -- arrivals that may come before the end of the phase before -----------------------------------------------------------------
+# -- arrivals that may precede the end of the previous phase -------------------------------------------------------------------
 
 @tile.jit
 def two_arrive_twice(B, BEHIND: tile.constexpr, WAITS: tile.constexpr):

@@ -128,7 +128,7 @@ def test_every_kind_assembles_for_one_cta_and_for_a_pair(one, other, acc, group,
     assert re.search(rf"tcgen05\.commit\.cta_group::{group}\.mbarrier::arrive::one\.shared::cluster{several}", made.ptx)
 
 
-# -- scale factors, elements of less than a byte -----------------------------------------------------------------------------
+# -- scale factors, elements below one byte ----------------------------------------------------------------------------------
 
 @tile.jit(cluster=(2, 1, 1))
 def scaled_by_a_pair(A, B, SA, SB, C, K: tile.constexpr, BYTES: tile.constexpr, N: tile.constexpr, KIND: tile.constexpr, TYPES: tile.constexpr,

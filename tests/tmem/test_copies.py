@@ -131,7 +131,7 @@ def test_padded_elements_are_unpacked_to_bytes_that_a_product_reads(name, form):
     assert [m.dtype for m in compiled.tensor_maps] == [dtype.name]
 
 
-# -- what is found ---------------------------------------------------------------------------------------------------------
+# -- findings --------------------------------------------------------------------------------------------------------------
 
 X, Y = np.zeros((128, 8), np.float32), np.zeros((128, 8), np.float32)
 ROWS = tile.swizzled("float32", (128, 8), 32)

@@ -200,7 +200,7 @@ def test_several_moves_may_be_in_flight_until_one_wait():
     assert compiled.ptx.count("tcgen05.wait::ld") == 1 and compiled.ptx.count("tcgen05.alloc") == 1
 
 
-# -- what is found ---------------------------------------------------------------------------------------------------------
+# -- findings --------------------------------------------------------------------------------------------------------------
 
 Y = np.zeros((128, 16), np.float32)
 

@@ -214,7 +214,7 @@ def test_instruction_descriptors_match_the_isa_manual():
     assert "bits 13 and 14" in Instruction.decoded(Instruction("i8", 64, 8, "s8", "s8", "int32").bits | 1 << 13, "i8")
 
 
-# -- what is found, and what is refused ------------------------------------------------------------------------------------
+# -- findings and errors ---------------------------------------------------------------------------------------------------
 
 X = np.zeros((128, 64), np.float16)
 SWIZZLED = tile.swizzled("float16", (128, 64), 128)
