@@ -131,7 +131,7 @@ def test_an_asynchronous_copy_may_begin_at_an_extent(target, variant):
     assert (y == both[:, :40] * both[:, 40:]).all()
 
 
-def test_a_contiguous_copy_that_begins_at_an_extent_is_a_bulk_copy():
+def test_a_bulk_copy_may_begin_at_an_extent_that_is_aligned():
     @tile.jit(num_warps=4)
     def kernel(x, y, other):
         s, bar, at = tile.alloc((256,), x.dtype), tile.mbarrier(), other.shape[0]

@@ -187,7 +187,7 @@ def _refused(body: str):
     return str(error.value)
 
 
-def test_reductions_without_a_defined_result_are_errors():
+def test_invalid_reductions_are_errors():
     """Max and min of nothing, axes out of range or repeated, regions, several axes of argmax, partial scopes."""
     assert "without elements has no value" in _refused("tile.max(v, axis=1)")
     assert "without elements has no value" in _refused("tile.argmin(v, axis=1)")
