@@ -95,7 +95,7 @@ def every_option():
 # -- reductions --------------------------------------------------------------------------------------------------------------
 
 @tile.jit(num_warps=1)
-def reduced(A, B, KIND: tile.constexpr, SHAPE: tile.constexpr = (16, 64), START: tile.constexpr = (2, 16), N: tile.constexpr = 1024):
+def reduced_box(A, B, KIND: tile.constexpr, SHAPE: tile.constexpr = (16, 64), START: tile.constexpr = (2, 16), N: tile.constexpr = 1024):
     """Every CTA reduces its box into the same region of `B`."""
     s = tile.alloc((N,), A.dtype)
     tile.store(s, tile.load(A[tile.program_id(0), 0:N]))
@@ -121,7 +121,7 @@ def reduction_case(kind: str, dtype: str, rank: int = 2) -> Case:
     inside = tuple(slice(0, s.stop - s.start) for s in at)
     want = b.copy()
     want[part][at] = combined(kind, a.reshape(3, *box)[(slice(None), *inside)], b[part][at])
-    return Case(f"{kind} of {dtype}, {rank} dimensions", reduced, (3,), (a, b), {1: want},
+    return Case(f"{kind} of {dtype}, {rank} dimensions", reduced_box, (3,), (a, b), {1: want},
                 dict(KIND=kind, SHAPE=box, START=start, N=prod(box)), {1: part})
 
 
@@ -134,7 +134,7 @@ def every_reduction():
 # -- fills, rounding, prefetches, multicasts ---------------------------------------------------------------------------------
 
 @tile.jit(num_warps=1)
-def filled(A, B, zero, SHAPE: tile.constexpr, START: tile.constexpr, N: tile.constexpr, FILL: tile.constexpr, PRECISION: tile.constexpr = None):
+def filled_box(A, B, zero, SHAPE: tile.constexpr, START: tile.constexpr, N: tile.constexpr, FILL: tile.constexpr, PRECISION: tile.constexpr = None):
     """A box that exceeds its array, as it is in shared memory."""
     s = tile.alloc(SHAPE, A.dtype)
     bar = tile.mbarrier()
@@ -164,7 +164,7 @@ def fill_case(rank: int, dtype: str, fill, precision=None) -> Case:
     if precision:
         a.reshape(-1)[:6] = np.array([np.inf, -np.inf, np.nan, np.float32(3.4028235e38), 1 + 2.0 ** -11, 1 + 3 * 2.0 ** -11], np.float32)
     want = box_of(tf32(a) if precision else a, start, box, nothing).reshape(-1)
-    return Case(f"{dtype}, {rank} dimensions, fill {fill}, {precision}", filled, (1,), (a, np.zeros_like(want), 0), {1: want},
+    return Case(f"{dtype}, {rank} dimensions, fill {fill}, {precision}", filled_box, (1,), (a, np.zeros_like(want), 0), {1: want},
                 dict(SHAPE=box, START=start, N=want.size, FILL=fill, PRECISION=precision))
 
 
@@ -176,7 +176,7 @@ def every_fill():
 
 
 @tile.jit(num_warps=1)
-def fetched(A, B, SHAPE: tile.constexpr, START: tile.constexpr, N: tile.constexpr, CACHE: tile.constexpr):
+def prefetched_box(A, B, SHAPE: tile.constexpr, START: tile.constexpr, N: tile.constexpr, CACHE: tile.constexpr):
     """A box that is prefetched to L2 before it is read."""
     tile.prefetch(boxed(A, START, SHAPE, 0), cache=CACHE)
     s = tile.alloc(SHAPE, A.dtype)
@@ -185,18 +185,18 @@ def fetched(A, B, SHAPE: tile.constexpr, START: tile.constexpr, N: tile.constexp
     tile.copy(B[0:N], s.reshape((N,)))
 
 
-def every_fetch():
+def every_prefetch():
     for rank, dtype, cache in product(RANKS, ("uint8", "float16", "float64"), (None, "evict_last")):
         shape, box, start = scaled(RANKS[rank], dtype)
         start = tuple(map(abs, start))  # TMA does not prefetch boxes that start before an array
         a = any_bits(dtype, shape, 6)
         want = box_of(a, start, box).reshape(-1)
-        yield Case(f"{dtype}, {rank} dimensions, {cache}", fetched, (1,), (a, np.zeros_like(want)), {0: a, 1: want},
+        yield Case(f"{dtype}, {rank} dimensions, {cache}", prefetched_box, (1,), (a, np.zeros_like(want)), {0: a, 1: want},
                    dict(SHAPE=box, START=start, N=want.size, CACHE=cache))
 
 
 @tile.jit(num_warps=1)
-def handed_out(A, B, sender, mask, zero, SHAPE: tile.constexpr, START: tile.constexpr, N: tile.constexpr):
+def multicast_box(A, B, sender, mask, zero, SHAPE: tile.constexpr, START: tile.constexpr, N: tile.constexpr):
     """One CTA of a cluster loads a box for those of the mask; the others keep zeros."""
     s = tile.alloc((N,), A.dtype)
     bar = awaited(s, mask)
@@ -215,5 +215,5 @@ def every_multicast():
         one = box_of(a, start, box).reshape(-1)
         for sender, mask in masks(ranks):
             want = np.stack([one if mask >> r % ranks & 1 else np.zeros_like(one) for r in range(2 * ranks)])
-            yield Case(f"{dtype}, {rank} dimensions, {ranks} CTAs, mask {mask:b}", handed_out, (2 * ranks,), (a, np.ones_like(want), sender, mask, 0),
+            yield Case(f"{dtype}, {rank} dimensions, {ranks} CTAs, mask {mask:b}", multicast_box, (2 * ranks,), (a, np.ones_like(want), sender, mask, 0),
                        {1: want}, dict(SHAPE=box, START=start, N=one.size, cluster=(ranks, 1, 1)))

@@ -35,7 +35,7 @@ def stored(A, B, n):
 
 
 @tile.jit(num_warps=1, cluster=(2, 1, 1))
-def handed(A, B, n, announced):
+def to_peer(A, B, n, announced):
     """The first `n` bytes of rank 0's buffer overwrite ones in rank 1's."""
     mine, got = tile.alloc((64,), A.dtype), tile.alloc((64,), A.dtype)
     bar = tile.mbarrier()

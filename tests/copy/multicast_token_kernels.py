@@ -8,7 +8,7 @@ from tests.cases import Case
 
 
 @tile.jit
-def together(A, B, R: tile.constexpr, PATH: tile.constexpr):
+def loaded_for_all(A, B, R: tile.constexpr, PATH: tile.constexpr):
     """Every CTA of a cluster loads 16 rows of each tile for all of them, one tile ahead."""
     s = tile.alloc((2, 16 * R, 64), A.dtype)
     first = tile.cta_rank() * 16
@@ -24,7 +24,7 @@ def together(A, B, R: tile.constexpr, PATH: tile.constexpr):
 
 
 @tile.jit(num_warps=2, cluster=(4, 1, 1))
-def in_rows(A, B):
+def loaded_for_rows(A, B):
     """A cluster as a 2 x 2 grid: each CTA loads its half for both CTAs of its row; the mask is computed from the rank."""
     s = tile.alloc((32, 64), A.dtype)
     rank = tile.cta_rank()
@@ -36,7 +36,7 @@ def in_rows(A, B):
 
 
 @tile.jit(num_warps=2, cluster=(4, 1, 1))
-def to_some(A, B, mask):
+def loaded_for_mask(A, B, mask):
     """Each CTA loads a quarter for those of a runtime mask; the others keep their zeros."""
     s = tile.alloc((64, 64), A.dtype)
     tile.store(s, tile.zeros((64, 64), A.dtype))
@@ -67,5 +67,5 @@ def every_together():
     """Every cluster size, by a named variant or the default."""
     for ranks in SIZES:
         a, b = together_case(20, ranks)
-        yield Case(f"{ranks} CTAs", together, (2 * ranks,), (a, b), {1: np.stack([a] * (2 * ranks))},
+        yield Case(f"{ranks} CTAs", loaded_for_all, (2 * ranks,), (a, b), {1: np.stack([a] * (2 * ranks))},
                    dict(R=ranks, PATH="tma" if ranks % 2 else None, cluster=(ranks, 1, 1)))

@@ -339,7 +339,7 @@ def by_instructions(A, slots, out, EDIT: tile.constexpr):
     tile.store(out[0:8, 0:16], tile.load(s))
 
 
-def as_instructed(a: np.ndarray) -> np.ndarray:
+def expected_of_instructions(a: np.ndarray) -> np.ndarray:
     """The box that `by_instructions` loads from an array of more than 12 rows and 40 columns."""
     want = np.full((8, 16), np.nan, a.dtype)
     want[:4, :8] = a[8:12, 32:40]

@@ -13,7 +13,7 @@ from tests.cases import Case
 
 
 @tile.jit
-def at_place(x, FILTER, k, first, P, C):
+def at_filter_position(x, FILTER, k, first, P, C):
     """`P` pixels and `C` channels at position `k` of the filter."""
     if len(FILTER) == 1:
         return x[first:first + P, k, 0:C]
@@ -33,11 +33,11 @@ def patches(X, Y, FILTER: tile.constexpr, STRIDE: tile.constexpr, PADDING: tile.
     places = 1
     for f in tile.static_range(len(FILTER)):
         places = places * FILTER[f]
-    tile.prefetch(at_place(x, FILTER, 0, first, P, C), cache="evict_last")
+    tile.prefetch(at_filter_position(x, FILTER, 0, first, P, C), cache="evict_last")
     for k in range(places):
         with tile.elect():
             bar.arrive_expect_tx(s.nbytes)
-            tile.copy_async(s, at_place(x, FILTER, k, first, P, C), mbar=bar, fill=FILL, precision=PRECISION, cache=CACHE)
+            tile.copy_async(s, at_filter_position(x, FILTER, k, first, P, C), mbar=bar, fill=FILL, precision=PRECISION, cache=CACHE)
         bar.wait(phase=k)
         tile.copy(Y[k, first:first + P, 0:C], s)
         tile.sync()
@@ -111,7 +111,7 @@ def patches_for_all(X, Y, sender, mask, FILTER: tile.constexpr, STRIDE: tile.con
     bar = awaited(s, mask)
     if tile.cta_rank() == sender:
         with tile.elect():
-            tile.copy_async(s, at_place(x, FILTER, PLACE, tile.cluster_id(0) * P, P, C), mbar=bar, multicast=mask)
+            tile.copy_async(s, at_filter_position(x, FILTER, PLACE, tile.cluster_id(0) * P, P, C), mbar=bar, multicast=mask)
     bar.wait(phase=0)
     tile.copy(Y[tile.program_id(0), 0:P, 0:C], s)
 
@@ -133,7 +133,7 @@ def every_shared_patch():
 # -- stores ------------------------------------------------------------------------------------------------------------------
 
 @tile.jit(num_warps=1)
-def unfolded(X, Y, KIND: tile.constexpr, FILTER: tile.constexpr, PLACE: tile.constexpr, STRIDE: tile.constexpr = 1, PADDING: tile.constexpr = 0,
+def stored_pixels(X, Y, KIND: tile.constexpr, FILTER: tile.constexpr, PLACE: tile.constexpr, STRIDE: tile.constexpr = 1, PADDING: tile.constexpr = 0,
              DILATION: tile.constexpr = 1, C: tile.constexpr = 16):
     """Stores or reduces rows of `X` to the pixels of images that one filter position covers."""
     y = tile.im2col(Y, FILTER, stride=STRIDE, padding=PADDING, dilation=DILATION)
@@ -143,12 +143,12 @@ def unfolded(X, Y, KIND: tile.constexpr, FILTER: tile.constexpr, PLACE: tile.con
     tile.fence_proxy_async()
     tile.sync()
     with tile.elect():
-        tile.copy_async(at_place(y, FILTER, PLACE, first, 32, C), s, reduce=KIND)
+        tile.copy_async(at_filter_position(y, FILTER, PLACE, first, 32, C), s, reduce=KIND)
         tile.bulk_commit()
         tile.bulk_wait(0)
 
 
-def unfolded_case(kind, dtype, shape, filter, place, stride=1, padding=0, dilation=1, view=None) -> Case:
+def stored_pixels_case(kind, dtype, shape, filter, place, stride=1, padding=0, dilation=1, view=None) -> Case:
     """A filter position at which all pixels are inside; pixels beyond the last are dropped."""
     part = VIEWED[view] if view else lambda x: x
     met = reference_patches(part(np.arange(np.prod(shape)).reshape(shape)), filter, stride, padding, dilation)[place]
@@ -161,7 +161,7 @@ def unfolded_case(kind, dtype, shape, filter, place, stride=1, padding=0, dilati
     want = y.copy()
     flat = want.reshape(-1)
     flat[met] = x if kind is None else combined(kind, x[None], flat[met])
-    return Case(f"{kind} of {dtype} to {shape}, {view}, place {place} of {filter}, {stride}, {padding}, {dilation}", unfolded,
+    return Case(f"{kind} of {dtype} to {shape}, {view}, place {place} of {filter}, {stride}, {padding}, {dilation}", stored_pixels,
                 (-(-len(met) // 32),), (x, y),
                 {1: want}, dict(KIND=kind, FILTER=filter, PLACE=place, STRIDE=stride, PADDING=padding, DILATION=dilation, C=met.shape[-1]),
                 {1: part} if view else {})
@@ -175,15 +175,15 @@ def every_store():
     """Every rank with every dtype and with every reduction; strides, padding, dilation."""
     for (shape, filter, place), dtype in product(STORED, WHOLE):
         if tile.dtypes.dtype_of(dtype).nbytes > 1:  # rows of 16 elements have the width of a swizzle
-            yield unfolded_case(None, dtype, shape, filter, place)
+            yield stored_pixels_case(None, dtype, shape, filter, place)
     for dtype in ("uint8", "bool", "float8_e5m2"):
-        yield unfolded_case(None, dtype, (3, 5, 6, 32), (3, 3), 5)
+        yield stored_pixels_case(None, dtype, (3, 5, 6, 32), (3, 3), 5)
     for (shape, filter, place), (kind, dtypes) in product(STORED, REDUCTIONS.items()):
         for dtype in dtypes:
-            yield unfolded_case(kind, dtype, shape, filter, place)
+            yield stored_pixels_case(kind, dtype, shape, filter, place)
     for kind in (None, "add"):
-        yield unfolded_case(kind, "float16", (3, 5, 6, 64), (3, 3), 4, padding=1)
-        yield unfolded_case(kind, "float16", (3, 9, 8, 64), (3, 3), 5, stride=2)
-        yield unfolded_case(kind, "float32", (3, 9, 8, 32), (2, 3), 1, stride=(2, 1), dilation=(1, 2))
+        yield stored_pixels_case(kind, "float16", (3, 5, 6, 64), (3, 3), 4, padding=1)
+        yield stored_pixels_case(kind, "float16", (3, 9, 8, 64), (3, 3), 5, stride=2)
+        yield stored_pixels_case(kind, "float32", (3, 9, 8, 32), (2, 3), 1, stride=(2, 1), dilation=(1, 2))
     for view, kind in zip(VIEWED, cycle((None, "add"))):
-        yield unfolded_case(kind, "float16", (4, 12, 10, 64), (3, 2), 3, view=view)
+        yield stored_pixels_case(kind, "float16", (4, 12, 10, 64), (3, 2), 3, view=view)

@@ -55,7 +55,7 @@ def test_tensor_reductions_that_fault_in_hardware_are_declined(kind, dtype):
     """The encoder and the assembler accept all of them."""
     a = any_bits(dtype, (3, 1024))
     with pytest.raises(DispatchError, match=f"reduce='{kind}' of {dtype}; through a tensor map it takes"):
-        kernels.reduced.compile(a, np.zeros((16, 96), a.dtype), KIND=kind)
+        kernels.reduced_box.compile(a, np.zeros((16, 96), a.dtype), KIND=kind)
 
 
 def test_out_of_bounds_elements_become_zero_or_nan_and_float32_can_be_rounded_to_tf32():
@@ -66,14 +66,14 @@ def test_out_of_bounds_elements_become_zero_or_nan_and_float32_can_be_rounded_to
         {(d, 1, r) for d in kernels.NAN for r in range(1, 6)} | {("tfloat32", f, r) for f in (0, 1) for r in range(1, 6)}
     a = np.zeros((8, 64), np.float16)
     with pytest.raises(DispatchError, match="rounding to TF32 on loads of float32 only: precision='tf32' on float16"):
-        kernels.filled.compile(a, a.reshape(-1), 0, SHAPE=(8, 64), START=(0, 0), N=512, FILL=0, PRECISION="tf32")
+        kernels.filled_box.compile(a, a.reshape(-1), 0, SHAPE=(8, 64), START=(0, 0), N=512, FILL=0, PRECISION="tf32")
     with pytest.raises(DispatchError, match="NaN for a float type: fill='nan' on int32"):
-        kernels.filled.compile(any_bits("int32", (8, 64)), np.zeros(512, np.int32), 0, SHAPE=(8, 64), START=(4, 0), N=512, FILL="nan")
+        kernels.filled_box.compile(any_bits("int32", (8, 64)), np.zeros(512, np.int32), 0, SHAPE=(8, 64), START=(4, 0), N=512, FILL="nan")
 
 
 def test_boxes_of_every_rank_can_be_prefetched_to_l2():
     """By one instruction each, also out of bounds."""
-    cases = list(kernels.every_fetch())
+    cases = list(kernels.every_prefetch())
     on_simulator(cases)
     assert forms(map(compiled, cases)) == {f"cp.async.bulk.prefetch.tensor.{r}d.L2.global.tile{hint}" for r in range(1, 6)
                                            for hint in ("", ".L2::cache_hint")}
@@ -102,7 +102,7 @@ def test_tensor_reductions_of_every_rank_combine_clipped_boxes_with_the_array_on
 @needs_gpu(*HOPPER)
 @in_child(timeout=240)
 def test_fills_rounding_and_prefetches_of_every_rank_on_the_gpu():
-    on_gpu([*kernels.every_fill(), *kernels.every_fetch()])
+    on_gpu([*kernels.every_fill(), *kernels.every_prefetch()])
 
 
 @needs_gpu(*CLUSTERED)

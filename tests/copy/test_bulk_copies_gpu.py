@@ -79,7 +79,7 @@ def test_a_prefetch_changes_no_data_on_the_gpu():
 def test_a_runtime_size_moves_exactly_its_bytes_on_the_gpu():
     sizes = _kernels("bulk_size_kernels")
     for n in (0, 16, 48, 240, 256):
-        for kernel, grid, more in ((sizes.loaded, 1, (n,)), (sizes.handed, 2, (n,)), (sizes.stored, 1, ())):
+        for kernel, grid, more in ((sizes.loaded, 1, (n,)), (sizes.to_peer, 2, (n,)), (sizes.stored, 1, ())):
             b = np.ones(64, np.float32)
             kernel[grid,](sizes.A, b, n, *more, backend="cuda")
             assert (b == sizes.over_ones(n)).all(), (kernel, n)

@@ -64,7 +64,7 @@ def every_run():
 
 
 @tile.jit(num_warps=1)
-def handed_out(A, B, sender, mask, AT: tile.constexpr, M: tile.constexpr, N: tile.constexpr, CACHE: tile.constexpr):
+def multicast_runs(A, B, sender, mask, AT: tile.constexpr, M: tile.constexpr, N: tile.constexpr, CACHE: tile.constexpr):
     """One CTA of each cluster loads part of an array for those of the mask, in runs; the others keep zeros."""
     s = tile.alloc((M, N), A.dtype)
     bar = awaited(s, mask)
@@ -83,30 +83,30 @@ def every_multicast():
         one = a[1:6, unit:4 * unit]
         for sender, mask in masks(ranks):
             want = np.stack([one if mask >> r % ranks & 1 else np.zeros_like(one) for r in range(2 * ranks)])
-            yield Case(f"{dtype}, {ranks} CTAs, mask {mask:b}", handed_out, (2 * ranks,), (a, np.ones_like(want), sender, mask), {1: want},
+            yield Case(f"{dtype}, {ranks} CTAs, mask {mask:b}", multicast_runs, (2 * ranks,), (a, np.ones_like(want), sender, mask), {1: want},
                        dict(AT=(1, unit), M=5, N=3 * unit, CACHE="evict_last" if ranks % 4 == 0 else None, cluster=(ranks, 1, 1)))
 
 
 @tile.jit(num_warps=2)
-def fetched(A, B, row, M: tile.constexpr, N: tile.constexpr, CACHE: tile.constexpr):
+def prefetched_runs(A, B, row, M: tile.constexpr, N: tile.constexpr, CACHE: tile.constexpr):
     """Rows that are prefetched to L2 before they are read: as runs where they are known to be in bounds, otherwise line by line."""
     tile.prefetch(A[0:M, 0:N], cache=CACHE)
     tile.prefetch(A[row:row + M, 0:N])
     tile.copy(B[0:M, 0:N], A[row:row + M, 0:N])
 
 
-def every_fetch():
+def every_prefetch():
     for dtype, cache, row in product(("uint8", "bfloat16", "float32", "int64"), (None, "evict_first", ("evict_last", 0.5)), (0, 3, -2, 40)):
         columns = 512 // tile.dtypes.dtype_of(dtype).nbytes
         a = any_bits(dtype, (12, columns), 4)
         want = np.zeros((8, columns), a.dtype)
         low, high = max(row, 0), min(row + 8, 12)
         want[low - row:max(high, low) - row] = a[low:max(high, low)]
-        yield Case(f"{dtype}, {cache}, row {row}", fetched, (1,), (a, np.ones_like(want), row), {0: a, 1: want}, dict(M=8, N=columns, CACHE=cache))
+        yield Case(f"{dtype}, {cache}, row {row}", prefetched_runs, (1,), (a, np.ones_like(want), row), {0: a, 1: want}, dict(M=8, N=columns, CACHE=cache))
 
 
 @tile.jit(num_warps=2)
-def passed_on(A, B, M: tile.constexpr, N: tile.constexpr, MODE: tile.constexpr, PITCH: tile.constexpr, STEP: tile.constexpr):
+def passed_to_peer(A, B, M: tile.constexpr, N: tile.constexpr, MODE: tile.constexpr, PITCH: tile.constexpr, STEP: tile.constexpr):
     """Every CTA of a cluster passes its rows to the one `STEP` after it."""
     mode = tile.swizzled(A.dtype, (M, N), MODE) if MODE else tile.TileLayout(((M, PITCH, "m"), (N, 1, "m")))
     mine, got = tile.alloc((M, N), A.dtype, layout=mode), tile.alloc((M, N), A.dtype, layout=mode)
@@ -129,7 +129,7 @@ def every_handover():
         a = any_bits(dtype, (2 * ranks, 8, 8 * unit), n)
         step = n % (ranks - 1) + 1
         want = np.roll(a.reshape(2, ranks, 8, 8 * unit), step, axis=1).reshape(a.shape)
-        yield Case(f"{dtype}, swizzle {mode}, gap {gap}, {ranks} CTAs, {step} on", passed_on, (2 * ranks,), (a, np.zeros_like(a)), {1: want},
+        yield Case(f"{dtype}, swizzle {mode}, gap {gap}, {ranks} CTAs, {step} on", passed_to_peer, (2 * ranks,), (a, np.zeros_like(a)), {1: want},
                    dict(M=8, N=8 * unit, MODE=mode, PITCH=(8 + gap) * unit, STEP=step, cluster=(ranks, 1, 1)))
 
 
@@ -148,7 +148,7 @@ def test_a_multicast_of_runs_reaches_the_ctas_of_its_mask():
 
 
 def test_rows_are_prefetched_to_l2_as_runs_and_line_by_line():
-    cases = list(every_fetch())
+    cases = list(every_prefetch())
     on_simulator(cases)
     assert {tuple(c.variant for c in compiled(case).copies if c.op == "prefetch") for case in cases} == {("bulk", "lines")}
 
@@ -162,7 +162,7 @@ def test_a_cta_passes_rows_of_every_dtype_to_another_one():
 @needs_gpu(*HOPPER)
 @in_child(timeout=240)
 def test_runs_of_every_dtype_are_copied_in_and_out_on_the_gpu():
-    on_gpu([*every_run(), *every_fetch()])
+    on_gpu([*every_run(), *every_prefetch()])
 
 
 @needs_gpu(*CLUSTERED)

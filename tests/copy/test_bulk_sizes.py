@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 import tilejit as tile
-from bulk_size_kernels import A, COPIES, LIMIT, REST, WORDS, counted, handed, loaded, over_ones, stored, totals
+from bulk_size_kernels import A, COPIES, LIMIT, REST, WORDS, counted, to_peer, loaded, over_ones, stored, totals
 from tilejit.errors import CompilationError
 from tilejit.plan import BufferSpec, plan_copy
 
 @pytest.mark.parametrize("n", [0, 16, 48, 240, 256])
 def test_a_runtime_size_moves_exactly_its_bytes_and_none_if_it_is_zero(n):
     """A copy of zero bytes is legal; a phase without announced bytes ends with its arrivals."""
-    for kernel, grid, more in ((loaded, 1, (n,)), (handed, 2, (n,))):
+    for kernel, grid, more in ((loaded, 1, (n,)), (to_peer, 2, (n,))):
         b = np.zeros(64, np.float32)
         report = kernel.simulate((grid,), A, b, n, *more)
         assert not report.findings and (b == over_ones(n)).all(), report
@@ -21,14 +21,14 @@ def test_a_runtime_size_moves_exactly_its_bytes_and_none_if_it_is_zero(n):
 @pytest.mark.parametrize("target", ["sm_90a", "sm_100a", "sm_120a"])
 def test_a_runtime_size_is_a_register_operand(target):
     b = np.zeros(64, np.float32)
-    for compiled in (loaded.compile(A, b, 16, 16, target=target), stored.compile(A, b, 16, target=target), handed.compile(A, b, 16, 16, target=target)):
+    for compiled in (loaded.compile(A, b, 16, 16, target=target), stored.compile(A, b, 16, target=target), to_peer.compile(A, b, 16, 16, target=target)):
         (line,) = [line for line in compiled.ptx.splitlines() if "cp.async.bulk." in line and "group;" not in line and "wait_group" not in line]
         assert line.split("], ")[2].startswith("%") and compiled.cubin
 
 
 def findings(kernel, *arguments) -> list[tuple[str, str]]:
     """(kind, message) of each finding, which must be at the line of the copy or of the announcement."""
-    return [(f.kind, f.message) for f in kernel.simulate((2 if kernel is handed else 1,), *arguments).findings]
+    return [(f.kind, f.message) for f in kernel.simulate((2 if kernel is to_peer else 1,), *arguments).findings]
 
 
 @pytest.mark.parametrize("n, moved", [(8, 0), (24, 16), (255, 240)])
@@ -36,7 +36,7 @@ def test_a_size_that_is_not_a_multiple_of_16_is_found_whatever_is_announced(n, m
     """The hardware silently rounds it down, and counts the bytes that it moves: if the full size is announced, the phase never ends."""
     b = np.zeros(64, np.float32)
     words = f"a bulk copy must move a multiple of 16 bytes; {n} are silently rounded down"
-    for kernel in (loaded, handed):
+    for kernel in (loaded, to_peer):
         assert [f[0] for f in findings(kernel, A, b, n, moved)] == ["misaligned"]
         assert (b == over_ones(moved)).all()
         (first, more) = findings(kernel, A, b, n, n)
@@ -50,16 +50,16 @@ def test_transferring_more_or_less_than_announced_is_found(n, announced, seed):
     """With less, the phase never ends; with more, it ends too early. With nothing announced, the phase may end before a peer's copy,
     which then races with the reader."""
     b = np.zeros(64, np.float32)
-    for kernel, grid in ((loaded, 1), (handed, 2)):
+    for kernel, grid in ((loaded, 1), (to_peer, 2)):
         found = kernel.simulate((grid,), A, b, n, announced, seed=seed).findings
-        assert found[0].kind == "transaction-count" or (kernel is handed and announced == 0 and found[0].kind == "race"), found
+        assert found[0].kind == "transaction-count" or (kernel is to_peer and announced == 0 and found[0].kind == "race"), found
 
 
 @pytest.mark.parametrize("n", [272, 1024, -16])
 def test_a_size_beyond_a_buffer_or_an_array_is_found(n):
     """512 bytes are in the array, 256 in each buffer and in the destination."""
     b = np.zeros(64, np.float32)
-    for kernel, more in ((loaded, (n,)), (handed, (n,)), (stored, ())):
+    for kernel, more in ((loaded, (n,)), (to_peer, (n,)), (stored, ())):
         kinds = [k for k, _ in findings(kernel, A, b, n, *more)]
         assert "out-of-bounds" in kinds, (kernel, kinds)
 

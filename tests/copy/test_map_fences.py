@@ -28,7 +28,7 @@ def arrays():
     return template, a
 
 
-def judged(report, out, want, needed: str, release: str, acquire: str) -> None:
+def check_scopes(report, out, want, needed: str, release: str, acquire: str) -> None:
     """Check that sufficient scopes have no findings and the right bytes, and that findings for others name the needed scope."""
     narrow = [(word, scope) for word, scope in (("released", release), ("acquired", acquire)) if SCOPES.index(scope) < SCOPES.index(needed)]
     if not narrow:
@@ -50,7 +50,7 @@ def test_within_a_cta_every_scope_suffices(release, acquire, edit):
     template, a = arrays()
     out = np.zeros((8, 64), np.float32)
     report = alone.simulate((1,), template, a, aligned((1, 128)), out, RELEASE=release, ACQUIRE=acquire, EDIT=edit)
-    judged(report, out, a[:8], "cta", release, acquire)
+    check_scopes(report, out, a[:8], "cta", release, acquire)
 
 
 @BOTH
@@ -59,7 +59,7 @@ def test_another_cta_of_the_cluster_needs_cluster_scope_or_wider(release, acquir
     template, a = arrays()
     out = np.zeros((1, 32, 64), np.float32)
     report = in_a_cluster.simulate((4,), template, a, aligned((1, 128)), out, RELEASE=release, ACQUIRE=acquire, EDIT=edit)
-    judged(report, out[0], a, "cluster", release, acquire)
+    check_scopes(report, out[0], a, "cluster", release, acquire)
 
 
 @pytest.mark.parametrize("scope", SCOPES)
@@ -67,7 +67,7 @@ def test_a_cta_of_another_cluster_needs_gpu_scope_or_wider(scope):
     template, a = arrays()
     out = np.zeros((32, 64), np.float32)
     report = across_the_grid.simulate((4,), template, a, aligned((1, 128)), np.zeros(1, np.int32), out, SCOPE=scope)
-    judged(report, out, a, "gpu", scope, scope)
+    check_scopes(report, out, a, "gpu", scope, scope)
 
 
 @BOTH
@@ -78,7 +78,7 @@ def test_the_next_kernel_needs_gpu_scope_or_wider(release, acquire, edit):
     slots, out = aligned((1, 128)), np.zeros((32, 64), np.float32)
     assert not made.simulate((1,), template, a, slots, RELEASE=release, EDIT=edit).findings
     report = used.simulate((4,), template, a, slots, out, ACQUIRE=acquire)
-    judged(report, out, a, "gpu", release, acquire)
+    check_scopes(report, out, a, "gpu", release, acquire)
     if report.findings:
         assert "of an earlier launch in a CTA of that launch" in report.findings[0].message
 

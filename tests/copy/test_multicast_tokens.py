@@ -15,14 +15,14 @@ def test_every_cta_of_a_cluster_waits_for_what_all_of_them_load(ranks, tiles, dt
     """Loops of any length, tokens carried one copy ahead, any order of the CTAs."""
     a, b = kernels.together_case(tiles, ranks, dtype, seed)
     options = dict(R=ranks, PATH="tma", cluster=(ranks, 1, 1), num_warps=1 << warps)
-    report = kernels.together.simulate((2 * ranks,), a, b, seed=seed, **options)
+    report = kernels.loaded_for_all.simulate((2 * ranks,), a, b, seed=seed, **options)
     assert not report.findings and (b == a).all(), report
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_the_ctas_synchronise_before_the_copy_and_announce_the_bytes_of_all(ranks):
     a, b = kernels.together_case(3, ranks)
-    compiled = kernels.together.compile(a, b, R=ranks, PATH="tma", cluster=(ranks, 1, 1))
+    compiled = kernels.loaded_for_all.compile(a, b, R=ranks, PATH="tma", cluster=(ranks, 1, 1))
     assert "multicast::cluster" in compiled.ptx and compiled.cubin
     assert compiled.ptx.count("barrier.cluster.arrive") == compiled.ptx.count("barrier.cluster.wait") == 2 + 2  # at the start, at the end
     graph = str(compiled.graph)
@@ -32,7 +32,7 @@ def test_the_ctas_synchronise_before_the_copy_and_announce_the_bytes_of_all(rank
 def test_a_mask_computed_from_the_rank_reaches_the_rows_of_a_cluster():
     a = np.random.default_rng(1).integers(0, 99, (3, 2, 32, 64)).astype("float16")
     b = np.zeros((3, 8, 32, 64), "float16")
-    report = kernels.in_rows.simulate((8,), a, b)
+    report = kernels.loaded_for_rows.simulate((8,), a, b)
     assert not report.findings, report
     assert all((b[:, c] == a[:, c % 4 // 2]).all() for c in range(8))
 
@@ -41,7 +41,7 @@ def test_a_mask_computed_from_the_rank_reaches_the_rows_of_a_cluster():
 def test_ctas_outside_the_mask_receive_nothing_and_continue(mask):
     a = np.random.default_rng(2).integers(1, 99, (64, 64)).astype("float16")
     b = np.ones((4, 64, 64), "float16")
-    report = kernels.to_some.simulate((4,), a, b, mask)
+    report = kernels.loaded_for_mask.simulate((4,), a, b, mask)
     assert not report.findings, report
     for rank in range(4):
         assert (b[rank] == (a if mask >> rank & 1 else 0)).all()

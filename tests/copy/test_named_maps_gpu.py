@@ -180,4 +180,4 @@ def test_raw_instructions_edit_fence_and_use_a_map_on_the_gpu(edit):
     cases, rng = _kernels(), np.random.default_rng(9)
     a, out = rng.random((16, 64)).astype(np.float32), np.zeros((8, 16), np.float32)
     cases.by_instructions[1,](a, cases.aligned((1, 128)), out, EDIT=edit, backend="cuda")
-    np.testing.assert_array_equal(out, cases.as_instructed(a))
+    np.testing.assert_array_equal(out, cases.expected_of_instructions(a))

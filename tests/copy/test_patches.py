@@ -77,7 +77,7 @@ def test_im2col_stores_and_reductions_write_the_pixels_that_the_filter_covers():
     store = {f"cp.async.bulk.tensor.{r}d.global.shared::cta.im2col_no_offs.bulk_group" for r in (3, 4, 5)}
     assert forms(map(compiled, cases)) == store | {f"cp.reduce.async.bulk.tensor.{r}d.global.shared::cta.{kind}.im2col_no_offs.bulk_group"
                                                    for r in (3, 4, 5) for kind in REDUCTIONS}
-    outside = kernels.unfolded_case("add", "float16", (3, 5, 6, 64), (3, 3), 4, padding=1)
+    outside = kernels.stored_pixels_case("add", "float16", (3, 5, 6, 64), (3, 3), 4, padding=1)
     assert compiled(outside).tensor_maps[0].lower == (0, 0)
     outside.options["PLACE"] = 1
     with pytest.raises(DispatchError, match="at which all pixels are inside: along dimension 1 its places begin -1 elements after the first"):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import tilejit as tile
-from named_map_kernels import aligned, as_instructed, by_instructions
+from named_map_kernels import aligned, expected_of_instructions, by_instructions
 
 pytestmark = pytest.mark.usefixtures("assembled_later")
 
@@ -100,7 +100,7 @@ def test_edits_of_every_kind_of_field_in_both_memories_take_effect(edit):
     a, out = RNG.random((16, 64)).astype(np.float32), np.zeros((8, 16), np.float32)
     report = by_instructions.simulate((1,), a, aligned((1, 128)), out, EDIT=edit)
     assert not report.findings, report
-    np.testing.assert_array_equal(out, as_instructed(a))
+    np.testing.assert_array_equal(out, expected_of_instructions(a))
 
 
 def test_a_raw_store_and_a_raw_reduction_use_the_map():

@@ -79,8 +79,8 @@ def case(way: str, kind: str, dtype: str) -> Case:
     row = 128 // a.itemsize
     kernel, grid, shapes, options = {
         "bulk": (bulk_kernels.reduced, 1, ((1, 256), (256,)), dict(N=256)),
-        "tma": (box_kernels.reduced, 1, ((1, 256), (256 // row, row)), dict(N=256, SHAPE=(256 // row, row), START=(0, 0))),
-        "im2col": (patch_kernels.unfolded, 1, ((16, 16), (1, 16, 16)), dict(FILTER=(1,), PLACE=0)),
+        "tma": (box_kernels.reduced_box, 1, ((1, 256), (256 // row, row)), dict(N=256, SHAPE=(256 // row, row), START=(0, 0))),
+        "im2col": (patch_kernels.stored_pixels, 1, ((16, 16), (1, 16, 16)), dict(FILTER=(1,), PLACE=0)),
         "dsmem": (in_a_peer, 2, ((256,), (256,)), dict(N=256, WAY=way)),
         "registers": (in_a_peer, 2, ((256,), (256,)), dict(N=256, WAY=way))}[way]
     a, b, want = (x.reshape(shape) for x, shape in zip((a, b, want), (*shapes, shapes[1])))

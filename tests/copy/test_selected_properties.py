@@ -19,7 +19,7 @@ def at_random(examples: int):
         given(st.randoms(use_true_random=True))(test))
 
 
-def told(kernel, case):
+def records_of(kernel, case):
     """The copies and the tensor maps of a kernel, before it is assembled."""
     given = dict(case.options)
     target = given.pop("target", "sm_90a")
@@ -31,7 +31,7 @@ def told(kernel, case):
 def checked(kernel, case, check, *more):
     """The copy's record, if the kernel has a plan for it; checks the plan byte by byte, and the bytes that the simulator moves."""
     try:
-        copies, maps = told(kernel, case)
+        copies, maps = records_of(kernel, case)
     except DispatchError:
         return None
     (record,) = [r for r in copies if r.op == "copy_async"]

@@ -134,9 +134,9 @@ def test_a_strided_region_is_prefetched_to_l2_box_by_box(transposed):
     a = kernels.numbers((200, 1024), "float16")
     a = np.asfortranarray(a) if transposed else a
     b = np.zeros((200, 256), np.float16)
-    report = kernels.fetched.simulate((4,), a, b, N=256)
+    report = kernels.prefetched.simulate((4,), a, b, N=256)
     assert not report.findings and (b == a[:, 64:320]).all()
-    k = kernels.fetched.compile(a, b, N=256)
+    k = kernels.prefetched.compile(a, b, N=256)
     assert (k.copies[0].variant, k.copies[0].instructions) == ("tma", 1)
     assert tensor_lines(k.ptx) == ["cp.async.bulk.prefetch.tensor.2d.L2.global.tile.L2::cache_hint"]
 

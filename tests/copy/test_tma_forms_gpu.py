@@ -56,7 +56,7 @@ def test_a_prefetch_to_l2_changes_no_data_on_the_gpu():
     kernels = _kernels()
     a = kernels.numbers((200, 1024), "float16")
     b = np.zeros((200, 256), np.float16)
-    kernels.fetched[4,](a, b, N=256, backend="cuda")
+    kernels.prefetched[4,](a, b, N=256, backend="cuda")
     assert (b == a[:, 64:320]).all()
 
 
@@ -79,8 +79,8 @@ def test_the_loads_of_a_cta_pair_complete_on_the_barrier_of_one_on_the_gpu():
 def test_gather4_and_scatter4_select_rows_by_index_on_the_gpu():
     kernels = _kernels()
     for dtype, n, c, mode in (("float16", 16, 64, 128), ("float32", 8, 64, 0), ("uint8", 8, 256, 128)):
-        x, i, y, want = kernels.taken_case(dtype, n, c)
-        kernels.taken[2,](x, i, y, N=n, C=c, MODE=mode, backend="cuda")
+        x, i, y, want = kernels.gathered_and_scattered_case(dtype, n, c)
+        kernels.gathered_and_scattered[2,](x, i, y, N=n, C=c, MODE=mode, backend="cuda")
         assert (y == want).all(), dtype
 
 
@@ -90,8 +90,8 @@ def test_the_pixels_of_im2col_w_mode_continue_in_the_next_image_on_the_gpu():
     kernels = _kernels()
     for along in ("w", "w128"):
         for stride in (1, 2):
-            x, y, want = kernels.along_w_case(stride)
-            kernels.along_w[len(y),](x, y, ALONG=along, P=128, C=64, STRIDE=stride, backend="cuda")
+            x, y, want = kernels.im2col_w_case(stride)
+            kernels.im2col_w[len(y),](x, y, ALONG=along, P=128, C=64, STRIDE=stride, backend="cuda")
             assert (y == want).all(), (along, stride)
 
 

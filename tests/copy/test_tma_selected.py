@@ -70,11 +70,11 @@ def test_unsupported_halos_and_positions_are_errors():
 @pytest.mark.parametrize("target", ["sm_100a", "sm_103a"])
 def test_the_pixels_of_im2col_w_mode_continue_in_the_next_image(along, mode, stride, target):
     """Without a halo: the line and the filter position are coordinates, and the position along w is an offset."""
-    x, y, want = kernels.along_w_case(stride)
+    x, y, want = kernels.im2col_w_case(stride)
     options = dict(ALONG=along, P=128, C=64, STRIDE=stride, target=target)
-    report = kernels.along_w.simulate((len(y),), x, y, **options)
+    report = kernels.im2col_w.simulate((len(y),), x, y, **options)
     assert not report.findings and (y == want).all(), report
-    k = kernels.along_w.compile(x, y, **options)
+    k = kernels.im2col_w.compile(x, y, **options)
     assert tensor_lines(k.ptx) == [f"cp.async.bulk.prefetch.tensor.4d.L2.global.{mode}",
                                    f"cp.async.bulk.tensor.4d.shared::cluster.global.{mode}.mbarrier::complete_tx::bytes"]
     m = k.tensor_maps[0]
@@ -83,11 +83,11 @@ def test_the_pixels_of_im2col_w_mode_continue_in_the_next_image(along, mode, str
 
 def test_im2col_w_mode_needs_targets_and_maps_that_support_it():
     """Blackwell; 128 pixels in w128 mode; a swizzle."""
-    x, y, _ = kernels.along_w_case(1)
+    x, y, _ = kernels.im2col_w_case(1)
     for options, words in ((dict(ALONG="w", P=128, target="sm_90a"), "along w128: sm_90a"), (dict(ALONG="w128", P=64, target="sm_100a"), "64 pixels along w128"),
                            (dict(ALONG="h", P=64, target="sm_100a"), "along is None, 'w' or 'w128', not 'h'")):
         with pytest.raises(CompilationError, match=words):
-            kernels.along_w.compile(x, y, C=64, STRIDE=1, **options)
+            kernels.im2col_w.compile(x, y, C=64, STRIDE=1, **options)
 
     @tile.jit(num_warps=1)
     def plain(X):
@@ -172,11 +172,11 @@ def test_an_im2col_multicast_loads_patches_to_every_cta():
 @pytest.mark.parametrize("target", ["sm_100a", "sm_103a"])
 def test_gather4_and_scatter4_select_rows_by_index(dtype, n, c, mode, target):
     """Any order; rows outside the matrix give zeros or are dropped, on either side of it."""
-    x, i, y, want = kernels.taken_case(dtype, n, c)
+    x, i, y, want = kernels.gathered_and_scattered_case(dtype, n, c)
     options = dict(N=n, C=c, MODE=mode, target=target)
-    report = kernels.taken.simulate((2,), x, i, y, **options)
+    report = kernels.gathered_and_scattered.simulate((2,), x, i, y, **options)
     assert not report.findings and (y == want).all(), report
-    k = kernels.taken.compile(x, i, y, **options)
+    k = kernels.gathered_and_scattered.compile(x, i, y, **options)
     assert tensor_lines(k.ptx) == ["cp.async.bulk.prefetch.tensor.2d.L2.global.tile::gather4",
                                    "cp.async.bulk.tensor.2d.shared::cluster.global.tile::gather4.mbarrier::complete_tx::bytes",
                                    "cp.async.bulk.tensor.2d.global.shared::cta.tile::scatter4.bulk_group"]
@@ -201,8 +201,8 @@ def test_gather4_accepts_scalar_row_indices_and_loads_to_the_own_cta_on_sm_120a(
     with pytest.raises(DispatchError, match="sm_100a or sm_103a; for plain loads also sm_120a: sm_90a"):
         four.compile(x, y, 3, 7)
     with pytest.raises(DispatchError, match="sm_100a or sm_103a"):
-        a, i, b, _ = kernels.taken_case("float16", 8, 64)
-        kernels.taken.compile(a, i, b, N=8, C=64, MODE=0, target="sm_120a")
+        a, i, b, _ = kernels.gathered_and_scattered_case("float16", 8, 64)
+        kernels.gathered_and_scattered.compile(a, i, b, N=8, C=64, MODE=0, target="sm_120a")
 
 
 def taking(what):

@@ -62,12 +62,12 @@ def test_multicasts_complete_by_their_tokens_on_the_gpu():
     import multicast_token_kernels as kernels
     on_gpu(kernels.every_together())
     a, b = np.random.default_rng(1).integers(0, 99, (3, 2, 32, 64)).astype("float16"), np.zeros((3, 64, 32, 64), "float16")
-    kernels.in_rows[64,](a, b, backend="cuda")
+    kernels.loaded_for_rows[64,](a, b, backend="cuda")
     assert all((b[:, c] == a[:, c % 4 // 2]).all() for c in range(64))
     a = np.random.default_rng(2).integers(1, 99, (64, 64)).astype("float16")
     for mask in range(16):
         b = np.ones((4, 64, 64), "float16")
-        kernels.to_some[4,](a, b, mask, backend="cuda")
+        kernels.loaded_for_mask[4,](a, b, mask, backend="cuda")
         assert all((b[r] == (a if mask >> r & 1 else 0)).all() for r in range(4)), mask
     a, b = np.random.default_rng(3).integers(0, 9, (500, 16, 64)).astype("float32"), np.zeros((128, 16, 64), "float32")
     kernels.in_turns[128,](a, b, 500, backend="cuda")

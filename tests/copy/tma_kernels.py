@@ -53,7 +53,7 @@ def to_a_peer(A, B):
 
 
 @tile.jit(num_warps=1)
-def fetched(A, B, N: tile.constexpr):
+def prefetched(A, B, N: tile.constexpr):
     """Boxes prefetched to L2 before they are read."""
     i = tile.program_id(0) * 64
     tile.prefetch(A[i:i + 64, 64:64 + N], cache="evict_last")
@@ -104,7 +104,7 @@ def paired_multicast(A, B):
 # -- rows selected by index ----------------------------------------------------------------------------------------------------
 
 @tile.jit(num_warps=1)
-def taken(X, I, Y, N: tile.constexpr, C: tile.constexpr, MODE: tile.constexpr):
+def gathered_and_scattered(X, I, Y, N: tile.constexpr, C: tile.constexpr, MODE: tile.constexpr):
     """Y[i] = X[I[i]], then scattered back to their rows in the second half of `Y`."""
     first = tile.program_id(0) * N
     s = tile.alloc((N, C), X.dtype, layout=tile.swizzled(X.dtype, (N, C), MODE) if MODE else None)
@@ -120,7 +120,7 @@ def taken(X, I, Y, N: tile.constexpr, C: tile.constexpr, MODE: tile.constexpr):
         tile.bulk_wait(0)
 
 
-def taken_case(dtype, n, c):
+def gathered_and_scattered_case(dtype, n, c):
     """(X, I, Y, expected Y): rows in any order, some outside the matrix on either side."""
     x, y = numbers((40, 16 + c + 16), dtype, 6), numbers((40, c), dtype, 7)
     i = np.random.default_rng(8).permutation(48).astype(np.int32)[:2 * n] - 4
@@ -132,7 +132,7 @@ def taken_case(dtype, n, c):
 
 
 @tile.jit(num_warps=1)
-def along_w(X, Y, ALONG: tile.constexpr, P: tile.constexpr, C: tile.constexpr, STRIDE: tile.constexpr):
+def im2col_w(X, Y, ALONG: tile.constexpr, P: tile.constexpr, C: tile.constexpr, STRIDE: tile.constexpr):
     """For one line of a 3 x 3 convolution's result, the pixels of all images at every filter position."""
     x = tile.im2col(X, (3, 3), padding=1, stride=STRIDE, along=ALONG)
     s = tile.alloc((P, C), X.dtype, layout=tile.swizzled(X.dtype, (P, C), 128))
@@ -148,7 +148,7 @@ def along_w(X, Y, ALONG: tile.constexpr, P: tile.constexpr, C: tile.constexpr, S
         tile.sync()
 
 
-def along_w_case(stride):
+def im2col_w_case(stride):
     """(images, target, expected target): (line, position, pixel, channel)."""
     x = numbers((5, 6, 9, 64), "float16", 9)
     lines, width = (6 - 1) // stride + 1, (9 - 1) // stride + 1

@@ -112,9 +112,9 @@ def _corpus():
     yield programs.boxed, [_array(8, 256)] * 2, "sm_90a", {}
     yield programs.boxed_out, [_array(8, 256)] * 2, "sm_90a", {}
     yield tma.multicast, [square, _array(2, 32, 64), 3], "sm_90a", {"R": 2, "SENDER": 0, "cluster": (2, 1, 1)}
-    yield boxes.reduced, [_array(2, 1024), _array(16, 64)], "sm_90a", {"KIND": "add"}
+    yield boxes.reduced_box, [_array(2, 1024), _array(16, 64)], "sm_90a", {"KIND": "add"}
     yield tma.paired, [_array(128, 64)] * 2, "sm_100a", {"GROUP": 2}
-    yield tma.fetched, [_array(64, 256)] * 2, "sm_90a", {"N": 64}
+    yield tma.prefetched, [_array(64, 256)] * 2, "sm_90a", {"N": 64}
     yield bulk.through, [line] * 2, "sm_90a", {"N": 4096, "VARIANT": "bulk"}
     yield bulk.broadcast, [_array(1024, dtype="float32"), _array(4, 1024, dtype="float32")], "sm_90a", {"MASK": 3}
     yield bulk.reduced, [_array(4, 64, dtype="int32"), _array(64, dtype="int32")], "sm_90a", {"N": 64, "KIND": "add"}
@@ -128,7 +128,7 @@ def _corpus():
     yield demo.staged_copy, [_array(4096, 33)] * 2, "sm_90a", {"ROWS": 128, "COLUMNS": 33}
     yield product_in_shared, [square] * 2 + [_array(64, 64, dtype="float32")], "sm_90a", {}
     yield values, [_array(64, 64, dtype="float32"), line, _array(4, dtype="int32"), _array(32, 64, dtype="float32")], "sm_90a", {}
-    yield tma.taken, [_array(64, 64), _array(16, dtype="int32"), _array(64, 64)], "sm_100a", {"N": 8, "C": 64, "MODE": 0}
+    yield tma.gathered_and_scattered, [_array(64, 64), _array(16, dtype="int32"), _array(64, 64)], "sm_100a", {"N": 8, "C": 64, "MODE": 0}
     yield named.of_arrays, [_array(64, 64)] * 3 + [_array(1, 128, dtype="uint8"), _array(3, 8, 64)], "sm_90a", {"BM": 8, "BN": 64}
     for target, dtype in (("sm_80", "float16"), ("sm_90a", "float16"), ("sm_90a", "float32")):
         yield product, [_array(64, 64, dtype=dtype)] * 2 + [_array(64, 64, dtype="float32")], target, {}

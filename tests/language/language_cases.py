@@ -121,13 +121,13 @@ def _whole(x):
     return x.base if isinstance(x, View) else x
 
 
-def simulated(cases) -> None:
+def check_on_simulator(cases) -> None:
     """Fail with the differences of all cases."""
     found = [problem for case in cases for problem in case.simulate()]
     assert not found, f"{len(found)} problems\n" + "\n".join(found[:40])
 
 
-def launched(cases, copies: bool = False) -> str:
+def check_on_gpu(cases, copies: bool = False) -> str:
     """Run all cases on the GPU, even after failures; returns a summary, or fails with the differences."""
     import time
     begin, found, count = time.perf_counter(), [], 0

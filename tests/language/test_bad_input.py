@@ -401,7 +401,7 @@ def test_numpy_scalars_count_as_numbers():
 
 # -- the cache -------------------------------------------------------------------------------------------------------------
 
-def compiled_anew(addend: int) -> int:
+def registers_of_new_kernel(addend: int) -> int:
     """Compile a new kernel; returns its register count."""
     return kernel(f"tile.store(y[0:64], tile.load(x[0:64]) + {addend})").compile(x, y).registers
 
@@ -413,29 +413,29 @@ def test_an_unusable_cache_folder_causes_one_warning(monkeypatch, tmp_path):
         monkeypatch.setenv("TILEJIT_CACHE_DIR", place)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            assert compiled_anew(11) > 0 and compiled_anew(12) > 0
+            assert registers_of_new_kernel(11) > 0 and registers_of_new_kernel(12) > 0
         assert [w for w in caught if place in str(w.message)] and len(caught) == 1, [str(w.message) for w in caught]
 
 
 def test_damaged_cache_entries_are_compiled_again(monkeypatch, tmp_path):
     """Whatever they contain."""
     monkeypatch.setenv("TILEJIT_CACHE_DIR", str(tmp_path))
-    first = compiled_anew(13)
+    first = registers_of_new_kernel(13)
     for damage in (b"", b"garbage", b"\0" * 5000):
         for file in tmp_path.rglob("*"):
             if file.is_file():
                 file.write_bytes(damage)
-        assert compiled_anew(13) == first
+        assert registers_of_new_kernel(13) == first
 
 
 def test_a_failing_assembler_is_named(monkeypatch):
     monkeypatch.setenv("TILEJIT_NO_CACHE", "1")
     monkeypatch.setenv("TILEJIT_PTXAS", "/nonexistent")
-    refused(lambda: compiled_anew(14), "TILEJIT_PTXAS=/nonexistent is not a program that can be run", kind=tile.ToolchainError)
+    refused(lambda: registers_of_new_kernel(14), "TILEJIT_PTXAS=/nonexistent is not a program that can be run", kind=tile.ToolchainError)
     monkeypatch.setenv("TILEJIT_PTXAS", "/bin/false")
-    refused(lambda: compiled_anew(14), "the assembler (/bin/false) refused the PTX", kind=tile.ToolchainError)
+    refused(lambda: registers_of_new_kernel(14), "the assembler (/bin/false) refused the PTX", kind=tile.ToolchainError)
     monkeypatch.delenv("TILEJIT_PTXAS")
-    assert compiled_anew(14) > 0
+    assert registers_of_new_kernel(14) > 0
 
 
 @pytest.mark.parametrize("name, words", [

@@ -44,13 +44,13 @@ def test_any_box_given_by_index_tiles_is_accessed_exactly(target, dtype, m, n, r
     """Before and after the array, row-major, column-major, strided, reversed and transposed arrays, many kinds of masks."""
     x = np.random.default_rng(m * 91 + n).integers(-9, 9, (m, n)).astype(dtype)
     x = {"rows": x, "columns": np.asfortranarray(x), "steps": np.repeat(x, 2, 1)[:, ::2], "backwards": x[::-1].copy()[::-1]}[laid]
-    grid, y, want = moving(x, r, c, dr, dc, mask, other, written, low, high)
+    grid, y, want = make_arrays(x, r, c, dr, dc, mask, other, written, low, high)
     moved.simulate(grid, x, y, low, high, m, n, R=r, C=c, DR=dr, DC=dc, TURNED=turned, MASK=mask, OTHER=other, WRITTEN=written,
                    target=target).raise_first()
     np.testing.assert_array_equal(y, want)
 
 
-def moving(x, r, c, dr, dc, mask, other, written, low, high):
+def make_arrays(x, r, c, dr, dc, mask, other, written, low, high):
     """The grid, an output array, and its initial contents."""
     m, n = x.shape
     grid = -(-max(m, 1) // r), -(-max(n, 1) // c)
@@ -114,7 +114,7 @@ def test_boxes_given_by_index_tiles_are_accessed_exactly_on_the_gpu():
         r, c, turned = 1 << r, 1 << c, bool(rng.integers(2))
         mask, written = (str(rng.choice(names)) for names in (["none", "bounds", "apart", "part"], ["none", "bounds", "part"]))
         x = rng.integers(-9, 9, (m, n)).astype(rng.choice([np.float16, np.float32, np.int8]))
-        grid, y, want = moving(x, r, c, dr, dc, mask, other, written, low, high)
+        grid, y, want = make_arrays(x, r, c, dr, dc, mask, other, written, low, high)
         there, back = torch.from_numpy(x).cuda(), torch.from_numpy(y).cuda()
         there = there.T.contiguous().T if rng.integers(2) else there
         moved[grid](there, back, low, high, m, n, R=r, C=c, DR=dr, DC=dc, TURNED=turned, MASK=mask, OTHER=other, WRITTEN=written)

@@ -6,38 +6,38 @@ import on_host
 import pytest
 import tilejit as tile
 from hypothesis import assume, given, settings, strategies as st
-from language_cases import simulated
+from language_cases import check_on_simulator
 
 
 @pytest.mark.parametrize("level", ["threads", "CTAs", "tiles"])
 def test_functions_agree_with_python(level):
-    simulated(control_cases.control(name, level) for name in control_cases.FUNCTIONS)
+    check_on_simulator(control_cases.control(name, level) for name in control_cases.FUNCTIONS)
 
 
 def test_helpers_are_inlined_with_their_own_variables():
-    simulated([control_cases.helpers()])
+    check_on_simulator([control_cases.helpers()])
 
 
 @pytest.mark.parametrize("name", control_cases.APART)
 def test_a_load_by_some_threads_does_not_wait_for_others(name):
     """A loaded loop condition is broadcast by a shuffle only where all threads of the warp execute the load."""
     case = control_cases.loads_apart(name)
-    simulated([case])
+    check_on_simulator([case])
     kernel = tile.jit(source=case.source)
     assert "shfl" not in kernel.compile(**case.args, **case.expected, **case.options, target="sm_90a").ptx
 
 
 def test_tiles_are_carried_by_loops():
-    simulated(control_cases.loops_of_tiles())
+    check_on_simulator(control_cases.loops_of_tiles())
 
 
 def test_loops_may_need_64_bits():
-    simulated([*control_cases.wide_loops(), *control_cases.constant_wide_loops()])
+    check_on_simulator([*control_cases.wide_loops(), *control_cases.constant_wide_loops()])
 
 
 def test_loops_with_unsigned_bounds_compare_unsigned():
     cases = list(control_cases.unsigned_loops())
-    simulated(cases)
+    check_on_simulator(cases)
     for case in cases:
         ir = tile.jit(source=case.source).compile(**case.args, **case.expected).llvm_ir
         assert not [line for line in ir.splitlines() if "icmp s" in line and "%p" not in line]
@@ -46,7 +46,7 @@ def test_loops_with_unsigned_bounds_compare_unsigned():
 @pytest.mark.usefixtures("assembled_later")
 @pytest.mark.parametrize("name", control_cases.FALLING)
 def test_a_loop_down_from_the_upper_half_of_uint64_has_python_s_trip_count(name):
-    simulated(control_cases.falling_loops(name))
+    check_on_simulator(control_cases.falling_loops(name))
     for case in control_cases.falling_loops(name):
         y = np.zeros_like(case.expected["y"])
         on_host.run(case.compile("sm_90a"), *case.args.values(), y)
@@ -56,7 +56,7 @@ def test_a_loop_down_from_the_upper_half_of_uint64_has_python_s_trip_count(name)
 @pytest.mark.usefixtures("assembled_later")
 @pytest.mark.parametrize("name", control_cases.ENDINGS)
 def test_a_loop_ends_where_its_index_would_leave_the_range_of_its_dtype(name):
-    simulated(control_cases.loops_at_the_ends(name))
+    check_on_simulator(control_cases.loops_at_the_ends(name))
     for case in control_cases.loops_at_the_ends(name):
         y = np.zeros_like(case.expected["y"])
         on_host.run(case.compile("sm_90a"), case.args["x"], y)
@@ -189,7 +189,7 @@ def test_a_loop_has_one_comparison_per_iteration_and_ptxas_unrolls_it_whether_or
 
 def test_a_scope_given_by_an_argument_is_empty_in_ctas_without_such_threads():
     cases = list(control_cases.absent_scopes())
-    simulated(cases)
+    check_on_simulator(cases)
     for case in cases:
         ptx = tile.jit(source=case.source).compile(**case.args, **case.expected, **case.options, target="sm_90a").ptx
         assert "shfl.sync" in ptx and "setp.ne" in ptx   # the warp's index and the argument that it is compared with

@@ -24,7 +24,7 @@ TARGETS = ("sm_80", "sm_90a", "sm_100a")
 # -- elements ------------------------------------------------------------------------------------------------------------
 
 @pytest.fixture(scope="module", autouse=True)
-def vectors_judged():
+def vectors_checked():
     """The simulator moves single elements. This checks that the elements of each planned vector are contiguous."""
     kept = {op: op.rules["simulate"] for op in (load_, store_, atomic_, ordered_load)}
 

@@ -139,7 +139,7 @@ def test_what_is_known_in_a_block_holds_whenever_it_runs(lines):
 
 
 
-def asks(text: str) -> bool:
+def has_bounds_checks(text: str) -> bool:
     """Whether the only load of the text has bounds checks."""
     body = text.replace("\n", "\n    ")
     kernel = tile.jit(source=f"def k(x, y, n):\n    tile.assume((x.shape[1] == 64) & (y.shape[1] == 64))\n    size = x.shape[0]\n    {body}\n")
@@ -190,7 +190,7 @@ def loads(at: str, rows: int = 1) -> str:
     (f"i = 0\nwhile i < size:\n    k = tile.cast(tile.load(y[0, i]), tile.int32)\n    if k >= 0:\n        {loads('i')}\n    i += k", True),  # not in every iteration
 ])
 def test_bounds_implied_by_conditions_and_loops_are_not_checked_again(text, expected):
-    assert asks(text) == expected
+    assert has_bounds_checks(text) == expected
 
 
 @pytest.mark.parametrize("text", ["row = n\nif row >= 0:\n    STORE", "row = 0\nwhile row < n:\n    STORE\n    row += 8", "for row in range(n - 8, -1, -8):\n    STORE",

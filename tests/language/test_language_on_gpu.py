@@ -6,33 +6,33 @@ import operator_cases
 import numpy as np
 import shape_cases
 import tilejit as tile
-from language_cases import launched
+from language_cases import check_on_gpu
 
 from tests.gpu import needs_gpu, run_child
 
 
 def operators():
-    launched(operator_cases.elementwise_cases())
+    check_on_gpu(operator_cases.elementwise_cases())
 
 
 def functions():
     """Elementary functions with 100 000 arguments each."""
-    launched(operator_cases.function_case(dtype, rows=200) for dtype in ("float32", "float64", "float16", "bfloat16"))
+    check_on_gpu(operator_cases.function_case(dtype, rows=200) for dtype in ("float32", "float64", "float16", "bfloat16"))
     found = operator_cases.fast_functions_differ()
     assert not found, "\n".join(found)
 
 
 def memory():
-    launched([*shape_cases.shape_cases(), *memory_cases.memory_cases()])
+    check_on_gpu([*shape_cases.shape_cases(), *memory_cases.memory_cases()])
 
 
 def host_arrays():
     """Host arrays, also strided ones, are copied to the GPU and back."""
-    launched(list(memory_cases.memory_cases(few=True)), copies=True)
+    check_on_gpu(list(memory_cases.memory_cases(few=True)), copies=True)
 
 
 def control():
-    launched(control_cases.control_cases())
+    check_on_gpu(control_cases.control_cases())
 
 
 @needs_gpu()

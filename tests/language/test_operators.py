@@ -9,7 +9,7 @@ import operator_cases as cases
 import pytest
 import tilejit as tile
 from hypothesis import given, settings, strategies as st
-from language_cases import Case, simulated
+from language_cases import Case, check_on_simulator
 from language_reference import DTYPES, FLOATS, cast, difference, exact_cast, np_dtype, rounded, special, tile_name
 
 pytestmark = pytest.mark.usefixtures("assembled_later")
@@ -20,20 +20,20 @@ few = settings(max_examples=25, deadline=None)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_operators_promote_and_compute_like_numpy(dtype):
     """With every other dtype: special values, NaN in either operand, infinities, wrapping, zero."""
-    simulated(cases.operators(dtype, other) for other in DTYPES)
+    check_on_simulator(cases.operators(dtype, other) for other in DTYPES)
 
 
 def test_scalars_that_differ_between_threads_compute_like_tiles():
-    simulated(cases.scalar_operators())
+    check_on_simulator(cases.scalar_operators())
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_python_numbers_adapt_to_the_dtype_of_the_tile(dtype):
-    simulated([cases.weak_operators(dtype)])
+    check_on_simulator([cases.weak_operators(dtype)])
 
 
 def test_integer_division_by_zero_has_a_defined_result():
-    simulated(map(cases.divisions_by_zero, cases.INTS))
+    check_on_simulator(map(cases.divisions_by_zero, cases.INTS))
 
 
 @pytest.mark.parametrize("dtype", ["int32", "uint32", "int64", "uint64"])
@@ -45,7 +45,7 @@ def test_emitted_integer_division_agrees_with_the_simulator_also_by_zero(dtype, 
         a, b, o = (np.array(values).astype(dtype) for values in ([x], [y], [0, 0]))
         case = Case(f"{x} by {y} in {dtype}", source, {"a": a, "b": b}, {"o": o})
         on_host.run(case.compile("sm_90a"), a, b, o)
-        simulated([case])  # the value that was emitted as a constant
+        check_on_simulator([case])  # the value that was emitted as a constant
 
 
 @pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "int64"])
@@ -62,7 +62,7 @@ def test_emitted_division_of_the_least_integer_by_minus_1_wraps(dtype, by):
         got = np.ones_like(o)
         on_host.run(case.compile("sm_90a"), a, b, got)
         assert got.tolist() == [answer, 0]
-        simulated([case])
+        check_on_simulator([case])
 
 
 @pytest.mark.parametrize("dtype", ["int32", "uint32", "int64", "uint64"])
@@ -75,7 +75,7 @@ def test_emitted_division_by_a_constant_rounds_down(dtype, by):
         case = Case(f"{x} by {by} in {dtype}", source, {"a": a}, {"o": np.array([x // by, x % by], dtype)})
         on_host.run(case.compile("sm_90a"), a, o)
         assert o.tolist() == [x // by, x % by]
-        simulated([case])
+        check_on_simulator([case])
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "int32", "uint32", "int64", "uint64"])
@@ -108,7 +108,7 @@ def test_cdiv_by_a_runtime_divisor_is_the_same_for_scalars_and_tiles_and_0_by_0(
     for x, y in ((x, y) for x in (low, 0, 7, high) for y in divisors):
         answer, of_7 = (np.array(-(-n // y) if y else 0).astype(dtype) for n in (x, 7))
         a, b, o = np.array([x, x], dtype), np.array([y, y], dtype), np.array([answer, of_7, *[answer] * 4], dtype)
-        simulated([Case(f"{x} by {y} in {dtype}", source, {"a": a, "b": b}, {"o": o})])
+        check_on_simulator([Case(f"{x} by {y} in {dtype}", source, {"a": a, "b": b}, {"o": o})])
 
 
 @pytest.mark.parametrize("dtype", ["int32", "uint32", "int64", "uint64"])
@@ -153,18 +153,18 @@ def test_cdiv_refuses_floats_and_a_divisor_of_0():
 
 
 def test_unary_operators_keep_the_dtype():
-    simulated(map(cases.unary_operators, DTYPES))
+    check_on_simulator(map(cases.unary_operators, DTYPES))
 
 
 @pytest.mark.parametrize("style", ["tile", "scalar"])
 def test_casts_round_once_saturate_and_wrap(style):
-    simulated(cases.casts(dtype, style) for dtype in DTYPES)
+    check_on_simulator(cases.casts(dtype, style) for dtype in DTYPES)
 
 
 def test_integers_that_float32_would_round_to_a_midpoint_of_bfloat16_are_rounded_once():
     for dtype in ("int32", "uint32"):
         x = np.array([236 * 2**23 + 2**22 + n for n in (-1, 0, 1)], dtype)
-        simulated([Case(dtype, "def once(a, o):\n    for i in range(3):\n        tile.store(o[i], tile.load(a[i]).to(tile.bfloat16))\n", {"a": x},
+        check_on_simulator([Case(dtype, "def once(a, o):\n    for i in range(3):\n        tile.store(o[i], tile.load(a[i]).to(tile.bfloat16))\n", {"a": x},
                         {"o": np.array([236 * 2.0**23, 236 * 2.0**23, 237 * 2.0**23]).astype(np_dtype("bfloat16"))})])
 
 
@@ -179,7 +179,7 @@ def test_integers_near_a_midpoint_of_bfloat16_are_rounded_once_by_the_simulator_
     source = (f"def once(a, o):\n    for i in range({len(x)}):\n        v = tile.load(a[i]).to(tile.bfloat16)\n        "
               "tile.store(o[i], tile.bitcast(v.to(tile.float32), tile.int32))\n")
     case, emitted = Case(dtype, source, {"a": x}, {"o": want.view(np.int32)}), np.zeros(len(x), np.int32)
-    simulated([case])
+    check_on_simulator([case])
     on_host.run(case.compile("sm_90a"), x, emitted)
     np.testing.assert_array_equal(emitted.view(np.float32), want)
 
@@ -195,32 +195,32 @@ def test_integers_are_rounded_once_to_the_nearest_power_of_two_by_the_simulator_
     source = (f"def power(a, o):\n    for i in range({len(x)}):\n        v = tile.load(a[i]).to(tile.float8_e8m0fnu)\n        "
               "tile.store(o[i], tile.cast(tile.bitcast(v, tile.uint8), tile.int32))\n")
     case, emitted = Case(dtype, source, {"a": x}, {"o": want}), np.zeros(len(x), np.int32)
-    simulated([case])
+    check_on_simulator([case])
     on_host.run(case.compile("sm_90a"), x, emitted)
     np.testing.assert_array_equal(emitted, want)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_functions_have_their_documented_accuracy(dtype):
-    simulated([cases.function_case(dtype), cases.fused(dtype)])
+    check_on_simulator([cases.function_case(dtype), cases.fused(dtype)])
 
 
 def test_an_fma_of_bfloat16_that_float32_would_round_to_a_midpoint_rounds_once():
     x, y, z = (np.array([v, v], np_dtype("bfloat16")) for v in (1.5, 1.1328125, 2.0**-28))
-    simulated([Case("fma", "def once(a, b, c, o):\n    for i in range(2):\n        tile.store(o[i], tile.fma(tile.load(a[i]), tile.load(b[i]), "
+    check_on_simulator([Case("fma", "def once(a, b, c, o):\n    for i in range(2):\n        tile.store(o[i], tile.fma(tile.load(a[i]), tile.load(b[i]), "
                            "tile.load(c[i])))\n", {"a": np.array([x[0], -x[0]]), "b": y, "c": z},
                     {"o": np.array([1.703125, -1.6953125]).astype(np_dtype("bfloat16"))})])
 
 
 def test_minimum_maximum_and_where_propagate_nan():
-    simulated(cases.selections(a, b) for a, b in [*zip(DTYPES, DTYPES), ("int8", "uint16"), ("int64", "uint64"), ("float16", "bfloat16"),
+    check_on_simulator(cases.selections(a, b) for a, b in [*zip(DTYPES, DTYPES), ("int8", "uint16"), ("int64", "uint64"), ("float16", "bfloat16"),
                                                   ("bool", "float32"), ("float8_e4m3fn", "float16")])
 
 
 @few
 @given(st.sampled_from(DTYPES), st.sampled_from(DTYPES), st.sampled_from(("tile", "scalar")), st.integers(1, 2**31))
 def test_operators_agree_with_numpy_on_random_operands(a, b, style, seed):
-    simulated([cases.operators(a, b, style, seed)])
+    check_on_simulator([cases.operators(a, b, style, seed)])
 
 
 @few
@@ -232,7 +232,7 @@ def test_casts_agree_with_the_reference_on_random_bits(source, seed):
     x = rng.integers(0, 256, 64 * dtype.itemsize, np.uint8).view(dtype) if source != "bool" else special("bool", seed, 64)
     expected = {f"o{i}": cast(x, target) for i, target in enumerate(DTYPES)}
     lines = [f"tile.store(o{i}[0:64], tile.load(a[0:64]).to({tile_name(t)}))" for i, t in enumerate(DTYPES)]
-    simulated([Case(f"bits as {source}", f"def bits(a, {', '.join(expected)}):\n    " + "\n    ".join(lines) + "\n", {"a": x}, expected)])
+    check_on_simulator([Case(f"bits as {source}", f"def bits(a, {', '.join(expected)}):\n    " + "\n    ".join(lines) + "\n", {"a": x}, expected)])
 
 
 def test_the_reference_rounds_like_numpy():

@@ -6,7 +6,7 @@ import pytest
 import shape_cases
 import tilejit as tile
 from hypothesis import assume, given, settings, strategies as st
-from language_cases import simulated
+from language_cases import check_on_simulator
 from language_reference import DTYPES, np_dtype
 
 few = settings(max_examples=30, deadline=None)
@@ -15,11 +15,11 @@ extents = st.lists(st.sampled_from((1, 2, 3, 4, 7, 8, 13, 16, 31, 32)), min_size
 
 
 def test_shapes_and_created_tiles_agree_with_numpy():
-    simulated(shape_cases.shape_cases())
+    check_on_simulator(shape_cases.shape_cases())
 
 
 def test_loads_stores_gathers_and_arguments_agree_with_numpy():
-    simulated(memory_cases.memory_cases())
+    check_on_simulator(memory_cases.memory_cases())
 
 
 @few
@@ -27,7 +27,7 @@ def test_loads_stores_gathers_and_arguments_agree_with_numpy():
 def test_tiles_of_any_shape_agree_with_numpy(shape, dtype, num_warps, seed):
     padded = np.prod([1 << (n - 1).bit_length() for n in shape])
     assume(2 * padded * np_dtype(dtype).itemsize <= 4 * 128 * 32 * num_warps)  # two tiles in half of the registers
-    simulated([shape_cases.shapes(shape, dtype, num_warps, seed), shape_cases.made(shape, num_warps)])
+    check_on_simulator([shape_cases.shapes(shape, dtype, num_warps, seed), shape_cases.made(shape, num_warps)])
 
 
 @st.composite
@@ -44,13 +44,13 @@ def box(draw):
 @few
 @given(box())
 def test_boxes_are_clipped_element_by_element_whatever_the_strides(case):
-    simulated([case])
+    check_on_simulator([case])
 
 
 @few
 @given(st.sampled_from(DTYPES), st.integers(1, 70), st.integers(1, 70), st.sampled_from((4, 8, 16, 32)), warps)
 def test_ragged_edges_are_clipped_with_vector_accesses(dtype, rows, columns, block, num_warps):
-    simulated([memory_cases.plain((rows, columns), (8, block), dtype, num_warps)])
+    check_on_simulator([memory_cases.plain((rows, columns), (8, block), dtype, num_warps)])
 
 
 def test_a_slice_from_a_negative_literal_extends_to_the_end():

@@ -4,8 +4,8 @@ import tilejit as tile
 
 
 @tile.jit
-def wandering(A, out, n, turn, ROLES: tile.constexpr, STAGES: tile.constexpr = 3):
-    """Rows of A in an order computed in the loop, which `walked` reproduces; each has half the weight of the next."""
+def rows_in_computed_order(A, out, n, turn, ROLES: tile.constexpr, STAGES: tile.constexpr = 3):
+    """Rows of A in an order computed in the loop, which `expected_order` reproduces; each has half the weight of the next."""
     s = tile.alloc((64,), A.dtype)
     total = tile.zeros((64,))
     for i in tile.pipelined(range(n), stages=STAGES, warp_specialize=ROLES):
@@ -23,7 +23,7 @@ def wandering(A, out, n, turn, ROLES: tile.constexpr, STAGES: tile.constexpr = 3
     tile.store(out[0:64], total)
 
 
-def walked(n, turn):
+def expected_order(n, turn):
     """The row of each iteration, and whether it adds 1."""
     for i in range(n):
         row = n - 1 - i if turn % 2 else i

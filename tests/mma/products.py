@@ -19,7 +19,7 @@ TARGETS = ("sm_90a", "sm_100a")
 
 
 @contextmanager
-def on(target: str):
+def multiplying_on(target: str):
     """Multiply NumPy arrays as on the target."""
     before = os.environ.get("TILEJIT_TARGET")
     os.environ["TILEJIT_TARGET"] = target
@@ -36,7 +36,7 @@ def with_configs(hopper, blackwell):
     return pytest.mark.parametrize("target,config", [*(("sm_90a", c) for c in (None, *hopper)), *(("sm_100a", c) for c in (None, *blackwell))])
 
 
-def laid(x, how: str):
+def with_layout(x, how: str):
     """The same numbers with other strides: row-major or column-major, rows padded to 16 bytes, every second element, reversed."""
     *batch, m, n = x.shape
     if how == "columns":
@@ -54,7 +54,7 @@ def laid(x, how: str):
     return np.ascontiguousarray(x)
 
 
-def entering(x, rounded=True):
+def as_multiplied(x, rounded=True):
     """float64 of the values that enter the multipliers: TF32 has 10 mantissa bits; TMA rounds to nearest even, and the tensor
     cores truncate."""
     if x.dtype == np.float32:
@@ -64,10 +64,10 @@ def entering(x, rounded=True):
     return x.astype(np.float64)
 
 
-def close(got, a, b, scale=1.0, rounded=True):
+def assert_close(got, a, b, scale=1.0, rounded=True):
     """Assert that integers are exact (they wrap), and floats within one rounding of the result plus the roundings of k float32
     additions."""
-    x, y = entering(a, rounded), entering(b, rounded)
+    x, y = as_multiplied(a, rounded), as_multiplied(b, rounded)
     exact = (x @ y) * scale
     if got.dtype.kind in "iu":
         np.testing.assert_array_equal(got, (a.astype(np.int64) @ b.astype(np.int64)).astype(got.dtype))

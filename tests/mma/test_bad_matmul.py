@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tilejit as tile
 from tests.gpu import in_child, needs_gpu
-from tests.mma.products import added, close
+from tests.mma.products import added, assert_close
 from tilejit import kernels
 from tilejit.errors import CompilationError, LaunchError
 from tilejit.kernels.operands import lines, meeting, overlaps
@@ -78,7 +78,7 @@ def test_an_invalid_epilogue_argument_is_named_as_in_the_call(x, words):
             kernels.grouped_matmul([A], [B], None, numbered, (x,))
         with pytest.raises(LaunchError, match="^" + words):
             kernels.grouped_matmul(A, B[None], None, numbered, (x,), offs=np.array([64], np.int32))
-    close(kernels.matmul(A, B, epilogue=scaled_by, arguments=(2,)), 2 * A, B)
+    assert_close(kernels.matmul(A, B, epilogue=scaled_by, arguments=(2,)), 2 * A, B)
 
 
 @pytest.mark.parametrize("x,words", [(1e39, "scale_a must be a number that float32 holds, not 1e\\+39"), (10 ** 40, "a number that float32 holds, not 1000"),
@@ -91,7 +91,7 @@ def test_an_invalid_scale_is_an_error(x, words):
 @pytest.mark.parametrize("kind", [int, float, np.int64, np.float16, np.uint8])
 def test_integer_scales_are_converted_to_floats(kind):
     """Whatever their type: as int32 the product of these would overflow, and 2^70 would be 0."""
-    close(kernels.matmul(A, B, scale_a=kind(3)), 3 * A, B)
+    assert_close(kernels.matmul(A, B, scale_a=kind(3)), 3 * A, B)
     if kind in (int, float):
         assert (kernels.matmul(A.astype(np.int8), B.astype(np.int8), scale_a=kind(65536), scale_b=kind(65536)) == np.float32(96 * 2.0 ** 32)).all()
         assert (kernels.matmul(A.astype(np.int8), B.astype(np.int8), scale_a=kind(2 ** 70)) == np.float32(96 * 2.0 ** 70)).all()
@@ -147,12 +147,12 @@ def test_an_epilogue_of_batched_matrices_takes_their_number_and_may_have_default
     stacked = np.stack([A, 2 * A])
     with pytest.raises(LaunchError, match="called with the sums, the matrix's number, the row, the column and 1 of"):
         kernels.matmul(stacked, B, epilogue=added, tiles=(np.zeros((2, 64, 80), np.float16),))
-    close(kernels.matmul(stacked, B, epilogue=numbered), 2 * stacked, B)
+    assert_close(kernels.matmul(stacked, B, epilogue=numbered), 2 * stacked, B)
     with pytest.raises(LaunchError, match="called with the sums, the product's number, the row, the column$"):
         kernels.grouped_matmul([A], [B], epilogue=of_rows)
     with pytest.raises(LaunchError, match="arguments is a tuple"):
         kernels.grouped_matmul([A], [B], epilogue=numbered, arguments=3.0)
-    close(kernels.grouped_matmul([A], [B], None, numbered, (3.0,))[0], 3 * A, B)
+    assert_close(kernels.grouped_matmul([A], [B], None, numbered, (3.0,))[0], 3 * A, B)
 
 
 @pytest.mark.parametrize("epilogue", [of_rows, of_nothing])
@@ -174,7 +174,7 @@ def overlapping(home):
     yield x[0:128, 0:128], x[128:256, 0:128], x[0:128, 128:256], None
 
 
-def judged(home, back):
+def check_overlaps(home, back):
     for a, b, out, words in overlapping(home):
         if words is None:
             assert kernels.matmul(a, b, out) is out and (back(out) == 0).all()
@@ -186,7 +186,7 @@ def judged(home, back):
 
 def test_a_result_that_overlaps_an_operand_is_an_error():
     """The check is per element: columns between those of an operand are allowed."""
-    judged(np.asarray, lambda x: x)
+    check_overlaps(np.asarray, lambda x: x)
 
 
 def overlapping_lists(home):
@@ -216,7 +216,7 @@ def overlapping_lists(home):
     yield [rows[1], rows[1]], [b[1], b[1]], [x[0:100, 0:64], x[100:200, 0:64]], None
 
 
-def lists_judged(home, back):
+def check_list_overlaps(home, back):
     for a, b, out, words in overlapping_lists(home):
         if words is None:
             assert kernels.grouped_matmul(a, b, out) is out and all((back(z) == 0).all() for z in out)
@@ -226,7 +226,7 @@ def lists_judged(home, back):
                     kernels.grouped_matmul(a, b, out)
 
 
-def stacks_judged(home, back):
+def check_stack_overlaps(home, back):
     x, offs = home(np.zeros((256, 256), np.float16)), home(np.array([40, 100], np.int32))
     b, three, own = (home(np.zeros(shape, np.float16)) for shape in ((2, 64, 64), (3, 64, 64), (100, 64)))
     for a, some, out, ends, words in ((x[0:100, 0:64], b, x[0:100, 64:128], offs, None), (x[0:100, 0:64], b, x[99:199, 0:64], offs, "a"),
@@ -240,12 +240,12 @@ def stacks_judged(home, back):
 
 
 def test_results_of_a_list_that_overlap_operands_or_each_other_are_errors():
-    lists_judged(np.asarray, lambda x: x)
+    check_list_overlaps(np.asarray, lambda x: x)
 
 
 def test_a_result_of_stacked_rows_that_overlaps_an_operand_or_the_offsets_is_an_error():
     stacked_rows = np.zeros((2, 128, 64), np.float16)
-    stacks_judged(np.asarray, lambda x: x)
+    check_stack_overlaps(np.asarray, lambda x: x)
     out = stacked_rows[0, 0:100]
     with pytest.raises(LaunchError, match="out overlaps offs,"):
         kernels.grouped_matmul(np.zeros((100, 64), np.float16), np.zeros((2, 64, 64), np.float16), out, offs=out[:1, :4].reshape(4).view(np.int32))
@@ -298,7 +298,7 @@ def test_an_epilogue_tile_may_be_the_result_itself():
 @needs_gpu("sm_90a")
 @in_child(timeout=60)
 def test_overlapping_arrays_are_refused_or_right_on_the_gpu():
-    judged(tile.to_device, lambda x: x.numpy())
+    check_overlaps(tile.to_device, lambda x: x.numpy())
     in_place(tile.to_device, lambda x: x.numpy())
 
 
@@ -306,5 +306,5 @@ def test_overlapping_arrays_are_refused_or_right_on_the_gpu():
 @needs_gpu("sm_90a")
 @in_child(timeout=60)
 def test_overlapping_arrays_of_a_list_or_a_stack_are_refused_or_right_on_the_gpu():
-    lists_judged(tile.to_device, lambda x: x.numpy())
-    stacks_judged(tile.to_device, lambda x: x.numpy())
+    check_list_overlaps(tile.to_device, lambda x: x.numpy())
+    check_stack_overlaps(tile.to_device, lambda x: x.numpy())

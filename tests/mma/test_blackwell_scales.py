@@ -6,7 +6,7 @@ import pytest
 import tilejit as tile
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.mma.products import laid, on, planned
+from tests.mma.products import with_layout, multiplying_on, planned
 from tests.tmem.test_block_scaled import E2M1, FORMS, operand
 from tilejit import kernels
 from tilejit.errors import LaunchError
@@ -21,7 +21,7 @@ E8M0, E4M3 = ml_dtypes.float8_e8m0fnu, ml_dtypes.float8_e4m3fn
 @pytest.fixture(autouse=True, scope="module")
 def blackwell():
     """Multiply NumPy arrays as on Blackwell."""
-    with on("sm_100a"):
+    with multiplying_on("sm_100a"):
         yield
 
 
@@ -34,7 +34,7 @@ def checked(m, n, k, form, seed=0, a_is="rows", b_is="rows", dtype=np.float32, f
     rng = np.random.default_rng(seed)
     (a, sa, x), (b, sb, y) = operand(rng, m, k, form), operand(rng, n, k, form)
     if FORMS[form][0] is not E2M1:
-        a, b = laid(a, a_is), laid(b, b_is)
+        a, b = with_layout(a, a_is), with_layout(b, b_is)
     if flat:
         sa, sb = sa.reshape(-1), sb.reshape(len(sb), -1)
     c = np.full((m, n), np.nan, dtype)
@@ -135,7 +135,7 @@ def test_invalid_operands_and_scales_are_named():
     }.items():
         with pytest.raises(LaunchError, match=match):
             call()
-    with on("sm_90a"):
+    with multiplying_on("sm_90a"):
         with pytest.raises(LaunchError, match="float4 is multiplied by the tensor cores of sm_100a and sm_103a, and the target is sm_90a"):
             kernels.matmul(p, q.T, scale_a=sp, scale_b=sq)
         with pytest.raises(LaunchError, match=r"scale_a must be \[M or M/128, K/128\]"):

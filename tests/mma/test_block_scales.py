@@ -9,7 +9,7 @@ import tilejit as tile
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.drawn import drawn
-from tests.mma.products import EXTENT, LAYOUTS, laid, planned, product
+from tests.mma.products import EXTENT, LAYOUTS, with_layout, planned, product
 from tilejit import ArraySpec, kernels
 from tilejit.errors import LaunchError
 from tilejit.kernels.hopper import persistent
@@ -27,7 +27,7 @@ def scales(rng, extent: int, k: int, by_row: bool) -> np.ndarray:
     return (rng.uniform(0.5, 2, (extent if by_row else up(extent), up(k))) * rng.choice((-1, 1))).astype(np.float32)
 
 
-def spread(s: np.ndarray, extent: int, k: int) -> np.ndarray:
+def per_element(s: np.ndarray, extent: int, k: int) -> np.ndarray:
     """The scale of each element [extent, k]."""
     s = s if len(s) == extent else np.repeat(s, 128, 0)[:extent]
     return np.repeat(s.astype(np.float64), 128, 1)[:, :k]
@@ -42,10 +42,10 @@ def close(got, x, y):
 
 
 def checked(rng, m, n, k, by_row, by_column, a_is="rows", b_is="columns", dtypes=(E4M3, E4M3), scales_are="rows", out=None, **options):
-    a, b = (laid(rng.standard_normal(shape).astype(dtype), how) for shape, dtype, how in (((m, k), dtypes[0], a_is), ((k, n), dtypes[1], b_is)))
+    a, b = (with_layout(rng.standard_normal(shape).astype(dtype), how) for shape, dtype, how in (((m, k), dtypes[0], a_is), ((k, n), dtypes[1], b_is)))
     sa, sb = scales(rng, m, k, by_row), scales(rng, n, k, by_column)
-    got = product(a, b, out, scale_a=laid(sa, scales_are), scale_b=laid(sb.T, scales_are), **options)
-    close(got, a.astype(np.float64) * spread(sa, m, k), b.astype(np.float64) * spread(sb, n, k).T)
+    got = product(a, b, out, scale_a=with_layout(sa, scales_are), scale_b=with_layout(sb.T, scales_are), **options)
+    close(got, a.astype(np.float64) * per_element(sa, m, k), b.astype(np.float64) * per_element(sb, n, k).T)
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -85,12 +85,12 @@ def test_scales_of_a_tile_whose_width_is_not_a_multiple_of_32_are_right():
 def test_scaled_accumulators_go_through_the_epilogue_with_prefetched_tiles():
     rng = np.random.default_rng(2)
     m, n, k = 300, 328, 520
-    a, b = rng.standard_normal((m, k)).astype(E4M3), laid(rng.standard_normal((k, n)).astype(E4M3), "columns")
+    a, b = rng.standard_normal((m, k)).astype(E4M3), with_layout(rng.standard_normal((k, n)).astype(E4M3), "columns")
     sa, sb = scales(rng, m, k, True), scales(rng, n, k, False)
     bias, residual = rng.standard_normal(n).astype(np.float32), rng.standard_normal((m, n)).astype(np.float16)
     got = kernels.matmul(a, b, np.empty((m, n), np.float16), linear, (bias,), tiles=(residual,), scale_a=sa, scale_b=sb.T,
                          config=Config.of(128, 128, itemsize=1, stages=3))
-    want = (a.astype(np.float64) * spread(sa, m, k)) @ (b.astype(np.float64) * spread(sb, n, k).T) + bias + residual
+    want = (a.astype(np.float64) * per_element(sa, m, k)) @ (b.astype(np.float64) * per_element(sb, n, k).T) + bias + residual
     np.testing.assert_allclose(got, want, rtol=2e-3, atol=2e-2)
 
 
@@ -102,7 +102,7 @@ def linear(acc, row, column, bias, residual):
 def test_float8_is_accumulated_by_threads_unless_fast_accum_is_set():
     """The default, `fast_accum`, and other dtypes, which the tensor cores accumulate in float32 themselves."""
     rng = np.random.default_rng(3)
-    a, b = rng.standard_normal((70, 700)).astype(E4M3), laid(rng.standard_normal((700, 90)).astype(E4M3), "columns")
+    a, b = rng.standard_normal((70, 700)).astype(E4M3), with_layout(rng.standard_normal((700, 90)).astype(E4M3), "columns")
     for fast in (False, True):
         close(product(a, b, np.float32, fast_accum=fast), a.astype(np.float64), b.astype(np.float64))
     float8, half = np.zeros((64, 64), E4M3), np.zeros((64, 64), np.float16)

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tilejit as tile
-from tests.mma.products import close
+from tests.mma.products import assert_close
 from tilejit import kernels
 from tilejit.errors import CompilationError, LaunchError, ToolchainError
 from tilejit.kernels.blackwell_plan import BlackwellConfig, ranked as ranked_blackwell
@@ -109,7 +109,7 @@ def test_tile_widths_that_some_operands_cannot_have_are_errors(bn, operands, wor
     config = Config(64, bn, 128, 3, regs=(None, None), width=8, swapped=bn == 24)
     with pytest.raises(LaunchError, match=words):
         kernels.matmul(operands(A), B.astype(operands(A).dtype), config=config)
-    close(kernels.matmul(np.ascontiguousarray(A), np.asfortranarray(B), config=config), A, B)
+    assert_close(kernels.matmul(np.ascontiguousarray(A), np.asfortranarray(B), config=config), A, B)
 
 
 @pytest.mark.parametrize("sizes,words", [(dict(itemsize=0), "an operand's element: 1, 2 or 4, not 0"), (dict(itemsize=3), "1, 2 or 4, not 3"),
@@ -134,7 +134,7 @@ def test_a_store_width_that_tma_cannot_store_is_an_error_that_lists_the_valid_on
     a, b = np.ones((64, 128), np.float16), np.ones((128, 64), np.float16)
     with pytest.raises(LaunchError, match=f"not {bn // 2}; divisors of config.bn = {bn} among these are {fits}$"):
         kernels.matmul(a, b, np.zeros((64, 64), np.float16, order="F"), config=Config.of(64, bn, swapped=True, width=bn // 2))
-    close(kernels.matmul(a, b, np.zeros((64, 64), np.float16, order="F"), config=Config.of(64, bn, swapped=True, width=16)), a, b)
+    assert_close(kernels.matmul(a, b, np.zeros((64, 64), np.float16, order="F"), config=Config.of(64, bn, swapped=True, width=16)), a, b)
 
 
 @tile.jit
@@ -183,8 +183,8 @@ def test_registers_hold_exactly_the_tile_widths_that_are_accepted(dtype, by_colu
 
 def test_numpy_numbers_are_accepted_like_python_s():
     config = replace(HOPPER, bn=np.int64(64), stages=np.int32(3), late=np.int64(0), order=("grouped", np.int64(4)), swapped=np.False_, kept=np.True_)
-    close(kernels.matmul(A, B, config=config), A, B)
-    close(kernels.grouped_matmul([A], [B], config=config)[0], A, B)
+    assert_close(kernels.matmul(A, B, config=config), A, B)
+    assert_close(kernels.grouped_matmul([A], [B], config=config)[0], A, B)
 
 
 @pytest.mark.parametrize("make,words", [
@@ -287,7 +287,7 @@ def test_the_model_chooses_only_valid_configurations():
                     check_blackwell(config, 2, False, across[0 if config.swapped else 1], None)
     for rows in (24, 72):
         a, b = np.asfortranarray(np.ones((rows, 200), np.float16)), np.ones((200, 304), np.float16)
-        close(kernels.matmul(a, b), a, b)
+        assert_close(kernels.matmul(a, b), a, b)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
@@ -299,4 +299,4 @@ def test_the_model_chooses_store_widths_that_tma_supports_for_column_major_resul
             check_hopper(config, 2, False, False, stored if config.width * stored >= 32 else None)
     for m, n in ((24, 600), (200, 72), (208, 600)):
         a, b, out = np.ones((m, 40), np.float16), np.ones((40, n), np.float16), np.zeros((m, n), dtype, order="F")
-        close(kernels.matmul(a, b, out), a, b)
+        assert_close(kernels.matmul(a, b, out), a, b)

@@ -38,7 +38,7 @@ def operands(m, n, k):
     return a, b, np.zeros((m, n), np.float32), 2 * a.astype(np.float64) @ b.astype(np.float64)
 
 
-def right(kernel, m, n, k, crowded, **options):
+def check(kernel, m, n, k, crowded, **options):
     """Checks the simulator's result and assembles without advisories; returns whether `a` is read from shared memory."""
     a, b, c, expected = operands(m, n, k)
     kernel.simulate(1, a, b, c, **options).raise_first()
@@ -54,14 +54,14 @@ SHAPES = [(128, 128, 192, 4, False), (128, 128, 208, 4, True), (128, 128, 256, 4
 @pytest.mark.parametrize("m,n,k,warps,crowded", SHAPES)
 def test_operand_a_is_read_from_shared_memory_if_registers_cannot_hold_it_next_to_the_accumulator(m, n, k, warps, crowded):
     """Otherwise the assembler would serialise the products, and the kernel would be refused."""
-    right(product, m, n, k, crowded, M=m, N=n, K=k, num_warps=warps)
+    check(product, m, n, k, crowded, M=m, N=n, K=k, num_warps=warps)
 
 
 @pytest.mark.parametrize("regs", [None, 232])
 def test_registers_requested_by_a_scope_are_taken_into_account(regs):
     """With 12 warps each thread starts with 168, too few for a 128-register accumulator and 32 words of a; with 232, a stays in
     registers."""
-    right(by_roles, 256, 128, 64, regs is None, REGS=regs)
+    check(by_roles, 256, 128, 64, regs is None, REGS=regs)
 
 
 @needs_module("torch")

@@ -9,7 +9,7 @@ import pytest
 import tilejit as tile
 from tests.drawn import drawn
 from tests.gpu import in_child, needs_gpu
-from tests.mma.products import (BF16, E4M3, LAID, added, bias_gelu_added, bias_gelu_residual, laid, of_many_values, on, planned,
+from tests.mma.products import (BF16, E4M3, LAID, added, bias_gelu_added, bias_gelu_residual, with_layout, of_many_values, multiplying_on, planned,
                                 plus_one, product, with_configs)
 from tilejit import ArraySpec, kernels
 from tilejit.errors import SharedMemoryError
@@ -39,7 +39,7 @@ def test_an_epilogue_receives_the_accumulator_and_its_position(target, config):
     m, n, k = 100, 72, 300
     a, b = drawn(rng, (m, k), np.float16), drawn(rng, (k, n), np.float16)
     bias, residual = drawn(rng, (n,), np.float32), drawn(rng, (m, n), np.float16)
-    with on(target):
+    with multiplying_on(target):
         got = product(a, b, np.float32, epilogue=bias_gelu_residual, arguments=(bias, residual), config=config)
     v = a.astype(np.float64) @ b.astype(np.float64) + bias
     want = 0.5 * v * (1 + np.vectorize(erf)(v * 0.70710678)) + residual
@@ -105,7 +105,7 @@ def plus_rounded(acc, row, column, beside):
     return tile.cast(acc, beside.dtype) + beside
 
 
-def left_over(home, m, n, k, dtype, b_by_rows, shared, narrow):
+def check_deferred_columns(home, m, n, k, dtype, b_by_rows, shared, narrow):
     """The largest tile with as many deferred columns as the model chooses for this B; small integers, so that only the result is rounded, and
     for an epilogue with 16-bit accumulators, before it the accumulators."""
     rng = np.random.default_rng(9)
@@ -129,7 +129,7 @@ def left_over(home, m, n, k, dtype, b_by_rows, shared, narrow):
 @pytest.mark.parametrize("shared,k,narrow", [(False, 840, False), (True, 1416, False), (False, 1352, True), (True, 2440, True)])
 def test_the_number_of_deferred_columns_that_the_model_chooses_is_right(shared, k, narrow, b_by_rows, dtype):
     """Several tiles per CTA, ragged at both edges and along k."""
-    left_over(np.asarray, 300, 504, k, dtype, b_by_rows, shared, narrow)
+    check_deferred_columns(np.asarray, 300, 504, k, dtype, b_by_rows, shared, narrow)
 
 
 @needs_gpu("sm_90a")
@@ -140,7 +140,7 @@ def test_the_number_of_deferred_columns_that_the_model_chooses_is_right(shared, 
     (False, (5000, 2312, 1352), True), (True, (2300, 2312, 4168), True), (True, (5000, 2568, 8072), True)])
 def test_the_number_of_deferred_columns_that_the_model_chooses_is_right_on_the_gpu(shared, extents, narrow, b_by_rows):
     for dtype in (np.float16, BF16):
-        left_over(tile.to_device, *extents, dtype, b_by_rows, shared, narrow)
+        check_deferred_columns(tile.to_device, *extents, dtype, b_by_rows, shared, narrow)
 
 
 @tile.jit
@@ -163,7 +163,7 @@ def test_columns_are_deferred_with_an_epilogue_that_only_takes_the_accumulator(s
     assert planned(a, b, got, doubled, (), chosen).constants["LATE"] == LATE
 
 
-def of_several_matrices_left_over(home, m, n, k, shared):
+def check_deferred_columns_of_batches(home, m, n, k, shared):
     """With the number of the matrix, which may differ from that of the previous tile, one to three consumers, and scales."""
     rng = np.random.default_rng(8)
     a, b = drawn(rng, (3, m, k), np.float16), drawn(rng, (3, k, n), np.float16)
@@ -180,7 +180,7 @@ def of_several_matrices_left_over(home, m, n, k, shared):
 
 @pytest.mark.parametrize("shared,k", [(False, 450), (True, 1000)])
 def test_columns_of_batched_products_can_be_deferred_too(shared, k):
-    of_several_matrices_left_over(np.asarray, 200, 136, k, shared)
+    check_deferred_columns_of_batches(np.asarray, 200, 136, k, shared)
 
 
 @needs_gpu("sm_90a")
@@ -188,7 +188,7 @@ def test_columns_of_batched_products_can_be_deferred_too(shared, k):
 def test_columns_of_batched_products_can_be_deferred_on_the_gpu():
     """A CTA has several tiles."""
     for shared, k in ((False, 450), (True, 2000)):
-        of_several_matrices_left_over(tile.to_device, 2500, 1032, k, shared)
+        check_deferred_columns_of_batches(tile.to_device, 2500, 1032, k, shared)
 
 
 @pytest.mark.parametrize("how", LAID)
@@ -197,8 +197,8 @@ def test_columns_of_batched_products_can_be_deferred_on_the_gpu():
 def test_epilogue_tiles_may_have_any_strides_and_leading_dimensions(how, batch, target, config):
     rng = np.random.default_rng(6)
     a, b = drawn(rng, (*batch, 130, 40), np.float16), drawn(rng, (*batch, 40, 72), np.float16)
-    beside, other = laid(drawn(rng, (*batch, 130, 72), np.float16), how), drawn(rng, (*batch, 130, 72), np.float16)
-    with on(target):
+    beside, other = with_layout(drawn(rng, (*batch, 130, 72), np.float16), how), drawn(rng, (*batch, 130, 72), np.float16)
+    with multiplying_on(target):
         got = product(a, b, np.float16, epilogue=of_several if batch else scaled_plus, arguments=(2.0,), tiles=(beside, other), config=config)
     want = (a.astype(np.float64) @ b.astype(np.float64)) * 2 + beside - other
     np.testing.assert_allclose(got, want, atol=4e-3, rtol=1e-3)
@@ -262,7 +262,7 @@ def test_an_epilogue_that_spills_causes_a_warning_with_the_bytes_and_a_remedy(st
 @with_configs([Config.of(64, 32), Config.of(64, 32, swapped=True)], [BlackwellConfig.of(32, stored=4), BlackwellConfig.of(32, False, True, stored=4)])
 def test_an_epilogue_of_batched_products_gets_the_number_of_the_matrix(target, config):
     a, b = np.zeros((3, 70, 16), BF16), np.zeros((3, 16, 40), BF16)
-    with on(target):
+    with multiplying_on(target):
         got = product(a, b, np.float32, epilogue=matrix_and_place, arguments=(0.5,), config=config)
     z, i, j = np.indices((3, 70, 40))
     np.testing.assert_array_equal(got, (i * 100 + j) * 0.5 + z)

@@ -9,7 +9,7 @@ import tilejit as tile
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.drawn import drawn
-from tests.mma.products import BF16, E4M3, E5M2, close, laid
+from tests.mma.products import BF16, E4M3, E5M2, assert_close, with_layout
 from tilejit import ArraySpec, kernels
 from tilejit.errors import LaunchError
 from tilejit.kernels import grouped as planning
@@ -47,16 +47,16 @@ def test_a_list_of_any_products_is_right(groups, dtypes, shape, a_is, b_is, out_
     rng = np.random.default_rng(seed)
     layouts = ("rows", "columns", "padded", "spaced", "reversed")
     pick = lambda how: layouts[rng.integers(5)] if mixed else how
-    a = [laid(drawn(rng, (m, k), dtypes[0]), pick(a_is)) for m, n, k in groups]
-    b = [laid(drawn(rng, (k, n), dtypes[1]), pick(b_is)) for m, n, k in groups]
-    out = None if out_is is None else [laid(blank((m, n), result_type(dtypes[0])), pick(out_is)) for m, n, k in groups]
+    a = [with_layout(drawn(rng, (m, k), dtypes[0]), pick(a_is)) for m, n, k in groups]
+    b = [with_layout(drawn(rng, (k, n), dtypes[1]), pick(b_is)) for m, n, k in groups]
+    out = None if out_is is None else [with_layout(blank((m, n), result_type(dtypes[0])), pick(out_is)) for m, n, k in groups]
     got = kernels.grouped_matmul(a, b, out, precision="tf32" if dtypes[0] == np.float32 else None,
                                  config=of_tile(shape, dtypes, kept=kept, pair=pair))
     assert out is None or got is out
     assert len(got) == len(groups)
     for x, y, z in zip(a, b, got):
         assert z.dtype == result_type(dtypes[0])
-        close(z, x, y)
+        assert_close(z, x, y)
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -66,15 +66,15 @@ def test_stacked_rows_of_any_groups_are_right(sizes, n, k, after, dtypes, shape,
     """Each group's rows are multiplied by its matrix; the rows after the last group are unchanged."""
     rng = np.random.default_rng(seed)
     total = sum(sizes) + after
-    a = laid(drawn(rng, (total, k), dtypes[0]), a_is)
-    b = laid(drawn(rng, (len(sizes), k, n), dtypes[1]), b_is)
-    out = None if out_is is None else laid(blank((total, n), result_type(dtypes[0])), out_is)
+    a = with_layout(drawn(rng, (total, k), dtypes[0]), a_is)
+    b = with_layout(drawn(rng, (len(sizes), k, n), dtypes[1]), b_is)
+    out = None if out_is is None else with_layout(blank((total, n), result_type(dtypes[0])), out_is)
     got = kernels.grouped_matmul(a, b, out, offs=np.cumsum(sizes).astype(np.int32), precision="tf32" if dtypes[0] == np.float32 else None,
                                  config=of_tile(shape, dtypes, kept=kept, pair=pair))
     assert got.shape == (total, n) and (out is None or got is out)
     start = 0
     for size, y in zip(sizes, b):
-        close(got[start:start + size], a[start:start + size], y)
+        assert_close(got[start:start + size], a[start:start + size], y)
         start += size
     assert out is None or got[start:].tobytes() == blank((after, n), got.dtype).tobytes()
 
@@ -95,7 +95,7 @@ def test_an_epilogue_of_a_list_gets_the_group_and_the_position_of_its_tile(group
     rng = np.random.default_rng(seed)
     a, b = [drawn(rng, (m, k), dtype) for m, n, k in groups], [drawn(rng, (k, n), dtype) for m, n, k in groups]
     weights, bias = drawn(rng, (len(groups), max(g[0] for g in groups)), np.float32), drawn(rng, (len(groups), max(g[1] for g in groups)), np.float32)
-    out = [laid(blank((m, n), stored), "columns" if by_columns else "rows") for m, n, k in groups] if stored else None
+    out = [with_layout(blank((m, n), stored), "columns" if by_columns else "rows") for m, n, k in groups] if stored else None
     config = shape and replace(Config.of(*shape, itemsize=np.dtype(dtype).itemsize, stored=4 if stored else 2, epilogue=True), swapped=swapped,
                               pair=pair)
     for g, got in enumerate(kernels.grouped_matmul(a, b, out, weighted, (weights, bias, 0.5), config=config)):
@@ -130,8 +130,8 @@ def test_more_groups_than_are_searched_at_once_are_right(count):
     got = kernels.grouped_matmul(a, b, offs=offs)
     lists = [a[s:e] for s, e in zip(starts, offs)]
     for s, e, z, y in zip(starts, offs, kernels.grouped_matmul(lists, list(b)), b):
-        close(got[s:e], a[s:e], y)
-        close(z, a[s:e], y)
+        assert_close(got[s:e], a[s:e], y)
+        assert_close(z, a[s:e], y)
 
 
 @pytest.mark.parametrize("offs", [[-4, 20, 20, 500], [200, 200, 200, 200], [0, 0, 0, 0], [-9, -3, 0, 100]])
@@ -142,7 +142,7 @@ def test_offsets_outside_the_rows_are_clamped(offs):
     kernels.grouped_matmul(a, b, whole[32:132], offs=np.array(offs, np.int32))
     stops = np.clip([0, *offs], 0, 100)
     for start, stop, y in zip(stops, stops[1:], b):
-        close(whole[32 + start:32 + stop], a[start:stop], y)
+        assert_close(whole[32 + start:32 + stop], a[start:stop], y)
     left = whole.astype(np.float32)
     assert np.isnan(left[:32]).all() and np.isnan(left[32 + stops[-1]:]).all()
 
@@ -154,7 +154,7 @@ def test_memory_between_the_elements_of_a_result_is_unchanged():
     a, b = [drawn(rng, (70, 40), BF16), drawn(rng, (3, 8), BF16)], [drawn(rng, (40, 72), BF16), drawn(rng, (8, 13), BF16)]
     kernels.grouped_matmul(a, b, outs)
     for x, y, z, w in zip(a, b, outs, wide):
-        close(z, x, y)
+        assert_close(z, x, y)
         z[...] = np.nan
         assert np.isnan(w.astype(np.float32)).all()
 
@@ -202,11 +202,11 @@ def test_kept_results_go_to_their_own_group_in_any_order_of_the_roles(monkeypatc
             a, b = drawn(rng, (sum(sizes) + 5, k), BF16), drawn(rng, (len(sizes), k, n), BF16)
             got = kernels.grouped_matmul(a, b, offs=np.cumsum(sizes).astype(np.int32), config=config)
             for size, stop, y in zip(sizes, np.cumsum(sizes), b):
-                close(got[stop - size:stop], a[stop - size:stop], y)
+                assert_close(got[stop - size:stop], a[stop - size:stop], y)
         else:
             a, b = [drawn(rng, (m, k), BF16) for m, n, k in groups], [drawn(rng, (k, n), BF16) for m, n, k in groups]
             for x, y, z in zip(a, b, kernels.grouped_matmul(a, b, config=config)):
-                close(z, x, y)
+                assert_close(z, x, y)
 
 
 @pytest.mark.parametrize("pair", [False, True])
@@ -218,7 +218,7 @@ def test_maps_are_read_before_they_are_rebound_if_a_tile_has_fewer_parts_than_th
     monkeypatch.setattr(grouped_hopper, "grouped", InAnyOrder(0))
     a, b = ([drawn(rng, (64, 64), BF16) for _ in range(12)] for _ in range(2))
     for x, y, z in zip(a, b, kernels.grouped_matmul(a, b, config=config)):
-        close(z, x, y)
+        assert_close(z, x, y)
 
 
 @pytest.mark.parametrize("listed", [True, False])

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tests.drawn import drawn
 from tests.gpu import in_child, needs_gpu, some
-from tests.mma.products import BF16, E4M3, LAYOUTS, added, close, laid, planned, plus_one, product
+from tests.mma.products import BF16, E4M3, LAYOUTS, added, assert_close, with_layout, planned, plus_one, product
 from tests.mma.test_matmul_gpu import checked
 from tilejit import ArraySpec, kernels
 from tilejit.errors import LaunchError, ToolchainError
@@ -21,7 +21,7 @@ EXTENT = st.one_of(st.integers(1, 40), st.sampled_from((127, 128, 129, 200, 257,
 PROCESSORS = 132
 
 
-def high(bn, dtype=BF16, stages=8, swapped=False, **options):
+def high_config(bn, dtype=BF16, stages=8, swapped=False, **options):
     """A configuration for operands of the dtype, with 2-byte results or, for integers and float32, 4-byte ones."""
     stored = 4 if np.dtype(dtype) in (np.int8, np.float32) else 2
     return replace(Config.of(HIGH, bn, itemsize=np.dtype(dtype).itemsize, stored=stored, stages=stages, swapped=swapped, width=part(bn, 32, swapped)), **options)
@@ -36,9 +36,9 @@ def high(bn, dtype=BF16, stages=8, swapped=False, **options):
 def test_any_product_with_tiles_of_256_rows_is_right(m, n, k, dtype, bn, stages, behind, swapped, a_is, b_is, batch, seed):
     """One wave and several, swapped operands, last rows in either consumer's part, results that TMA cannot store."""
     rng = np.random.default_rng(seed)
-    a, b = laid(drawn(rng, (*batch, m, k), dtype), a_is), laid(drawn(rng, (*batch, k, n), dtype), b_is)
-    config = high(bn, dtype, stages=stages, behind=behind and stages > 1, swapped=swapped)
-    close(product(a, b, config=config, fast_accum=True), a, b)
+    a, b = with_layout(drawn(rng, (*batch, m, k), dtype), a_is), with_layout(drawn(rng, (*batch, k, n), dtype), b_is)
+    config = high_config(bn, dtype, stages=stages, behind=behind and stages > 1, swapped=swapped)
+    assert_close(product(a, b, config=config, fast_accum=True), a, b)
 
 
 @pytest.mark.parametrize("swapped", [False, True])
@@ -46,15 +46,15 @@ def test_epilogues_get_the_128_rows_of_a_consumer(swapped):
     rng = np.random.default_rng(0)
     a, b, beside = (rng.integers(-2, 3, shape).astype(np.float16) for shape in ((600, 200), (200, 264), (600, 264)))
     out, sums = np.empty((600, 264), np.float16), a.astype(np.float32) @ b.astype(np.float32)
-    assert (kernels.matmul(a, b, out, plus_one, config=high(64, swapped=swapped)) == sums + 1).all()
-    assert (kernels.matmul(a, b, out, added, tiles=(beside,), config=high(64, swapped=swapped)) == sums + beside).all()
+    assert (kernels.matmul(a, b, out, plus_one, config=high_config(64, swapped=swapped)) == sums + 1).all()
+    assert (kernels.matmul(a, b, out, added, tiles=(beside,), config=high_config(64, swapped=swapped)) == sums + beside).all()
 
 
 def test_pairs_share_the_columns_of_tiles_of_256_rows():
     rng = np.random.default_rng(0)
     for m in (300, 700):
         a, b = drawn(rng, (m, 200), BF16), drawn(rng, (200, 264), BF16)
-        close(product(a, b, config=high(64, pair=True, order=("column", 1))), a, b)
+        assert_close(product(a, b, config=high_config(64, pair=True, order=("column", 1))), a, b)
 
 
 @pytest.mark.parametrize("dtype,columns,words", [
@@ -64,7 +64,7 @@ def test_pairs_share_the_columns_of_tiles_of_256_rows():
 def test_consumers_of_128_rows_have_no_registers_for_operands_or_for_accumulation_by_threads(dtype, columns, words):
     a, b = np.ones((300, 128), dtype), np.ones((64, 128), dtype).T
     with pytest.raises(LaunchError, match=words):
-        product(np.asfortranarray(a) if columns else a, b, config=high(64, dtype))
+        product(np.asfortranarray(a) if columns else a, b, config=high_config(64, dtype))
 
 
 def compiled(config, by_rows=False):
@@ -109,7 +109,7 @@ def test_products_with_tiles_of_256_rows_are_right_on_the_gpu():
     extents = (1, 9, 64), (300, 200, 200), (513, 264, 1000), (1300, 4096, 4096), (257, 5000, 72)
     for (m, n, k), a_columns, b_columns, (bn, swapped) in some(product_of(extents, (False, True), (False, True), ((128, False), (160, True), (192, True))),
                                                           least=8):
-        checked(m, n, k, a_columns=a_columns, b_columns=b_columns, config=high(bn, swapped=swapped), pad=3 if m == 513 else 0)
+        checked(m, n, k, a_columns=a_columns, b_columns=b_columns, config=high_config(bn, swapped=swapped), pad=3 if m == 513 else 0)
     for dtype, held, bn in (("float16", BF16, 128), ("float8_e4m3fn", E4M3, 128), ("int8", np.int8, 64), ("float32", np.float32, 64)):
         options = dict(fast_accum=True) if dtype.startswith("float8") else {}
-        checked(777, 520, 256, dtype=dtype, config=high(bn, held), **options)
+        checked(777, 520, 256, dtype=dtype, config=high_config(bn, held), **options)

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tests.drawn import drawn
 from tests.gpu import in_child, needs_gpu, needs_module, some
-from tests.mma.products import BF16, E4M3, LAYOUTS, added, close, laid, planned, plus_one, product
+from tests.mma.products import BF16, E4M3, LAYOUTS, added, assert_close, with_layout, planned, plus_one, product
 from tests.mma.test_matmul_gpu import checked
 from tilejit import kernels
 from tilejit.errors import LaunchError
@@ -22,7 +22,7 @@ EXTENT = st.one_of(st.integers(1, 40), st.sampled_from((127, 128, 129, 200, 257,
 PROCESSORS = 132
 
 
-def in_turn(bm, bn, alone, dtype=BF16, **options):
+def staggered_config(bm, bn, alone, dtype=BF16, **options):
     """A configuration for operands of the dtype, with 2-byte results or, for integers and float32, 4-byte ones."""
     itemsize = np.dtype(dtype).itemsize
     config = Config.of(bm, bn, itemsize=itemsize, stored=4 if itemsize == 4 or dtype is np.int8 else 2, width=8 if bn % 16 else 16,
@@ -40,17 +40,17 @@ def in_turn(bm, bn, alone, dtype=BF16, **options):
 def test_any_product_with_staggered_last_stages_is_right(m, n, slots, more, dtype, bm, bn, stages, alone, behind, swapped, a_is, b_is, batch, seed):
     """With fewer k-steps than are staggered, as many and more, also none; several tiles per CTA, of which the last is staggered."""
     rng, k = np.random.default_rng(seed), max(slots * 128 // np.dtype(dtype).itemsize + more, 0)
-    a, b = laid(drawn(rng, (*batch, m, k), dtype), a_is), laid(drawn(rng, (*batch, k, n), dtype), b_is)
-    config = in_turn(bm, bn, alone, dtype, stages=stages, swapped=swapped)
+    a, b = with_layout(drawn(rng, (*batch, m, k), dtype), a_is), with_layout(drawn(rng, (*batch, k, n), dtype), b_is)
+    config = staggered_config(bm, bn, alone, dtype, stages=stages, swapped=swapped)
     config = replace(config, behind=behind)
-    close(product(a, b, config=config, fast_accum=True), a, b)
+    assert_close(product(a, b, config=config, fast_accum=True), a, b)
 
 
 @pytest.mark.parametrize("bm,swapped", [(128, False), (192, True), (256, False)])
 def test_staggering_changes_no_bit(bm, swapped):
     rng = np.random.default_rng(0)
     a, b = drawn(rng, (300, 520), BF16), drawn(rng, (520, 264), BF16)
-    config = in_turn(bm, 64, 3, swapped=swapped)
+    config = staggered_config(bm, 64, 3, swapped=swapped)
     assert (product(a, b, config=config).view(np.uint16) == product(a, b, config=replace(config, alone=0)).view(np.uint16)).all()
 
 
@@ -58,11 +58,11 @@ def test_staggering_works_with_epilogues_pairs_and_tf32():
     rng = np.random.default_rng(0)
     a, b, beside = (rng.integers(-2, 3, shape).astype(np.float16) for shape in ((300, 400), (400, 136), (300, 136)))
     out, sums = np.empty((300, 136), np.float16), a.astype(np.float32) @ b.astype(np.float32)
-    assert (kernels.matmul(a, b, out, plus_one, config=in_turn(128, 64, 3)) == sums + 1).all()
-    assert (kernels.matmul(a, b, out, added, tiles=(beside,), config=in_turn(128, 64, 3)) == sums + beside).all()
-    assert (kernels.matmul(a, b, out, config=in_turn(128, 64, 3, pair=True, order=("column", 1))) == sums).all()
-    x, y = drawn(rng, (200, 300), np.float32), laid(drawn(rng, (300, 72), np.float32), "columns")
-    close(product(x, y, config=in_turn(128, 64, 3, np.float32)), x, y)
+    assert (kernels.matmul(a, b, out, plus_one, config=staggered_config(128, 64, 3)) == sums + 1).all()
+    assert (kernels.matmul(a, b, out, added, tiles=(beside,), config=staggered_config(128, 64, 3)) == sums + beside).all()
+    assert (kernels.matmul(a, b, out, config=staggered_config(128, 64, 3, pair=True, order=("column", 1))) == sums).all()
+    x, y = drawn(rng, (200, 300), np.float32), with_layout(drawn(rng, (300, 72), np.float32), "columns")
+    assert_close(product(x, y, config=staggered_config(128, 64, 3, np.float32)), x, y)
 
 
 @pytest.mark.parametrize("stages", [2, 3, 4])
@@ -70,7 +70,7 @@ def test_staggered_stages_do_not_exceed_the_ring_if_an_epilogue_reduces_it(stage
     """`fitted` reduces the stages at a launch: a consumer would wait for slots that the consumers after it hold until their turn."""
     rng = np.random.default_rng(0)
     a, b, out = rng.integers(-2, 3, (300, 520)).astype(np.float16), rng.integers(-2, 3, (520, 136)).astype(np.float16), np.empty((300, 136), np.float16)
-    launch = planned(a, b, out, None, (), in_turn(128, 64, 5))
+    launch = planned(a, b, out, None, (), staggered_config(128, 64, 5))
     launch = replace(launch, constants=launch.constants | {"STAGES": stages})
     assert launch.constants["ALONE"] == 5
     launch.prepared(*launch.given(a, b, out, None, None, ()))
@@ -115,7 +115,7 @@ GLOBAL = re.compile(r"\b(ld|st|red|atom)\.(\w+\.)*global|cp\.async\.bulk\.(tenso
 JUMP = re.compile(r"(@\S+\s+)?bra(\.uni)?\s+(\S+);")
 
 
-def before_waiting(ptx):
+def accesses_before_waiting(ptx):
     """The lines that access global memory on some path from the kernel's start without `griddepcontrol.wait`."""
     lines = [line.strip() for line in ptx[ptx.index(".entry"):].splitlines()]
     labels = {line.rstrip(":"): at for at, line in enumerate(lines) if line.endswith(":")}
@@ -147,8 +147,8 @@ def test_no_thread_accesses_global_memory_before_it_has_waited_for_the_previous_
     x, extra = np.zeros((512, 512), np.float16), (np.zeros((512, 512), np.float16),) if epilogue else ()
     launch = planned(x, x.T, x, added if epilogue else None, extra, config)
     ptx = launch.kernel.compile(*launch.given(x, x.T, x, None, None, extra), target="sm_90a", **launch.constants).ptx
-    assert ptx.count("griddepcontrol.wait") == 2 and not before_waiting(ptx)
-    assert before_waiting(ptx.replace("griddepcontrol.wait", "", 1)) and before_waiting("".join(ptx.rsplit("griddepcontrol.wait", 1)))
+    assert ptx.count("griddepcontrol.wait") == 2 and not accesses_before_waiting(ptx)
+    assert accesses_before_waiting(ptx.replace("griddepcontrol.wait", "", 1)) and accesses_before_waiting("".join(ptx.rsplit("griddepcontrol.wait", 1)))
 
 
 # -- on the GPU --------------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tests.drawn import drawn
 from tests.gpu import for_references, in_child, needs_gpu, some
-from tests.mma.products import BF16, E4M3, LAYOUTS, close, laid, planned, plus_one, product
+from tests.mma.products import BF16, E4M3, LAYOUTS, assert_close, with_layout, planned, plus_one, product
 from tilejit import ArraySpec, kernels
 from tilejit.kernels.config import narrow
 from tilejit.kernels.finish import newer
@@ -38,8 +38,8 @@ def test_any_product_with_kept_results_is_right(m, n, k, dtype, shape, buffers, 
     operands, results that TMA cannot store. The simulator would find a part that overwrites what TMA still reads."""
     rng = np.random.default_rng(seed)
     n = n // 8 * 8 or n
-    a, b = laid(drawn(rng, (*batch, m, k), dtype), a_is), laid(drawn(rng, (*batch, k, n), dtype), b_is)
-    close(product(a, b, config=kept(*shape, dtype, width, buffers, stages=stages, behind=behind, stream=stream, swapped=swapped), fast_accum=True), a, b)
+    a, b = with_layout(drawn(rng, (*batch, m, k), dtype), a_is), with_layout(drawn(rng, (*batch, k, n), dtype), b_is)
+    assert_close(product(a, b, config=kept(*shape, dtype, width, buffers, stages=stages, behind=behind, stream=stream, swapped=swapped), fast_accum=True), a, b)
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -85,7 +85,7 @@ def test_numbers_of_parts_that_are_not_multiples_of_the_buffers_overwrite_nothin
     """The simulator would find a write to what TMA still reads; several tiles per CTA."""
     rng = np.random.default_rng(11)
     a, b = drawn(rng, (900, 72), np.float16), drawn(rng, (72, 2 * bn), np.float16)
-    close(product(a, b, config=replace(Config.of(128, bn, stages=3), width=width, buffers=buffers, stream=stream)), a, b)
+    assert_close(product(a, b, config=replace(Config.of(128, bn, stages=3), width=width, buffers=buffers, stream=stream)), a, b)
 
 
 @pytest.mark.parametrize("b_by_rows", [False, True])

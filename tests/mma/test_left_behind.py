@@ -33,7 +33,7 @@ def kernel(lines):
     return tile.jit(source=SOURCE.format("\n        ".join(lines)))
 
 
-def warned(lines, roles, target):
+def warnings_of(lines, roles, target):
     specs = tile.ArraySpec((8, 64), "float32"), tile.ArraySpec((8, 64), "float32"), tile.ArraySpec((64,), "float32"), 8
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -47,7 +47,7 @@ def warned(lines, roles, target):
                                               (SCOPE, "a narrower scope", "copy outside of the scope")])
 def test_a_copy_whose_data_the_loop_reads_and_that_is_not_prefetched_causes_a_warning(lines, where, cure, target, roles):
     """At its line. Waiting for it there is a remedy if the loop's own copies do not complete by groups."""
-    found, = warned(lines, roles, target)
+    found, = warnings_of(lines, roles, target)
     assert f"this copy_async is in {where} inside the pipelined loop at line 5, and only copies directly in that loop's body run ahead: {cure}" in found
     assert ("wait for it here" in found) == (target != "sm_80") and "<source>:8:13" in found
 
@@ -59,7 +59,7 @@ def test_an_awaited_copy_or_one_whose_data_nobody_reads_causes_no_warning(lines,
     """For a copy in a branch the warning's remedy is a wait; on sm_80 other copies cannot be awaited in the loop."""
     if target == "sm_80" and lines in (WAITED, BY_HAND, RAW):
         return
-    assert not warned(lines, roles, target)
+    assert not warnings_of(lines, roles, target)
     if lines is not NOT_READ:
         rng = np.random.default_rng(0)
         a, b = (rng.integers(-9, 9, (8, 64)).astype(np.float32) for _ in range(2))

@@ -9,7 +9,7 @@ import tilejit as tile
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.drawn import drawn
-from tests.mma.products import (BF16, E4M3, EXTENT, LAYOUTS, OPERANDS, TARGETS, bias_gelu_added, close, laid, on, planned,
+from tests.mma.products import (BF16, E4M3, EXTENT, LAYOUTS, OPERANDS, TARGETS, bias_gelu_added, assert_close, with_layout, multiplying_on, planned,
                                 plus_one, product, with_configs)
 from tilejit import ArraySpec, kernels
 from tilejit.errors import LaunchError
@@ -27,10 +27,10 @@ from tilejit.kernels.plan import NARROWEST, ROUNDS, TILES, WHOLE, WIDEST, Config
 def test_products_of_any_extents_strides_and_dtypes_are_right(target, m, n, k, dtypes, a_is, b_is, batch, shared, seed):
     """M, N and K from 0 or 1 on, in every layout, one matrix or a batch, every type that the tensor cores take."""
     rng = np.random.default_rng(seed)
-    a = laid(drawn(rng, (*(batch if shared != "a" else ()), m, k), dtypes[0]), a_is)
-    b = laid(drawn(rng, (*(batch if shared != "b" else ()), k, n), dtypes[1]), b_is)
-    with on(target):
-        close(product(a, b), a, b)
+    a = with_layout(drawn(rng, (*(batch if shared != "a" else ()), m, k), dtypes[0]), a_is)
+    b = with_layout(drawn(rng, (*(batch if shared != "b" else ()), k, n), dtypes[1]), b_is)
+    with multiplying_on(target):
+        assert_close(product(a, b), a, b)
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -38,10 +38,10 @@ def test_products_of_any_extents_strides_and_dtypes_are_right(target, m, n, k, d
 def test_products_with_extents_of_one_are_right(dtypes, target):
     """One row, one column, one of k, and one of each."""
     rng = np.random.default_rng(0)
-    with on(target):
+    with multiplying_on(target):
         for m, n, k in ((1, 1, 1), (1, 200, 130), (130, 1, 64), (65, 72, 1)):
             a, b = drawn(rng, (m, k), dtypes[0]), drawn(rng, (k, n), dtypes[1])
-            close(product(a, b), a, b)
+            assert_close(product(a, b), a, b)
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -57,13 +57,13 @@ def test_every_configuration_gives_the_product(m, n, steps, over, dtypes, fast, 
     k = max(128 // size * steps + over, 0)
     if splits > 1 and bn // splits < 8:
         splits = 1
-    a, b = laid(drawn(rng, (m, k), dtypes[0]), a_is), laid(drawn(rng, (k, n), dtypes[1]), b_is)
+    a, b = with_layout(drawn(rng, (m, k), dtypes[0]), a_is), with_layout(drawn(rng, (k, n), dtypes[1]), b_is)
     stored = 4 if size == 4 or np.dtype(dtypes[0]).kind in "iu" else 2
     width = min(width, bn, 256 // stored)
     config = replace(Config.of(bm, bn, 128 // size, splits=splits, swapped=swapped, itemsize=size, stored=stored, stages=stages),
                      behind=behind, width=width,
                      buffers=min(buffers, bn // width))
-    close(product(a, b, config=config, fast_accum=fast), a, b)
+    assert_close(product(a, b, config=config, fast_accum=fast), a, b)
 
 
 @pytest.mark.parametrize("shape", list(TILES))
@@ -71,9 +71,9 @@ def test_every_tile_that_the_model_may_choose_is_right(shape):
     """And gives the same bits twice."""
     config = Config.of(*shape)
     rng = np.random.default_rng(0)
-    a, b = drawn(rng, (shape[0] + 8, 256), BF16), laid(drawn(rng, (256, shape[1] + 8), BF16), "columns")
+    a, b = drawn(rng, (shape[0] + 8, 256), BF16), with_layout(drawn(rng, (256, shape[1] + 8), BF16), "columns")
     first = product(a, b, config=config)
-    close(first, a, b)
+    assert_close(first, a, b)
     assert product(a, b, config=config).tobytes() == first.tobytes()
 
 
@@ -83,12 +83,12 @@ def test_results_may_have_any_strides(how, target, config):
     """Column-major, padded, strided and reversed results; the memory between their elements is unchanged."""
     rng = np.random.default_rng(1)
     a, b = drawn(rng, (70, 300), BF16), drawn(rng, (300, 90), BF16)
-    out = laid(np.full((70, 90), np.nan, BF16), how)
+    out = with_layout(np.full((70, 90), np.nan, BF16), how)
     whole = out if out.base is None else out.base
     before = whole.copy()
-    with on(target):
+    with multiplying_on(target):
         kernels.matmul(a, b, out, config=config)
-    close(out, a, b)
+    assert_close(out, a, b)
     out[...] = np.nan
     assert whole.tobytes() == before.tobytes()
 
@@ -99,8 +99,8 @@ def test_leading_dimensions_are_flattened(target):
     rng = np.random.default_rng(2)
     a, b = drawn(rng, (2, 3, 20, 40), BF16), drawn(rng, (2, 3, 40, 30), BF16)
     odd = np.zeros((2, 5, 20, 30), BF16)[:, :3]
-    with on(target):
-        close(product(a, b), a, b)
+    with multiplying_on(target):
+        assert_close(product(a, b), a, b)
         with pytest.raises(LaunchError, match="cannot be viewed as one dimension"):
             kernels.matmul(a, b, odd)
 
@@ -109,7 +109,7 @@ def test_leading_dimensions_are_flattened(target):
 def test_empty_results_and_an_inner_extent_of_zero_are_right(target):
     """Without elements nothing is launched; a sum over nothing is 0, and goes through the epilogue."""
     zero = lambda *shape: np.zeros(shape, BF16)
-    with on(target):
+    with multiplying_on(target):
         assert kernels.matmul(zero(0, 8), zero(8, 4)).shape == (0, 4)
         assert kernels.matmul(zero(3, 8), zero(8, 0)).shape == (3, 0)
         assert kernels.matmul(zero(0, 3, 8), zero(8, 4)).shape == (0, 3, 4)
@@ -121,12 +121,12 @@ def test_empty_results_and_an_inner_extent_of_zero_are_right(target):
 def test_scales_are_numbers_or_arrays_of_one_element(target):
     """They scale the result before the epilogue; integers become floats."""
     rng = np.random.default_rng(4)
-    a, b = drawn(rng, (40, 200), E4M3), laid(drawn(rng, (200, 50), E4M3), "columns")
+    a, b = drawn(rng, (40, 200), E4M3), with_layout(drawn(rng, (200, 50), E4M3), "columns")
     two, half = np.full(1, 2.5, np.float32), np.full(1, 0.5, np.float32)
     x, y = drawn(rng, (40, 64), np.int8), drawn(rng, (64, 50), np.int8)
-    with on(target):
+    with multiplying_on(target):
         for scales in ((2.5, 0.5), (two, half), (two, 0.5), (None, 1.25)):
-            close(product(a, b, scale_a=scales[0], scale_b=scales[1]), a, b, 1.25)
+            assert_close(product(a, b, scale_a=scales[0], scale_b=scales[1]), a, b, 1.25)
         got = product(x, y, np.float32, scale_a=0.5)
     np.testing.assert_array_equal(got, (x.astype(np.int64) @ y.astype(np.int64)).astype(np.float32) * 0.5)
 
@@ -228,10 +228,10 @@ def test_tiles_fitted_to_the_rows_are_not_chosen_for_4_byte_results_that_leave_r
 @pytest.mark.parametrize("bm,options", [(64, {}), (128, {}), (64, dict(splits=3, clustered=False))])
 def test_products_with_tiles_as_wide_as_the_matrix_are_right(dtype, width, layout, bm, options):
     rng = np.random.default_rng(width)
-    a, b = laid(drawn(rng, (width - 4, 300), dtype), layout), laid(drawn(rng, (300, 210), dtype), layout)
+    a, b = with_layout(drawn(rng, (width - 4, 300), dtype), layout), with_layout(drawn(rng, (300, 210), dtype), layout)
     itemsize = np.dtype(dtype).itemsize
     config = Config.of(bm, width, swapped=True, itemsize=itemsize, stored=4 if itemsize == 4 or dtype is np.int8 else 2, width=width, **options)
-    close(product(a, b, config=config), a, b)
+    assert_close(product(a, b, config=config), a, b)
 
 
 def test_memory_bound_products_have_four_stages_and_no_early_launch():
@@ -274,7 +274,7 @@ def test_one_wave_uses_the_order_in_which_neighbours_share_most():
     config = choose(Problem(160, 3072, 3072), 132)
     assert config.swapped and config.bn == 80   # 48 rows of tiles of C^T, 2 columns
     a, b = drawn(np.random.default_rng(0), (160, 72), BF16), drawn(np.random.default_rng(1), (72, 3072), BF16)
-    close(product(a, b, config=config), a, b)
+    assert_close(product(a, b, config=config), a, b)
 
 
 def test_in_one_wave_operands_are_swapped_if_b_s_tile_columns_would_be_partial_swizzle_rows():
@@ -301,7 +301,7 @@ def test_tiles_for_one_wave_are_right_in_each_order(bm, bn):
         rng = np.random.default_rng(i)
         a, b = drawn(rng, (2 * bm + 9, 72), BF16), drawn(rng, (72, 3 * bn - 16), BF16)
         config = replace(Config.of(bm, bn, stages=3, swapped=swapped), order=order)
-        close(product(a, laid(b, "columns") if turned else b, config=config), a, b)
+        assert_close(product(a, with_layout(b, "columns") if turned else b, config=config), a, b)
 
 
 def test_an_operand_that_is_read_once_is_evicted_first_from_l2():
@@ -309,9 +309,9 @@ def test_an_operand_that_is_read_once_is_evicted_first_from_l2():
     next launch."""
     for extents, passing in (((256, 8192, 8192), True), ((512, 28672, 4096), True), ((4096, 4096, 4096), False), ((256, 4096, 4096), False)):
         assert choose(Problem(*extents), 132).passing is passing
-    a, b = np.ones((70, 256), BF16), laid(np.ones((256, 200), BF16), "columns")
+    a, b = np.ones((70, 256), BF16), with_layout(np.ones((256, 200), BF16), "columns")
     config = replace(Config.of(64, 64), passing=True)
-    close(product(a, b, config=config), a, b)
+    assert_close(product(a, b, config=config), a, b)
     ptx = persistent.compile(*[ArraySpec((256, 256), "bfloat16")] * 3, 1.0, 1.0, 0, 0, 0, 0, **planned(a, b, np.zeros((70, 200), BF16), None, (), config).constants).ptx
     assert ptx.count("L2::cache_hint") == 1
 

@@ -8,7 +8,7 @@ import tilejit as tile
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.drawn import drawn
-from tests.mma.products import BF16, E4M3, EXTENT, LAYOUTS, OPERANDS, close, laid, on, product
+from tests.mma.products import BF16, E4M3, EXTENT, LAYOUTS, OPERANDS, assert_close, with_layout, multiplying_on, product
 from tilejit import ArraySpec, kernels
 from tilejit.errors import LaunchError
 from tilejit.kernels.blackwell import NUM_WARPS, persistent, split
@@ -22,7 +22,7 @@ SLOW = [HealthCheck.too_slow]
 @pytest.fixture(autouse=True, scope="module")
 def blackwell():
     """Multiply NumPy arrays as on Blackwell."""
-    with on("sm_100a"):
+    with multiplying_on("sm_100a"):
         yield
 
 
@@ -38,12 +38,12 @@ def test_every_configuration_gives_the_product(m, n, steps, over, tile_, stages,
     rng = np.random.default_rng(seed)
     size = np.dtype(dtypes[0]).itemsize
     k = max(128 // size * steps + over, 0)
-    a, b = laid(drawn(rng, (m, k), dtypes[0]), a_is), laid(drawn(rng, (k, n), dtypes[1]), b_is)
+    a, b = with_layout(drawn(rng, (m, k), dtypes[0]), a_is), with_layout(drawn(rng, (k, n), dtypes[1]), b_is)
     out = None if np.dtype(dtypes[0]).kind in "iu" else out
     stored = np.dtype(out).itemsize if out else {1: 2, 2: 2, 4: 4}[size] if np.dtype(dtypes[0]).kind not in "iu" else 4
     splits = 1 if tile_[1] or tile_[0] // splits < 8 or tile_[0] == 256 else splits
     config = BlackwellConfig.of(*tile_, swapped, size, stored, stages, splits=splits)
-    close(product(a, b, out, config=replace(config, width=min(width, config.width))), a, b)
+    assert_close(product(a, b, out, config=replace(config, width=min(width, config.width))), a, b)
 
 
 @pytest.mark.parametrize("pair", [False, True])
@@ -54,7 +54,7 @@ def test_any_order_of_events_gives_the_product(pair, seed):
     a, b, c = drawn(rng, (400, 200), BF16), drawn(rng, (300, 200), BF16), np.full((400, 300), np.nan, np.float32)
     config = BlackwellConfig.of(64, pair, stored=4, stages=2)
     persistent.simulate(2, a, b, c, 1.0, 1.0, 0, 0, 0, 0, **constants(config), seed=seed, target="sm_103a").raise_first()
-    close(c, a, b.T)
+    assert_close(c, a, b.T)
 
 
 def constants(c: BlackwellConfig, a_km=False, b_kn=False, by_tma=True) -> dict:
@@ -137,7 +137,7 @@ def scaled_residual(acc, row, column, factor, residual, other):
 def test_prefetched_epilogue_tiles_work_and_block_scales_are_hopper_s(config):
     """Arrays of the result's shape reach the epilogue; float32 scales for blocks of 128 only exist on Hopper, and the error says so."""
     rng = np.random.default_rng(5)
-    a, b = drawn(rng, (150, 200), E4M3), laid(drawn(rng, (200, 72), E4M3), "columns")
+    a, b = drawn(rng, (150, 200), E4M3), with_layout(drawn(rng, (200, 72), E4M3), "columns")
     residual, other = drawn(rng, (150, 72), np.float32), drawn(rng, (150, 72), np.float16)
     got = product(a, b, np.float32, epilogue=scaled_residual, arguments=(0.5,), tiles=(residual, other), config=config)
     want = 0.5 * (a.astype(np.float64) @ b.astype(np.float64)) + residual - other

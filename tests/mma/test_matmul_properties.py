@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from tests.drawn import drawn
 from tests.gpu import in_child, needs_gpu, some
-from tests.mma.test_block_scales import scales, spread, up
+from tests.mma.test_block_scales import scales, per_element, up
 from tests.mma.products import BF16, E4M3, E5M2
 from tilejit import kernels
 from tilejit.kernels.views import turned
@@ -81,7 +81,7 @@ def checked(where: str, case) -> None:
     if way == "blocks":
         by_row, by_column = (bool(seed >> bit & 1) for bit in range(2))
         sa, sb = scales(rng, m, k, by_row), scales(rng, n, k, by_column)
-        x, y, spare = x * spread(sa, m, k), y * spread(sb, n, k).T, up(k) + 4
+        x, y, spare = x * per_element(sa, m, k), y * per_element(sb, n, k).T, up(k) + 4
         options = dict(scale_a=home(sa), scale_b=turned(home(sb)))
     elif way == "factors":
         factor = 0.375

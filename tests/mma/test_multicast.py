@@ -6,7 +6,7 @@ import tilejit as tile
 from hypothesis import HealthCheck, example, given, settings, strategies as st
 from tests.drawn import drawn
 from tests.gpu import in_child, needs_gpu
-from tests.mma.products import BF16, close
+from tests.mma.products import BF16, assert_close
 
 
 @tile.jit
@@ -71,7 +71,7 @@ def case(m, n, k, types, down, across, stages, consumers, order, grid=None, plac
         assert at_once > 0
         clustered[at_once * down * across,](*there, **constants)
         c = there[2].numpy()
-    close(c, a[:, :k], b[:, :k].T)
+    assert_close(c, a[:, :k], b[:, :k].T)
 
 
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -10,7 +10,7 @@ import tilejit as tile
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.drawn import drawn
-from tests.mma.products import close, laid, product
+from tests.mma.products import assert_close, with_layout, product
 from tilejit import ArraySpec, kernels
 from tilejit.kernels.hopper import persistent
 from tilejit.kernels.matmul import _planned
@@ -30,7 +30,7 @@ def planned(a, b, dtype=np.float32, config=None):
 
 
 def matrix(rows, columns, how, dtype=np.float32):
-    return laid(np.zeros((rows, columns), dtype), how)
+    return with_layout(np.zeros((rows, columns), dtype), how)
 
 
 @pytest.mark.parametrize("a_is,b_is,swapped,copies", [("rows", "columns", False, (False, False)), ("rows", "rows", True, (False, False)),
@@ -60,14 +60,14 @@ def test_every_kernel_supports_float32_through_registers(m, n, steps, over, bm, 
     rng, k = np.random.default_rng(seed), max(32 * steps + over, 0)
     swapped = how == "swapped"
     a, b = drawn(rng, (m, k), np.float32), drawn(rng, (k, n), np.float32)
-    a, b = laid(a, "rows" if swapped else "columns"), laid(b, "rows" if swapped else "columns")
+    a, b = with_layout(a, "rows" if swapped else "columns"), with_layout(b, "rows" if swapped else "columns")
     config = replace(Config.of(bm, bn, 32, splits=splits, swapped=swapped, itemsize=4, stored=4, stages=stages), behind=behind,
                      width=min(width, bn), buffers=1)
     if how != "by columns":
-        close(product(a, b, config=config), a, b)
+        assert_close(product(a, b, config=config), a, b)
         return
     out = np.full((n, m), np.nan, np.float32).T
-    close(kernels.matmul(a, b, out, precision="tf32", config=config), a, b)
+    assert_close(kernels.matmul(a, b, out, precision="tf32", config=config), a, b)
 
 
 def test_an_epilogue_gets_rows_in_order():
@@ -79,7 +79,7 @@ def test_an_epilogue_gets_rows_in_order():
     rng = np.random.default_rng(3)
     by_row, by_column, residual = (rng.integers(-99, 99, s).astype(np.float32) for s in ((200,), (136,), (200, 136)))
     for a_is, b_is in (("rows", "rows"), ("columns", "columns")):
-        a, b = (laid(rng.integers(-3, 4, s).astype(np.float32), how) for s, how in (((200, 104), a_is), ((104, 136), b_is)))
+        a, b = (with_layout(rng.integers(-3, 4, s).astype(np.float32), how) for s, how in (((200, 104), a_is), ((104, 136), b_is)))
         for shared in (False, True):
             config = replace(Config.of(128, 64, itemsize=4, stored=4, swapped=b_is == "rows", stages=2), stream=shared)
             got = product(a, b, epilogue=numbered, arguments=(by_row, by_column), tiles=(residual,), config=config)
@@ -147,7 +147,7 @@ def test_copied_operands_have_the_same_numbers(rows, columns, batch, dtype, how,
         wide[..., 1:rows + 1] = x.swapaxes(-1, -2)
         x = wide[..., 1:rows + 1].swapaxes(-1, -2)
     else:
-        x = laid(x, how)
+        x = with_layout(x, how)
     np.testing.assert_array_equal(np.asarray(copied(x, k_first)).astype(np.float32), x.astype(np.float32))
 
 

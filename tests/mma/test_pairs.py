@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tests.drawn import drawn
 from tests.gpu import in_child, needs_gpu
-from tests.mma.products import BF16, E4M3, E5M2, LAYOUTS, close, laid, planned, plus_one, product
+from tests.mma.products import BF16, E4M3, E5M2, LAYOUTS, assert_close, with_layout, planned, plus_one, product
 from tilejit import ArraySpec, LaunchError, kernels
 from tilejit.kernels.config import narrow, rows
 from tilejit.kernels.matmul import _on_hopper, _planned
@@ -37,9 +37,9 @@ def test_any_product_with_pairs_is_right(m, n, k, dtype, shape, stages, behind, 
     """Odd numbers of tile rows, so that one CTA of a pair has a tile below the matrix, also in batches; one or several tiles per pair;
     results that TMA cannot store."""
     rng = np.random.default_rng(seed)
-    a, b = laid(drawn(rng, (*batch, m, k), dtype), a_is), laid(drawn(rng, (*batch, k, n), dtype), b_is)
+    a, b = with_layout(drawn(rng, (*batch, m, k), dtype), a_is), with_layout(drawn(rng, (*batch, k, n), dtype), b_is)
     config = paired(*shape, dtype, stages=stages, behind=behind and stages > 1, kept=kept, swapped=swapped, order=order)
-    close(product(a, b, config=config, fast_accum=True), a, b)
+    assert_close(product(a, b, config=config, fast_accum=True), a, b)
 
 
 @pytest.mark.parametrize("stages", [1, 2, 3])
@@ -50,7 +50,7 @@ def test_float8_accumulated_by_threads_works_with_pairs_with_and_without_block_s
     m, n, k = 330, 260, 400
     a, b = (rng.integers(-2, 3, s).astype(dtype) for s, dtype in (((m, k), E4M3), ((n, k), E5M2)))
     config = paired(*shape, E4M3, stages=stages, bk=128, behind=False)
-    close(product(a, b.T, config=config), a, b.T)
+    assert_close(product(a, b.T, config=config), a, b.T)
     by_row, by_block = (2.0 ** rng.integers(-1, 2, s).astype(np.float32) for s in ((m, 4), (4, 3)))
     got = product(a, b.T, np.float32, scale_a=by_row, scale_b=by_block, config=config)
     x = a.astype(np.float64) * np.repeat(by_row, 128, axis=1)[:, :k]

@@ -81,7 +81,7 @@ class Way:
                     self.block(body)
 
 
-def follow(lines):
+def follow_registers(lines):
     """Follow the kernel's graph along several paths."""
     made = kernel(lines)
     bound, options, _ = made._bind((A, B, np.ones((64, 8), np.float32), 3, 1), {})
@@ -121,7 +121,7 @@ def statements(draw, depth=0):
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(statements())
 def test_every_use_of_an_accumulator_finds_it_in_its_registers(lines):
-    follow(lines)
+    follow_registers(lines)
 
 
 @pytest.mark.parametrize("lines", [
@@ -133,4 +133,4 @@ def test_every_use_of_an_accumulator_finds_it_in_its_registers(lines):
 ])
 def test_values_that_a_loop_passes_on_together_have_separate_registers(lines):
     """Including a tile that no iteration reads: it is the result if there is no iteration."""
-    follow(lines)
+    follow_registers(lines)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tilejit as tile
 from tests.language.test_schedules import sequence
-from tests.mma.chosen_kernels import boxes, walked, wandering
+from tests.mma.chosen_kernels import boxes, expected_order, rows_in_computed_order
 from tests.mma.test_pipelined import TARGETS
 
 
@@ -49,8 +49,8 @@ def test_copy_positions_may_depend_on_branches_and_loops_of_the_body(roles, targ
     a = np.random.default_rng(0).standard_normal((16, 64)).astype(np.float32)
     for n, turn in ((0, 0), (1, 1), (7, 0), (8, 1), (9, 2), (5, 3)):
         out, total = np.zeros(64, np.float32), np.zeros(64, np.float32)
-        wandering.simulate(1, a, out, n, turn, ROLES=roles, target=target).raise_first()
-        for row, more in walked(n, turn):
+        rows_in_computed_order.simulate(1, a, out, n, turn, ROLES=roles, target=target).raise_first()
+        for row, more in expected_order(n, turn):
             total = (total + np.float32(more)) * np.float32(0.5) + a[row]
         np.testing.assert_allclose(out, total, rtol=1e-6, atol=1e-6)
 
@@ -104,7 +104,7 @@ def test_a_table_of_copy_positions_must_not_overlap_what_the_kernel_writes():
 
 def test_the_producer_computes_only_what_the_copies_need_of_a_branch():
     """Of the shared `if`, the producer only computes the row, and the consumers only the sums."""
-    made = wandering.compile(tile.ArraySpec((16, 64), "float32"), tile.ArraySpec((64,), "float32"), 8, 1, ROLES=True)
+    made = rows_in_computed_order.compile(tile.ArraySpec((16, 64), "float32"), tile.ArraySpec((64,), "float32"), 8, 1, ROLES=True)
     producer, consumers = made.graph.split("  warpgroup ")[1:]
     assert "copy_async" in producer and "float32[64]:" not in producer and producer.count("while") == 1
     assert "copy_async" not in consumers and "while" not in consumers and "float32[64]" in consumers

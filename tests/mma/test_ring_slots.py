@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tilejit as tile
 from hypothesis import given, settings, strategies as st
-from tests.mma.products import on
+from tests.mma.products import multiplying_on
 from tilejit.errors import DispatchError
 
 TRIPS = 5
@@ -38,7 +38,7 @@ def arrays(n: int, dtype: str, length: int):
 def test_slots_of_any_multiple_of_16_bytes_can_be_loaded_by_tma_with_clipping(dtype, sixteens, stages, ragged):
     n = 16 * sixteens // np.dtype(dtype).itemsize
     x, v, y, w = arrays(n, dtype, max(TRIPS * n - n // 2 * ragged, 1))
-    with on("sm_90a"):
+    with multiplying_on("sm_90a"):
         beside.simulate((1,), x, v, y, w, N=n, STAGES=stages, TRIPS=TRIPS).raise_first()
     np.testing.assert_array_equal(y, x)
     np.testing.assert_array_equal(w, np.pad(v, (0, TRIPS * n - len(v))).reshape(TRIPS, n))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tilejit as tile
 from tests.gpu import in_child, needs_gpu
-from tests.mma.products import BF16, E4M3, on, planned, product, with_configs
+from tests.mma.products import BF16, E4M3, multiplying_on, planned, product, with_configs
 from tilejit import ArraySpec, kernels
 from tilejit.errors import LaunchError
 from tilejit.kernels.blackwell_plan import BlackwellConfig
@@ -36,11 +36,11 @@ def given(shape, k, dtype, batch=(), seed=0):
     return a, b, few(n).astype(np.float32), beside, few(*batch, n).astype(dtype)
 
 
-def wanted(a, b, bias, beside, more):
+def expected(a, b, bias, beside, more):
     return (a.astype(np.float32) @ b.astype(np.float32)) * 2 + bias + beside - more.astype(np.float32)[..., None, :]
 
 
-def ahead(config, a, b, out, epilogue, tiles, **options):
+def prefetched(config, a, b, out, epilogue, tiles, **options):
     """Which of the epilogue arrays are prefetched."""
     return planned(a, b, out, epilogue, tiles, config, **options).constants["AHEAD"]
 
@@ -53,9 +53,9 @@ def test_rows_are_prefetched_with_a_tile_and_match_each_tile_s_columns(n, k, bn,
     a, b, *tiles = given((300, n), k, np.int32)
     config = replace(Config.of(128, bn, stages=2), behind=False, width=width, buffers=bn // width, stream=stream, late=late)
     got = product(a, b, np.float16, epilogue=scaled_plus, arguments=(2.0,), tiles=tiles, config=config)
-    np.testing.assert_array_equal(got, wanted(a, b, *tiles))
+    np.testing.assert_array_equal(got, expected(a, b, *tiles))
     assert planned(a, b, got, scaled_plus, tiles, config).constants["LATE"] == late
-    assert ahead(config, a, b, got, scaled_plus, tiles) == (True, True, True)
+    assert prefetched(config, a, b, got, scaled_plus, tiles) == (True, True, True)
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16, BF16, E4M3, ml_dtypes.float8_e5m2, np.int64, np.uint32, np.int16, np.int8, np.uint8, bool])
@@ -64,8 +64,8 @@ def test_rows_of_every_dtype_can_be_prefetched(dtype, late):
     a, b, *tiles = given((130, 328), 600, dtype)
     config = replace(Config.of(64, 128, stages=3), behind=False, width=64, buffers=2, late=late)
     got = product(a, b, np.float16, epilogue=scaled_plus, arguments=(2.0,), tiles=tiles, config=config)
-    np.testing.assert_array_equal(got, wanted(a, b, *tiles))
-    assert ahead(config, a, b, got, scaled_plus, tiles) == (True, True, True)
+    np.testing.assert_array_equal(got, expected(a, b, *tiles))
+    assert prefetched(config, a, b, got, scaled_plus, tiles) == (True, True, True)
 
 
 @pytest.mark.parametrize("seen,comes", [
@@ -77,8 +77,8 @@ def test_rows_that_tma_cannot_load_are_loaded_by_threads(seen, comes):
     a, b, bias, beside, more = given((130, 328), 200, np.float32)
     tiles, config = (bias, beside, seen(more)), Config.of(64, 128, stages=3)
     got = product(a, b, np.float16, epilogue=scaled_plus, arguments=(2.0,), tiles=tiles, config=config)
-    np.testing.assert_array_equal(got, wanted(a, b, *tiles))
-    assert ahead(config, a, b, got, scaled_plus, tiles) == (True, True, comes)
+    np.testing.assert_array_equal(got, expected(a, b, *tiles))
+    assert prefetched(config, a, b, got, scaled_plus, tiles) == (True, True, comes)
 
 
 @tile.jit
@@ -92,7 +92,7 @@ def test_rows_without_room_for_prefetching_are_loaded_by_threads():
     config = Config.of(192, 192)
     got = product(a, b, np.float16, epilogue=all_rows, tiles=(row, row, row, beside), config=config)
     np.testing.assert_array_equal(got, a.astype(np.float32) @ b.astype(np.float32) + 3 * row + beside)
-    assert ahead(config, a, b, got, all_rows, (row, row, row, beside)) == (True, True, False, True)
+    assert prefetched(config, a, b, got, all_rows, (row, row, row, beside)) == (True, True, False, True)
 
 
 @pytest.mark.parametrize("batch", [(3,), (2, 2)])
@@ -100,9 +100,9 @@ def test_rows_without_room_for_prefetching_are_loaded_by_threads():
               [BlackwellConfig.of(32, False, True, epilogue=True)])
 def test_batched_matrices_have_separate_rows_or_one_for_all(batch, target, config):
     a, b, *tiles = given((130, 72), 400, np.float32, batch)
-    with on(target):
+    with multiplying_on(target):
         got = product(a, b, np.float16, epilogue=of_several, arguments=(2.0,), tiles=tiles, config=config)
-    np.testing.assert_array_equal(got, wanted(a, b, *tiles))
+    np.testing.assert_array_equal(got, expected(a, b, *tiles))
 
 
 @pytest.mark.parametrize("dtype", [np.float32, BF16])
@@ -112,9 +112,9 @@ def test_batched_matrices_have_separate_rows_or_one_for_all(batch, target, confi
                BlackwellConfig.of(64, stored=4, epilogue=True, splits=2)])
 def test_every_kernel_passes_rows_to_an_epilogue(dtype, target, config):
     a, b, *tiles = given((100, 72), 300, dtype)
-    with on(target):
+    with multiplying_on(target):
         got = product(a, b, np.float32, epilogue=scaled_plus, arguments=(2.0,), tiles=tiles, config=config)
-    np.testing.assert_array_equal(got, wanted(a, b, *tiles))
+    np.testing.assert_array_equal(got, expected(a, b, *tiles))
 
 
 @tile.jit
@@ -218,7 +218,7 @@ def test_rows_of_batches_and_with_any_strides_are_right_on_the_gpu():
             rows = [tile.to_device(np.concatenate([x.ravel()[:at], x.ravel()]))[at:].reshape(x.shape) for x in (tiles[0], tiles[2])]
             got = kernels.matmul(*map(tile.to_device, (a, b)), tile.to_device(np.full((*batch, *shape), np.nan, np.float16)),
                                  of_several if batch else scaled_plus, (2.0,), tiles=(rows[0], tile.to_device(tiles[1]), rows[1]))
-            np.testing.assert_array_equal(got.numpy(), wanted(a, b, *tiles))
+            np.testing.assert_array_equal(got.numpy(), expected(a, b, *tiles))
 
 
 @tile.jit

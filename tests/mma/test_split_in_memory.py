@@ -10,7 +10,7 @@ import tilejit as tile
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tests.drawn import drawn
-from tests.mma.products import BF16, LAYOUTS, OPERANDS, added, bias_gelu_residual, close, laid, plus_one, product
+from tests.mma.products import BF16, LAYOUTS, OPERANDS, added, bias_gelu_residual, assert_close, with_layout, plus_one, product
 from tilejit import ArraySpec, kernels
 from tilejit.errors import LaunchError
 from tilejit.kernels.hopper import PATIENCE, leave_all, split, taken, through_memory
@@ -37,7 +37,7 @@ def test_any_number_of_ctas_may_share_k_with_reproducible_bits(m, n, k, dtypes, 
     """As many as an H100 has SMs, or twice as many; more than k-steps, or than groups of columns; in pairs or alone; ragged
     extents, batches, accumulation by tensor cores or by threads."""
     rng, dtype = np.random.default_rng(seed), np.dtype(dtypes[0])
-    a, b = laid(drawn(rng, (*batch, m, k), dtypes[0]), a_is), laid(drawn(rng, (*batch, k, n), dtypes[1]), b_is)
+    a, b = with_layout(drawn(rng, (*batch, m, k), dtypes[0]), a_is), with_layout(drawn(rng, (*batch, k, n), dtypes[1]), b_is)
     config = in_memory(*shape, splits, dtype, 4 if dtype.itemsize == 4 or dtype.kind in "iu" else 2, swapped=swapped)
     if dtype.itemsize == 1:
         config = replace(config, bk=128, stages=min(config.stages, 4))
@@ -45,7 +45,7 @@ def test_any_number_of_ctas_may_share_k_with_reproducible_bits(m, n, k, dtypes, 
     tiles = config.tiles(*((n, m) if swapped else (m, n))) * math.prod(batch)
     config = replace(config, splits=max(min(splits, ctas // tiles), 2), behind=behind)
     first = product(a, b, config=config, fast_accum=fast)
-    close(first, a, b)
+    assert_close(first, a, b)
     assert product(a, b, config=config, fast_accum=fast).tobytes() == first.tobytes()
 
 
@@ -54,7 +54,7 @@ def test_any_number_of_ctas_may_share_k_with_reproducible_bits(m, n, k, dtypes, 
 def test_results_of_other_dtypes_are_right(out, swapped):
     rng = np.random.default_rng(1)
     a, b = drawn(rng, (70, 900), BF16), drawn(rng, (900, 90), BF16)
-    close(product(a, b, out, config=in_memory(64, 64, 7, swapped=swapped)), a, b)
+    assert_close(product(a, b, out, config=in_memory(64, 64, 7, swapped=swapped)), a, b)
 
 
 @pytest.mark.parametrize("swapped", [False, True])
@@ -99,7 +99,7 @@ def test_flags_are_0_after_each_of_several_launches_whichever_cta_comes_first(ro
                                     FINISH=((), None, False, False, ()), EXTRAS=0, PROMOTED=False, BLOCKS=(), DEPENDENT=True, PATIENCE=asked,
                                     num_warps=config.num_warps, pdl=True, seed=int(rng.integers(100)))
             assert not report.findings and not flags.any()
-            close(c, a, b.T)
+            assert_close(c, a, b.T)
             results.append(c.tobytes())
         assert results[0] == results[1]
 
@@ -163,7 +163,7 @@ def test_a_launch_of_more_ctas_than_run_at_once_terminates(room_for, monkeypatch
     want = product(a, b, config=in_memory(64, 64, 9))
     room_for(at_once)
     assert product(a, b, config=in_memory(64, 64, 9)).tobytes() == want.tobytes()
-    close(want, a, b)
+    assert_close(want, a, b)
 
 
 def test_more_tiles_than_there_are_flags_for_are_refused():

@@ -8,7 +8,7 @@ import tilejit as tile
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tests.drawn import drawn
-from tests.mma.products import BF16, E4M3, LAYOUTS, bias_gelu_residual, close, laid, product
+from tests.mma.products import BF16, E4M3, LAYOUTS, bias_gelu_residual, assert_close, with_layout, product
 from tilejit import ArraySpec
 from tilejit.kernels.cycles import shared_rest
 from tilejit.kernels.plan import Config, Problem, choose
@@ -17,7 +17,7 @@ from tilejit.kernels.stream import piece, pieces, shares, stream
 EXTENT = st.one_of(st.integers(1, 40), st.sampled_from((64, 65, 130, 200, 300, 500)))
 
 
-def streamed(bm, bn, dtype=BF16, stored=2, **options):
+def shared_config(bm, bn, dtype=BF16, stored=2, **options):
     return replace(Config.of(bm, bn, itemsize=np.dtype(dtype).itemsize, stored=stored, **options), stream=True)
 
 
@@ -29,9 +29,9 @@ def streamed(bm, bn, dtype=BF16, stored=2, **options):
 def test_any_product_with_shared_tiles_is_right(m, n, k, dtype, shape, swapped, a_is, b_is, batch, seed):
     """One tile and many, fewer k-steps than CTAs, none at all; the flags of a launch serve the next."""
     rng = np.random.default_rng(seed)
-    a, b = laid(drawn(rng, (*batch, m, k), dtype), a_is), laid(drawn(rng, (*batch, k, n), dtype), b_is)
-    config = streamed(*shape, dtype, 4 if np.dtype(dtype).itemsize == 4 or dtype == np.int8 else 2, swapped=swapped)
-    close(product(a, b, config=config, fast_accum=True), a, b)
+    a, b = with_layout(drawn(rng, (*batch, m, k), dtype), a_is), with_layout(drawn(rng, (*batch, k, n), dtype), b_is)
+    config = shared_config(*shape, dtype, 4 if np.dtype(dtype).itemsize == 4 or dtype == np.int8 else 2, swapped=swapped)
+    assert_close(product(a, b, config=config, fast_accum=True), a, b)
 
 
 @tile.jit
@@ -69,7 +69,7 @@ def test_any_number_of_ctas_may_share_tiles(ahead, tiles, steps, ctas, rest, hel
             exact = a.astype(np.float64) @ b.T.astype(np.float64) + beside.astype(np.float64)
             np.testing.assert_allclose(c.astype(np.float64), exact, rtol=2.0 ** -8, atol=2e-3)
         else:
-            close(c, a, b.T)
+            assert_close(c, a, b.T)
         assert not flags.any()
         results.append(c.tobytes())
     assert results[0] == results[1]
@@ -112,7 +112,7 @@ def test_an_epilogue_and_its_tiles_are_applied_to_the_complete_sums():
     rng = np.random.default_rng(3)
     a, b = drawn(rng, (100, 600), np.float16), drawn(rng, (600, 200), np.float16)
     bias, residual = drawn(rng, (200,), np.float32), drawn(rng, (100, 200), np.float16)
-    got = product(a, b, np.float32, epilogue=bias_gelu_residual, arguments=(bias, residual), config=streamed(64, 64, np.float16, 4))
+    got = product(a, b, np.float32, epilogue=bias_gelu_residual, arguments=(bias, residual), config=shared_config(64, 64, np.float16, 4))
     v = a.astype(np.float64) @ b.astype(np.float64) + bias
     np.testing.assert_allclose(got, 0.5 * v * (1 + np.vectorize(erf)(v * 0.70710678)) + residual, atol=5e-4, rtol=1e-5)
 

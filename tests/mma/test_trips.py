@@ -11,7 +11,7 @@ import tilejit as tile
 from hypothesis import HealthCheck, given, settings, strategies as st
 from tests.drawn import drawn
 from tests.gpu import in_child, needs_gpu, some
-from tests.mma.products import BF16, E4M3, E5M2, close, product
+from tests.mma.products import BF16, E4M3, E5M2, assert_close, product
 from tilejit import kernels
 from tilejit.kernels.blackwell_plan import BlackwellConfig
 from tilejit.kernels.plan import Config
@@ -70,7 +70,7 @@ def test_every_product_of_the_package_is_right_for_every_trip_count(form, stages
             k = max(trips * shared * SLOT // size_of(dtype) + more, 0)
             m, n = (130, 72) if k < 500 else (70, 40)
             a, b = drawn(rng, (m, k), dtype), drawn(rng, (k, n), dtype)
-            close(product(a, b, config=config, fast_accum=fast), a, b)
+            assert_close(product(a, b, config=config, fast_accum=fast), a, b)
 
 
 @pytest.mark.parametrize("stages", [2, 3, 4])
@@ -84,14 +84,14 @@ def test_every_grouped_product_of_the_package_is_right_for_every_trip_count(list
         ks = [max(trips * step + more, 0) for trips in around(stages) for more in (0, -3)]
         a, b = [drawn(rng, (70, k), dtype) for k in ks], [drawn(rng, (k, 40), dtype) for k in ks]
         for x, y, z in zip(a, b, kernels.grouped_matmul(a, b, **options)):
-            close(z, x, y)
+            assert_close(z, x, y)
         return
     for trips in around(stages):
         k, sizes = trips * step, (70, 0, 64, 3)
         a, b = drawn(rng, (sum(sizes), k), dtype), drawn(rng, (len(sizes), k, 40), dtype)
         z, start = kernels.grouped_matmul(a, b, offs=np.cumsum(sizes).astype(np.int32), **options), 0
         for size, y in zip(sizes, b):
-            close(z[start:start + size], a[start:start + size], y)
+            assert_close(z[start:start + size], a[start:start + size], y)
             start += size
 
 
@@ -112,7 +112,7 @@ def test_every_product_of_the_package_is_right_for_every_trip_count_on_the_gpu()
                 a, b = exactly(rng, (m, k), dtype), exactly(rng, (k, n), dtype)
                 out = home(np.full((m, n), 7, np.int32) if dtype == np.int8 else np.full((m, n), np.nan, BF16 if size == 1 else dtype))
                 kernels.matmul(home(a), home(b), out, config=config, fast_accum=fast, precision="tf32" if dtype == np.float32 else None)
-                close(out.numpy(), a, b)
+                assert_close(out.numpy(), a, b)
 
 
 @needs_gpu("sm_90a")
@@ -125,7 +125,7 @@ def test_every_grouped_product_is_right_for_every_trip_count_on_the_gpu():
         a, b = [exactly(rng, (200, k), dtype) for k in ks], [exactly(rng, (k, 104), dtype) for k in ks]
         made = kernels.grouped_matmul([home(x) for x in a], [home(x) for x in b], config=hopper(dtype, stages))
         for x, y, z in zip(a, b, made):
-            close(z.numpy(), x, y, rounded=False)
+            assert_close(z.numpy(), x, y, rounded=False)
 
 
 def exactly(rng, shape, dtype):
@@ -195,4 +195,4 @@ def test_a_ring_of_wgmma_operands_is_right_for_every_trip_count(m, n, stages, wh
                     CONSUMERS=consumers,
                     BEHIND=behind, TA=ta, TB=tb, SUMS=tile.int32 if integers else tile.float32, PRECISION="tf32" if dtype == np.float32 else None,
                     num_warps=4 * (1 + consumers), seed=seed).raise_first()
-    close(c, a, b, rounded=False)
+    assert_close(c, a, b, rounded=False)

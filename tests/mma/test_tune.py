@@ -10,7 +10,7 @@ import tilejit as tile
 from hypothesis import given, settings, strategies as st
 from tests.drawn import drawn
 from tests.gpu import in_child, needs_gpu
-from tests.mma.products import BF16, E4M3, added, close, on, product
+from tests.mma.products import BF16, E4M3, added, assert_close, multiplying_on, product
 from tilejit import kernels
 from tilejit.errors import LaunchError
 from tilejit.kernels import blackwell_plan, plan
@@ -36,9 +36,9 @@ def test_each_of_the_first_configurations_gives_the_product(dtype, m, n, k, targ
     rng, size = np.random.default_rng(0), np.dtype(dtype).itemsize
     a, b = drawn(rng, (m, k), dtype), drawn(rng, (k, n), dtype)
     stored = 4 if size == 4 or dtype == np.int8 else 2
-    with on(target):
+    with multiplying_on(target):
         for config in module.ranked(Problem(m, n, k, itemsize=size, stored=stored), 4)[:8]:
-            close(product(a, b, config=config, fast_accum=True), a, b)
+            assert_close(product(a, b, config=config, fast_accum=True), a, b)
 
 
 @tile.jit
@@ -50,10 +50,10 @@ def test_the_simulator_uses_the_model_s_choice_without_measuring():
     a, b = np.ones((3, 2, 70, 96), BF16), np.ones((96, 40), BF16)
     config = kernels.tune(a, b)
     assert config == plan.choose(Problem(6 * 70, 40, 96, itemsize=2, stored=2), 4)
-    close(kernels.matmul(a, b, config=config), a, b)
-    close(kernels.matmul(a[0, 0], b, epilogue=doubled, config=kernels.tune(a[0, 0], b, epilogue=doubled)), 2 * a[0, 0], b)
+    assert_close(kernels.matmul(a, b, config=config), a, b)
+    assert_close(kernels.matmul(a[0, 0], b, epilogue=doubled, config=kernels.tune(a[0, 0], b, epilogue=doubled)), 2 * a[0, 0], b)
     assert kernels.tune(np.ones((0, 5), np.float16), np.ones((5, 7), np.float16)) is None
-    with on("sm_100a"):
+    with multiplying_on("sm_100a"):
         assert isinstance(kernels.tune(a[0, 0], b), blackwell_plan.BlackwellConfig)
 
 
@@ -91,6 +91,6 @@ def test_the_fastest_configuration_is_found_on_the_gpu_and_cached():
         times = seen.pop()
         assert len(times) == 4 and min(times.values()) <= times[0] and (out.numpy() == 7).all()
         factor = 2 if options else 1
-        close(kernels.matmul(x, y, out, config=config, **options).numpy(), factor * a, b)
+        assert_close(kernels.matmul(x, y, out, config=config, **options).numpy(), factor * a, b)
         assert kernels.tune(x, y, out, most=4, **options) == config and not seen
         print(m, n, k, config, times)

@@ -4,7 +4,7 @@ stores."""
 import numpy as np
 import pytest
 import tilejit as tile
-from tests.mma.threads import held, loaded, multiplied, stored
+from tests.mma.threads import registers_of, load_matrices, run_product, store_matrices
 from tilejit.ir.graph import Call, walk
 from tilejit.ops.mma.ldmatrix import LdMatrix
 from tilejit.ops.mma.stmatrix import StMatrix
@@ -38,16 +38,16 @@ def run(m, n, k, dtype, ta=False, tb=True, swizzle=0, warps=4):
             region = made[x.args[0]]
             whole = buffers[region.args[0]]
             if isinstance(x.choice.plan, LdMatrix):
-                values[x.result] = loaded(x, region, whole, threads)
+                values[x.result] = load_matrices(x, region, whole, threads)
             else:
                 starts = [s.value for s in region.args[1:]]
                 part = whole[tuple(slice(s, s + e) for s, e in zip(starts, region.result.type.extents))]
-                values[x.result] = held(x.result.type, part, threads)
+                values[x.result] = registers_of(x.result.type, part, threads)
             matrices.append(isinstance(x.choice.plan, LdMatrix))
         elif x.op.name == "mma":
-            values[x.result] = multiplied(x, *(values[o] for o in x.args), threads)
+            values[x.result] = run_product(x, *(values[o] for o in x.args), threads)
             last = x.result
-    want = held(last.type, (a.T if ta else a) @ (b.T if tb else b), threads)
+    want = registers_of(last.type, (a.T if ta else a) @ (b.T if tb else b), threads)
     for got, expected in zip(values[last], want):
         inside = np.isfinite(expected)
         np.testing.assert_array_equal(got[inside], expected[inside])
@@ -114,7 +114,7 @@ def kept_as(values, layout, row, column, warps, variant="wgmma", turned=False):
     calls = [x for x in walk(kept.version(bound, options, "sm_90a").lowered.graph.body) if isinstance(x, Call)]
     call, = [x for x in calls if isinstance(x.choice and x.choice.plan, StMatrix)]
     region, = [x for x in calls if call.args[0] in x.results]
-    return stored(call, region, values.T if turned else values, 32 * warps, (2, 8) if column is None else (2,)), call.choice.plan
+    return store_matrices(call, region, values.T if turned else values, 32 * warps, (2, 8) if column is None else (2,)), call.choice.plan
 
 
 @pytest.mark.parametrize("swizzle", [None, 0, 32, 64, 128, "by columns"])

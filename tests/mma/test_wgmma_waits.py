@@ -33,7 +33,7 @@ class Meaning:
     zeros = staticmethod(np.zeros)
 
 
-def meant(lines, n, m):
+def expected_result(lines, n, m):
     """The expected result of a kernel's lines."""
     names = {"tile": Meaning, "a": A.astype(np.float64), "b": B.astype(np.float64), "p": np.zeros((64, 8)), "q": C.astype(np.float64),
              "r": np.zeros((64, 8)), "n": n, "m": m}
@@ -50,7 +50,7 @@ def checked(lines):
         for n, m in ((0, 0), (1, 3), (3, 0), (3, 1), (4, 3)):
             c = C.copy()
             kernel.simulate(1, A, B, c, n, m).raise_first()
-            np.testing.assert_array_equal(c, meant(lines, n, m))
+            np.testing.assert_array_equal(c, expected_result(lines, n, m))
         bound, options, _ = kernel._bind((A, B, C, 3, 1), {})
         for seed in range(10):
             Way(kernel.version(bound, options, "sm_90a").lowered.graph, seed)
@@ -172,4 +172,4 @@ def test_accumulators_are_right_on_the_gpu_however_control_flow_joins():
             for n, m in ((0, 0), (1, 3), (3, 0), (3, 1), (4, 3)):
                 a, b, c = (torch.from_numpy(x.copy()).cuda() for x in (A, B, C))
                 kernel[1](a, b, c, n, m)
-                np.testing.assert_array_equal(c.cpu().numpy(), meant(lines, n, m), err_msg=name)
+                np.testing.assert_array_equal(c.cpu().numpy(), expected_result(lines, n, m), err_msg=name)

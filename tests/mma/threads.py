@@ -133,7 +133,7 @@ class Threads:
         return [tuple(out[i:i + len(out) // results]) if len(out) > results else out[i] for i in range(0, len(out), len(out) // results)]
 
 
-def held(t: Tile, values, threads):
+def registers_of(t: Tile, values, threads):
     """The registers of a tile, with garbage in the padding."""
     table = np.stack(np.unravel_index(thread_table(t.layout, t.domain, threads), t.domain))
     inside = np.all([c < n for c, n in zip(table, t.shape)], axis=0)
@@ -141,7 +141,7 @@ def held(t: Tile, values, threads):
     return list(np.where(inside, np.asarray(values, np.float64)[tuple(clipped)], np.inf).T)
 
 
-def loaded(call, region, values, threads):
+def load_matrices(call, region, values, threads):
     """A tile that ldmatrix loads from a buffer that contains `values`."""
     buffer, itemsize = region.result.type.buffer, call.result.type.dtype.nbytes
     memory = np.full(buffer.layout.span("m"), np.nan)
@@ -153,18 +153,18 @@ def loaded(call, region, values, threads):
     return ldmatrix.emit(e, call.choice.plan, source, call.result.type)
 
 
-def stored(call, region, values, threads, index):
+def store_matrices(call, region, values, threads, index):
     """The contents of a zeroed buffer after stmatrix has stored a tile of `values` to a region; `index` are the runtime starts."""
     buffer, t, index = region.result.type.buffer, call.args[1].type, iter(index)
     e = Threads(threads, np.zeros(buffer.layout.span("m")))
     e.itemsize, e.per = t.dtype.nbytes, 2
     starts = [s.value if isinstance(s, Const) else np.int64(next(index)) for s in region.args[1:]]
     target = type("Region", (), {"type": region.result.type, "starts": starts, "buffer": type("Buffer", (), {"type": buffer, "offset": 0})})
-    stmatrix.emit(e, call.choice.plan, target, t, held(t, values, threads))
+    stmatrix.emit(e, call.choice.plan, target, t, registers_of(t, values, threads))
     return e.memory[np.asarray(buffer.layout.offset_of(*np.indices(buffer.shape), shape=buffer.shape))]
 
 
-def multiplied(call, acc, a, b, threads):
+def run_product(call, acc, a, b, threads):
     """The registers that a product's code leaves."""
     e = Threads(threads)
     e.per = max(1, 4 // call.args[1].type.dtype.nbytes)

@@ -42,7 +42,7 @@ WAITS = (["tile.ptx.cp_async.wait_all()"], ["tile.ptx.cp_async.commit_group()", 
          ["tile.ptx.cp_async.mbarrier.arrive.shared_cta.b64(bar)", "tile.ptx.mbarrier.arrive.shared_cta.b64(bar)"])
 
 
-def by_threads() -> Case:
+def cp_async_cases() -> Case:
     """cp.async of 4, 8 and 16 bytes per thread: part of the source, all of it or none, awaited in each way."""
     chosen, phase = forms(r"cp\.async\.c[ag]\..*"), 0
     x = np.random.default_rng(1).integers(0, 256, (len(chosen), 512)).astype(np.uint8)
@@ -71,7 +71,7 @@ def dtype_of(form) -> str:
             "b64": "uint64"}.get(kind, "uint32")
 
 
-def by_the_engine(pattern: str, shift: int) -> Case:
+def bulk_cases(pattern: str, shift: int) -> Case:
     """Bulk copies and reductions in a cluster of two CTAs: to shared memory, to an array, to the other CTA."""
     chosen = forms(pattern)
     dtypes = sorted({dtype_of(f) for f in chosen})
@@ -118,7 +118,7 @@ def rows_of(form, dtype: str, seed: int) -> dict[str, np.ndarray]:
     return {"a": draw(), "b": draw()}
 
 
-def brought_to_l2() -> Case:
+def prefetch_cases() -> Case:
     """Prefetches, priorities and cache policies do not change what is read; a discarded line is written again first."""
     chosen = forms(r"cp\.async\.bulk\.prefetch\.L2\..*|prefetch\.global\..*|prefetchu\..*|applypriority\..*")
     policies = forms(r"createpolicy\..*")
@@ -140,7 +140,7 @@ def brought_to_l2() -> Case:
 
 # -- tensor copies -----------------------------------------------------------------------------------------------------------
 
-def by_tensor_maps(rank: int) -> Case:
+def tensor_copy_cases(rank: int) -> Case:
     """Loads, stores, reductions and prefetches of a rank, with tensor maps encoded at launch."""
     dims = f"{rank}d"
     loads = forms(rf"cp\.async\.bulk\.tensor\.{dims}\.shared::(cluster|cta)\.global(\.tile)?\.mbarrier.*")
@@ -189,7 +189,7 @@ def zeros(n: int) -> str:
     return ", ".join(["0"] * n)
 
 
-def by_walks(rank: int) -> Case:
+def im2col_cases(rank: int) -> Case:
     """im2col loads, stores, reductions and prefetches of a rank, with tensor maps encoded at launch. Each load uses another offset
     in the filter, pixel and channel; each store goes to its own images."""
     loads = forms(rf"cp\.async\.bulk\.tensor\.{rank}d\.shared::(cluster|cta)\.global\.im2col\.mbarrier.*")
@@ -233,7 +233,7 @@ def by_walks(rank: int) -> Case:
                 {1: want, 3: z})
 
 
-def along_w():
+def im2col_w_cases():
     """im2col loads and prefetches in W mode (and with 128 pixels), which only Blackwell has: the pixels follow W, then the next image."""
     images, filter = (9, 3, 40, 16), (3, 3)
     x = np.random.default_rng(5).integers(0, 1 << 32, images).astype(np.uint32)
@@ -265,7 +265,7 @@ def along_w():
 
 # -- maps made field by field ------------------------------------------------------------------------------------------------
 
-def replaced(space: str, fields) -> list[str]:
+def replace_cases(space: str, fields) -> list[str]:
     """Replacement of a map's fields, in global or in shared memory."""
     place, word = ("slots[0, 0]", "global_") if space == "global" else ("made", "shared_cta")
     bits = lambda name: "b64" if name in ("global_address", "global_stride") else "b32"
@@ -273,7 +273,7 @@ def replaced(space: str, fields) -> list[str]:
             *values in fields]
 
 
-def by_hand(space: str) -> Case:
+def built_map_cases(space: str) -> Case:
     """A map built from 128 zero bytes: every field; then a narrower box, NaN fill, another type, a swizzle, element strides."""
     x = np.random.default_rng(9).standard_normal((20, 32)).astype(np.float32)
     scopes = ("cta", "cluster", "gpu", "sys")
@@ -292,7 +292,7 @@ def by_hand(space: str) -> Case:
     lines += ["made = tile.alloc((128,), tile.uint8, align=128)", "tile.store(made, 0)", "tile.sync()"] if space == "shared" else []
     for n, (fields, row, nbytes) in enumerate(edits):
         scope = scopes[n % 4]
-        lines += ["with tile.elect():", *replaced(space, fields)]
+        lines += ["with tile.elect():", *replace_cases(space, fields)]
         if space == "shared":
             lines += ["tile.sync()", f"tile.ptx.tensormap.cp_fenceproxy.global_.shared_cta.tensormap_generic.release.{scope}.sync.aligned(slots[0, "
                                      "0], made, 128)"]
@@ -318,15 +318,15 @@ def by_hand(space: str) -> Case:
 
 def simulated():
     """All forms except those with integers as addresses."""
-    yield by_threads()
-    yield by_the_engine(r"cp\.async\.bulk\.(shared::\w+\.(global|shared::cta)|global\.shared::cta)\..*", 1)
-    yield by_the_engine(r"cp\.reduce\.async\.bulk\.global\..*", 2)
-    yield by_the_engine(r"cp\.reduce\.async\.bulk\.shared::cluster\..*", 3)
-    yield brought_to_l2()
-    yield from map(by_tensor_maps, BOX)
-    yield from map(by_walks, IMAGES)
+    yield cp_async_cases()
+    yield bulk_cases(r"cp\.async\.bulk\.(shared::\w+\.(global|shared::cta)|global\.shared::cta)\..*", 1)
+    yield bulk_cases(r"cp\.reduce\.async\.bulk\.global\..*", 2)
+    yield bulk_cases(r"cp\.reduce\.async\.bulk\.shared::cluster\..*", 3)
+    yield prefetch_cases()
+    yield from map(tensor_copy_cases, BOX)
+    yield from map(im2col_cases, IMAGES)
 
 
 def every_copy():
     yield from simulated()
-    yield from map(by_hand, ("global", "shared"))
+    yield from map(built_map_cases, ("global", "shared"))

@@ -100,12 +100,12 @@ def test_every_memory_form_agrees_with_numpy_on_the_gpu(kind):
 
 def test_copies_written_in_ptx_instructions_are_right_on_the_simulator():
     on_simulator(ptx_copies.simulated())
-    on_simulator(ptx_copies.along_w(), "sm_100a")
+    on_simulator(ptx_copies.im2col_w_cases(), "sm_100a")
 
 
 def test_copies_and_synchronisation_written_in_ptx_instructions_assemble(assembled_later):
     """Every form of cp.async, bulk and tensor copies, mbarrier, barrier, fence and tensormap.replace; some of wgmma."""
-    assert all(compiled(case, "sm_100a").ptx for case in ptx_copies.along_w())
+    assert all(compiled(case, "sm_100a").ptx for case in ptx_copies.im2col_w_cases())
     assert all(compiled(case).ptx for case in (*ptx_copies.every_copy(), *ptx_sync.every_meeting(), *ptx_wgmma.every_product(130)))
 
 

@@ -25,7 +25,7 @@ def views(draw, extents=EXTENTS, strides=STRIDES, rank=None):
 small_views = views(st.integers(0, 4), st.integers(-5, 5))
 
 
-def touched(view):
+def byte_addresses(view):
     """The byte addresses of every element."""
     places = {view.pointer}
     for extent, stride in zip(view.shape, view.strides):
@@ -77,7 +77,7 @@ def test_fits32_bounds_extents_strides_and_byte_offsets(view):
 @given(small_views, small_views, st.integers(-40, 40))
 def test_no_overlap_never_holds_for_arrays_that_share_a_byte(a, b, apart):
     b.pointer = a.pointer + apart
-    bytes_a, bytes_b = touched(a), touched(b)
+    bytes_a, bytes_b = byte_addresses(a), byte_addresses(b)
     answer = evaluate_fact(("no_overlap", 0, 1), [a, b])
     assert answer == evaluate_fact(("no_overlap", 1, 0), [b, a][::-1])
     if bytes_a & bytes_b:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import tilejit as tile
-from tests.mma.products import on
+from tests.mma.products import multiplying_on
 
 MATRICES = """
 s, own = tile.alloc((128, 64), A.dtype, layout=tile.swizzled(A.dtype, (128, 64), 128)), tile.alloc((64, 64), A.dtype, layout=tile.auto)
@@ -23,11 +23,11 @@ tile.sync()
 """
 
 
-def found(before: str, text: str, target: str = "sm_90a") -> list[str]:
+def messages(before: str, text: str, target: str = "sm_90a") -> list[str]:
     """The texts of the out-of-bounds findings, all at the lines of `text`, in a kernel in which n is 2."""
     lines = [*before.strip().splitlines(), *text.strip().splitlines()]
     kernel = tile.jit(source="def kernel(A, C, n):\n" + "".join(f"    {line}\n" for line in lines))
-    with on(target):
+    with multiplying_on(target):
         report = kernel.simulate((1,), np.ones((128, 64), np.float16), np.ones((128, 64), np.float32), 2)
     outside = [f for f in report.findings if f.kind == "out-of-bounds"]
     assert all(f.line > 1 + len(before.strip().splitlines()) for f in outside)
@@ -43,7 +43,7 @@ def found(before: str, text: str, target: str = "sm_90a") -> list[str]:
 ])
 @pytest.mark.parametrize("target", ["sm_90a", "sm_100a"])
 def test_an_operand_of_a_product_that_exceeds_its_buffer_is_found(operands, element, shape, target):
-    assert found(MATRICES, f"tile.store(C[0:64, 0:64], tile.dot({operands}, trans_b=True))", target) == [
+    assert messages(MATRICES, f"tile.store(C[0:64, 0:64], tile.dot({operands}, trans_b=True))", target) == [
         f"element {element} is outside of the shared buffer of shape {shape}"]
 
 
@@ -66,7 +66,7 @@ with tile.elect():
 ])
 def test_a_copy_that_exceeds_its_slice_of_a_buffer_is_found(text):
     """Although the bytes belong to the same buffer."""
-    assert found(SHARED, text) == ["element [0, 64, 0] is outside of the shared buffer of shape [2, 64, 64]"]
+    assert messages(SHARED, text) == ["element [0, 64, 0] is outside of the shared buffer of shape [2, 64, 64]"]
 
 
 @pytest.mark.parametrize("text", [
@@ -80,4 +80,4 @@ bar.wait(phase=0)
 """])
 def test_a_slice_of_tensor_memory_that_exceeds_its_buffer_is_found(text):
     """The columns beyond belong to another buffer."""
-    assert found(TENSOR, text, "sm_100a") == ["element [0, 64] is outside of the tmem buffer of shape [128, 64]"]
+    assert messages(TENSOR, text, "sm_100a") == ["element [0, 64] is outside of the tmem buffer of shape [128, 64]"]
