@@ -101,7 +101,7 @@ def test_tensor_reductions_of_every_rank_combine_clipped_boxes_with_the_array_on
 
 @needs_gpu(*HOPPER)
 @in_child(timeout=240)
-def test_fills_rounding_and_prefetches_of_every_rank_on_the_gpu():
+def test_fills_rounding_and_prefetches_of_every_rank_are_right_on_the_gpu():
     on_gpu([*kernels.every_fill(), *kernels.every_prefetch()])
 
 

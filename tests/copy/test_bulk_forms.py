@@ -167,5 +167,5 @@ def test_runs_of_every_dtype_are_copied_in_and_out_on_the_gpu():
 
 @needs_gpu(*CLUSTERED)
 @in_child(timeout=240)
-def test_multicasts_and_copies_of_runs_to_peers_on_the_gpu():
+def test_multicasts_and_copies_of_runs_to_peers_are_right_on_the_gpu():
     on_gpu([*every_multicast(), *every_handover()])

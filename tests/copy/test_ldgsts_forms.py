@@ -172,5 +172,5 @@ def test_a_box_is_copied_exactly_for_every_width_and_every_end_of_the_array_on_t
 
 @needs_gpu("sm_90a", "sm_100a", "sm_103a", "sm_120a")
 @in_child(timeout=240)
-def test_modifiers_scopes_and_completion_mechanisms_of_ldgsts_on_the_gpu():
+def test_modifiers_scopes_and_completion_mechanisms_of_ldgsts_are_right_on_the_gpu():
     on_gpu([*modifiers(), *scopes(), *phases()])

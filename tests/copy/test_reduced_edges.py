@@ -108,6 +108,6 @@ def test_the_special_integers_are_sixteen_different_ones():
 
 @needs_gpu()
 @in_child(timeout=200)
-def test_reductions_of_special_values_on_the_gpu():
+def test_reductions_of_special_values_agree_with_numpy_on_the_gpu():
     """Every operator and type of every path: into arrays, into images by im2col, into a peer's memory."""
     on_gpu(cases())

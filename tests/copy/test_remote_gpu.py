@@ -48,7 +48,7 @@ def test_every_dtype_is_stored_to_a_peer_on_the_gpu():
 @needs_gpu(*HOPPER)
 @in_child(timeout=240)
 @pytest.mark.parametrize("ranks", range(2, 9))
-def test_reductions_of_registers_into_a_peer_s_memory_on_the_gpu(ranks):
+def test_reductions_of_registers_into_a_peer_s_memory_are_right_on_the_gpu(ranks):
     cases, rng = _kernels(), np.random.default_rng(2)
     from reduced import combined
     for kind, dtypes in cases.TAKEN.items():

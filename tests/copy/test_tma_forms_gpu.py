@@ -42,7 +42,7 @@ def test_a_multicast_ring_advances_in_all_ctas_of_a_cluster_together_on_the_gpu(
 
 @needs_gpu(*CLUSTERED)
 @in_child(timeout=60)
-def test_a_load_into_a_peer_s_memory_on_the_gpu():
+def test_a_load_into_a_peer_s_memory_completes_on_its_barrier_on_the_gpu():
     kernels = _kernels()
     a = kernels.numbers((32, 64), "float16")
     b = np.zeros_like(a)

@@ -27,7 +27,7 @@ def test_one_source_stages_a_tile_on_the_gpu():
 @needs_gpu("sm_90a", "sm_100a", "sm_103a", "sm_120a")
 @in_child(timeout=180)
 @pytest.mark.parametrize("path", ["ldgsts", "tma"])
-def test_tokens_in_loops_branches_and_scopes_on_the_gpu(path):
+def test_tokens_in_loops_branches_and_scopes_are_right_on_the_gpu(path):
     cases, rng = _cases(), np.random.default_rng(1)
     a = rng.standard_normal((64 * 128, 32)).astype(np.float16)
     for kernel in (cases.pipelined, cases.elected):

@@ -307,7 +307,7 @@ def test_a_compile_time_operand_of_and_or_can_decide_without_evaluating_the_othe
     built(kernel, FAST=True)
 
 
-def test_comparisons_chain():
+def test_comparisons_may_be_chained():
     def kernel(y, n):
         if 0 < n < 5 <= 7:
             tile.store(y[0], 1.0)

@@ -330,7 +330,7 @@ def test_the_message_of_an_assert_must_be_a_plain_string():
     assert error(kernel).startswith("the message of an assert is a plain string, not an f-string")
 
 
-def test_static_assert_and_static_print(capsys):
+def test_static_assert_and_static_print_act_at_compile_time(capsys):
     def kernel(x, y, n, BLOCK: tile.constexpr):
         tile.static_print("block", BLOCK, (x, n))
         tile.static_assert(BLOCK > 8, "a large block")

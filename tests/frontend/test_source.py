@@ -56,7 +56,7 @@ def test_annotations_may_be_strings():
     assert (y == 3).all()
 
 
-def test_parameters_given_by_keyword_are_named_one_by_one():
+def test_double_star_parameters_are_refused():
     def kernel(x, **rest): ...
 
     with pytest.raises(CompilationError, match=r"parameters that are given by keyword are named one by one, and `\*\*rest` is not supported: name them"):

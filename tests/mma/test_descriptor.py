@@ -19,7 +19,7 @@ def of(layout, shape, mn, itemsize=2, span=128, k_first=False):
 
 
 @pytest.mark.parametrize("span", [32, 64, 128])
-def test_descriptors_of_swizzled_k_major_operands(span):
+def test_descriptors_of_swizzled_k_major_operands_are_right(span):
     """Groups of 8 rows are 8 spans apart, the other stride is unused, and k advances inside a row of the atom."""
     made = of(tile.swizzled(tile.float16, (128, 64), span).without_swizzle(), (128, 64), 64, span=span)
     assert made.descriptor == Descriptor("k", span, 16, 8 * span)
@@ -27,7 +27,7 @@ def test_descriptors_of_swizzled_k_major_operands(span):
     assert made.ks == tuple(k * 32 % span + k * 32 // span * 128 * span for k in range(4))
 
 
-def test_the_bits_of_common_descriptors():
+def test_common_descriptors_have_the_known_bits():
     """The constants in hand-written kernels: 128-byte swizzle, K-major and MN-major with 64 rows of k."""
     k_major = of(tile.swizzled(tile.bfloat16, (256, 64), 128).without_swizzle(), (256, 64), 256)
     assert k_major.descriptor.bits == 1 << 62 | 64 << 32 | 1 << 16
@@ -36,7 +36,7 @@ def test_the_bits_of_common_descriptors():
     assert mn_major.ks == (0, 2048, 4096, 6144)
 
 
-def test_descriptors_of_unswizzled_16_byte_columns():
+def test_descriptors_of_unswizzled_16_byte_columns_are_right():
     """8 rows of 16 bytes are a core matrix; the leading stride is along k, the other along the rows."""
     made = of(tile.swizzled(tile.int8, (64, 128), 0), (64, 128), 64, itemsize=1, span=0)
     assert made.descriptor == Descriptor("k", 0, 64 * 16, 128)

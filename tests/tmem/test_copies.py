@@ -33,7 +33,7 @@ def stages(x, y, n, SMEM: tile.constexpr, TMEM: tile.constexpr):
 
 
 @pytest.mark.parametrize("n", [0, 1, 4])
-def test_copies_in_a_loop_with_runtime_stages_and_columns(n):
+def test_copies_in_a_loop_with_runtime_stages_and_columns_are_right(n):
     """The descriptor's address and the tensor memory column change with the loop index."""
     x = np.random.default_rng(2).integers(0, 256, (4, 32, 16)).astype(np.uint8)
     y = np.zeros_like(x)

@@ -64,7 +64,7 @@ def test_the_product_agrees_with_float64_within_its_roundings(m, n, k, dtype):
 
 @pytest.mark.parametrize("steps", [1, 2, 3, 4, 7])
 @pytest.mark.parametrize("seed", [0, 1, 2, 3, 4, 5])
-def test_every_trip_count_relative_to_the_stages_of_the_ring(steps, seed):
+def test_the_product_is_right_for_every_trip_count_relative_to_the_stages(steps, seed):
     """1, stages - 1, stages, stages + 1 slots of k, on a ring of 3 stages, in several orders of events."""
     a, b = operands(64, 32, 64 * steps, np.float16)
     c = np.zeros((64, 32), np.float32)

@@ -60,14 +60,14 @@ def checked(m, n, k, dtype, swizzle=128, ta=False, tb=True, acc=tile.float32, pr
 
 @pytest.mark.parametrize("m", [64, 128])
 @pytest.mark.parametrize("n", range(8, 257, 8))
-def test_products_with_64_or_128_rows_and_every_number_of_columns(m, n):
+def test_products_with_64_or_128_rows_and_every_number_of_columns_are_right(m, n):
     """N from 8 to 256 in steps of 8; 64 rows use half of each warp's lanes."""
     checked(m, n, 64, ml_dtypes.bfloat16, targets=BOTH if n == 24 else ())
 
 
 @pytest.mark.parametrize("swizzle", [0, 32, 64, 128])
 @pytest.mark.parametrize("ta,tb", [(False, True), (False, False), (True, True), (True, False)])
-def test_operands_of_both_majors_in_every_swizzle(ta, tb, swizzle):
+def test_operands_of_both_majors_in_every_swizzle_are_right(ta, tb, swizzle):
     """16-bit operands, K-major and MN-major, in each of the four swizzle modes."""
     checked(128, 192, 128, np.float16, swizzle, ta, tb, targets=("sm_100a",) if swizzle == 64 else ())
 
@@ -85,7 +85,7 @@ def test_operands_of_8_bits_may_be_mn_major(ta, tb, swizzle):
       for acc in (tile.float32, tile.float16)),
     *((a, b, tile.int32) for a in (np.int8, np.uint8) for b in (np.int8, np.uint8))])
 @pytest.mark.parametrize("k", [32, 128, 224])
-def test_products_of_all_operand_types_and_depths(dtype, other, acc, k):
+def test_products_of_all_operand_types_and_depths_are_right(dtype, other, acc, k):
     """Every pair of operand types with its accumulators, and k of any number of instructions."""
     integers = np.dtype(dtype).kind in "iu"
     checked(128, 32, k, dtype, 128 if k * np.dtype(dtype).itemsize % 128 == 0 else 32, acc=acc, other=other,

@@ -50,7 +50,7 @@ def tiles_of(A, B, C, STAGES: tile.constexpr, PLACES: tile.constexpr, TWICE: til
 @pytest.mark.parametrize("stages,places", [(1, 1), (2, 1), (3, 2), (2, 3)])
 @pytest.mark.parametrize("steps,down", [(1, 1), (3, 1), (2, 3), (4, 4)])
 @pytest.mark.parametrize("seed", range(3))
-def test_rings_of_operands_and_accumulators_with_any_number_of_slots(stages, places, steps, down, seed):
+def test_rings_of_operands_and_accumulators_work_with_any_number_of_slots(stages, places, steps, down, seed):
     """Both rings wrap around any number of times, in any order of events, with one or two places in the code that take a slot."""
     rng = np.random.default_rng(seed)
     a, b = (rng.integers(-4, 5, (rows, 64 * steps)).astype(np.float16) for rows in (128 * down, 64))
