@@ -86,7 +86,7 @@ class Kernels:
         self.watching = True
         self._watch()
 
-    # -- watching --------------------------------------------------------------------------------------------------
+    # -- recording -------------------------------------------------------------------------------------------------
 
     def _watch(self) -> None:
         lower, write, inline, optimize = Kernel._lower, tilejit.compile.assemble_graph, calls.inline, llvm.optimized

@@ -86,7 +86,7 @@ def under_tool(command: list[str], environment: dict[str, str]) -> list[str]:
     return [*json.loads(tool), "--log-file", f"{name}.%p.log", python, flag, f"import tests.sanitizer as s; s.count_launches()\n{program}", *rest]
 
 
-# -- faults that the tools must find -----------------------------------------------------------------------------------------
+# -- planted faults ----------------------------------------------------------------------------------------------------------
 
 @tile.jit(num_warps=4)
 def racing(y):

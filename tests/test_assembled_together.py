@@ -33,20 +33,20 @@ def waiting(kernel, target: str = "sm_90a", title: str = "") -> Waiting:
 
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a", "sm_100a", "sm_120a"])
-def test_kernels_of_one_name_and_with_lines_of_several_files_share_a_run(target):
+def test_kernels_with_the_same_name_and_line_tables_of_several_files_share_a_run(target):
     queue = Queue()
     assert not [p for kernel in (doubled, through_shared, of_nothing, doubled) for p in queue.add(waiting(kernel, target))]
     assert sum(map(len, queue.waiting.values())) == 4 and not queue.finish() and not queue.waiting
 
 
-def test_a_run_begins_when_enough_kernels_wait():
+def test_a_run_starts_when_enough_kernels_wait():
     queue, kernel = Queue(), waiting(doubled)
     for _ in range(AT_ONCE):
         assert not queue.add(kernel)
     assert not queue.waiting
 
 
-def test_the_kernel_that_is_refused_is_named_and_no_other():
+def test_only_the_kernel_that_the_assembler_refuses_is_reported():
     queue, good = Queue(), waiting(doubled)
     bad = Waiting("broken", "sm_90a", good.ptx.replace("st.global", "st.nowhere"))
     late = Waiting("too new", "sm_90a", good.ptx.replace("\tret;", "\ttcgen05.wait::ld.sync.aligned;\n\tret;"))
@@ -56,7 +56,7 @@ def test_the_kernel_that_is_refused_is_named_and_no_other():
     assert second.startswith("too new: ToolchainError") and "tcgen05" in second
 
 
-def test_advice_that_means_slow_code_is_an_error_of_its_kernel():
+def test_a_performance_advisory_of_the_assembler_is_an_error_of_its_kernel():
     queue, good = Queue(), waiting(doubled)
     slow = Waiting("slow", "sm_90a", good.ptx.replace("\tret;", "\tsetmaxnreg.inc.sync.aligned.u32 200;\n\tret;").replace(".maxntid 128, 1, 1\n", ""))
     assert not queue.add(good) and not queue.add(slow)
@@ -75,14 +75,14 @@ def test_a_module_of_several_functions_is_assembled_alone():
 
 @tile.jit
 def of_many_registers(x, y):
-    """Six tiles of 128 registers a thread, of which none can be given up before the last is loaded."""
+    """Six tiles of 128 registers per thread, all of them live at once."""
     tiles = (tile.load(x[0:16384]), tile.load(x[16384:32768]), tile.load(x[32768:49152]))
     tile.sync()
     tile.store(y[0:16384], tiles[0] * tiles[1] + tiles[2])
     tile.store(y[16384:32768], tiles[1] * tiles[2] + tiles[0])
 
 
-def test_a_kernel_that_spills_more_than_it_may_is_named_and_no_other():
+def test_only_the_kernel_that_exceeds_its_spills_is_reported():
     queue, good, x = Queue(), waiting(doubled), np.zeros(49152, np.float32)
     with pytest.warns(tile.TileWarning, match="registers spill"):
         made = of_many_registers.compile(x, x)
@@ -92,8 +92,8 @@ def test_a_kernel_that_spills_more_than_it_may_is_named_and_no_other():
     assert problem == f"over: {made.spills} bytes of registers spill, and {made.spills - 1} may"
 
 
-def test_what_a_test_compiles_is_assembled_when_it_has_ended(kernels, assembled_later):
-    """Its records and texts are there, and no count that an assertion would take for the kernel's; what it may spill is known."""
+def test_what_a_test_compiles_is_assembled_after_it_ends(kernels, assembled_later):
+    """Its records and texts are available, its counts are values that satisfy no assertion, and its `spills=` is recorded."""
     made = doubled.compile(np.zeros(64, np.int8), np.zeros(64, np.int8), spills=0)
     assert ".entry doubled(" in made.ptx and made.copies == () and made.cubin is None
     assert not made.registers <= 255 and made.spills != 0 and not made.warnings
@@ -101,18 +101,18 @@ def test_what_a_test_compiles_is_assembled_when_it_has_ended(kernels, assembled_
     assert last.ptx == made.ptx and last.spills == 0 and "test_what_a_test_compiles" in last.title
 
 
-def test_what_a_test_compiles_for_later_is_judged_with_its_other_kernels(kernels, assembled_later, monkeypatch):
+def test_what_a_test_compiles_without_the_assembler_is_judged_with_its_other_kernels(kernels, assembled_later, monkeypatch):
     of_nothing.compile(num_warps=2, target="sm_120a")
     good, = kernels.compiled
     kernels.compiled[:] = [replace(good, ptx=good.ptx.replace("\tret;", "\treturn;"))]
-    monkeypatch.undo()  # the assembler is in its place again, as it is when a test has ended
+    monkeypatch.undo()  # the assembler is restored, as after a test
     monkeypatch.setattr(kernels, "queue", Queue())
     problem, = kernels.judge("this test") + kernels.finish()
     assert problem.startswith("tests/test_assembled_together.py::test_what") and "of_nothing for sm_120a: ToolchainError" in problem
 
 
-def test_what_waits_for_the_assembler_is_compiled_anew_where_it_is_asked_for_afterwards(monkeypatch):
-    """Kernels are shared by tests, of which some look at their texts alone."""
+def test_kernels_that_wait_for_the_assembler_are_compiled_again_if_used_after_the_test(monkeypatch):
+    """Kernels are shared by tests, some of which only inspect texts."""
     @tile.jit
     def shared(x, y):
         tile.store(y[0:64], tile.load(x[0:64]) + 3)

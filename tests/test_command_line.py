@@ -18,7 +18,7 @@ def run(*words, cache, stdout=subprocess.PIPE, **settings):
     return subprocess.run([sys.executable, "-m", "tilejit", *words], env=env, stdout=stdout, stderr=subprocess.PIPE, text=True, timeout=300)
 
 
-def test_ptx_as_json_lists_each_form_of_the_table_with_a_line_and_its_targets(tmp_path):
+def test_ptx_json_lists_each_form_of_the_table_with_a_line_of_ptx_and_its_targets(tmp_path):
     done = run("ptx", "--json", cache=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     listed = json.loads(done.stdout)
@@ -29,11 +29,11 @@ def test_ptx_as_json_lists_each_form_of_the_table_with_a_line_and_its_targets(tm
         assert "\n" not in entry["ptx"] and form.mnemonic.split(" ")[0] in entry["ptx"] and entry["ptx"].rstrip().endswith((";", "}"))
 
 
-def test_ptx_without_json_is_the_coverage_page(tmp_path):
+def test_ptx_without_json_prints_the_coverage_page(tmp_path):
     assert run("ptx", cache=tmp_path).stdout == ptx.coverage_markdown() + "\n"
 
 
-def test_cache_lists_what_a_kernel_left_and_clear_removes_it(tmp_path):
+def test_cache_lists_a_kernel_s_entries_and_clear_removes_them(tmp_path):
     kernel = tmp_path / "kernel.py"
     kernel.write_text("import tilejit as tile\n\n@tile.jit\ndef k(x):\n    tile.store(x[0:8], 1)\n\nk.compile(tile.ArraySpec((8,), 'float32'))\n")
     cache = tmp_path / "cache"
@@ -46,7 +46,7 @@ def test_cache_lists_what_a_kernel_left_and_clear_removes_it(tmp_path):
     assert run("cache", cache=cache).stdout == f"{cache}: 0 entries, 0.00 MB\n"
 
 
-def test_demo_runs_four_kernels_and_finds_their_results_right(tmp_path):
+def test_demo_runs_four_kernels_and_checks_their_results(tmp_path):
     done = run("demo", cache=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     for name in ("vector_add", "softmax", "staged_copy", "staged_tma"):
@@ -55,18 +55,18 @@ def test_demo_runs_four_kernels_and_finds_their_results_right(tmp_path):
 
 
 @pytest.mark.parametrize("words, message", [((), "the following arguments are required: command"), (("frobnicate",), "invalid choice: 'frobnicate'")])
-def test_a_wrong_command_is_said_in_a_line_and_ends_with_status_2(words, message, tmp_path):
+def test_a_wrong_command_prints_one_line_and_exits_with_status_2(words, message, tmp_path):
     done = run(*words, cache=tmp_path)
     assert done.returncode == 2 and message in done.stderr and "Traceback" not in done.stderr
 
 
-def test_an_error_of_the_package_is_a_line_and_status_1(tmp_path):
+def test_an_error_of_the_package_prints_one_line_and_exits_with_status_1(tmp_path):
     done = run("demo", cache=tmp_path, TILEJIT_PTXAS=str(tmp_path / "no_ptxas"))
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert done.stderr.startswith("tilejit: ToolchainError: ") and "no_ptxas" in done.stderr
 
 
-def test_a_reader_that_stops_early_ends_the_command_without_a_traceback(tmp_path):
+def test_a_reader_that_closes_the_pipe_early_ends_the_command_without_a_traceback(tmp_path):
     read, write = os.pipe()
     os.close(read)
     done = run("ptx", "--json", cache=tmp_path, stdout=write)

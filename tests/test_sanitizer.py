@@ -1,4 +1,4 @@
-"""The script that runs the GPU tests under compute-sanitizer: what it counts, and what it takes for a failure."""
+"""The script that runs the GPU tests under compute-sanitizer: what it counts, and what it considers a failure."""
 
 import json
 import sys
@@ -19,7 +19,7 @@ os.execv({python!r}, [{python!r}, *sys.argv[sys.argv.index({python!r}) + 1:]])
 
 @pytest.fixture
 def tool(tmp_path):
-    """A program in compute-sanitizer's place that runs the child and reports so many errors."""
+    """A stand-in for compute-sanitizer that runs the child and reports this number of errors."""
     def make(errors: int = 0):
         path = tmp_path / "compute-sanitizer"
         path.write_text(TOOL.format(python=sys.executable, errors=errors))
@@ -29,7 +29,7 @@ def tool(tmp_path):
 
 
 def launches():
-    """Three launches, two of them of CTAs with shared memory, one of an empty grid, and one that does not fit."""
+    """Three launches, two of them with shared memory; one with an empty grid; and one that is refused."""
     from tests.runtime.fakes import FakeArray, FakeDriver
     from tests.runtime.fakes import make_recipe
     array = FakeArray(4096, (6, 8), (64, 4))
@@ -43,7 +43,7 @@ def nothing():
 
 
 @pytest.mark.parametrize("work, count, shared", [(launches, 3, 2), (nothing, 0, 0)])
-def test_a_child_under_the_tool_tells_how_many_kernels_it_launched(tool, tmp_path, monkeypatch, work, count, shared):
+def test_a_child_under_the_tool_reports_how_many_kernels_it_launched(tool, tmp_path, monkeypatch, work, count, shared):
     log = tmp_path / "log"
     log.mkdir()
     monkeypatch.setenv("TILEJIT_SANITIZER", json.dumps([str(tool(2))]))
@@ -51,17 +51,17 @@ def test_a_child_under_the_tool_tells_how_many_kernels_it_launched(tool, tmp_pat
     run_child(work)
     child, = children(log)
     assert (child.launches, child.shared, child.errors) == (count, shared, 2)
-    assert child.test.endswith(f"test_a_child_under_the_tool_tells_how_many_kernels_it_launched[{work.__name__}-{count}-{shared}]")
+    assert child.test.endswith(f"test_a_child_under_the_tool_reports_how_many_kernels_it_launched[{work.__name__}-{count}-{shared}]")
 
 
 @pytest.mark.parametrize("child, says", [
     (Child("t", 5, 1, 0), ""), (Child("t", 5, 1, 3), "3 errors"), (Child("t", 0, 0, 0), "no kernel was launched"),
     (Child("t", 5, 1, None), "no report")])
-def test_errors_silence_and_idleness_are_failures(child, says):
+def test_errors_missing_reports_and_children_without_launches_are_failures(child, says):
     assert child.verdict == says or says and says in child.verdict
 
 
-def test_the_summaries_of_both_tools_are_read(tmp_path):
+def test_the_summary_lines_of_both_tools_are_parsed(tmp_path):
     for name, text in (("a", "========= ERROR SUMMARY: 1 error\n"), ("b", "========= RACECHECK SUMMARY: 4 hazards displayed (4 errors, 0 "
                                                                           "warnings)\n"),
                        ("c", "========= Target application returned an error\n")):
@@ -76,7 +76,7 @@ def test_a_tool_that_misses_the_planted_fault_fails_the_run(tool, tmp_path, monk
     assert "did not find the planted fault" in capsys.readouterr().out
 
 
-def test_what_racecheck_misreads_has_no_race():
+def test_the_kernel_that_racecheck_misreads_has_no_race():
     x = np.arange(8 * 128, dtype=np.int32).reshape(8, 128)
     for seed in range(4):
         y = np.zeros_like(x)
@@ -84,7 +84,7 @@ def test_what_racecheck_misreads_has_no_race():
         np.testing.assert_array_equal(y, x)
 
 
-def test_the_planted_faults_are_faults():
+def test_the_planted_race_is_a_race_and_the_planted_store_runs_within_bounds():
     report = racing.simulate((1,), np.zeros(128, np.int32))
     assert "race" in {finding.kind for finding in report.findings}
     y = np.zeros(64 * 128, np.int32)

@@ -1,6 +1,6 @@
-"""Kernels that stand outside the tests agree with NumPy on the simulator: the demo's, the tutorials', the benchmarks'.
+"""Kernels outside the tests (the demo's, the tutorials', the benchmarks') agree with NumPy on the simulator.
 
-As for every test, they are then assembled for each target (`tests/every_kernel.py`); here in the shapes that are timed.
+Like all kernels in tests, they are then assembled for each target (`tests/every_kernel.py`); here with the shapes that are benchmarked.
 """
 
 import sys
@@ -28,7 +28,7 @@ def test_the_demo_checks_all_of_its_kernels(monkeypatch, capsys):
 
 @pytest.mark.parametrize("path", sorted((ROOT / "tutorials").glob("*.ipynb")), ids=lambda path: path.stem)
 def test_the_kernels_of_a_tutorial_run_in_this_process(path, monkeypatch, tmp_path):
-    """So that they are seen by what assembles every kernel; a notebook's own process is not."""
+    """`tests/every_kernel.py` only sees kernels of this process, not those of a notebook's."""
     nbformat = pytest.importorskip("nbformat")
     import linecache
     monkeypatch.chdir(tmp_path)
@@ -45,7 +45,7 @@ def test_the_kernels_of_a_tutorial_run_in_this_process(path, monkeypatch, tmp_pa
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("columns", [1024, 2048, 4096, 8192, 16384, 32768])
-def test_softmax_as_it_is_timed(columns, dtype):
+def test_the_benchmarked_softmax_agrees_with_numpy(columns, dtype):
     import ml_dtypes
     kind = np.dtype(getattr(ml_dtypes, dtype, dtype))
     x = np.random.default_rng(0).standard_normal((2, columns)).astype(kind)
@@ -56,7 +56,7 @@ def test_softmax_as_it_is_timed(columns, dtype):
     assert np.abs(out.astype(np.float64) - want).max() <= want.max() * (1e-2 if kind.itemsize == 2 else 2e-6)
 
 
-def test_rows_are_taken_and_put_by_their_numbers_as_they_are_timed():
+def test_the_benchmarked_row_gathers_and_scatters_agree_with_numpy():
     rng = np.random.default_rng(0)
     W, y, numbers = rng.standard_normal((40, 256)).astype(np.float32), np.zeros((32, 256), np.float32), rng.permutation(40)[:32]
     row_kernels.taken[2](W, numbers, y, R=16, C=256)
@@ -67,7 +67,7 @@ def test_rows_are_taken_and_put_by_their_numbers_as_they_are_timed():
 
 @pytest.mark.parametrize("name, options", [
     ("through_tma", {"STAGES": 4, "AHEAD": 2}), ("through_ldgsts", {"STAGES": 3}), ("by_vectors", {})])
-def test_copies_as_they_are_timed(name, options):
+def test_the_benchmarked_copies_agree_with_numpy(name, options):
     a = np.random.default_rng(0).standard_normal((100, 256)).astype(np.float32)
     b = np.zeros_like(a)
     if name == "by_vectors":
@@ -77,7 +77,7 @@ def test_copies_as_they_are_timed(name, options):
     assert (a == b).all()
 
 
-def test_the_epilogues_that_are_timed():
+def test_the_benchmarked_epilogues_agree_with_numpy():
     from tilejit.kernels import matmul
     rng = np.random.default_rng(0)
     a, b, residual = (rng.standard_normal(shape).astype(np.float16) for shape in ((100, 64), (64, 72), (100, 72)))
@@ -88,10 +88,10 @@ def test_the_epilogues_that_are_timed():
                                              (product_kernels.bias_gelu_residual, (bias, residual), gelu + residual, 1),
                                              (product_kernels.narrow_bias_gelu_residual, (bias, residual), gelu + residual, 7)):
         got = matmul(a, b, epilogue=function, tiles=tiles)
-        assert (np.abs(got - want) <= (1 + roundings) * 2.0**-11 * (np.abs(want) + np.abs(v) + 1)).all()  # fast tanh is good to 2**-11
+        assert (np.abs(got - want) <= (1 + roundings) * 2.0**-11 * (np.abs(want) + np.abs(v) + 1)).all()  # the error of fast tanh is up to 2**-11
 
 
-def test_the_kernel_whose_launch_is_timed():
+def test_the_kernel_of_the_launch_benchmark_runs():
     a, b, c, d = (np.full(4, n, np.float32) for n in range(4))
     launch_kernels.tiny[1,](a, b, c, d, 0, 1, 2)
     assert a.tolist() == [6, 0, 0, 0]

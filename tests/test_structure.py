@@ -1,4 +1,4 @@
-"""The shape of the package: which layer may import which, and what importing it loads."""
+"""The structure of the package: which layer may import which, and what importing it loads."""
 
 import ast
 import inspect
@@ -11,13 +11,13 @@ import pytest
 
 ROOT = Path(__file__).parent.parent / "tilejit"
 
-# A layer may import itself and what stands before it.
+# A layer may import itself and the layers before it.
 LAYERS = ("errors", "config", "names", "layout", "dtypes", "types", "records", "dispatch", "ptx", "ir", "ops", "frontend", "passes", "sim", "emit",
           "toolchain", "runtime", "compile", "compiled", "manifest", "warm", "jit", "plan", "schedule", "tuning", "kernels", "testing",
           "api", "demo", "cli",
           "__init__", "__main__")
 
-# What uses the package as its users do, by its own name.
+# Layers that use the package as its users do, through its public name.
 PACKAGE_AS_A_WHOLE = {"demo", "cli", "testing", "__main__", "kernels"}
 
 
@@ -27,7 +27,7 @@ def layer_of(path: Path) -> str:
 
 
 def imports(path: Path):
-    """(layer, line) of every import from the package in a file, late ones included."""
+    """(layer, line) of every import from the package in a file, including those in functions."""
     depth = len(path.relative_to(ROOT).parts) - 1
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.level:
@@ -42,15 +42,15 @@ def imports(path: Path):
                 yield name, node.lineno
 
 
-def test_the_layers_are_the_folders_and_modules_of_the_package():
-    """Every folder and module is one layer, and a layer is one of them."""
+def test_the_list_of_layers_matches_the_folders_and_modules_of_the_package():
+    """Every folder and module is a layer, and vice versa."""
     found = {p.stem for p in ROOT.glob("*.py")} | {p.parent.name for p in ROOT.glob("*/__init__.py")}
     assert set(LAYERS) == found and len(LAYERS) == len(found)
     assert PACKAGE_AS_A_WHOLE <= found
 
 
-def test_the_page_on_how_it_works_names_every_layer_from_the_bottom_up_and_every_pass():
-    """Its last table has the layers in the order of `LAYERS`; its table of passes has those of the pipeline."""
+def test_the_page_how_it_works_lists_every_layer_in_order_and_every_pass():
+    """Its last table lists the layers in the order of `LAYERS`; its table of passes lists those of the pipeline."""
     from tilejit.compile import PASSES
     page = (ROOT.parent / "docs" / "how_it_works.md").read_text()
     rows = [line.split("|")[1] for line in page[page.index("## Where things are"):].splitlines() if line.startswith("| `")]
@@ -67,8 +67,8 @@ def test_every_pass_has_the_name_of_the_module_that_it_is_in():
 
 
 @pytest.mark.parametrize("path", sorted(ROOT.rglob("*.py")), ids=lambda p: str(p.relative_to(ROOT)))
-def test_imports_point_to_layers_above(path):
-    """No file imports a layer that stands below its own."""
+def test_no_file_imports_a_layer_after_its_own(path):
+    """Layers are ordered by `LAYERS`."""
     own = layer_of(path)
     assert own in LAYERS, f"{path} is in no layer"
     if own in PACKAGE_AS_A_WHOLE or own == "__init__":
@@ -79,8 +79,8 @@ def test_imports_point_to_layers_above(path):
         assert LAYERS.index(name) <= LAYERS.index(own), f"{path}:{line} imports {name}, which stands below {own}"
 
 
-def test_no_modules_import_each_other_in_a_circle():
-    """Counting the imports at the top of a module, which run when it is loaded."""
+def test_there_are_no_import_cycles_between_modules():
+    """Only imports at module level, which run when the module is loaded, are considered."""
     modules = {".".join(path.relative_to(ROOT.parent).with_suffix("").parts).removesuffix(".__init__"): path for path in ROOT.rglob("*.py")}
     needs = {}
     for name, path in modules.items():
@@ -99,7 +99,8 @@ def test_no_modules_import_each_other_in_a_circle():
 
 
 def test_no_module_or_class_defines_a_name_twice():
-    """The first would be gone without a word. The rules of an op are all called `_`, and a property's setter is its getter's twin."""
+    """The second definition would silently replace the first. Exceptions: rules of ops, which are all called `_`, and setters
+    of properties."""
     twice = []
     for path in sorted(ROOT.rglob("*.py")):
         tree = ast.parse(path.read_text())
@@ -111,19 +112,19 @@ def test_no_module_or_class_defines_a_name_twice():
 
 
 def test_lines_have_at_most_150_columns():
-    """But for the table of instructions, which has a row a line."""
+    """Except in the table of instructions, which has one row per line."""
     paths = [path for path in ROOT.rglob("*.py") if path.parent.name != "table"]
     assert not [f"{path.relative_to(ROOT)}:{n}" for path in paths for n, line in enumerate(path.read_text().splitlines(), 1) if len(line) > 150]
 
 
-def test_no_two_files_of_tests_have_one_name():
-    """pytest imports them by their names alone."""
+def test_no_two_test_files_have_the_same_name():
+    """pytest imports them by their base names."""
     names = [path.name for path in (ROOT.parent / "tests").rglob("test_*.py")]
     assert sorted(names) == sorted(set(names))
 
 
-def test_the_protocols_name_what_the_machine_and_the_emitter_have():
-    """Rules are written against `ir.protocols`: every method stands there with parameters that the real one takes."""
+def test_the_protocols_match_the_methods_of_the_machine_and_the_emitter():
+    """Rules are written against `ir.protocols`: every method there must exist in the implementation, with its parameters."""
     from tilejit.emit.emitter import Emitter
     from tilejit.ir import protocols
     from tilejit.sim.machine import Machine
@@ -137,14 +138,14 @@ def test_the_protocols_name_what_the_machine_and_the_emitter_have():
 
 
 def test_importing_the_package_loads_no_llvm_no_driver_and_no_numba():
-    """`import tilejit` works on a machine without a GPU and stays light."""
+    """`import tilejit` works on a machine without a GPU, and is fast."""
     code = "import sys, tilejit; print([m for m in ('llvmlite', 'cuda', 'cuda.bindings', 'numba', 'torch') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stdout.strip() == "[]", done.stdout + done.stderr
 
 
-def test_each_outside_tool_is_behind_one_file():
-    """llvmlite is imported by exactly one file, and nothing else that compiles or drives a GPU by any."""
+def test_llvmlite_is_imported_by_exactly_one_file():
+    """Other packages that compile for GPUs or drive them are imported by none."""
     users = {"llvmlite": set(), "cuda": set(), "numba": set(), "torch": set()}
     for path in ROOT.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):

@@ -1,4 +1,4 @@
-"""A kernel in a file of its own, loaded as a new process would load it, with the stages of compiling counted."""
+"""A kernel in a module of its own, loaded as a new process would load it, while the compilation stages that run are counted."""
 
 import importlib.util
 import itertools
@@ -48,7 +48,7 @@ def stage(A, B):
 
 
 class Bench:
-    """Loads modules' text from one file; says which stages ran since it was last asked."""
+    """Loads module texts from one file, and reports which compilation stages have run since the last query."""
 
     def __init__(self, folder):
         self.file = folder / "kernels.py"
@@ -56,7 +56,7 @@ class Bench:
         self.numbers = itertools.count()
 
     def load(self, text: str = SCALE):
-        """The module of this text, as a fresh process would have it."""
+        """Load this text as a module, as a fresh process would."""
         self.file.write_text(textwrap.dedent(text))
         linecache.clearcache()
         spec = importlib.util.spec_from_file_location(f"kernels{next(self.numbers)}", self.file)
@@ -66,14 +66,14 @@ class Bench:
         return module
 
     def stages(self) -> str:
-        """"" for a hit, "lower" where the graph's code was known, "lower assemble" for a compile from nothing."""
+        """"" for a hit, "lower" if only the graph's code was cached, "lower assemble" for a complete compilation."""
         ran, self.ran[:] = " ".join(self.ran), []
         return ran
 
 
 @pytest.fixture
 def bench(tmp_path, monkeypatch):
-    """The bench, with a cache folder of its own."""
+    """A `Bench` with its own cache folder."""
     monkeypatch.setenv("TILEJIT_CACHE_DIR", str(tmp_path / "cache"))
     for name in ("NO_CACHE", "DUMP", "OVERRIDE", "LOG", "PTXAS", "TARGET"):
         monkeypatch.delenv("TILEJIT_" + name, raising=False)
@@ -91,7 +91,7 @@ def _counted(function, name, ran):
 
 
 def specs(columns: int = 128, rows: int = 64, dtype: str = "float32"):
-    """The two arrays of `scale` and `stage`."""
+    """Specs of the two array arguments of `scale` and `stage`."""
     return tile.ArraySpec((rows, columns), dtype), tile.ArraySpec((rows, columns), dtype)
 
 

@@ -1,3 +1,3 @@
-"""The bench, for every test of the cache."""
+"""The `bench` fixture for all cache tests."""
 
 from cache_bench import bench  # noqa: F401

@@ -1,4 +1,4 @@
-"""What comes back from the cache, and what a cache that is off, damaged, full or unwritable costs."""
+"""What the cache returns, and what happens if it is off, damaged, full or unwritable."""
 
 import json
 import multiprocessing
@@ -24,9 +24,9 @@ def compile_stage(module):
     return module.stage.compile(*specs(256, 64, "float16"))
 
 
-# -- what comes back -----------------------------------------------------------------------------------------------------
+# -- what a hit returns --------------------------------------------------------------------------------------------------
 
-def test_a_kernel_from_the_cache_tells_what_the_compiled_one_told(bench):
+def test_a_kernel_loaded_from_the_cache_has_the_records_of_the_compiled_one(bench):
     cold, warm = compile_stage(bench.load(STAGE)), compile_stage(bench.load(STAGE))
     assert bench.stages() == COMPILED
     for name in ("name", "target", "signature", "key", "graph", "llvm_ir", "ptx", "cubin", "registers", "spills", "shared_bytes", "assembler",
@@ -35,7 +35,7 @@ def test_a_kernel_from_the_cache_tells_what_the_compiled_one_told(bench):
     assert list(warm.compile_time) == ["cache"] and warm.explain().splitlines()[:-1] == cold.explain().splitlines()[:-1]
 
 
-def test_a_copy_s_plan_comes_back_with_its_attributes(bench):
+def test_the_attributes_of_a_copy_plan_survive_the_cache(bench):
     cold, warm = compile_stage(bench.load(STAGE)), compile_stage(bench.load(STAGE))
     assert len(cold.copies) == len(warm.copies) == 2
     for one, other in zip(cold.copies, warm.copies):
@@ -46,20 +46,20 @@ def test_a_copy_s_plan_comes_back_with_its_attributes(bench):
         assert getattr(back.tensor_map, name) == getattr(plan.tensor_map, name)
 
 
-def test_what_is_told_of_accesses_comes_back(bench):
+def test_access_records_survive_the_cache(bench):
     cold, warm = (compile_scale(bench.load(), *specs(127, 64), N=1024) for _ in range(2))
     assert bench.stages() == COMPILED and warm.accesses == cold.accesses
     assert all("needs bounds" in a.declined[0][1] for a in cold.accesses) and len(cold.accesses) == 2
     assert warm.explain().splitlines()[:-1] == cold.explain().splitlines()[:-1]
 
 
-def test_tensor_maps_are_told_for_the_arrays_of_the_call(bench):
+def test_tensor_maps_of_a_cached_kernel_describe_the_arrays_of_the_call(bench):
     compile_stage(bench.load(STAGE))
     warm = bench.load(STAGE).stage.compile(*specs(512, 32, "float16"))
     assert warm.tensor_maps[0].global_dim == (64, 32, 8) and bench.stages() == COMPILED
 
 
-def test_the_stages_texts_are_read_when_they_are_asked_for(bench, monkeypatch):
+def test_texts_of_the_stages_are_read_from_the_cache_lazily(bench, monkeypatch):
     compile_scale(bench.load())
     read = []
     get = Store.get
@@ -70,14 +70,14 @@ def test_the_stages_texts_are_read_when_they_are_asked_for(bench, monkeypatch):
     assert read == ["manifest", "code", "texts"]
 
 
-def test_texts_that_the_cache_has_lost_are_made_again(bench):
+def test_texts_missing_from_the_cache_are_generated_again(bench):
     cold = compile_scale(bench.load())
     warm = compile_scale(bench.load())
     open_store().clear()
     assert warm.ptx == cold.ptx
 
 
-def test_a_found_kernel_can_be_simulated(bench):
+def test_a_cached_kernel_can_be_simulated(bench):
     import numpy as np
     compile_scale(bench.load())
     module = bench.load()
@@ -88,7 +88,7 @@ def test_a_found_kernel_can_be_simulated(bench):
     assert np.array_equal(y, 2 * x) and bench.stages() == f"{COMPILED} lower"
 
 
-def test_warnings_and_prints_are_repeated(bench, capfd):
+def test_warnings_and_static_prints_are_repeated_on_a_cache_hit(bench, capfd):
     text = SCALE.replace("    i = tile", "    tile.static_print('N is', N)\n    i = tile").replace("helper(tile.load(x[i, 0:N]))", "tile.max(tile.load(x[i, 0:N]))")
     with pytest.warns(tile.TileWarning, match="scale: .*out of bounds") as told:
         first = compile_scale(bench.load(text), *specs(100), num_warps=1)
@@ -98,7 +98,7 @@ def test_warnings_and_prints_are_repeated(bench, capfd):
     assert capfd.readouterr().out == "N is 128\n" * 2 and [str(w.message) for w in told] == [str(w.message) for w in again]
 
 
-def test_expectations_are_checked_on_what_the_cache_has(bench):
+def test_expectations_are_checked_on_cache_hits(bench):
     compile_stage(bench.load(STAGE))
     module = bench.load(STAGE)
     module.stage.assert_variant("A", "ldgsts")
@@ -107,8 +107,8 @@ def test_expectations_are_checked_on_what_the_cache_has(bench):
     assert bench.stages() == COMPILED
 
 
-def test_an_expectation_is_of_the_lines_that_have_the_argument_s_name(bench):
-    """And not of those where it is part of another."""
+def test_an_expectation_selects_lines_by_the_argument_s_whole_name(bench):
+    """Not lines where the name is only part of another identifier."""
     module = bench.load(STAGE)  # its last line copies from sA to B
     module.stage.assert_variant("A", "tma")
     assert [c.variant for c in compile_stage(module).copies] == ["tma", "vectorised"]
@@ -116,8 +116,8 @@ def test_an_expectation_is_of_the_lines_that_have_the_argument_s_name(bench):
         module.stage.assert_variant("sA", "tma")
 
 
-def test_an_expectation_is_of_an_argument_s_copies_however_they_are_written():
-    """Over several lines, by another name, in a helper."""
+def test_an_expectation_selects_the_copies_of_an_argument_however_they_are_written():
+    """Over several lines, under another name, in a helper."""
     @tile.jit
     def helped(X, s):
         tile.copy_async(s, X[0:64, 0:32]).wait()
@@ -150,7 +150,7 @@ def test_an_expectation_is_of_an_argument_s_copies_however_they_are_written():
             kernel.assert_variant("A", "tma")
 
 
-def test_an_expectation_of_a_name_that_no_copy_has_holds_nothing_and_says_so(bench):
+def test_an_expectation_for_a_name_without_copies_fails_with_a_message(bench):
     module = bench.load(STAGE)
     module.stage.assert_variant("sB", "tma")
     with pytest.raises(tile.CompilationError, match=r"assert_variant wants copies of s?[AB] to be 'tma', "
@@ -162,12 +162,12 @@ def test_an_expectation_of_a_name_that_no_copy_has_holds_nothing_and_says_so(ben
 
 
 @pytest.mark.parametrize("name", [3, None, ""])
-def test_copies_are_held_by_a_name(bench, name):
+def test_an_expectation_needs_the_name_of_an_array_or_allocation(bench, name):
     with pytest.raises(tile.LaunchError, match=f"assert_variant takes the name of an array or of an allocation of the kernel, as in 'A', not {name!r}"):
         bench.load(STAGE).stage.assert_variant(name, "tma")
 
 
-def test_budgets_are_checked_on_code_that_the_cache_has(bench):
+def test_register_and_spill_limits_are_checked_on_cache_hits(bench):
     compile_scale(bench.load())
     bench.stages()
     compile_scale(bench.load(), spills=0)
@@ -191,7 +191,7 @@ def test_the_log_says_what_was_compiled_and_why(bench, monkeypatch, capfd):
 
 # -- off, damaged, full, unwritable ------------------------------------------------------------------------------------------
 
-def test_no_cache_turns_it_off(bench, monkeypatch, tmp_path):
+def test_no_cache_disables_the_cache(bench, monkeypatch, tmp_path):
     monkeypatch.setenv("TILEJIT_NO_CACHE", "1")
     compile_scale(bench.load())
     compile_scale(bench.load())
@@ -199,7 +199,7 @@ def test_no_cache_turns_it_off(bench, monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["TILEJIT_DUMP", "TILEJIT_OVERRIDE"])
-def test_dumping_and_overriding_run_every_stage(bench, monkeypatch, tmp_path, name):
+def test_dump_and_override_run_every_stage(bench, monkeypatch, tmp_path, name):
     compile_scale(bench.load())
     (tmp_path / "stages").mkdir()
     monkeypatch.setenv(name, str(tmp_path / "stages"))
@@ -207,7 +207,7 @@ def test_dumping_and_overriding_run_every_stage(bench, monkeypatch, tmp_path, na
     assert bench.stages() == f"{COMPILED} {COMPILED}"
 
 
-def test_folders_and_files_of_stages_that_cannot_be_used_are_told(bench, monkeypatch, tmp_path):
+def test_unusable_dump_and_override_paths_are_reported(bench, monkeypatch, tmp_path):
     (tmp_path / "file").write_text("")
     (tmp_path / "scale.ll").write_bytes(b"\xff")
     for name, place, words in (("DUMP", tmp_path / "file", "TILEJIT_DUMP=.*file cannot be written"), ("OVERRIDE", tmp_path / "file", "is no folder"),
@@ -221,7 +221,7 @@ def test_folders_and_files_of_stages_that_cannot_be_used_are_told(bench, monkeyp
 
 @pytest.mark.parametrize("kind, stages", [("manifest", "lower"), ("code", COMPILED), ("texts", HIT)])
 @pytest.mark.parametrize("damage", [lambda data: data[:-7], lambda data: b"", lambda data: data[:90] + bytes([data[90] ^ 1]) + data[91:]])
-def test_a_damaged_entry_is_made_again(bench, tmp_path, kind, stages, damage):
+def test_a_damaged_entry_is_compiled_again(bench, tmp_path, kind, stages, damage):
     cold = compile_scale(bench.load())
     bench.stages()
     file, = (f for f in (tmp_path / "cache" / kind).rglob("*") if f.is_file())
@@ -233,7 +233,7 @@ def test_a_damaged_entry_is_made_again(bench, tmp_path, kind, stages, damage):
     assert bench.stages() == HIT
 
 
-def test_a_key_holds_a_bounded_number_of_manifests(bench, monkeypatch, tmp_path):
+def test_a_key_has_a_bounded_number_of_manifests(bench, monkeypatch, tmp_path):
     monkeypatch.setattr(manifest, "MANIFESTS_PER_KEY", 3)
     for factor in range(5):
         compile_scale(bench.load(SCALE.replace("2.0", f"{factor}.5")))
@@ -255,7 +255,7 @@ def test_an_unwritable_folder_costs_one_warning(bench, monkeypatch, tmp_path):
     assert [str(w.message).split(" (")[0] for w in caught] == [f"tilejit's cache {tmp_path / 'file' / 'cache'} cannot be used"]
 
 
-def test_what_was_unused_for_longest_makes_room_once_a_day(bench, monkeypatch):
+def test_the_least_recently_used_entries_are_evicted_once_a_day(bench, monkeypatch):
     monkeypatch.setattr(manifest, "KEPT_BYTES", 0)
     compile_scale(bench.load())
     assert open_store().entries() == []
@@ -275,7 +275,7 @@ def _compile_many(file: str, folder: str, seed: int) -> list:
     return found
 
 
-def test_processes_at_once_get_the_right_kernels(bench, tmp_path):
+def test_concurrent_processes_get_the_right_kernels(bench, tmp_path):
     bench.load()
     context = multiprocessing.get_context("fork")
     with context.Pool(4) as pool:
@@ -309,14 +309,14 @@ print(compiled.key, len(compiled.cubin), hash(compiled.cubin), compiled.copies[0
 """
 
 
-def test_a_second_process_loads_no_compiler(bench):
+def test_a_second_process_does_not_load_the_compiler(bench):
     bench.load(STAGE)
     run = lambda warm: python(f"WARM = {warm}; FILE = {str(bench.file)!r}" + SECOND, PYTHONHASHSEED="0").stdout.split()
     cold, warm = run(False), run(True)
     assert warm[:-1] == cold[:-1] and (cold[-1], warm[-1]) == ("assemble", "cache")
 
 
-def test_keys_are_the_same_under_every_hash_seed(bench):
+def test_keys_do_not_depend_on_the_hash_seed(bench):
     text = "import tilejit as tile\nimport enum\nclass Mode(enum.Enum):\n    A = frozenset(('x', 'y', 'z'))\n    B = 2\n" + SCALE.replace(
         "    i = tile", "    mode = Mode.B\n    i = tile")
     bench.load(text)

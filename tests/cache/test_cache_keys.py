@@ -1,4 +1,4 @@
-"""What a cached kernel is found by: everything that decides its code, and nothing else."""
+"""The cache key covers everything that determines a kernel's code, and nothing else."""
 
 import os
 import shutil
@@ -18,21 +18,21 @@ def compile_scale(module, *arrays, **options):
 
 
 def after(bench, text: str, *arrays, **options) -> str:
-    """The stages that run for the kernel of `text`, after SCALE was compiled."""
+    """The stages that run for the kernel of `text` after SCALE was compiled."""
     compile_scale(bench.load(SCALE))
     assert bench.stages() == COMPILED
     compile_scale(bench.load(text), *arrays, **options)
     return bench.stages()
 
 
-def test_the_same_kernel_is_found(bench):
+def test_the_same_kernel_hits(bench):
     assert after(bench, SCALE) == HIT
 
 
 @pytest.mark.parametrize("old, new", [
     ("UNRELATED = 1", "RENAMED = 1"), ("UNRELATED = 1", "UNRELATED = 2"), ("return 1", "return 22"), ("def other", "def another"),
 ])
-def test_changes_elsewhere_in_the_file_still_hit(bench, old, new):
+def test_changes_elsewhere_in_the_file_hit(bench, old, new):
     assert after(bench, SCALE.replace(old, new)) == HIT
 
 
@@ -40,11 +40,11 @@ def test_changes_elsewhere_in_the_file_still_hit(bench, old, new):
     ("0:N], helper", "0:N], 1 + helper"), ("v * FACTOR", "v + FACTOR"), ("FACTOR = 2.0", "FACTOR = 3.0"), ("FACTOR = 2.0", "FACTOR = 2"),
     ("@tile.jit\ndef scale", "@tile.jit(num_warps=8)\ndef scale"), ("def helper(v):", "def helper(v, w=1.0):"),
 ])
-def test_changes_of_the_kernel_its_helpers_and_what_they_read_miss(bench, old, new):
+def test_changes_of_the_kernel_its_helpers_and_captured_values_miss(bench, old, new):
     assert old in SCALE and after(bench, SCALE.replace(old, new)) != HIT
 
 
-def test_a_kernel_that_moved_to_another_line_is_compiled_with_its_new_lines(bench):
+def test_a_kernel_moved_to_another_line_is_compiled_again_with_its_new_line_numbers(bench):
     assert after(bench, "\n\n" + SCALE) == COMPILED
 
 
@@ -61,13 +61,13 @@ def test_other_facts_dtypes_constants_options_and_targets_miss(bench, arrays, op
     assert after(bench, SCALE, *arrays, **options) != HIT
 
 
-def test_versions_of_one_signature_stand_side_by_side(bench):
+def test_versions_of_one_signature_are_cached_side_by_side(bench):
     for columns in (512, 511, 512, 511):  # vectors of four, single elements
         compile_scale(bench.load(), *specs(columns), N=512)
     assert bench.stages() == f"{COMPILED} {COMPILED}"
 
 
-def test_another_value_that_leaves_the_graph_alone_finds_its_code(bench):
+def test_a_constant_that_does_not_change_the_graph_finds_the_same_code(bench):
     text = SCALE.replace("helper(tile", "tile.load(x[i, 0:N]) if FACTOR > 0 else helper(tile")
     compile_scale(bench.load(text))
     assert bench.stages() == COMPILED
@@ -75,14 +75,14 @@ def test_another_value_that_leaves_the_graph_alone_finds_its_code(bench):
     assert bench.stages() == KNOWN_CODE and "cache" in again.compile_time and "llvm" not in again.compile_time
 
 
-def test_another_tool_misses(bench, monkeypatch):
+def test_another_toolchain_version_misses(bench, monkeypatch):
     compile_scale(bench.load())
     monkeypatch.setattr(manifest, "tools", lambda: "llvmlite 0.0, nvidia-cuda-nvcc 0.0")
     compile_scale(bench.load())
     assert bench.stages() == f"{COMPILED} {COMPILED}"
 
 
-def test_another_assembler_is_another_tool(tmp_path, monkeypatch):
+def test_another_assembler_counts_as_another_toolchain(tmp_path, monkeypatch):
     usual = installed.tools()
     path = assembler.find().path
     if not path:
@@ -102,10 +102,10 @@ def test_another_version_of_the_package_misses(bench, monkeypatch):
     assert bench.stages() == f"{COMPILED} {COMPILED}"
 
 
-# -- values of the code around the kernel --------------------------------------------------------------------------------
+# -- captured values -----------------------------------------------------------------------------------------------------
 
 def check_change(bench, text: str, old: str, new: str, **options) -> None:
-    """The same text hits; with `old` replaced it misses."""
+    """The same text hits; it misses once `old` is replaced."""
     for source, stages in ((text, COMPILED), (text, HIT), (text.replace(old, new), None)):
         bench.load(source).kernel.compile(tile.ArraySpec((8,), "float32"), **options)
         ran = bench.stages()
@@ -116,43 +116,43 @@ HEAD = "import dataclasses, enum, typing\nimport tilejit as tile\n"
 KERNEL = "\n@tile.jit\ndef kernel(y):\n    tile.store(y[0], tile.float32(VALUE))\n"
 
 
-def test_a_closure(bench):
+def test_changes_of_a_closure_miss(bench):
     text = HEAD + "def make(n):\n    @tile.jit\n    def kernel(y):\n        tile.store(y[0], tile.float32(n))\n    return kernel\nkernel = make(3)\n"
     check_change(bench, text, "make(3)", "make(4)")
 
 
-def test_the_closure_of_a_helper_with_the_same_text(bench):
+def test_changes_of_the_closure_of_a_helper_with_unchanged_text_miss(bench):
     text = HEAD + ("def make(n):\n    @tile.jit\n    def h(v):\n        return v * n\n    return h\nh = make(3.0)\n"
                    "\n@tile.jit\ndef kernel(y):\n    tile.store(y[0], h(tile.load(y[0])))\n")
     check_change(bench, text, "make(3.0)", "make(4.0)")
 
 
-def test_a_helper_in_a_tuple_and_what_it_reads(bench):
+def test_changes_of_a_helper_in_a_tuple_and_its_captured_values_miss(bench):
     text = HEAD + ("K = 5.0\n@tile.jit\ndef h(v):\n    return v * K\nHELPERS = (1, h)\n"
                    "\n@tile.jit\ndef kernel(y):\n    tile.store(y[0], HELPERS[1](tile.load(y[0])))\n")
     check_change(bench, text, "K = 5.0", "K = 6.0")
 
 
-def test_a_helper_given_as_a_constant_and_what_it_reads(bench):
+def test_changes_of_a_helper_passed_as_a_constant_and_its_captured_values_miss(bench):
     text = HEAD + ("K = 5.0\n@tile.jit\ndef h(v):\n    return v * K\n"
                    "\n@tile.jit\ndef kernel(y, f: tile.constexpr = h):\n    tile.store(y[0], f(tile.load(y[0])))\n")
     check_change(bench, text, "K = 5.0", "K = 6.0")
 
 
-def test_the_default_of_a_helper(bench):
+def test_changes_of_a_helper_s_default_argument_miss(bench):
     text = HEAD + ("K = 5.0\n@tile.jit\ndef h(v, k=K):\n    return v * k\n"
                    "\n@tile.jit\ndef kernel(y):\n    tile.store(y[0], h(tile.load(y[0])))\n")
     check_change(bench, text, "K = 5.0", "K = 6.0")
 
 
-def test_a_property_read_through_a_helper(bench):
+def test_changes_of_a_property_read_by_a_helper_miss(bench):
     text = HEAD + ("@dataclasses.dataclass(frozen=True)\nclass Config:\n    n: int\n    @property\n    def twice(self):\n        return self.n * 2\n"
                    "CONFIG = Config(3)\n@tile.jit\ndef h(c):\n    return c.twice\n"
                    "\n@tile.jit\ndef kernel(y):\n    tile.store(y[0], tile.float32(h(CONFIG)))\n")
     check_change(bench, text, "self.n * 2", "self.n * 3")
 
 
-def test_a_member_of_an_enumeration(bench):
+def test_changes_of_an_enumeration_member_miss(bench):
     check_change(bench, HEAD + "class Mode(enum.IntEnum):\n    A = 1\n    B = 2\nVALUE = Mode.B\n" + KERNEL, "B = 2", "B = 3")
 
 
@@ -166,14 +166,14 @@ def test_a_module_under_a_local_name_is_refused(bench, monkeypatch):
         bench.load(text).kernel.compile(tile.ArraySpec((8,), "float32"))
 
 
-def test_the_sign_of_zero(bench):
+def test_the_sign_of_a_captured_zero_is_part_of_the_key(bench):
     text = HEAD + "\n@tile.jit\ndef kernel(y, C: tile.constexpr):\n    tile.store(y[0], 1.0 / C if C else tile.float32(C))\n"
     kernel = bench.load(text).kernel
     array = tile.ArraySpec((8,), "float32")
     assert kernel.compile(array, C=0.0).llvm_ir != kernel.compile(array, C=-0.0).llvm_ir
 
 
-def test_a_helper_replaced_in_memory_by_one_with_the_same_text(bench):
+def test_a_helper_replaced_in_memory_by_one_with_the_same_text_is_compiled_again(bench):
     text = HEAD + ("def make(n):\n    @tile.jit\n    def h(v):\n        return v * n\n    return h\nh = make(3.0)\n"
                    "\n@tile.jit\ndef kernel(y):\n    tile.store(y[0], h(tile.load(y[0])))\n")
     module = bench.load(text)
@@ -183,8 +183,8 @@ def test_a_helper_replaced_in_memory_by_one_with_the_same_text(bench):
     assert module.kernel.compile(array).graph != before.graph
 
 
-def test_a_notebook_cell_is_found_by_the_next_kernel_process(bench, monkeypatch):
-    """The files of cells carry the process' number, and exist in no process."""
+def test_a_notebook_cell_hits_in_the_next_kernel_process(bench, monkeypatch):
+    """The file names of cells contain the process number, and no such files exist."""
     from tilejit.frontend import Source
     from tilejit.frontend.captures import identity
     text = "def kernel(y):\n    pass\n"

@@ -1,4 +1,4 @@
-"""Kernels of bulk copies and of copies to a peer, and what NumPy says of them: for the simulator and for the GPU."""
+"""Kernels of bulk copies and of copies to a peer, and their results as expected by NumPy, for the simulator and the GPU."""
 
 import numpy as np
 import tilejit as tile
@@ -8,7 +8,7 @@ from tilejit.dtypes import dtype_of
 from values import WHOLE, any_bits  # noqa: F401
 
 
-# -- there and back ------------------------------------------------------------------------------------------------------
+# -- copies in and out ---------------------------------------------------------------------------------------------------
 
 @tile.jit(num_warps=1)
 def through(A, B, N: tile.constexpr, VARIANT: tile.constexpr):
@@ -36,7 +36,7 @@ def broadcast(A, B, MASK: tile.constexpr):
 
 
 def hand_on(ranks: int):
-    """Every CTA hands its row to the next rank of the cluster."""
+    """Every CTA passes its row to the next rank of the cluster."""
     @tile.jit(cluster=(ranks, 1, 1))
     def ring(A, B):
         here = tile.program_id(0)
@@ -67,7 +67,7 @@ def fetched(A, B, N: tile.constexpr):
 
 @tile.jit(num_warps=1)
 def reduced(A, B, N: tile.constexpr, KIND: tile.constexpr):
-    """Every CTA combines its row with one place in global memory."""
+    """Every CTA reduces its row into the same region of global memory."""
     s = tile.alloc((N,), A.dtype)
     tile.store(s, tile.load(A[tile.program_id(0), 0:N]))
     tile.fence_proxy_async()
@@ -80,7 +80,7 @@ def reduced(A, B, N: tile.constexpr, KIND: tile.constexpr):
 
 @tile.jit(cluster=(3, 1, 1), num_warps=1)
 def summed(A, B, C, KIND: tile.constexpr):
-    """The other CTAs of a cluster combine their rows with what is in the memory of rank 0."""
+    """The other CTAs of a cluster reduce their rows into the memory of rank 0."""
     mine = tile.alloc((64,), A.dtype)
     total = tile.alloc((64,), A.dtype)
     bar = tile.mbarrier()
@@ -99,8 +99,8 @@ def summed(A, B, C, KIND: tile.constexpr):
         tile.copy(C[0:64], total)
 
 
-#: For each place and operator the types of the instruction, and the dtypes that each is for (PTX ISA, "cp.reduce.async.bulk").
-#: A sum of signed 64-bit integers is that of unsigned ones.
+#: For each destination and operator: the types of the instruction, and the dtypes that use each (PTX ISA, "cp.reduce.async.bulk").
+#: Signed 64-bit additions use the unsigned type.
 _ADD = {"s32": ("int32",), "u32": ("uint32",), "u64": ("uint64", "int64")}
 _FLOATS = {"f16": ("float16",), "bf16": ("bfloat16",)}
 _BITS = {"b32": ("int32", "uint32"), "b64": ("int64", "uint64")}
@@ -113,16 +113,16 @@ TYPES = {
     "shared": {"add": _ADD, **dict.fromkeys(("min", "max"), _ORDER), **dict.fromkeys(("inc", "dec"), _COUNT),
                **dict.fromkeys(("and", "or", "xor"), {"b32": _BITS["b32"]})},
 }
-#: (place, operator, dtype, the instruction's type).
+#: (destination, operator, dtype, the instruction's type).
 REDUCTIONS = [(place, kind, dtype, spelled) for place, kinds in TYPES.items() for kind, types in kinds.items()
               for spelled, dtypes in types.items() for dtype in dtypes]
 
 
 def reduction_case(kind: str, dtype: str, rows: int):
-    """(what is combined, with what, what becomes of it): integers of all their bits, small floats, whose sums are exact."""
+    """(operands, initial value, expected result): integers of any bits, small floats, whose sums are exact."""
     rng, np_dtype = np.random.default_rng(7), dtype_of(dtype).np
     if kind in ("inc", "dec"):
-        a = np.full((rows, 64), 20, np_dtype)  # what remains depends on the order of the operands otherwise
+        a = np.full((rows, 64), 20, np_dtype)  # otherwise the result depends on the order of the operands
         b = rng.integers(0, 24, 64).astype(np_dtype)
     elif np_dtype.kind in "iu":
         a, b = (any_bits(dtype, shape, seed) for seed, shape in enumerate(((rows, 64), (64,))))

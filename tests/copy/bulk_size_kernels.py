@@ -1,4 +1,4 @@
-"""Kernels of bulk copies whose size is in a register, and of as many bytes in one phase as a barrier counts."""
+"""Kernels of bulk copies with a runtime size, and of the maximum number of bytes that a barrier can count in one phase."""
 
 import numpy as np
 import tilejit as tile
@@ -8,7 +8,7 @@ A = np.random.default_rng(0).random(128, np.float32)
 
 @tile.jit(num_warps=1)
 def loaded(A, B, n, announced):
-    """The first `n` bytes of `A` over ones, of which 256 are in the buffer."""
+    """The first `n` bytes of `A` overwrite ones in a buffer of 256 bytes."""
     s = tile.alloc((64,), A.dtype)
     bar = tile.mbarrier()
     tile.store(s, tile.ones((64,), A.dtype))
@@ -23,7 +23,7 @@ def loaded(A, B, n, announced):
 
 @tile.jit(num_warps=1)
 def stored(A, B, n):
-    """The first `n` bytes of a buffer of 256 to `B`."""
+    """The first `n` bytes of a buffer of 256 bytes go to `B`."""
     s = tile.alloc((64,), A.dtype)
     tile.store(s, tile.load(A[0:64]))
     tile.fence_proxy_async()
@@ -35,8 +35,8 @@ def stored(A, B, n):
 
 
 @tile.jit(num_warps=1, cluster=(2, 1, 1))
-def handed(A, B, n, announced):
-    """The first `n` bytes of rank 0's buffer to rank 1's, over ones."""
+def to_peer(A, B, n, announced):
+    """The first `n` bytes of rank 0's buffer overwrite ones in rank 1's."""
     mine, got = tile.alloc((64,), A.dtype), tile.alloc((64,), A.dtype)
     bar = tile.mbarrier()
     rank = tile.cta_rank()
@@ -60,15 +60,15 @@ def over_ones(n: int) -> np.ndarray:
     return want
 
 
-LIMIT = (1 << 20) - 1       # what an mbarrier counts (PTX ISA, "Tracking asynchronous operations by the mbarrier object")
-WORDS = 10240               # of a copy
+LIMIT = (1 << 20) - 1       # the largest tx-count of an mbarrier (PTX ISA, "Tracking asynchronous operations by the mbarrier object")
+WORDS = 10240               # per copy
 COPIES, REST = divmod(LIMIT // 16 * 4, WORDS)
 
 
 @tile.jit(num_warps=8, cluster=(2, 1, 1))
 def counted(B, N: tile.constexpr, MORE: tile.constexpr, ALONE: tile.constexpr, EARLY: tile.constexpr):
     """Rank 1 adds ones to rank 0's memory, `N` times to all of it and once to its first `MORE` words, in one phase of one barrier;
-    `ALONE` more bytes come from the thread that announces them."""
+    the announcing thread itself completes `ALONE` more bytes."""
     mine, total = tile.alloc((WORDS,), "uint32"), tile.alloc((WORDS,), "uint32")
     bar = tile.mbarrier()
     rank = tile.cta_rank()

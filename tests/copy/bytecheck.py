@@ -1,6 +1,6 @@
-"""Walks a copy's plan as the hardware does and says which byte goes where. Knows nothing of how plans are made.
+"""Executes a copy's plan as the hardware would, and returns where each byte goes. It knows nothing of how plans are made.
 
-Bytes are named by address: of the array from its pointer, of the shared buffer from its base (a multiple of 1024).
+Bytes are identified by their addresses: in the array from its pointer on, in the shared buffer from its base (a multiple of 1024).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ FILL = -1
 
 
 class Wrong(AssertionError):
-    """The plan is not legal, or moves other bytes than the layouts say."""
+    """The plan is illegal, or moves other bytes than the layouts say."""
 
 
 def need(condition, words: str) -> None:
@@ -27,7 +27,7 @@ def need(condition, words: str) -> None:
 # -- what the two layouts say ---------------------------------------------------------------------------------------------
 
 def side(spec):
-    """Byte addresses and (for an array) whether each element is in bounds, over the region's extents other than 1."""
+    """Byte addresses and (for an array) whether each element is in bounds, for the region's extents other than 1."""
     region = spec.region if spec.region is not None else tuple(slice(0, n) for n in spec.shape)
     ranges = [np.arange(r.start or 0, n if r.stop is None else r.stop) if isinstance(r, slice) else np.array([r]) for r, n in zip(region, spec.shape)]
     ranges[-1] = ranges[-1][::per_byte(spec)]  # one of the elements that share a byte
@@ -61,7 +61,7 @@ def per_byte(spec) -> int:
 
 
 def offsets_of(layout, grid, shape):
-    """Element offsets of coordinates under a layout: digits of the row-major index times strides, then the swizzle."""
+    """Element offsets of coordinates in a layout: digits of the row-major index times strides, then the swizzle."""
     flat = np.zeros(np.shape(grid[0]), np.int64)
     for g, n in zip(grid, shape):
         flat = flat * n + g
@@ -76,7 +76,7 @@ def offsets_of(layout, grid, shape):
 
 
 def expected(dst, src):
-    """{destination byte: source byte or FILL}; bytes that are written nowhere (clipped) do not appear."""
+    """{destination byte: source byte or FILL}; bytes that are not written (clipped) do not appear."""
     (to, to_inside), (of, of_inside) = side(dst), side(src)
     nbytes = dst.dtype.nbytes
     to = to.reshape(-1)
@@ -94,7 +94,7 @@ def expected(dst, src):
 # -- tensor copies ---------------------------------------------------------------------------------------------------------
 
 def tensor_moves(plan, span_limit: int = 233_472):
-    """[(shared byte, array byte or FILL)] of every element that the plan's instructions touch, in order."""
+    """[(shared byte, array byte or FILL)] of every element that the plan's instructions access, in order."""
     m = plan.tensor_map
     nbytes = SIZES[m.dtype]
     rank = m.rank
@@ -112,7 +112,7 @@ def tensor_moves(plan, span_limit: int = 233_472):
     need(m.interleave == 0 and m.swizzle in (0, 1, 2, 3) and m.l2_promotion in (0, 1, 2, 3), "mode numbers")
     need(m.oob_fill == 0 or m.dtype in ("float16", "bfloat16", "float32", "float64"), f"NaN fill of {m.dtype}")
     pitch = max(inner, SPAN[m.swizzle])
-    local = np.indices(m.box[::-1]).reshape(rank, -1)[::-1]  # innermost first, innermost fastest
+    local = np.indices(m.box[::-1]).reshape(rank, -1)[::-1]  # innermost dimension first, and fastest
     row = np.zeros(local.shape[1], np.int64)
     for d in reversed(range(1, rank)):
         row = row * m.box[d] + local[d]
@@ -128,7 +128,7 @@ def tensor_moves(plan, span_limit: int = 233_472):
         inside = np.ones(local.shape[1], bool)
         for d in range(rank):
             limit = m.global_dim[d]
-            if d == 0 and plan.store:  # stores clip to 16 bytes there
+            if d == 0 and plan.store:  # where stores clip to 16 bytes
                 limit = -(-limit * nbytes // 16) * 16 // nbytes
             inside &= (at[d] >= 0) & (at[d] < limit)
         address = m.base_offset + sum(a * s for a, s in zip(at, strides))
@@ -141,7 +141,7 @@ def tensor_moves(plan, span_limit: int = 233_472):
 
 
 def check_tensor_plan(plan, dst, src) -> None:
-    """A tma plan is legal and moves exactly the bytes of the two layouts, each once."""
+    """Check that a tma plan is legal and moves exactly the bytes of the two layouts, each once."""
     nbytes, shared, array = tensor_moves(plan)
     moved = {}
     for s, a in zip(shared, array):
@@ -169,7 +169,7 @@ def compare(moved: dict, wanted: dict) -> None:
 # -- vectors of threads ------------------------------------------------------------------------------------------------------
 
 def check_partition(plan, dst, src) -> None:
-    """A plan of vectors is aligned on both sides and moves exactly the bytes of the two layouts, each once."""
+    """Check that a plan of vectors is aligned on both sides and moves exactly the bytes of the two layouts, each once."""
     (to, to_inside), (of, of_inside) = side(dst), side(src)
     extents = to.shape
     moved = {}
@@ -203,7 +203,7 @@ def check_partition(plan, dst, src) -> None:
 # -- runs of bytes -----------------------------------------------------------------------------------------------------------
 
 def check_runs(plan, dst, src) -> None:
-    """A plan of contiguous runs is aligned on both sides and moves exactly the bytes of the two layouts, each once."""
+    """Check that a plan of contiguous runs is aligned on both sides and moves exactly the bytes of the two layouts, each once."""
     firsts, dtype = [], dst.dtype.nbytes
     need(plan.chunk_bytes % 16 == 0 and 0 < plan.chunk_bytes * plan.chunks < 1 << 20, f"{plan.chunks} runs of {plan.chunk_bytes} bytes")
     need(len(plan.places) == plan.chunks, "the number of runs")
@@ -239,7 +239,7 @@ def _plain_first(spec) -> int:
     return int(side(plain)[0].reshape(-1)[0])
 
 
-# -- patches and rows --------------------------------------------------------------------------------------------------------
+# -- im2col and selected rows ------------------------------------------------------------------------------------------------
 
 CORNERS = {3: (-(1 << 15), (1 << 15) - 1), 4: (-128, 127), 5: (-16, 15)}
 PLACES = {3: (1 << 16) - 1, 4: 255, 5: 31}
@@ -247,8 +247,8 @@ NOWHERE = np.iinfo(np.int64).min // 2
 
 
 def walked(m, corner, offsets) -> list:
-    """The places (image first) of the pixels of an instruction that begins at `corner` (w first, the image last): along w from the
-    lower to the upper corner of the map in its steps, then a step along the next dimension, then the next image."""
+    """The positions (image first) of the pixels of an instruction that begins at `corner` (w first, the image last): along w from the
+    lower to the upper corner of the map with its strides, then a step along the next dimension, then the next image."""
     at, found = list(corner), []
     last = [n - 1 + high for n, high in zip(m.global_dim[1:], m.upper)]
     for c, low, high, step in zip(at, m.lower, last, m.element_strides[1:]):
@@ -266,7 +266,7 @@ def walked(m, corner, offsets) -> list:
 
 
 def check_selected_map(m, width: int, store: bool) -> None:
-    """The fields that an instruction for patches or rows rests on."""
+    """Check the map's fields that im2col and gather4 instructions depend on."""
     nbytes = SIZES[m.dtype]
     need(2 <= m.rank <= 5 and len(m.global_strides) == m.rank - 1, f"rank {m.rank}")
     need(all(s % 16 == 0 and 0 <= s < 1 << 40 for s in m.global_strides), f"strides {m.global_strides}")
@@ -304,9 +304,9 @@ def at_places(m, places, first: int, width: int, store: bool) -> np.ndarray:
 
 
 def check_patches(plan, m, shared, wanted, starts, offsets) -> None:
-    """A plan of patches by the map `m` is legal and moves exactly the bytes that a convolution meets: `wanted` are those of the array,
-    [pixels, channels], NOWHERE outside. `starts` are the first pixel's image, its place and the first channel, as the kernel has them,
-    and `offsets` its place in the filter."""
+    """Check that an im2col plan with map `m` is legal and moves exactly the bytes that a convolution uses: `wanted` are those of the
+    array, [pixels, channels], NOWHERE outside. `starts` are the first pixel's image and position and the first channel, as the
+    kernel has them, and `offsets` the position in the filter."""
     check_selected_map(m, m.channels, plan.store)
     need(all(0 <= o <= PLACES[m.rank] for o in offsets), f"places {offsets} in the filter")
     places, addresses = [], []
@@ -321,7 +321,8 @@ def check_patches(plan, m, shared, wanted, starts, offsets) -> None:
 
 
 def check_rows(plan, m, shared, wanted, column: int, rows) -> None:
-    """A plan of rows named one by one is legal and moves exactly the bytes `wanted` of the matrix, [rows, columns], NOWHERE outside."""
+    """Check that a plan of rows selected by index is legal and moves exactly the bytes `wanted` of the matrix, [rows, columns],
+    NOWHERE outside."""
     width = m.box[0]
     check_selected_map(m, width, plan.store)
     places, addresses = [], []

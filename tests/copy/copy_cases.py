@@ -1,4 +1,4 @@
-"""Reference plans as specs, for the tests of copies."""
+"""Reference plans, converted to specs for the tests of copies."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def layout_of(side: dict) -> TileLayout:
 
 
 def specs(case: dict) -> tuple[BufferSpec, BufferSpec]:
-    """The array's and the shared buffer's spec of a reference case."""
+    """The specs of the array and the shared buffer of a reference case."""
     a_start, a_extent, s_start, s_extent = case["region"]
     box = lambda start, extent: tuple(slice(s, s + n) for s, n in zip(start, extent))
     return (BufferSpec(tuple(case["array"]["shape"]), case["dtype"], "global", layout=layout_of(case["array"]), region=box(a_start, a_extent)),
@@ -29,7 +29,7 @@ def specs(case: dict) -> tuple[BufferSpec, BufferSpec]:
 
 
 def planned(case: dict) -> tuple:
-    """Both sides of a reference case of tma, and a function that plans it."""
+    """Both sides of a tma reference case, and a function that plans it."""
     array, shared = specs(case)
     dst, src = (shared, array) if case["direction"] == "g2s" else (array, shared)
     fill = {"zero": 0, None: 0}.get(case["fill"], case["fill"])

@@ -1,4 +1,4 @@
-"""Random copies: arrays with strides of all sorts, shared layouts with paddings and swizzles, regions of both."""
+"""Random copies: arrays with arbitrary strides, shared layouts with padding and swizzles, regions of both."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def copies(draw, *, rank: int = 4, elements: int = 1536, below_zero: bool = Fals
 
 @st.composite
 def arrays(draw, dtype: str, extents: list[int], unit: int, below_zero: bool):
-    """An array that holds, or almost holds, a region of these extents."""
+    """An array that contains a region of these extents completely or almost."""
     shape, region = [], []
     for d, n in enumerate(extents):
         step = unit if d == len(extents) - 1 and draw(st.booleans()) else 1
@@ -54,7 +54,7 @@ def arrays(draw, dtype: str, extents: list[int], unit: int, below_zero: bool):
 
 @st.composite
 def buffers(draw, dtype: str, extents: list[int], unit: int):
-    """A shared buffer around a region of these extents."""
+    """A shared buffer that contains a region of these extents."""
     shape, region = [], []
     whole = draw(st.booleans())
     for n in extents:
@@ -89,7 +89,7 @@ def buffers(draw, dtype: str, extents: list[int], unit: int):
 
 @st.composite
 def swizzled_copies(draw):
-    """(array, shared) where the shared buffer has a standard layout, and the region begins and ends at its atoms or not."""
+    """(array, shared) where the shared buffer has a standard layout, and the region is aligned to its swizzle atoms or not."""
     dtype, mode = draw(st.sampled_from(("int8", "float16", "float32", "float64"))), draw(st.sampled_from((0, 32, 64, 128)))
     width = (mode or 16) // NBYTES[dtype]
     rows, columns = 8 * draw(st.integers(1, 3)), width * draw(st.integers(1, 4))

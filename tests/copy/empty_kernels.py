@@ -1,4 +1,4 @@
-"""Copies of arrays without elements: for the simulator and for the GPU."""
+"""Copies of arrays without elements, for the simulator and the GPU."""
 
 import numpy as np
 import tilejit as tile
@@ -6,7 +6,7 @@ import tilejit as tile
 
 @tile.jit(num_warps=1)
 def loaded(A, B, zero, SHAPE: tile.constexpr, MODE: tile.constexpr, FILL: tile.constexpr):
-    """A box of `A` to `B`, through the tensor engine."""
+    """A box of `A` to `B` by TMA."""
     s = tile.alloc(SHAPE, A.dtype, layout=tile.swizzled(A.dtype, SHAPE, MODE) if MODE else None)
     bar = tile.mbarrier()
     i = zero + tile.program_id(0) * SHAPE[0]
@@ -19,7 +19,7 @@ def loaded(A, B, zero, SHAPE: tile.constexpr, MODE: tile.constexpr, FILL: tile.c
 
 @tile.jit(num_warps=1)
 def stored(A, B, SHAPE: tile.constexpr, KIND: tile.constexpr):
-    """A box of `B` to `A`, or combined with it, through the tensor engine."""
+    """A box of `B` to `A` by TMA, as a store or a reduction."""
     s = tile.alloc(SHAPE, A.dtype)
     i = tile.program_id(0) * SHAPE[0]
     tile.copy(s, B[i:i + SHAPE[0], 0:SHAPE[1]])
@@ -33,7 +33,7 @@ def stored(A, B, SHAPE: tile.constexpr, KIND: tile.constexpr):
 
 @tile.jit
 def any_way(A, B):
-    """By whatever path; the token waits."""
+    """By any path; the token waits."""
     s = tile.alloc((16, 64), A.dtype)
     tile.copy_async(s, A[0:16, 0:64]).wait()
     tile.copy(B[0:16, 0:64], s)
@@ -92,7 +92,7 @@ SHAPES = ((0, 64), (64, 0), (0, 0))
 
 
 def odd(shape, dtype):
-    """An array without elements at an address that is a multiple of nothing, and strides of no use."""
+    """An array without elements, at an unaligned address and with invalid strides."""
     raw = np.zeros(1000, np.uint8)[1:]
     step = np.dtype(dtype).itemsize
     return np.lib.stride_tricks.as_strided(raw[:0].view(dtype), shape, (5 * step, 3 * step))

@@ -1,4 +1,4 @@
-"""Multicasts that are waited for by tokens: for the simulator and for the GPU."""
+"""Multicasts awaited by tokens, for the simulator and the GPU."""
 
 import numpy as np
 import tilejit as tile
@@ -8,8 +8,8 @@ from tests.cases import Case
 
 
 @tile.jit
-def together(A, B, R: tile.constexpr, PATH: tile.constexpr):
-    """Every CTA of a cluster brings 16 rows of each tile to all of them, one tile ahead."""
+def loaded_for_all(A, B, R: tile.constexpr, PATH: tile.constexpr):
+    """Every CTA of a cluster loads 16 rows of each tile for all of them, one tile ahead."""
     s = tile.alloc((2, 16 * R, 64), A.dtype)
     first = tile.cta_rank() * 16
     count = A.shape[0] // (16 * R)
@@ -24,8 +24,8 @@ def together(A, B, R: tile.constexpr, PATH: tile.constexpr):
 
 
 @tile.jit(num_warps=2, cluster=(4, 1, 1))
-def in_rows(A, B):
-    """A cluster as a grid of 2 by 2: each CTA brings its half to the two of its row; the mask is made of the rank."""
+def loaded_for_rows(A, B):
+    """A cluster as a 2 x 2 grid: each CTA loads its half for both CTAs of its row; the mask is computed from the rank."""
     s = tile.alloc((32, 64), A.dtype)
     rank = tile.cta_rank()
     half = rank % 2 * 16
@@ -36,8 +36,8 @@ def in_rows(A, B):
 
 
 @tile.jit(num_warps=2, cluster=(4, 1, 1))
-def to_some(A, B, mask):
-    """Each CTA brings a quarter to those of a mask that is known at run time; the others keep their zeros."""
+def loaded_for_mask(A, B, mask):
+    """Each CTA loads a quarter for those of a runtime mask; the others keep their zeros."""
     s = tile.alloc((64, 64), A.dtype)
     tile.store(s, tile.zeros((64, 64), A.dtype))
     first = tile.cta_rank() * 16
@@ -47,7 +47,7 @@ def to_some(A, B, mask):
 
 @tile.jit(num_warps=2, cluster=(2, 1, 1))
 def in_turns(A, B, n):
-    """One memory, many times over: what a CTA still reads, no other one overwrites."""
+    """The same shared memory many times over: no CTA may overwrite what another one still reads."""
     s = tile.alloc((16, 64), A.dtype)
     first = tile.cta_rank() * 8
     total = tile.zeros((16, 64))
@@ -58,14 +58,14 @@ def in_turns(A, B, n):
 
 
 def together_case(tiles: int, ranks: int, dtype="float16", seed=0):
-    """For two clusters."""
+    """The case for two clusters."""
     a = np.random.default_rng(seed).integers(-50, 50, (tiles * 16 * ranks, 64)).astype(dtype)
     return a, np.zeros((2 * ranks, *a.shape), dtype)
 
 
 def every_together():
-    """Every size of cluster, by a path that is named or not."""
+    """Every cluster size, by a named variant or the default."""
     for ranks in SIZES:
         a, b = together_case(20, ranks)
-        yield Case(f"{ranks} CTAs", together, (2 * ranks,), (a, b), {1: np.stack([a] * (2 * ranks))},
+        yield Case(f"{ranks} CTAs", loaded_for_all, (2 * ranks,), (a, b), {1: np.stack([a] * (2 * ranks))},
                    dict(R=ranks, PATH="tma" if ranks % 2 else None, cluster=(ranks, 1, 1)))

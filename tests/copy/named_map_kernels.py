@@ -1,4 +1,4 @@
-"""Kernels that name their tensor maps: of the launch, and made and edited by the kernel."""
+"""Kernels with explicit tensor maps: encoded at launch, and made and edited by the kernel."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from values import PACKED, WHOLE, any_bits, argument, same  # noqa: F401
 
 
 def aligned(shape, dtype=np.uint8) -> np.ndarray:
-    """Zeros that begin at a multiple of 128 bytes, as memory of a device does."""
+    """Zeros that begin at a multiple of 128 bytes, like device memory."""
     n = int(np.prod(shape)) * np.dtype(dtype).itemsize
     raw = np.zeros(n + 128, np.uint8)
     return raw[-raw.ctypes.data % 128:][:n].view(dtype).reshape(shape)
@@ -15,7 +15,7 @@ def aligned(shape, dtype=np.uint8) -> np.ndarray:
 
 @tile.jit
 def rebound(m, array, SCOPE, EDIT, SEED=True):
-    """The CTA gives a map an array, where the map is edited, and releases it."""
+    """The CTA rebinds a map to an array, in the memory where it is edited, and releases it."""
     with tile.elect():
         if SEED:
             m.seed()
@@ -28,7 +28,7 @@ def rebound(m, array, SCOPE, EDIT, SEED=True):
 
 @tile.jit
 def rows_by(m, s, bar, row, SCOPE, phase=0):
-    """8 rows of 64 by a map, through `s`; the thread that copies acquires the map, if a scope is given."""
+    """8 rows of 64 elements by a map, through `s`; the thread that copies acquires the map, if a scope is given."""
     with tile.elect():
         if SCOPE:
             m.fence_acquire(SCOPE)
@@ -40,7 +40,7 @@ def rows_by(m, s, bar, row, SCOPE, phase=0):
 
 @tile.jit(num_warps=2)
 def through(A, B, BM: tile.constexpr, BN: tile.constexpr, SWIZZLE: tile.constexpr, ROWS: tile.constexpr = 64):
-    """Tiles of (BM, BN) there and back by maps of the launch, whose boxes are as large as they may be."""
+    """Tiles of (BM, BN) in and out by maps encoded at launch, with boxes as large as possible."""
     layout = tile.swizzled(A.dtype, (BM, BN), SWIZZLE) if SWIZZLE else None
     s = tile.alloc((BM, BN), A.dtype, layout=layout)
     bar = tile.mbarrier()
@@ -55,7 +55,7 @@ def through(A, B, BM: tile.constexpr, BN: tile.constexpr, SWIZZLE: tile.constexp
         tile.bulk_wait(0)
 
 
-#: Every dtype with every swizzle that it has: elements of 6 bits are no part of 16 bytes.
+#: Every dtype with every swizzle that it supports: 16 bytes do not hold a whole number of 6-bit elements.
 EVERY = [(dtype, swizzle) for dtype in WHOLE + PACKED for swizzle in ((0,) if dtype in PACKED[1:] else (0, 32, 64, 128))]
 
 
@@ -68,7 +68,7 @@ def through_case(dtype: str):
 
 @tile.jit(num_warps=1)
 def rounded(A, slots, out, EDIT: tile.constexpr):
-    """Rows of float32 rounded to TF32 by a map of the launch, or (`EDIT`) of the kernel, bound to them."""
+    """Rows of float32 rounded to TF32 by a map encoded at launch, or (`EDIT`) by one that the kernel makes and binds to them."""
     s, bar = tile.alloc((16, 32), A.dtype), tile.mbarrier()
     if EDIT:
         m = tile.tensor_map(A[0:16, 0:32], precision="tf32", slot=slots[0, 0:128], edit=EDIT)
@@ -85,11 +85,11 @@ def rounded(A, slots, out, EDIT: tile.constexpr):
 
 
 def rounded_case():
-    """(float32 of all exponents, ties and special values among them; what 10 bits of mantissa, to the nearest even, leave of them; zeros)."""
+    """(float32 with all exponents, ties and special values; the expected values with 10 mantissa bits, rounded to nearest even; zeros)."""
     rng = np.random.default_rng(0)
     bits = rng.integers(0, 1 << 32, (12, 32), dtype=np.uint32)
     bits[1] = bits[1] & np.uint32(0xffffe000) | np.uint32(0x1000)                         # ties
-    bits[0, :6] = 0, 0x80000000, 0x7f800000, 0xff800000, 0x7f7fffff, 0x00000fff           # zeros, infinities, the largest, one without an exponent
+    bits[0, :6] = 0, 0x80000000, 0x7f800000, 0xff800000, 0x7f7fffff, 0x00000fff           # zeros, infinities, the largest number, a subnormal
     a = bits.view(np.float32)
     bits[np.isnan(a)] = 0x3f801fff
     nearest = bits + np.uint32(0xfff) + (bits >> np.uint32(13) & np.uint32(1)) & np.uint32(0xffffe000)
@@ -137,7 +137,7 @@ def grouped(template, storage, table, slots, out, BM: tile.constexpr, BN: tile.c
 
 
 def group(dtype, shapes, seed: int = 0):
-    """Arrays of these shapes one after the other in a storage: (storage, table, the arrays)."""
+    """Arrays of these shapes one after the other in one allocation: (storage, table, the arrays)."""
     rng, at, parts = np.random.default_rng(seed), 0, []
     step = 16 // np.dtype(dtype).itemsize
     table = np.zeros((len(shapes), 3), np.int32)
@@ -176,7 +176,7 @@ def of_arrays(A, B, C, slots, out, BM: tile.constexpr, BN: tile.constexpr):
 
 @tile.jit(num_warps=1)
 def of_addresses(template, addresses, shapes, slots, out, first, second, N: tile.constexpr):
-    """Arrays named by their addresses, which the host has written down; `first` and `second` are what they point to."""
+    """Arrays identified by addresses that the host has stored; `first` and `second` are the arrays."""
     me = tile.program_id(0)
     s = tile.alloc((8, N), template.dtype)
     m = tile.tensor_map(template[0:8, 0:N], slot=slots[me, 0:128])
@@ -194,7 +194,7 @@ def of_addresses(template, addresses, shapes, slots, out, first, second, N: tile
 
 
 def of_rank(rank: int, edit: str):
-    """A map of that rank, rebound from a smaller array to a larger one."""
+    """A map of the given rank, rebound from a smaller array to a larger one."""
     lines = ["def kernel(small, large, slots, out):", "    s = tile.alloc((4, 32), small.dtype)", "    bar = tile.mbarrier()",
              f"    m = tile.tensor_map(small[{', '.join(['0:1'] * (rank - 2) + ['0:4'] * (rank > 1) + ['0:32'])}], slot=slots[0, 0:128], "
              f"edit={edit!r})",
@@ -210,7 +210,7 @@ def of_rank(rank: int, edit: str):
 
 @tile.jit(cluster=(4, 1, 1), num_warps=1)
 def in_a_cluster(template, A, slots, out, RELEASE: tile.constexpr, ACQUIRE: tile.constexpr, EDIT: tile.constexpr):
-    """Rank 0 edits one map, all CTAs of the cluster copy by it."""
+    """Rank 0 edits one map, and all CTAs of the cluster copy with it."""
     rank, cluster = tile.cta_rank(), tile.cluster_id(0)
     s = tile.alloc((8, 64), template.dtype)
     bar = tile.mbarrier()
@@ -223,7 +223,7 @@ def in_a_cluster(template, A, slots, out, RELEASE: tile.constexpr, ACQUIRE: tile
 
 @tile.jit(num_warps=1)
 def across_the_grid(template, A, slots, flag, out, SCOPE: tile.constexpr, EDIT: tile.constexpr = "global"):
-    """CTA 0 edits the map and raises a flag; the others wait for it."""
+    """CTA 0 edits the map and sets a flag; the others wait for it."""
     me = tile.program_id(0)
     s = tile.alloc((8, 64), template.dtype)
     bar = tile.mbarrier()
@@ -241,7 +241,7 @@ def across_the_grid(template, A, slots, flag, out, SCOPE: tile.constexpr, EDIT: 
 
 @tile.jit(cluster=(2, 1, 1), num_warps=1)
 def to_both(A, B):
-    """A multicast by a named map, and a sum on the way out by another."""
+    """A multicast with an explicit map, and a reduction on the way out with another one."""
     rank = tile.cta_rank()
     s = tile.alloc((8, 64), A.dtype)
     bar = tile.mbarrier()
@@ -260,7 +260,7 @@ def to_both(A, B):
 
 @tile.jit(num_warps=2)
 def by_token(A, slots, out):
-    """A token of a copy by the kernel's own map, waited for by the CTA."""
+    """A copy with a map made by the kernel, whose token the CTA waits for."""
     s = tile.alloc((8, 64), A.dtype)
     m = tile.tensor_map(A[0:8, 0:64], slot=slots[0, 0:128])
     m.seed()
@@ -276,7 +276,7 @@ def by_token(A, slots, out):
 
 
 def of_boxes(rank: int, box: tuple[int, ...], extents: tuple[int, ...], swizzle: int):
-    """A region of several boxes, there and back, from run-time starts."""
+    """A region of several boxes, in and out, from runtime starts."""
     part = lambda prefix, sizes: ", ".join(f"{prefix}{d}:{prefix}{d} + {n}" if prefix else f"0:{n}" for d, n in enumerate(sizes))
     names = ", ".join(f"i{d}" for d in range(rank))
     shape = f"({', '.join(map(str, extents))},)"
@@ -291,13 +291,13 @@ def of_boxes(rank: int, box: tuple[int, ...], extents: tuple[int, ...], swizzle:
 
 @tile.jit(num_warps=1)
 def made(template, A, slots, RELEASE: tile.constexpr, EDIT: tile.constexpr):
-    """Makes a map for the kernel that comes after."""
+    """Makes a map for the following kernel."""
     rebound(tile.tensor_map(template[0:8, 0:64], slot=slots[0, 0:128], edit=EDIT), A, RELEASE, EDIT)
 
 
 @tile.jit(num_warps=1)
 def used(template, A, slots, out, ACQUIRE: tile.constexpr):
-    """Copies by the map that an earlier kernel has made."""
+    """Copies with the map that an earlier kernel has made."""
     me = tile.program_id(0)
     s = tile.alloc((8, 64), template.dtype)
     bar = tile.mbarrier()
@@ -307,8 +307,8 @@ def used(template, A, slots, out, ACQUIRE: tile.constexpr):
 
 @tile.jit(num_warps=1)
 def by_instructions(A, slots, out, EDIT: tile.constexpr):
-    """A map of A's first 12 rows and 40 columns with boxes of 8 x 16 in a swizzle of 64 bytes, NaN beyond: edited, fenced and used by raw
-    instructions. Brings the box at row 8, column 32."""
+    """A map of A's first 12 rows and 40 columns with boxes of 8 x 16, a 64-byte swizzle and NaN fill, which is edited, fenced and used by raw
+    instructions. Loads the box at row 8, column 32."""
     s = tile.alloc((8, 16), A.dtype, layout=tile.swizzled(A.dtype, (8, 16), 64))
     bar = tile.mbarrier()
     m = tile.tensor_map(A[0:8, 0:32], slot=slots[0, 0:128], edit=EDIT)
@@ -339,8 +339,8 @@ def by_instructions(A, slots, out, EDIT: tile.constexpr):
     tile.store(out[0:8, 0:16], tile.load(s))
 
 
-def as_instructed(a: np.ndarray) -> np.ndarray:
-    """What `by_instructions` brings of an array of more than 12 rows and 40 columns."""
+def expected_of_instructions(a: np.ndarray) -> np.ndarray:
+    """The box that `by_instructions` loads from an array of more than 12 rows and 40 columns."""
     want = np.full((8, 16), np.nan, a.dtype)
     want[:4, :8] = a[8:12, 32:40]
     return want

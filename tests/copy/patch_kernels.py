@@ -1,4 +1,4 @@
-"""Patches of convolutions of one to three dimensions through the tensor engine, every way there is, and what NumPy says of them."""
+"""im2col copies for convolutions of one to three dimensions by TMA, with every option, and their results as expected by NumPy."""
 
 from itertools import cycle, product
 
@@ -13,8 +13,8 @@ from tests.cases import Case
 
 
 @tile.jit
-def at_place(x, FILTER, k, first, P, C):
-    """`P` pixels and `C` channels at place `k` of the filter."""
+def at_filter_position(x, FILTER, k, first, P, C):
+    """`P` pixels and `C` channels at position `k` of the filter."""
     if len(FILTER) == 1:
         return x[first:first + P, k, 0:C]
     if len(FILTER) == 2:
@@ -25,7 +25,7 @@ def at_place(x, FILTER, k, first, P, C):
 @tile.jit(num_warps=1)
 def patches(X, Y, FILTER: tile.constexpr, STRIDE: tile.constexpr, PADDING: tile.constexpr, DILATION: tile.constexpr, P: tile.constexpr,
             C: tile.constexpr, MODE: tile.constexpr, FILL: tile.constexpr = None, PRECISION: tile.constexpr = None, CACHE: tile.constexpr = None):
-    """Block `i` of the pixels of a convolution, at every place of its filter, to Y[place, pixel, channel]."""
+    """Block `i` of the pixels of a convolution, at every position of its filter, to Y[position, pixel, channel]."""
     x = tile.im2col(X, FILTER, stride=STRIDE, padding=PADDING, dilation=DILATION)
     first = tile.program_id(0) * P
     s = tile.alloc((P, C), X.dtype, layout=tile.swizzled(X.dtype, (P, C), MODE) if MODE else None)
@@ -33,18 +33,18 @@ def patches(X, Y, FILTER: tile.constexpr, STRIDE: tile.constexpr, PADDING: tile.
     places = 1
     for f in tile.static_range(len(FILTER)):
         places = places * FILTER[f]
-    tile.prefetch(at_place(x, FILTER, 0, first, P, C), cache="evict_last")
+    tile.prefetch(at_filter_position(x, FILTER, 0, first, P, C), cache="evict_last")
     for k in range(places):
         with tile.elect():
             bar.arrive_expect_tx(s.nbytes)
-            tile.copy_async(s, at_place(x, FILTER, k, first, P, C), mbar=bar, fill=FILL, precision=PRECISION, cache=CACHE)
+            tile.copy_async(s, at_filter_position(x, FILTER, k, first, P, C), mbar=bar, fill=FILL, precision=PRECISION, cache=CACHE)
         bar.wait(phase=k)
         tile.copy(Y[k, first:first + P, 0:C], s)
         tile.sync()
 
 
 def reference_patches(x, filter, stride, padding, dilation, outside=0):
-    """What a convolution multiplies: (places of the filter, pixels of the result, channels)."""
+    """The expected im2col matrices: (filter positions, pixels of the result, channels)."""
     rank = len(filter)
     each = lambda v: v if isinstance(v, tuple) else (v,) * rank
     stride, dilation = each(stride), each(dilation)
@@ -70,7 +70,7 @@ PATCHES = [((3, 5, 6, 64), "float16", (3, 3), 1, 1, 1, 32, 64, 128),
 OF_RANK = {1: ((3, 19, 32), (4,), 1, 2), 2: ((2, 5, 6, 32), (3, 2), (1, 2), 1), 3: ((2, 3, 4, 5, 32), (2, 3, 2), 1, (0, 1, 1))}
 
 
-#: Views of images of two dimensions.
+#: Views of two-dimensional images.
 VIEWED = {"every second line": lambda x: x[:, 1::2], "columns inside": lambda x: x[:, :, 1:8], "channels inside": lambda x: x[..., 16:48],
           "turned": lambda x: x.transpose(0, 2, 1, 3), "every third image": lambda x: x[::3]}
 
@@ -89,7 +89,7 @@ def patches_case(case, fill=0, view=None, **more) -> Case:
 
 
 def every_patch():
-    """Cases of their own; every rank by every dtype; fills, roundings and policies."""
+    """The listed cases; every rank with every dtype; fills, rounding and cache policies."""
     yield from map(patches_case, PATCHES)
     for (shape, filter, stride, padding), dtype in product(OF_RANK.values(), WHOLE):
         row = 32 * tile.dtypes.dtype_of(dtype).nbytes
@@ -111,13 +111,13 @@ def patches_for_all(X, Y, sender, mask, FILTER: tile.constexpr, STRIDE: tile.con
     bar = awaited(s, mask)
     if tile.cta_rank() == sender:
         with tile.elect():
-            tile.copy_async(s, at_place(x, FILTER, PLACE, tile.cluster_id(0) * P, P, C), mbar=bar, multicast=mask)
+            tile.copy_async(s, at_filter_position(x, FILTER, PLACE, tile.cluster_id(0) * P, P, C), mbar=bar, multicast=mask)
     bar.wait(phase=0)
     tile.copy(Y[tile.program_id(0), 0:P, 0:C], s)
 
 
 def every_shared_patch():
-    """Every size of cluster."""
+    """Every cluster size."""
     for ranks, (shape, filter, stride, padding) in zip(SIZES, cycle(OF_RANK.values())):
         x = any_bits("float16", shape, 8)
         place = int(np.prod(filter)) - 1
@@ -133,9 +133,9 @@ def every_shared_patch():
 # -- stores ------------------------------------------------------------------------------------------------------------------
 
 @tile.jit(num_warps=1)
-def unfolded(X, Y, KIND: tile.constexpr, FILTER: tile.constexpr, PLACE: tile.constexpr, STRIDE: tile.constexpr = 1, PADDING: tile.constexpr = 0,
+def stored_pixels(X, Y, KIND: tile.constexpr, FILTER: tile.constexpr, PLACE: tile.constexpr, STRIDE: tile.constexpr = 1, PADDING: tile.constexpr = 0,
              DILATION: tile.constexpr = 1, C: tile.constexpr = 16):
-    """Rows of `X` to the pixels of images where one place of a filter meets them, or combined with what is there."""
+    """Stores or reduces rows of `X` to the pixels of images that one filter position covers."""
     y = tile.im2col(Y, FILTER, stride=STRIDE, padding=PADDING, dilation=DILATION)
     first = tile.program_id(0) * 32
     s = tile.alloc((32, C), X.dtype, layout=tile.swizzled(X.dtype, (32, C), C * X.dtype.nbytes))
@@ -143,13 +143,13 @@ def unfolded(X, Y, KIND: tile.constexpr, FILTER: tile.constexpr, PLACE: tile.con
     tile.fence_proxy_async()
     tile.sync()
     with tile.elect():
-        tile.copy_async(at_place(y, FILTER, PLACE, first, 32, C), s, reduce=KIND)
+        tile.copy_async(at_filter_position(y, FILTER, PLACE, first, 32, C), s, reduce=KIND)
         tile.bulk_commit()
         tile.bulk_wait(0)
 
 
-def unfolded_case(kind, dtype, shape, filter, place, stride=1, padding=0, dilation=1, view=None) -> Case:
-    """A place of the filter at which all pixels are inside; pixels beyond the last are dropped."""
+def stored_pixels_case(kind, dtype, shape, filter, place, stride=1, padding=0, dilation=1, view=None) -> Case:
+    """A filter position at which all pixels are inside; pixels beyond the last are dropped."""
     part = VIEWED[view] if view else lambda x: x
     met = reference_patches(part(np.arange(np.prod(shape)).reshape(shape)), filter, stride, padding, dilation)[place]
     made = tile.dtypes.dtype_of(dtype).np
@@ -161,29 +161,29 @@ def unfolded_case(kind, dtype, shape, filter, place, stride=1, padding=0, dilati
     want = y.copy()
     flat = want.reshape(-1)
     flat[met] = x if kind is None else combined(kind, x[None], flat[met])
-    return Case(f"{kind} of {dtype} to {shape}, {view}, place {place} of {filter}, {stride}, {padding}, {dilation}", unfolded,
+    return Case(f"{kind} of {dtype} to {shape}, {view}, place {place} of {filter}, {stride}, {padding}, {dilation}", stored_pixels,
                 (-(-len(met) // 32),), (x, y),
                 {1: want}, dict(KIND=kind, FILTER=filter, PLACE=place, STRIDE=stride, PADDING=padding, DILATION=dilation, C=met.shape[-1]),
                 {1: part} if view else {})
 
 
-#           images             filter    place
+# images             filter    position
 STORED = (((3, 41, 16), (4,), 2), ((3, 5, 6, 16), (3, 2), 3), ((2, 4, 3, 6, 16), (2, 1, 3), 4))
 
 
 def every_store():
-    """Every rank by every dtype and by every reduction; steps, padding, dilation."""
+    """Every rank with every dtype and with every reduction; strides, padding, dilation."""
     for (shape, filter, place), dtype in product(STORED, WHOLE):
-        if tile.dtypes.dtype_of(dtype).nbytes > 1:  # rows of 16 elements are a swizzle's
-            yield unfolded_case(None, dtype, shape, filter, place)
+        if tile.dtypes.dtype_of(dtype).nbytes > 1:  # rows of 16 elements have the width of a swizzle
+            yield stored_pixels_case(None, dtype, shape, filter, place)
     for dtype in ("uint8", "bool", "float8_e5m2"):
-        yield unfolded_case(None, dtype, (3, 5, 6, 32), (3, 3), 5)
+        yield stored_pixels_case(None, dtype, (3, 5, 6, 32), (3, 3), 5)
     for (shape, filter, place), (kind, dtypes) in product(STORED, REDUCTIONS.items()):
         for dtype in dtypes:
-            yield unfolded_case(kind, dtype, shape, filter, place)
+            yield stored_pixels_case(kind, dtype, shape, filter, place)
     for kind in (None, "add"):
-        yield unfolded_case(kind, "float16", (3, 5, 6, 64), (3, 3), 4, padding=1)
-        yield unfolded_case(kind, "float16", (3, 9, 8, 64), (3, 3), 5, stride=2)
-        yield unfolded_case(kind, "float32", (3, 9, 8, 32), (2, 3), 1, stride=(2, 1), dilation=(1, 2))
+        yield stored_pixels_case(kind, "float16", (3, 5, 6, 64), (3, 3), 4, padding=1)
+        yield stored_pixels_case(kind, "float16", (3, 9, 8, 64), (3, 3), 5, stride=2)
+        yield stored_pixels_case(kind, "float32", (3, 9, 8, 32), (2, 3), 1, stride=(2, 1), dilation=(1, 2))
     for view, kind in zip(VIEWED, cycle((None, "add"))):
-        yield unfolded_case(kind, "float16", (4, 12, 10, 64), (3, 2), 3, view=view)
+        yield stored_pixels_case(kind, "float16", (4, 12, 10, 64), (3, 2), 3, view=view)

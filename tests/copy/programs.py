@@ -1,4 +1,4 @@
-"""One small program for each path of copy_async, as a manual would show it; tests of plans, PTX, the simulator and the GPU share them."""
+"""A small example program for each path of copy_async, shared by the tests of plans, PTX, the simulator and the GPU."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import tilejit as tile
 
 @tile.jit
 def staged(A, B, ROWS: tile.constexpr = 128, COLUMNS: tile.constexpr = 32):
-    """ldgsts: 128 threads bring a tile in, commit, wait, and write it out."""
+    """ldgsts: 128 threads load a tile, commit, wait, and store it."""
     sA = tile.alloc((ROWS, COLUMNS), A.dtype)
     tile.copy_async(sA, A[0:ROWS, 0:COLUMNS])
     tile.cp_async_commit()
@@ -18,7 +18,7 @@ def staged(A, B, ROWS: tile.constexpr = 128, COLUMNS: tile.constexpr = 32):
 
 @tile.jit(num_warps=1, cluster=(2, 1, 1))
 def handed_over(A, B, ROWS: tile.constexpr = 128, COLUMNS: tile.constexpr = 64):
-    """dsmem: CTA 0 stages a tile and copies it to CTA 1, which waits for its bytes and writes it out."""
+    """dsmem: CTA 0 stages a tile and copies it to CTA 1, which waits for its bytes and stores it."""
     mine, theirs = tile.alloc((ROWS, COLUMNS), A.dtype), tile.alloc((ROWS, COLUMNS), A.dtype)
     bar = tile.mbarrier(count=1)
     if tile.cta_rank() == 0:
@@ -36,7 +36,7 @@ def handed_over(A, B, ROWS: tile.constexpr = 128, COLUMNS: tile.constexpr = 64):
 
 @tile.jit(num_warps=1)
 def boxed(A, B, ROWS: tile.constexpr = 8, COLUMNS: tile.constexpr = 256, MODE: tile.constexpr = 128):
-    """tma, in: one thread starts the copy and then announces its bytes; all wait for them and write the tile out."""
+    """tma load: one thread issues the copy and then announces its bytes; all wait for them and store the tile."""
     sA = tile.alloc((ROWS, COLUMNS), A.dtype, layout=tile.swizzled(A.dtype, (ROWS, COLUMNS), MODE))
     bar = tile.mbarrier(count=1)
     with tile.elect():
@@ -48,7 +48,7 @@ def boxed(A, B, ROWS: tile.constexpr = 8, COLUMNS: tile.constexpr = 256, MODE: t
 
 @tile.jit(num_warps=1)
 def boxed_out(A, B, ROWS: tile.constexpr = 8, COLUMNS: tile.constexpr = 256, MODE: tile.constexpr = 128):
-    """tma, out: all threads write the tile to shared memory, and one stores it."""
+    """tma store: all threads write the tile to shared memory, and one issues the store."""
     sA = tile.alloc((ROWS, COLUMNS), A.dtype, layout=tile.swizzled(A.dtype, (ROWS, COLUMNS), MODE))
     tile.copy(sA, A[0:ROWS, 0:COLUMNS])
     tile.fence_proxy_async()
@@ -65,7 +65,7 @@ REPEATED = S[(32, 16) : (1 @ axis.TLane, 1 @ axis.TCol)] + R[4 : 32 @ axis.TLane
 
 @tile.jit
 def repeated(A, B, LAYOUT: tile.constexpr = REPEATED):
-    """tcgen05_cp: one thread copies 32 rows of 16 bytes to tensor memory, into the lanes of each warp; they are read back."""
+    """tcgen05_cp: one thread copies 32 rows of 16 bytes to tensor memory, replicated to the lanes of each warp; they are read back."""
     sA = tile.alloc((32, 16), A.dtype)
     tmem = tile.alloc((32, 16), A.dtype, scope="tmem", layout=LAYOUT)
     bar = tile.mbarrier(count=1)

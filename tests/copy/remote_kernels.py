@@ -1,4 +1,4 @@
-"""Kernels that store and combine register values in the shared memory of a peer."""
+"""Kernels that store and reduce register values to the shared memory of a peer."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ import tilejit as tile
 
 
 def pass_on(ranks: int, swizzle: int = 0):
-    """Every CTA stores its row of tiles to the next rank of the cluster, from registers."""
+    """Every CTA stores its row of tiles from registers to the next rank of the cluster."""
     @tile.jit(cluster=(ranks, 1, 1))
     def ring(A, B, ROWS: tile.constexpr, COLUMNS: tile.constexpr, SWIZZLE: tile.constexpr = swizzle):
         here = tile.program_id(0)
@@ -22,7 +22,7 @@ def pass_on(ranks: int, swizzle: int = 0):
 
 
 def gather_sums(ranks: int, num_warps: int = 2):
-    """The CTAs of a cluster combine their tiles in the memory of rank 0."""
+    """The CTAs of a cluster reduce their tiles into the memory of rank 0."""
     @tile.jit(cluster=(ranks, 1, 1), num_warps=num_warps)
     def gather(A, B, C, KIND: tile.constexpr, N: tile.constexpr):
         here, rank = tile.program_id(0), tile.cta_rank()
@@ -41,7 +41,7 @@ def gather_sums(ranks: int, num_warps: int = 2):
 
 @tile.jit(cluster=(4, 1, 1), num_warps=1)
 def one_number_each(A, B):
-    """A scalar for the scope, and one from each thread, to a part of a peer's buffer."""
+    """A scalar for the scope, and one from each thread, to part of a peer's buffer."""
     here, rank = tile.program_id(0), tile.cta_rank()
     got = tile.alloc((4, 40), tile.float32)
     bar = tile.mbarrier()
@@ -57,11 +57,11 @@ def one_number_each(A, B):
 
 
 def row_of_next(a: np.ndarray, ranks: int) -> np.ndarray:
-    """What `pass_on` gives."""
+    """The expected result of `pass_on`."""
     return a.reshape(-1, ranks, *a.shape[1:])[:, [(r - 1) % ranks for r in range(ranks)]].reshape(a.shape)
 
 
-#: Reductions and the dtypes that they take.
+#: Reductions and the dtypes that they support.
 TAKEN = {"add": ("int32", "uint32", "int64", "uint64"), "min": ("int32", "uint32"), "max": ("int32", "uint32"), "inc": ("uint32",),
          "dec": ("uint32",), "and": ("int32", "uint32"), "or": ("int32", "uint32"), "xor": ("int32", "uint32")}
 STORED = ("bool", "int8", "uint8", "float8_e4m3fn", "float8_e5m2", "int16", "uint16", "float16", "bfloat16", "int32", "uint32", "float32",

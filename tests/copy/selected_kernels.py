@@ -1,11 +1,11 @@
-"""Kernels of one copy of patches of a convolution, or of rows named one by one, in either direction."""
+"""Kernels of one im2col copy, or of one copy of rows selected by index, in either direction."""
 
 import tilejit as tile
 
 
 @tile.jit
 def patch(X, first, line, place, channel, FILTER, STRIDE, PADDING, DILATION, ALONG, P, C, U):
-    """Pixels `first` to `first + P` at a place of the filter, channels U * channel on; along w those of a line of the result."""
+    """Pixels `first` to `first + P` at a filter position, channels from U * channel on; in W mode those of a line of the result."""
     x = tile.im2col(X, FILTER, stride=STRIDE, padding=PADDING, dilation=DILATION, along=ALONG)
     c = U * channel
     if len(FILTER) == 1:
@@ -23,7 +23,7 @@ def patch(X, first, line, place, channel, FILTER, STRIDE, PADDING, DILATION, ALO
 def load_patch(X, Y, first, k, i, a, b, d, channel, F: tile.constexpr, P: tile.constexpr, C: tile.constexpr, U: tile.constexpr,
                LAYOUT: tile.constexpr,
                STAGE: tile.constexpr):
-    """A block of patches to one stage of two."""
+    """Loads a block of pixels to one of two stages."""
     s = tile.alloc((2, P, C), X.dtype, layout=LAYOUT)
     bar = tile.mbarrier()
     with tile.elect():
@@ -36,7 +36,7 @@ def load_patch(X, Y, first, k, i, a, b, d, channel, F: tile.constexpr, P: tile.c
 @tile.jit(num_warps=1)
 def store_patch(X, Y, first, channel, PLACE: tile.constexpr, F: tile.constexpr, P: tile.constexpr, C: tile.constexpr, U: tile.constexpr,
                 LAYOUT: tile.constexpr, STAGE: tile.constexpr):
-    """A block of rows from one stage of two to the pixels that a place of the filter meets."""
+    """Stores a block of rows from one of two stages to the pixels that a filter position covers."""
     s = tile.alloc((2, P, C), X.dtype, layout=LAYOUT)
     tile.copy(s[STAGE], Y[0:P, 0:C])
     tile.fence_proxy_async()
@@ -44,7 +44,7 @@ def store_patch(X, Y, first, channel, PLACE: tile.constexpr, F: tile.constexpr, 
     with tile.elect():
         tile.assume(first >= 0)
         tile.assume(channel >= 0)
-        for d in tile.static_range(len(PLACE)):  # images in which the filter has a place
+        for d in tile.static_range(len(PLACE)):  # images that are large enough for the filter
             tile.assume(X.shape[1 + d] > (F[0][d] - 1) * F[3][d] - F[2][d][0] - F[2][d][1])
         tile.copy_async(patch(X, first, (0, 0), PLACE, channel, *F, P, C, U), s[STAGE])
         tile.bulk_commit()
@@ -53,7 +53,7 @@ def store_patch(X, Y, first, channel, PLACE: tile.constexpr, F: tile.constexpr, 
 
 @tile.jit(num_warps=1)
 def gather(X, I, Y, column, C: tile.constexpr, N: tile.constexpr, U: tile.constexpr, LAYOUT: tile.constexpr, STAGE: tile.constexpr):
-    """Rows I of X to one stage of two."""
+    """Rows I of X to one of two stages."""
     s = tile.alloc((2, N, C), X.dtype, layout=LAYOUT)
     bar = tile.mbarrier()
     with tile.elect():
@@ -66,7 +66,7 @@ def gather(X, I, Y, column, C: tile.constexpr, N: tile.constexpr, U: tile.conste
 
 @tile.jit(num_warps=1)
 def scatter(X, I, Y, column, C: tile.constexpr, N: tile.constexpr, U: tile.constexpr, LAYOUT: tile.constexpr, STAGE: tile.constexpr):
-    """One stage of two to the rows I of X."""
+    """One of two stages to the rows I of X."""
     s = tile.alloc((2, N, C), X.dtype, layout=LAYOUT)
     tile.copy(s[STAGE], Y[0:N, 0:C])
     tile.fence_proxy_async()
@@ -81,7 +81,7 @@ def scatter(X, I, Y, column, C: tile.constexpr, N: tile.constexpr, U: tile.const
 
 @tile.jit(num_warps=1)
 def four_rows(x, y, AT: tile.constexpr, N: tile.constexpr):
-    """Four rows, of which `N` columns from `AT` on."""
+    """`N` columns from `AT` on of four rows."""
     s = tile.alloc((4, N), x.dtype)
     bar = tile.mbarrier()
     with tile.elect():

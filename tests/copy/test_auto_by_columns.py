@@ -1,4 +1,4 @@
-"""A buffer whose layout is left to the compiler lies by columns where the array that it is copied from does."""
+"""A buffer with layout=tile.auto is column-major if the array that it is copied from is."""
 
 import ml_dtypes
 import numpy as np
@@ -23,7 +23,7 @@ def product(A, B, C, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr)
 
 
 @pytest.mark.parametrize("target, variant", [("sm_90a", "wgmma"), ("sm_100a", "tcgen05")])
-def test_so_does_b_of_float32_rounded_to_tf32(target, variant):
+def test_an_operand_b_of_float32_rounded_to_tf32_is_column_major_too(target, variant):
     @tile.jit
     def rounded(A, B, C):
         sA, sB = tile.alloc((64, 32), A.dtype, layout=tile.auto), tile.alloc((32, 64), B.dtype, layout=tile.auto)
@@ -48,13 +48,13 @@ def matrices(dtype, turned_a, turned_b, M=112, N=144, K=192):
     return a, b, np.empty((M, N), np.int32 if dtype == "int8" else np.float32)
 
 
-# Of elements of one byte the tensor cores take those alone whose k lie side by side.
+# For one-byte elements, the tensor cores only take K-major operands.
 LIE = [(dtype, a, b) for dtype in DTYPES for a, b in ([(False, True), (True, False), (True, True)] if dtype.endswith("16") else [(False, True)])]
 
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("dtype, turned_a, turned_b", LIE)
-def test_a_product_of_transposed_views_is_copied_and_multiplied_by_the_fastest_paths(dtype, turned_a, turned_b, target):
+def test_a_product_of_transposed_views_uses_the_fastest_copies_and_instructions(dtype, turned_a, turned_b, target):
     a, b, c = matrices(dtype, turned_a, turned_b)
     made = product.compile(a, b, c, BM=64, BN=128, BK=64, target=target)
     copies, multiplies = TARGETS[target]
@@ -64,20 +64,20 @@ def test_a_product_of_transposed_views_is_copied_and_multiplied_by_the_fastest_p
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("turned_a, turned_b", [(False, False), (False, True), (True, False), (True, True)])
-def test_products_of_transposed_views_are_numpys(dtype, turned_a, turned_b):
+def test_products_of_transposed_views_agree_with_numpy(dtype, turned_a, turned_b):
     a, b, c = matrices(dtype, turned_a, turned_b)
     report = product.simulate((2, 2), a, b, c, BM=64, BN=128, BK=64)
     assert not report.findings and (c == a.astype(np.float64) @ b.astype(np.float64)).all()
 
 
-def test_float8_stays_with_its_product_where_either_is_slower():
-    """Its copy is fast as it lies by rows, and its product would be by columns."""
+def test_float8_keeps_its_fast_copies_if_a_column_major_layout_would_not_help_the_product():
+    """The copy is fast row-major, and the product would be column-major."""
     a, b, c = matrices("float8_e4m3fn", False, False)
     made = product.compile(a, b, c, BM=64, BN=128, BK=64, target="sm_90a")
     assert not any(x.chosen.endswith("by columns") for x in made.layouts) and {x.variant for x in made.copies} == {"tma"}
 
 
-def test_a_buffer_between_two_transposed_arrays_lies_by_columns_too():
+def test_a_buffer_between_two_transposed_arrays_is_column_major_too():
     @tile.jit
     def moved(x, y):
         s = tile.alloc((32, 64), x.dtype, layout=tile.auto)
@@ -93,13 +93,13 @@ def test_a_buffer_between_two_transposed_arrays_lies_by_columns_too():
     assert made.layouts[0].chosen == "column-major" and {c.variant for c in made.copies} == {"ldgsts", "vectorised"}
 
 
-def test_ragged_rows_which_no_layout_helps_stay_by_rows():
+def test_ragged_rows_stay_row_major_if_no_layout_helps():
     a, b, c = matrices("float16", False, False, N=77)
     made = product.compile(a, b, c, BM=64, BN=128, BK=64, target="sm_90a")
     assert not any(x.chosen.endswith("by columns") or x.chosen == "column-major" for x in made.layouts)
 
 
-def test_the_slots_of_a_ring_lie_by_columns():
+def test_the_slots_of_a_ring_may_be_column_major():
     @tile.jit(num_warps=8)
     def kernel(A, B, C, K: tile.constexpr):
         ring = tile.ring(2, A=((64, 64), A.dtype), B=((64, 64), B.dtype))

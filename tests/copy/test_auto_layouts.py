@@ -1,4 +1,4 @@
-"""``layout=tile.auto``: the compiler chooses a shared buffer's layout by its uses, and says why."""
+"""``layout=tile.auto``: the compiler chooses a shared buffer's layout by its uses, and explains the choice."""
 
 import ml_dtypes
 import numpy as np
@@ -27,7 +27,7 @@ def product(A, B, C):
 
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a", "sm_100a"])
-def test_operands_of_products_are_swizzled_as_widely_as_they_allow(target):
+def test_operands_of_products_get_the_widest_swizzle_that_they_allow(target):
     a, b, c = halves(), halves(), np.zeros((64, 64), "float32")
     product.simulate((1,), a, b, c, target=target).raise_first()
     assert (c == a.astype("float32") @ b.astype("float32")).all()
@@ -48,8 +48,8 @@ def by_bulk(A, B):
     tile.store(B[0:16, 0:64], tile.load(s) + 1)
 
 
-def test_a_copy_that_takes_no_swizzle_leaves_the_rows_plain():
-    """Though register tiles take the buffer; .explain() names the copy and its need."""
+def test_a_copy_that_allows_no_swizzle_keeps_the_rows_plain():
+    """Although register tiles use the buffer; .explain() names the copy and its need."""
     a, b = halves((16, 64)), np.zeros((16, 64), "float16")
     by_bulk.simulate((1,), a, b).raise_first()
     assert (b == a + 1).all()
@@ -62,7 +62,7 @@ def test_a_copy_that_takes_no_swizzle_leaves_the_rows_plain():
 
 @tile.jit(num_warps=1)
 def in_parts(A, B, C, ROWS: tile.constexpr, COLUMNS: tile.constexpr):
-    """A product of what comes in parts of rows and columns."""
+    """A product whose operands are loaded in parts of rows and columns."""
     s = tile.alloc((64, 64), A.dtype, layout=tile.auto)
     bar = tile.mbarrier()
     with tile.elect():
@@ -77,8 +77,8 @@ def in_parts(A, B, C, ROWS: tile.constexpr, COLUMNS: tile.constexpr):
 @pytest.mark.parametrize("rows, columns, want",
                          [(64, 64, "a swizzle of 128 bytes"), (8, 64, "a swizzle of 128 bytes"), (64, 32, "a swizzle of 64 bytes"),
                                                  (8, 16, "a swizzle of 32 bytes"), (2, 64, "a swizzle of 128 bytes")])
-def test_a_swizzle_is_as_wide_as_the_parts_that_copies_bring(rows, columns, want):
-    """The engine's boxes begin at multiples of 128 bytes, and their rows are as long as the swizzle's span."""
+def test_a_swizzle_is_as_wide_as_the_parts_that_copies_load(rows, columns, want):
+    """TMA's boxes begin at multiples of 128 bytes, and their rows are as long as the swizzle's span."""
     a, b, c = halves(), halves(), np.zeros((64, 64), "float32")
     options = dict(ROWS=rows, COLUMNS=columns)
     in_parts.simulate((1,), a, b, c, **options).raise_first()
@@ -93,8 +93,8 @@ def staged(A, B):
     tile.copy_async(B[0:16, 0:256], s, variant="tma").wait()
 
 
-def test_where_copies_alone_take_a_buffer_it_is_what_they_need_the_fewest_instructions_for():
-    """Rows of 1000 elements are no whole atoms: with a swizzle four boxes each way, without one."""
+def test_a_buffer_used_only_by_copies_gets_the_layout_with_the_fewest_copy_instructions():
+    """Rows of 1000 elements are not whole atoms: four boxes each way with a swizzle, one without."""
     a, b = halves((16, 1000)), np.zeros((16, 1000), "float16")
     staged.simulate((1,), a, b).raise_first()
     assert (b[:, :256] == a[:, :256]).all()
@@ -102,8 +102,8 @@ def test_where_copies_alone_take_a_buffer_it_is_what_they_need_the_fewest_instru
     assert record.chosen == "row-major" and record.declined[0] == ("a swizzle of 128 bytes", "8 instructions a thread for its copies, 2 by row-major")
 
 
-def test_ranking_layouts_guards_nothing():
-    """What was asked for the layouts that were not taken is no fact of the kernel."""
+def test_layouts_that_were_only_considered_cause_no_guards():
+    """Facts queried for layouts that were not chosen are not facts of the kernel."""
     @tile.jit(num_warps=4)
     def of_its_own(A, B):
         s = tile.alloc((16, 256), A.dtype, layout=tile.auto)
@@ -137,14 +137,14 @@ def handed_over(A, B):
         tile.copy(B[0:16, 0:64], theirs)
 
 
-def test_a_copy_to_a_peer_finds_both_buffers_laid_alike():
-    """One is written by registers, the other by that copy alone."""
+def test_a_copy_to_a_peer_gets_the_same_layout_on_both_sides():
+    """One buffer is written from registers, the other only by that copy."""
     a, b = halves((16, 64)), np.zeros((16, 64), "float16")
     handed_over.simulate((2,), a, b).raise_first()
     assert (b == a).all() and len(set(chosen(handed_over, a, b))) == 1
 
 
-def test_rings_and_pipelined_loops_choose_by_uses_too():
+def test_rings_and_pipelined_loops_choose_layouts_by_uses_too():
     @tile.jit(num_warps=5)
     def ring(A, B):
         r = tile.ring(2, A=((16, 64), A.dtype))
@@ -181,7 +181,7 @@ APART = "row-major, each slot at a multiple of 128 bytes"
 
 
 @pytest.mark.parametrize("rows, columns, want", [(3, 16, APART), (4, 16, "row-major"), (12, 8, APART), (12, 24, APART), (16, 8, "row-major")])
-def test_slots_of_a_ring_lie_apart_where_the_engine_reaches_none_close_behind_another(rows, columns, want):
+def test_ring_slots_are_padded_apart_if_tma_could_not_address_adjacent_ones(rows, columns, want):
     @tile.jit(num_warps=5)
     def ring(A, B, ROWS: tile.constexpr, COLUMNS: tile.constexpr):
         r = tile.ring(2, A=((ROWS, COLUMNS), A.dtype))
@@ -198,7 +198,7 @@ def test_slots_of_a_ring_lie_apart_where_the_engine_reaches_none_close_behind_an
     ring.simulate((1,), a, b, ROWS=rows, COLUMNS=columns).raise_first()
     assert (a == b).all() and chosen(ring, a, b, ROWS=rows, COLUMNS=columns) == [want]
     copy, = (c for c in ring.compile(a, b, ROWS=rows, COLUMNS=columns, target="sm_90a").copies if c.dst_scope == "shared")
-    assert (copy.variant, copy.instructions) == ("tma", 1)  # and no row by a bulk copy of its own
+    assert (copy.variant, copy.instructions) == ("tma", 1)  # and no row by a separate bulk copy
 
 
 NARROW = {
@@ -227,7 +227,7 @@ for i in tile.pipelined(range(3), stages=2):
 @pytest.mark.parametrize("way", NARROW)
 @pytest.mark.parametrize("rows", [8, 12])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32", "uint8"])
-def test_rows_of_16_bytes_lie_as_one_instruction_of_tma_takes_them(dtype, rows, way):
+def test_rows_of_16_bytes_are_row_major_so_that_one_tma_instruction_copies_them(dtype, rows, way):
     body = ("s, bar = tile.alloc((R, C), A.dtype, layout=tile.auto), tile.mbarrier()" + NARROW[way]).replace("\n", "\n    ")
     kernel = tile.jit(source=f"def k(A, B, R: tile.constexpr, C: tile.constexpr):\n    {body}\n")
     t = np.dtype(getattr(ml_dtypes, dtype, dtype))
@@ -242,7 +242,7 @@ def test_rows_of_16_bytes_lie_as_one_instruction_of_tma_takes_them(dtype, rows, 
 @tile.jit(num_warps=2)
 def through(A, B, ROWS: tile.constexpr, COLUMNS: tile.constexpr, PART: tile.constexpr, PATH: tile.constexpr, BACK: tile.constexpr,
             LAYOUT: tile.constexpr):
-    """Parts of rows in by a path, and everything out: by registers, transposed by them, or by a copy."""
+    """Parts of rows in by a given path, and everything out: from registers, transposed, or by a copy."""
     s = tile.alloc((ROWS, COLUMNS), A.dtype, layout=LAYOUT)
     for i in tile.static_range(0, ROWS, PART):
         tile.copy_async(s[i:i + PART, 0:COLUMNS], A[i:i + PART, 0:COLUMNS], variant=PATH).wait()
@@ -260,8 +260,8 @@ def through(A, B, ROWS: tile.constexpr, COLUMNS: tile.constexpr, PART: tile.cons
        st.sampled_from((None, "tma", "bulk", "ldgsts", "vector")),
        st.sampled_from(("load", "columns", "copy")), st.sampled_from(("float16", "float32", "int8")))
 @pytest.mark.usefixtures("assembled_later")
-def test_what_a_buffer_of_any_layout_holds_is_the_same(rows, columns, part, path, back, dtype):
-    """Whatever is chosen, every path that a plain buffer has stays open, and the kernel is right."""
+def test_the_contents_of_a_buffer_do_not_depend_on_its_layout(rows, columns, part, path, back, dtype):
+    """Whatever is chosen, every path of a plain buffer remains possible, and the kernel is right."""
     a = np.random.default_rng(rows).integers(-50, 50, (rows, columns)).astype(dtype)
     b = np.zeros_like(a)
     options = dict(ROWS=rows, COLUMNS=columns, PART=part, PATH=path, BACK=back)
@@ -273,7 +273,7 @@ def test_what_a_buffer_of_any_layout_holds_is_the_same(rows, columns, part, path
     assert not report.findings and (a == b).all(), report
 
 
-def test_a_view_of_a_buffer_whose_layout_is_open_is_an_error():
+def test_a_view_of_a_buffer_with_an_automatic_layout_is_an_error():
     @tile.jit
     def viewed(A, WHAT: tile.constexpr):
         s = tile.alloc((16, 64), A.dtype, layout=tile.auto)
@@ -291,7 +291,7 @@ def test_a_view_of_a_buffer_whose_layout_is_open_is_an_error():
             viewed.compile(halves(), WHAT=what)
 
 
-def test_an_alignment_that_was_asked_for_is_kept():
+def test_a_requested_alignment_is_kept():
     @tile.jit(num_warps=1)
     def aligned(A, B):
         s = tile.alloc((16, 64), A.dtype, layout=tile.auto, align=2048)
@@ -302,7 +302,7 @@ def test_an_alignment_that_was_asked_for_is_kept():
     assert "align=2048)" in aligned.compile(halves(), halves()).graph
 
 
-def test_the_cache_keeps_what_was_said_of_layouts(tmp_path, monkeypatch):
+def test_the_cache_keeps_the_explanations_of_layouts(tmp_path, monkeypatch):
     monkeypatch.setenv("TILEJIT_CACHE_DIR", str(tmp_path))
     monkeypatch.delenv("TILEJIT_NO_CACHE", raising=False)
     source = ("import tilejit as tile\ndef k(A, B):\n    s = tile.alloc((16, 64), A.dtype, layout=tile.auto)\n    tile.copy(s, A[0:16, 0:64])\n"

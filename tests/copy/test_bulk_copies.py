@@ -1,4 +1,4 @@
-"""Bulk copies and copies to a peer: plans against references and byte by byte, kernels on the simulator, PTX, cubins."""
+"""Bulk copies and copies to a peer: plans compared with references and byte by byte, kernels on the simulator, PTX, cubins."""
 
 import json
 from collections import Counter
@@ -38,8 +38,8 @@ def spec(case: dict, side: dict, scope: str = "shared") -> BufferSpec:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_copy_to_a_peer_is_planned_as_the_reference_or_declines_with_it(name):
-    """Chunk bytes and their number; where the reference declines, so does the plan, in words."""
+def test_a_copy_to_a_peer_is_planned_like_the_reference_or_declines_like_it(name):
+    """The bytes per chunk and the number of chunks. If the reference declines, so does the plan, with a reason."""
     case = CASES[name]
     dst, src = spec(case, case["dst"]), spec(case, case["src"], case["scope"])
     make = lambda: plan_copy(dst, src, variant="dsmem", peer=case["peer"])
@@ -64,7 +64,7 @@ THOROUGH = settings(max_examples=150, deadline=None, derandomize=True, suppress_
 
 
 def test_a_bulk_plan_covers_its_region_exactly_once():
-    """Random arrays, shared layouts, regions, dtypes, both directions: the bytes of the two layouts, or a decline."""
+    """Random arrays, shared layouts, regions, dtypes, both directions: exactly the bytes of the two layouts, or declined."""
     accepted = Counter()
 
     @THOROUGH
@@ -82,7 +82,8 @@ def test_a_bulk_plan_covers_its_region_exactly_once():
 
 
 def test_a_plan_to_a_peer_covers_its_region_exactly_once():
-    """Regions of padded, permuted and swizzled buffers, of one dtype and extents: the bytes of the two layouts, or a decline."""
+    """Regions of padded, permuted and swizzled buffers with the same dtype and extents: exactly the bytes of the two layouts,
+    or declined."""
     accepted = Counter()
 
     @THOROUGH
@@ -103,8 +104,8 @@ def test_a_plan_to_a_peer_covers_its_region_exactly_once():
     assert min(accepted["plain"], accepted["swizzled"]) > 10, accepted
 
 
-def test_padded_rows_are_a_run_each():
-    """What no tensor map can say, since a box would begin off a multiple of 128 bytes."""
+def test_padded_rows_are_one_run_each():
+    """No tensor map can express this, since a box would not start at a multiple of 128 bytes."""
     array = BufferSpec((16, 64), "float16", "global")
     shared = BufferSpec((16, 64), "float16", "shared", layout=TileLayout([(16, 72, "m"), (64, 1, "m")]))
     for dst, src in ((shared, array), (array, shared)):
@@ -121,8 +122,8 @@ def test_padded_rows_are_a_run_each():
     (((4,), "float16", None), ((64,), slice(0, 4)), "runs of 8 bytes"),
     (((64, 64), "float16", tile.swizzled("float16", (64, 64), 128)), ((64, 64), None), "a shared layout without a swizzle"),
 ])
-def test_what_a_bulk_copy_cannot_move_is_declined_in_words(dst, src, reason):
-    """Bounds, alignment, whole units, swizzles."""
+def test_copies_that_bulk_cannot_do_are_declined_with_a_reason(dst, src, reason):
+    """Bounds, alignment, sizes, swizzles."""
     shape, dtype, layout = dst
     region = None if src[1] is None else (src[1],)
     extent = shape if region is None else (region[0].stop - region[0].start,)
@@ -134,8 +135,8 @@ def test_what_a_bulk_copy_cannot_move_is_declined_in_words(dst, src, reason):
 # -- kernels -------------------------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("dtype", WHOLE)
-def test_contiguous_bytes_go_there_and_back(dtype):
-    """Every dtype, its bits unchanged; one instruction each way."""
+def test_contiguous_bytes_are_copied_in_and_out(dtype):
+    """For every dtype, bits unchanged; one instruction each way."""
     a = any_bits(dtype, (4096,))
     b = np.zeros_like(a)
     assert not through.simulate((1,), a, b, N=4096, VARIANT="bulk").findings and a.tobytes() == b.tobytes()
@@ -148,22 +149,22 @@ def test_contiguous_bytes_go_there_and_back(dtype):
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_bulk_copies_assemble_for_every_target_that_has_them(target):
-    """And decline before sm_90."""
+    """They decline before sm_90."""
     a = np.zeros(4096, np.float16)
     through.compile(a, a.copy(), N=4096, VARIANT="bulk", target=target)
     with pytest.raises(CompilationError, match="sm_90 or later"):
         through.compile(a, a.copy(), N=4096, VARIANT="bulk", target="sm_80")
 
 
-def test_the_array_must_be_long_enough_and_the_launch_is_asked():
-    """A shorter array is another compile, which declines."""
+def test_that_the_array_is_long_enough_is_a_guard_of_the_launch():
+    """A shorter array causes another compilation, which declines."""
     with pytest.raises(DispatchError, match="elements up to 4096 of dimension 0"):
         through.compile(np.zeros(4088, np.float16), np.zeros(4096, np.float16), N=4096, VARIANT="bulk")
 
 
 @pytest.mark.parametrize("mask", [0b0001, 0b0010, 0b1011, 0b1111])
 def test_a_multicast_reaches_the_ranks_of_its_mask_and_their_barriers(mask):
-    """One bit is a multicast too, whoever issues."""
+    """A mask of one bit is a multicast too, whichever CTA issues it."""
     a, b = RNG.standard_normal(1024).astype(np.float32), np.ones((4, 1024), np.float32)
     assert not broadcast.simulate((4,), a, b, MASK=mask).findings
     for rank in range(4):
@@ -175,8 +176,8 @@ def test_a_multicast_reaches_the_ranks_of_its_mask_and_their_barriers(mask):
 # -- to a peer -----------------------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("ranks", range(2, 9))
-def test_every_cta_of_a_cluster_hands_its_tile_to_the_next(ranks):
-    """Swizzled tiles; the peer's barrier may see the bytes before its CTA has announced them."""
+def test_every_cta_of_a_cluster_passes_its_tile_to_the_next(ranks):
+    """Swizzled tiles. The bytes may arrive at the peer's barrier before its CTA has announced them."""
     a = RNG.standard_normal((2 * ranks, 8, 64)).astype(np.float16)
     b = np.zeros_like(a)
     ring = hand_on(ranks)
@@ -204,7 +205,7 @@ def unarmed(A, B):
     tile.sync()
     if tile.cta_rank() == 0:
         with tile.elect():
-            bar.arrive_expect_tx(got.nbytes)   # the sender's own, and the bytes come to the receiver's
+            bar.arrive_expect_tx(got.nbytes)   # the sender's own barrier, although the bytes arrive at the receiver's
             tile.copy_async(got.peer(1), mine, mbar=bar)
     else:
         bar.wait(phase=0)
@@ -212,7 +213,7 @@ def unarmed(A, B):
 
 
 def test_arming_the_sender_s_barrier_is_found():
-    """The bytes complete on the destination's instance, which nobody armed: it never ends."""
+    """The bytes complete on the destination's barrier, which nobody has armed: its phase never ends."""
     a = np.ones(64, np.float32)
     kinds = {f.kind for f in unarmed.simulate((2,), a, a.copy()).findings}
     assert kinds & {"deadlock", "transaction-count", "barrier-phase"}
@@ -236,14 +237,14 @@ def unfenced(A, B):
 
 
 def test_a_copy_to_a_peer_of_bytes_written_without_a_proxy_fence_is_found():
-    """The engine reads shared memory through the async proxy."""
+    """Bulk copies read shared memory through the async proxy."""
     a = np.ones(64, np.float32)
     findings = unfenced.simulate((2,), a, a.copy()).findings
     assert [f.kind for f in findings] == ["missing-proxy-fence"] and "copy_async(got.peer(1)" in findings[0].loc.source_line
 
 
-def test_a_peer_needs_a_cluster_and_is_no_place_for_loads():
-    """The errors say what to write."""
+def test_a_peer_s_memory_needs_a_cluster_and_cannot_be_loaded():
+    """The errors suggest what to write."""
     @tile.jit
     def alone(A):
         s = tile.alloc((64,), A.dtype)
@@ -263,8 +264,8 @@ def test_a_peer_needs_a_cluster_and_is_no_place_for_loads():
 
 # -- prefetch ------------------------------------------------------------------------------------------------------------
 
-def test_a_prefetch_is_made_by_the_engine_or_line_by_line():
-    """By what is known of the region, and of the target."""
+def test_a_prefetch_is_a_bulk_instruction_or_one_per_line():
+    """Depending on what is known of the region, and on the target."""
     a = np.ones((8, 256), np.float32)
     k = fetched.compile(a, a.copy(), N=256)
     assert [(c.variant, c.instructions) for c in k.copies] == [("bulk", 1), ("lines", 1)]

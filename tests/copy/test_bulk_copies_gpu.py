@@ -1,4 +1,4 @@
-"""Bulk copies and copies to a peer on the GPU, against NumPy."""
+"""Bulk copies and copies to a peer on the GPU, compared with NumPy."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ def _kernels(name="bulk_kernels"):
 
 @needs_gpu(*HOPPER)
 @in_child(timeout=120)
-def test_contiguous_bytes_go_there_and_back_on_the_gpu():
+def test_contiguous_bytes_are_copied_in_and_out_on_the_gpu():
     kernels = _kernels()
     for dtype in kernels.WHOLE:
         a = kernels.any_bits(dtype, (4096,))
@@ -39,7 +39,7 @@ def test_a_multicast_reaches_the_ranks_of_its_mask_on_the_gpu(mask):
 @needs_gpu(*HOPPER)
 @in_child(timeout=240)
 @pytest.mark.parametrize("place", ["global", "shared"])
-def test_every_reduction_combines_with_what_is_there_on_the_gpu(place):
+def test_every_reduction_combines_with_the_destination_on_the_gpu(place):
     kernels = _kernels()
     for where, kind, dtype, _ in kernels.REDUCTIONS:
         if where != place:
@@ -57,7 +57,7 @@ def test_every_reduction_combines_with_what_is_there_on_the_gpu(place):
 @needs_gpu(*HOPPER)
 @in_child(timeout=120)
 @pytest.mark.parametrize("ranks", range(2, 9))
-def test_every_cta_of_a_cluster_hands_its_tile_to_the_next_on_the_gpu(ranks):
+def test_every_cta_of_a_cluster_passes_its_tile_to_the_next_on_the_gpu(ranks):
     a = np.random.default_rng(3).standard_normal((2 * ranks, 8, 64)).astype(np.float16)
     b = np.zeros_like(a)
     _kernels().hand_on(ranks)[2 * ranks,](a, b, backend="cuda")
@@ -67,7 +67,7 @@ def test_every_cta_of_a_cluster_hands_its_tile_to_the_next_on_the_gpu(ranks):
 
 @needs_gpu()
 @in_child(timeout=120)
-def test_a_prefetch_changes_nothing_on_the_gpu():
+def test_a_prefetch_changes_no_data_on_the_gpu():
     a = np.arange(8 * 256, dtype=np.float32).reshape(8, 256)
     b = np.zeros_like(a)
     _kernels().fetched[1,](a, b, N=256, backend="cuda")
@@ -76,10 +76,10 @@ def test_a_prefetch_changes_nothing_on_the_gpu():
 
 @needs_gpu(*HOPPER)
 @in_child(timeout=120)
-def test_a_size_in_a_register_moves_as_many_bytes_on_the_gpu():
+def test_a_runtime_size_moves_exactly_its_bytes_on_the_gpu():
     sizes = _kernels("bulk_size_kernels")
     for n in (0, 16, 48, 240, 256):
-        for kernel, grid, more in ((sizes.loaded, 1, (n,)), (sizes.handed, 2, (n,)), (sizes.stored, 1, ())):
+        for kernel, grid, more in ((sizes.loaded, 1, (n,)), (sizes.to_peer, 2, (n,)), (sizes.stored, 1, ())):
             b = np.ones(64, np.float32)
             kernel[grid,](sizes.A, b, n, *more, backend="cuda")
             assert (b == sizes.over_ones(n)).all(), (kernel, n)
@@ -88,7 +88,7 @@ def test_a_size_in_a_register_moves_as_many_bytes_on_the_gpu():
 @needs_gpu(*HOPPER)
 @in_child(timeout=120)
 @pytest.mark.parametrize("early", [False, True])
-def test_copies_of_one_phase_bring_as_many_bytes_as_a_barrier_counts_on_the_gpu(early):
+def test_copies_of_one_phase_may_transfer_as_many_bytes_as_a_barrier_counts_on_the_gpu(early):
     sizes = _kernels("bulk_size_kernels")
     for alone in (0, sizes.LIMIT % 16):
         b = np.zeros(sizes.WORDS, np.uint32)

@@ -1,4 +1,4 @@
-"""Every form of bulk and dsmem: dtypes, runs, policies, multicasts and prefetches, on the simulator and on the GPU."""
+"""Every form of bulk and dsmem copies: dtypes, runs, cache policies, multicasts and prefetches, on the simulator and on the GPU."""
 
 from itertools import cycle, product
 
@@ -21,7 +21,7 @@ CLUSTERED = ("sm_90a", "sm_100a", "sm_103a")
 @tile.jit(num_warps=2)
 def there_and_back(A, B, AT: tile.constexpr, TO: tile.constexpr, M: tile.constexpr, N: tile.constexpr, PITCH: tile.constexpr,
                    CACHE: tile.constexpr = None, TOKENS: tile.constexpr = False):
-    """A part of an array through rows of shared memory with room between them, to a part of another one."""
+    """A part of an array through padded rows of shared memory to a part of another array."""
     s = tile.alloc((M, N), A.dtype, layout=tile.TileLayout(((M, PITCH, "m"), (N, 1, "m"))) if PITCH else None)
     source, target = A[AT[0]:AT[0] + M, AT[1]:AT[1] + N], B[TO[0]:TO[0] + M, TO[1]:TO[1] + N]
     if TOKENS:
@@ -39,7 +39,7 @@ def there_and_back(A, B, AT: tile.constexpr, TO: tile.constexpr, M: tile.constex
 
 
 def case(dtype, shape, at, to, box, pitch=0, **options) -> Case:
-    """Columns are in units of 16 bytes (48 for elements of 6 bits)."""
+    """Columns are in units of 16 bytes (48 for 6-bit elements)."""
     wide = lambda x: (x[0], x[1] * UNIT[dtype])
     (m, n), at, to = wide(box), wide(at), wide(to)
     x, y = any_bits(dtype, wide(shape), 1), any_bits(dtype, wide(shape), 2)
@@ -51,7 +51,7 @@ def case(dtype, shape, at, to, box, pitch=0, **options) -> Case:
 
 
 def every_run():
-    """Whole rows that follow each other, parts of rows, rows with gaps in shared memory; by barriers and by tokens; policies."""
+    """Contiguous whole rows, parts of rows, rows with gaps in shared memory; with barriers and with tokens; cache policies."""
     for dtype in (*WHOLE, *PACKED):
         yield case(dtype, (9, 6), (0, 0), (1, 0), (8, 6))
         yield case(dtype, (9, 6), (1, 2), (0, 1), (7, 3), TOKENS=True)
@@ -64,8 +64,8 @@ def every_run():
 
 
 @tile.jit(num_warps=1)
-def handed_out(A, B, sender, mask, AT: tile.constexpr, M: tile.constexpr, N: tile.constexpr, CACHE: tile.constexpr):
-    """One CTA of each cluster brings a part of an array to those of the mask, in runs; the others keep zeros."""
+def multicast_runs(A, B, sender, mask, AT: tile.constexpr, M: tile.constexpr, N: tile.constexpr, CACHE: tile.constexpr):
+    """One CTA of each cluster loads part of an array for those of the mask, in runs; the others keep zeros."""
     s = tile.alloc((M, N), A.dtype)
     bar = awaited(s, mask)
     if tile.cta_rank() == sender:
@@ -76,38 +76,38 @@ def handed_out(A, B, sender, mask, AT: tile.constexpr, M: tile.constexpr, N: til
 
 
 def every_multicast():
-    """Every size of cluster."""
+    """Every cluster size."""
     for ranks, dtype in zip(SIZES, cycle(("bool", "float8_e5m2", "int16", "bfloat16", "uint32", "float64"))):
         unit = UNIT[dtype]
         a = any_bits(dtype, (7, 5 * unit), 3)
         one = a[1:6, unit:4 * unit]
         for sender, mask in masks(ranks):
             want = np.stack([one if mask >> r % ranks & 1 else np.zeros_like(one) for r in range(2 * ranks)])
-            yield Case(f"{dtype}, {ranks} CTAs, mask {mask:b}", handed_out, (2 * ranks,), (a, np.ones_like(want), sender, mask), {1: want},
+            yield Case(f"{dtype}, {ranks} CTAs, mask {mask:b}", multicast_runs, (2 * ranks,), (a, np.ones_like(want), sender, mask), {1: want},
                        dict(AT=(1, unit), M=5, N=3 * unit, CACHE="evict_last" if ranks % 4 == 0 else None, cluster=(ranks, 1, 1)))
 
 
 @tile.jit(num_warps=2)
-def fetched(A, B, row, M: tile.constexpr, N: tile.constexpr, CACHE: tile.constexpr):
-    """Rows that are brought to L2 before they are read: where they are known to be inside, and line by line."""
+def prefetched_runs(A, B, row, M: tile.constexpr, N: tile.constexpr, CACHE: tile.constexpr):
+    """Rows that are prefetched to L2 before they are read: as runs where they are known to be in bounds, otherwise line by line."""
     tile.prefetch(A[0:M, 0:N], cache=CACHE)
     tile.prefetch(A[row:row + M, 0:N])
     tile.copy(B[0:M, 0:N], A[row:row + M, 0:N])
 
 
-def every_fetch():
+def every_prefetch():
     for dtype, cache, row in product(("uint8", "bfloat16", "float32", "int64"), (None, "evict_first", ("evict_last", 0.5)), (0, 3, -2, 40)):
         columns = 512 // tile.dtypes.dtype_of(dtype).nbytes
         a = any_bits(dtype, (12, columns), 4)
         want = np.zeros((8, columns), a.dtype)
         low, high = max(row, 0), min(row + 8, 12)
         want[low - row:max(high, low) - row] = a[low:max(high, low)]
-        yield Case(f"{dtype}, {cache}, row {row}", fetched, (1,), (a, np.ones_like(want), row), {0: a, 1: want}, dict(M=8, N=columns, CACHE=cache))
+        yield Case(f"{dtype}, {cache}, row {row}", prefetched_runs, (1,), (a, np.ones_like(want), row), {0: a, 1: want}, dict(M=8, N=columns, CACHE=cache))
 
 
 @tile.jit(num_warps=2)
-def passed_on(A, B, M: tile.constexpr, N: tile.constexpr, MODE: tile.constexpr, PITCH: tile.constexpr, STEP: tile.constexpr):
-    """Every CTA of a cluster hands its rows to the one `STEP` after it."""
+def passed_to_peer(A, B, M: tile.constexpr, N: tile.constexpr, MODE: tile.constexpr, PITCH: tile.constexpr, STEP: tile.constexpr):
+    """Every CTA of a cluster passes its rows to the one `STEP` after it."""
     mode = tile.swizzled(A.dtype, (M, N), MODE) if MODE else tile.TileLayout(((M, PITCH, "m"), (N, 1, "m")))
     mine, got = tile.alloc((M, N), A.dtype, layout=mode), tile.alloc((M, N), A.dtype, layout=mode)
     bar = tile.mbarrier()
@@ -123,18 +123,18 @@ def passed_on(A, B, M: tile.constexpr, N: tile.constexpr, MODE: tile.constexpr, 
 
 
 def every_handover():
-    """Every dtype in one run, with gaps, and swizzled; every size of cluster."""
+    """Every dtype as one run, with gaps, and swizzled; every cluster size."""
     for n, (dtype, (mode, gap)) in enumerate(product(WHOLE, ((0, 0), (0, 1), (64, 0), (128, 0)))):
         unit, ranks = UNIT[dtype], 2 + n % 7
         a = any_bits(dtype, (2 * ranks, 8, 8 * unit), n)
         step = n % (ranks - 1) + 1
         want = np.roll(a.reshape(2, ranks, 8, 8 * unit), step, axis=1).reshape(a.shape)
-        yield Case(f"{dtype}, swizzle {mode}, gap {gap}, {ranks} CTAs, {step} on", passed_on, (2 * ranks,), (a, np.zeros_like(a)), {1: want},
+        yield Case(f"{dtype}, swizzle {mode}, gap {gap}, {ranks} CTAs, {step} on", passed_to_peer, (2 * ranks,), (a, np.zeros_like(a)), {1: want},
                    dict(M=8, N=8 * unit, MODE=mode, PITCH=(8 + gap) * unit, STEP=step, cluster=(ranks, 1, 1)))
 
 
-def test_runs_of_every_dtype_go_there_and_back():
-    """The rest of both arrays stays."""
+def test_runs_of_every_dtype_are_copied_in_and_out():
+    """The rest of both arrays is unchanged."""
     cases = list(every_run())
     on_simulator(cases)
     assert {c.variant for k in map(compiled, cases) for c in k.copies} == {"bulk"}
@@ -147,13 +147,13 @@ def test_a_multicast_of_runs_reaches_the_ctas_of_its_mask():
     assert all(".multicast::cluster" in compiled(c).ptx for c in cases[::7])
 
 
-def test_rows_are_brought_to_l2_as_runs_and_line_by_line():
-    cases = list(every_fetch())
+def test_rows_are_prefetched_to_l2_as_runs_and_line_by_line():
+    cases = list(every_prefetch())
     on_simulator(cases)
     assert {tuple(c.variant for c in compiled(case).copies if c.op == "prefetch") for case in cases} == {("bulk", "lines")}
 
 
-def test_a_cta_hands_rows_of_every_dtype_to_another_one():
+def test_a_cta_passes_rows_of_every_dtype_to_another_one():
     cases = list(every_handover())
     on_simulator(cases)
     assert {"dsmem"} == {c.variant for case in cases for c in compiled(case).copies if c.op == "copy_async"}
@@ -161,11 +161,11 @@ def test_a_cta_hands_rows_of_every_dtype_to_another_one():
 
 @needs_gpu(*HOPPER)
 @in_child(timeout=240)
-def test_runs_of_every_dtype_go_there_and_back_on_the_gpu():
-    on_gpu([*every_run(), *every_fetch()])
+def test_runs_of_every_dtype_are_copied_in_and_out_on_the_gpu():
+    on_gpu([*every_run(), *every_prefetch()])
 
 
 @needs_gpu(*CLUSTERED)
 @in_child(timeout=240)
-def test_multicasts_and_handovers_of_runs_on_the_gpu():
+def test_multicasts_and_copies_of_runs_to_peers_are_right_on_the_gpu():
     on_gpu([*every_multicast(), *every_handover()])

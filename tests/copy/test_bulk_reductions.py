@@ -1,4 +1,4 @@
-"""Reductions of bulk copies, in global memory and in a peer's: every operator and type, on the simulator and as PTX."""
+"""Bulk reductions into global memory and into a peer's memory: every operator and type, on the simulator and as PTX."""
 
 import numpy as np
 import pytest
@@ -19,15 +19,15 @@ def instructions(compiled) -> list[str]:
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_the_operators_and_types_here_are_those_of_the_instruction_table(place):
-    """No more and no fewer; a cache hint is no other type."""
+def test_the_operators_and_types_of_the_tests_are_those_of_the_instruction_table(place):
+    """Neither more nor fewer; forms with a cache hint do not count."""
     words = {form.mnemonic.replace(".L2::cache_hint", "").removeprefix(PLACES[place] + ".") for form in ptx.forms() if form.mnemonic.startswith(PLACES[place])}
     assert words == {f"{kind}.{spelled}" for kind, types in TYPES[place].items() for spelled in types}
 
 
 @pytest.mark.parametrize("kind, dtype, spelled", GLOBAL)
-def test_a_reduction_combines_with_what_is_in_global_memory(kind, dtype, spelled):
-    """Four CTAs, one place."""
+def test_a_reduction_combines_with_global_memory(kind, dtype, spelled):
+    """Four CTAs reduce into the same region."""
     a, b, want = reduction_case(kind, dtype, 4)
     k = reduced.compile(a, b, N=64, KIND=kind)
     assert instructions(k) == [f"{PLACES['global']}.{kind}.{spelled}"]
@@ -37,8 +37,8 @@ def test_a_reduction_combines_with_what_is_in_global_memory(kind, dtype, spelled
 
 
 @pytest.mark.parametrize("kind, dtype, spelled", PEER)
-def test_a_reduction_combines_with_what_is_in_a_peer_s_memory(kind, dtype, spelled):
-    """Two CTAs of a cluster combine with the memory of rank 0. Through shared::cluster a CTA reaches its own memory as well, which
+def test_a_reduction_combines_with_a_peer_s_memory(kind, dtype, spelled):
+    """Two CTAs of a cluster reduce into the memory of rank 0. A CTA may address its own memory by shared::cluster, which
     compute-sanitizer reports as not remote."""
     a, b, want = reduction_case(kind, dtype, 2)
     c = np.zeros_like(b)
@@ -51,8 +51,8 @@ def test_a_reduction_combines_with_what_is_in_a_peer_s_memory(kind, dtype, spell
 
 @pytest.mark.parametrize("place, variant", [("global", "bulk"), ("shared", "dsmem")])
 @pytest.mark.parametrize("kind", TYPES["global"])
-def test_a_reduction_that_does_not_exist_is_declined_with_those_that_do(place, variant, kind):
-    """Of every other dtype. The assembler takes some of them, and the hardware faults."""
+def test_an_unsupported_reduction_is_declined_with_the_supported_ones(place, variant, kind):
+    """For every other dtype. The assembler accepts some of them, and the hardware faults."""
     taken = [dtype for dtypes in TYPES[place][kind].values() for dtype in dtypes]
     for dtype in WHOLE:
         to, of = BufferSpec((64,), dtype, place), BufferSpec((64,), dtype, "shared")
@@ -67,7 +67,7 @@ def test_a_reduction_that_does_not_exist_is_declined_with_those_that_do(place, v
 
 
 @pytest.mark.parametrize("kind, dtype", [("add", "uint8"), ("min", "float32"), ("inc", "int32"), ("xor", "float32")])
-def test_a_kernel_with_such_a_reduction_is_no_kernel(kind, dtype):
+def test_a_kernel_with_an_unsupported_reduction_does_not_compile(kind, dtype):
     a = np.zeros((4, 64), dtype)
     with pytest.raises(DispatchError, match=f"reduce='{kind}' of {dtype}; in global memory it takes"):
         reduced.compile(a, a[0].copy(), N=64, KIND=kind)

@@ -1,4 +1,4 @@
-"""The byte check itself: it knows nothing of planners, and a plan that is wrong in any of its numbers does not pass."""
+"""The byte checker itself: it is independent of the planners, and rejects a plan with any wrong number."""
 
 import ast
 from dataclasses import replace
@@ -20,12 +20,12 @@ PADDED = BufferSpec((16, 64), "float16", "shared", layout=TileLayout(((16, 72, "
 
 @pytest.fixture(autouse=True)
 def plans_as_they_are_made(monkeypatch):
-    """Those of kernels found in the cache are plain data, in which `replace` changes nothing."""
+    """Plans from the planner; those of cached kernels are plain data, in which `replace` changes nothing."""
     monkeypatch.setenv("TILEJIT_NO_CACHE", "1")
 
 
-def test_the_byte_check_imports_nothing_of_the_package():
-    """It reads the layouts' and the plan's numbers, and does its own arithmetic."""
+def test_the_byte_checker_imports_nothing_of_the_package():
+    """It reads the numbers of layouts and plans, and does its own arithmetic."""
     tree = ast.parse((Path(__file__).parent / "bytecheck.py").read_text())
     imported = {a.name for n in ast.walk(tree) if isinstance(n, ast.Import) for a in n.names}
     imported |= {n.module for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)}
@@ -59,8 +59,8 @@ TENSOR = {
 
 @pytest.mark.parametrize("what", TENSOR)
 @pytest.mark.parametrize("store", [False, True])
-def test_a_tensor_plan_with_a_wrong_number_does_not_pass(what, store):
-    """The right one does."""
+def test_a_tensor_plan_with_a_wrong_number_is_rejected(what, store):
+    """The correct plan is accepted."""
     dst, src = (ARRAY, SHARED) if store else (SHARED, ARRAY)
     plan = plan_copy(dst, src, variant="tma").plan
     assert plan.issues == [((0, 66, 1), 0)] and plan.tensor_map.box == (64, 64, 2)
@@ -86,8 +86,8 @@ PARTITION = {
 
 
 @pytest.mark.parametrize("what", PARTITION)
-def test_a_partition_with_a_wrong_number_does_not_pass(what):
-    """The right one does."""
+def test_a_partition_with_a_wrong_number_is_rejected(what):
+    """The correct plan is accepted."""
     array = replace(ARRAY, region=(slice(68, 132), slice(64, 192)))
     plan = plan_copy(SHARED, array, scope="cta", threads=128, variant="ldgsts").plan
     check_partition(plan, SHARED, array)
@@ -105,8 +105,8 @@ RUNS = {
 
 
 @pytest.mark.parametrize("what", RUNS)
-def test_runs_with_a_wrong_number_do_not_pass(what):
-    """The right ones do."""
+def test_runs_with_a_wrong_number_are_rejected(what):
+    """The correct ones are accepted."""
     array = BufferSpec((16, 64), "float16", "global")
     plan = plan_copy(PADDED, array, variant="bulk").plan
     check_runs(plan, PADDED, array)
@@ -114,14 +114,14 @@ def test_runs_with_a_wrong_number_do_not_pass(what):
         check_runs(RUNS[what](plan), PADDED, array)
 
 
-# A 3 x 3 filter with a padding of 1 over images (2, 5, 6, 64), from pixel 32 on, at its place (2, 0): 16 pixels, channels 0 to 64.
+# A 3 x 3 filter with a padding of 1 over images (2, 5, 6, 64), from pixel 32 on, at filter position (2, 0): 16 pixels, channels 0 to 64.
 IMAGES, FILTER = np.zeros((2, 5, 6, 64), np.float16), ((3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1), None)
 BLOCK = dict(F=FILTER, P=16, C=64, U=8, LAYOUT=tile.swizzled("float16", (2, 16, 64), 64), STAGE=1)
 TO = BufferSpec((2, 16, 64), "float16", "shared", layout=BLOCK["LAYOUT"], region=(1, slice(0, 16), slice(0, 64)))
 
 
 def patches(store: bool):
-    """(plan, map, the bytes of the images, the first pixel, the place in the filter); a store at its middle, which is inside."""
+    """(plan, map, the bytes of the images, the first pixel, the filter position); for a store the middle one, which is inside."""
     block = np.zeros((16, 64), np.float16)
     if store:
         compiled = store_patch.compile(IMAGES, block, 32, 0, PLACE=(1, 1), **BLOCK)
@@ -163,8 +163,8 @@ PATCHES = {
 
 @pytest.mark.parametrize("what", PATCHES)
 @pytest.mark.parametrize("store", [False, True])
-def test_a_plan_of_patches_with_a_wrong_number_does_not_pass(what, store):
-    """The right one does."""
+def test_an_im2col_plan_with_a_wrong_number_is_rejected(what, store):
+    """The correct plan is accepted."""
     plan, m, *rest = patches(store)
     assert plan.instructions == 2
     check_patches(plan, m, TO, *rest)
@@ -190,8 +190,8 @@ ROWS = {
 
 @pytest.mark.parametrize("what", ROWS)
 @pytest.mark.parametrize("store", [False, True])
-def test_a_plan_of_rows_with_a_wrong_number_does_not_pass(what, store):
-    """The right one does."""
+def test_a_plan_of_selected_rows_with_a_wrong_number_is_rejected(what, store):
+    """The correct plan is accepted."""
     x, rows = np.zeros((40, 80), np.float16), np.array([*range(39, 27, -1), -1, 40, 3, 0], np.int32)
     options = {name: BLOCK[name] for name in ("C", "U", "LAYOUT", "STAGE")}
     compiled = (scatter if store else gather).compile(x, rows, np.zeros((16, 64), np.float16), 2, N=16, **options, target="sm_100a")

@@ -1,4 +1,4 @@
-"""Copies among the CTAs of clusters of two and three dimensions: ranks count along the first one first."""
+"""Copies between the CTAs of two- and three-dimensional clusters: the first dimension of the rank is the fastest."""
 
 import numpy as np
 import tilejit as tile
@@ -14,14 +14,14 @@ SHAPES = ((2, 2, 1), (1, 3, 1), (1, 2, 4), (3, 1, 2), (2, 2, 4))
 
 @tile.jit
 def own(X, N):
-    """The CTA's row of an array of as many dimensions as the grid."""
+    """The CTA's row of an array with as many dimensions as the grid."""
     return X[tile.program_id(0), tile.program_id(1), tile.program_id(2), 0:N]
 
 
 @tile.jit(num_warps=1)
 def passed_around(A, B, C, D, E, sender, mask):
-    """A row of `A` from one CTA to those of the mask, through the engine to `B` and in runs to `C`; each CTA's `D` to the rank after it,
-    by a copy, and to the one before it from registers."""
+    """A row of `A` from one CTA to those of the mask, by TMA to `B` and in runs to `C`; each CTA's `D` to the rank after it by a copy,
+    and to the one before it from registers."""
     s, t = tile.alloc((64,), A.dtype), tile.alloc((64,), A.dtype)
     boxes, runs = awaited(s, mask), awaited(t, mask)
     rank, size = tile.cta_rank(), tile.cluster_size()
@@ -67,11 +67,11 @@ def cases():
                    {1: b, 2: c, 3: nexts, 4: lasts}, dict(cluster=cluster))
 
 
-def test_ranks_of_a_cluster_of_several_dimensions_count_along_the_first_one_first():
+def test_the_first_dimension_of_a_multidimensional_cluster_is_the_fastest_in_the_rank():
     on_simulator(cases())
 
 
 @needs_gpu(*CLUSTERED)
 @in_child(timeout=120)
-def test_ranks_of_a_cluster_of_several_dimensions_count_along_the_first_one_first_on_the_gpu():
+def test_the_first_dimension_of_a_multidimensional_cluster_is_the_fastest_in_the_rank_on_the_gpu():
     on_gpu(cases())

@@ -1,4 +1,4 @@
-"""Copies of views, which step over, begin inside, turn and transpose the arrays that they are of."""
+"""Copies of views with steps or offsets, reversed or transposed."""
 
 from contextlib import nullcontext
 
@@ -14,33 +14,33 @@ from tests.gpu import in_child, needs_gpu
 pytestmark = pytest.mark.usefixtures("assembled_later")
 
 
-def test_a_view_with_steps_or_transposed_goes_there_and_back_by_tensor_copies():
-    """What lies between and beside its elements stays as it is; boxes that leave the view end with it."""
+def test_views_with_steps_or_transposed_are_copied_in_and_out_by_tma():
+    """The elements between and beside the view's are unchanged; boxes that exceed the view end with it."""
     on_simulator(tensor_cases())
 
 
-def test_a_view_of_any_kind_goes_there_and_back_by_the_copies_of_all_threads():
-    """Steps, transposed and turned arrays."""
+def test_views_of_any_kind_are_copied_in_and_out_by_copies_of_all_threads():
+    """Steps, transposed and reversed arrays."""
     on_simulator(other_cases())
 
 
 def test_a_map_of_a_view_has_the_view_s_extents_and_strides():
-    """Innermost first; the launch adds where the view begins."""
+    """Innermost first; the launch adds the view's offset."""
     m = compiled(view_case("every second row", "float32", "tma")).tensor_maps[0]
     assert (m.global_dim, m.global_strides, m.box, m.base_offset) == ((24, 10), (192,), (16, 8), 0)
     m = compiled(view_case("transposed planes", "float32", "tma")).tensor_maps[0]
     assert (m.global_dim, m.global_strides, m.box) == ((16, 8, 3), (80, 720), (8, 8, 2))
 
 
-def test_a_view_that_runs_backwards_has_no_map():
-    """It declines in words."""
+def test_a_reversed_view_has_no_tensor_map():
+    """tma declines with the reason."""
     with pytest.raises(DispatchError, match="an array without negative strides"):
         compiled(view_case("backwards", "float32", "tma"))
 
 
 @pytest.mark.parametrize("dtype, way", [("float32", "ldgsts"), ("float64", "ldgsts"), ("int8", None), ("float16", None), ("float32", None)])
 def test_every_second_column_is_copied_element_by_element(dtype, way):
-    """No tensor map names it; 4 and 8 bytes are copies of their own, what is narrower goes by ordinary loads."""
+    """No tensor map can express it. Elements of 4 and 8 bytes use cp.async, narrower ones ordinary loads."""
     x, y = np.arange(24 * 64).reshape(24, 64).astype(dtype), np.zeros((24, 64), dtype)
     options = dict(AT=(16, 24), N=(16, 16), WAY=way, LAYOUT=None)
     with pytest.raises(DispatchError, match="contiguous elements innermost"):
@@ -53,8 +53,8 @@ def test_every_second_column_is_copied_element_by_element(dtype, way):
 
 
 @pytest.mark.parametrize("way", ["tma", "ldgsts", None])
-def test_a_row_that_is_read_again_and_again_is_a_stride_of_zero(way):
-    """``numpy.broadcast_to``: a source of many rows that are one."""
+def test_a_broadcast_row_has_a_stride_of_zero_in_the_map(way):
+    """``numpy.broadcast_to``: a source whose rows are all the same memory."""
     row, y = np.arange(64, dtype=np.float32), np.zeros((20, 64), np.float32)
     assert not there_and_back.simulate((1,), np.broadcast_to(row, (20, 64)), y, AT=(8, 16), N=(8, 32), WAY=way, LAYOUT=None).findings
     want = np.zeros_like(y)
@@ -62,8 +62,8 @@ def test_a_row_that_is_read_again_and_again_is_a_stride_of_zero(way):
     assert (y == want).all()
 
 
-def test_a_transposed_view_needs_a_transposed_buffer_and_says_so():
-    """The engine does not turn what it moves."""
+def test_a_transposed_view_needs_a_transposed_buffer_and_the_error_says_so():
+    """TMA does not transpose."""
     case = view_case("transposed", "float32", "tma")
     with pytest.raises(DispatchError, match="the same contiguous elements innermost in both memories"):
         there_and_back.compile(*case.copies(np.copy)[1], **case.options | {"LAYOUT": None})
@@ -72,13 +72,13 @@ def test_a_transposed_view_needs_a_transposed_buffer_and_says_so():
 
 @needs_gpu()
 @in_child(timeout=240)
-def test_a_view_with_steps_or_transposed_goes_there_and_back_by_tensor_copies_on_the_gpu():
+def test_views_with_steps_or_transposed_are_copied_in_and_out_by_tma_on_the_gpu():
     """Every view, every dtype."""
     on_gpu(tensor_cases())
 
 
 @needs_gpu()
 @in_child(timeout=240)
-def test_a_view_of_any_kind_goes_there_and_back_by_the_copies_of_all_threads_on_the_gpu():
-    """Steps, transposed and turned arrays."""
+def test_views_of_any_kind_are_copied_in_and_out_by_copies_of_all_threads_on_the_gpu():
+    """Steps, transposed and reversed arrays."""
     on_gpu(other_cases())

@@ -1,4 +1,4 @@
-"""Copies that threads make, asynchronous or not: the PTX that each option becomes, and what the simulator computes."""
+"""Copies by all threads, asynchronous or not: the PTX of each option, and the simulator's results."""
 
 import numpy as np
 import pytest
@@ -25,8 +25,8 @@ def ldgsts_staged(A, B, CACHE: tile.constexpr = None, PREFETCH: tile.constexpr =
     ({"CACHE": "evict_first"}, "cp.async.cg.shared.global.L2::cache_hint ["),
     ({"CACHE": "evict_last", "PREFETCH": 256}, "cp.async.cg.shared.global.L2::cache_hint.L2::256B [")])
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a", "sm_100a", "sm_120a"])
-def test_ldgsts_options_become_its_modifiers(options, text, target):
-    """Cache operator, policy and L2 prefetch, on every target."""
+def test_options_of_ldgsts_become_modifiers_of_cp_async(options, text, target):
+    """Cache operator, cache policy and L2 prefetch, on every target."""
     k = ldgsts_staged.compile(tile.ArraySpec((512, 32), "float16"), tile.ArraySpec((512, 32), "float16"), target=target, **options)
     assert k.ptx.count(text) == 4 and k.cubin
     assert [c.variant for c in k.copies] == ["ldgsts", "vectorised"]
@@ -45,8 +45,8 @@ def with_hints(A, B):
 """
 
 
-def test_hints_that_the_chosen_path_does_not_have_are_told(tmp_path, monkeypatch):
-    """Each path takes its own; the others are in the record and in what the kernel explains, also of one that comes from the cache."""
+def test_hints_that_the_chosen_path_does_not_support_are_reported(tmp_path, monkeypatch):
+    """Each path uses its own; the others are in the record and in .explain(), also for a kernel from the cache."""
     monkeypatch.setenv("TILEJIT_CACHE_DIR", str(tmp_path))
     spec = tile.ArraySpec((64, 64), "float16")
     for cached in (False, True):
@@ -58,7 +58,7 @@ def test_hints_that_the_chosen_path_does_not_have_are_told(tmp_path, monkeypatch
         assert not k.warnings
 
 
-def test_a_cache_operator_of_shared_memory_is_warned_of():
+def test_a_cache_operator_on_shared_memory_causes_a_warning():
     @tile.jit
     def cached(A, B):
         s = tile.alloc((128,), A.dtype)
@@ -74,8 +74,8 @@ def test_a_cache_operator_of_shared_memory_is_warned_of():
 
 
 @pytest.mark.parametrize("rows", [512, 300, 1])
-def test_ldgsts_fills_what_is_out_of_bounds_and_the_copy_back_drops_it(rows):
-    """Ragged rows, against NumPy."""
+def test_ldgsts_fills_out_of_bounds_elements_and_the_copy_back_drops_them(rows):
+    """Ragged rows, compared with NumPy."""
     x = np.random.default_rng(2).standard_normal((rows, 32)).astype(np.float16)
     y = np.zeros_like(x)
     report = ldgsts_staged.simulate((4,), x, y)
@@ -94,7 +94,7 @@ def there_and_back(A, B, M: tile.constexpr, N: tile.constexpr):
 @pytest.mark.parametrize("dtype", ["float16", "float32", "int8", "uint8", "bool", "float64", "int64"])
 @pytest.mark.parametrize("shape", [(77, 64), (64, 33), (16, 160)])
 def test_a_synchronous_copy_keeps_every_element_whatever_its_alignment(dtype, shape):
-    """Vectors where they are provable, single elements where not; starts before the array and past its end."""
+    """Vectors where alignment is provable, otherwise single elements; starts before the array and past its end."""
     x = (np.random.default_rng(3).random(shape) * 200).astype(dtype)
     y = np.zeros_like(x)
     report = there_and_back.simulate((7, 3), x, y, M=16, N=64)
@@ -102,7 +102,7 @@ def test_a_synchronous_copy_keeps_every_element_whatever_its_alignment(dtype, sh
 
 
 def test_a_synchronous_copy_issues_vectors_of_16_bytes():
-    """A 128 x 64 float16 tile by 128 threads: eight vectors each, eight loads before their stores."""
+    """A 128 x 64 float16 tile by 128 threads: eight vectors each, with eight loads before their stores."""
     k = there_and_back.compile(tile.ArraySpec((512, 64), "float16"), tile.ArraySpec((512, 64), "float16"), M=128, N=64)
     assert [(c.variant, c.plan.vec_bytes, c.instructions) for c in k.copies] == [("vectorised", 16, 8)] * 2
     lines = [line.split()[0] for line in k.ptx.splitlines()
@@ -110,8 +110,8 @@ def test_a_synchronous_copy_issues_vectors_of_16_bytes():
     assert len(lines) == 16
 
 
-def test_many_steps_of_a_copy_become_a_loop():
-    """One thread that moves 64 x 64 elements does not write thousands of instructions."""
+def test_a_copy_of_many_steps_becomes_a_loop():
+    """One thread that moves 64 x 64 elements does not become thousands of instructions."""
     @tile.jit
     def alone(A, B):
         with tile.thread(0):
@@ -128,8 +128,8 @@ def test_many_steps_of_a_copy_become_a_loop():
     assert k.ptx.count("ld.global") == 8 and k.cubin
 
 
-def test_a_copy_moves_arrays_to_arrays_and_buffers_to_buffers():
-    """Global to global, shared to shared, and a register-free transposition of extents of one."""
+def test_a_copy_may_be_between_two_arrays_or_two_buffers():
+    """Global to global, shared to shared, and a transpose of extents of one."""
     @tile.jit
     def around(A, B):
         sA = tile.alloc((32, 64), A.dtype)
@@ -148,8 +148,8 @@ def test_a_copy_moves_arrays_to_arrays_and_buffers_to_buffers():
     assert all(c.variant in ("vectorised", "scalar") for c in around.compile(x, y).copies)
 
 
-def test_what_no_asynchronous_path_takes_is_made_of_ordinary_loads_and_stores_with_a_warning():
-    """Single bytes at odd places: right, complete at once, and said so."""
+def test_copies_that_no_asynchronous_path_supports_use_loads_and_stores_with_a_warning():
+    """Single bytes at odd addresses: correct, complete at once, and with a warning."""
     @tile.jit
     def odd(A, B):
         sA = tile.alloc((16, 33), A.dtype)
@@ -166,14 +166,14 @@ def test_what_no_asynchronous_path_takes_is_made_of_ordinary_loads_and_stores_wi
     assert any("ordinary loads and stores" in w and "copy_async" in w for w in k.warnings)
 
 
-def test_facts_that_only_explain_what_was_not_chosen_are_no_guards():
-    """An ldgsts kernel is not specialised by what a tensor map would have needed."""
+def test_facts_that_only_explain_declined_variants_are_no_guards():
+    """An ldgsts kernel is not specialised for what a tensor map would have needed."""
     k = ldgsts_staged.compile(tile.ArraySpec((512, 32), "float16"), tile.ArraySpec((512, 32), "float16"))
     kinds = {fact[0] for fact, _ in k.recipe["guards"]}
     assert "stride_at_least" not in kinds and "size_at_least" not in kinds
 
 
-def test_the_regions_of_a_shared_copy_are_the_same_for_all_its_threads():
+def test_the_regions_of_a_shared_copy_must_be_the_same_for_all_its_threads():
     """A start that differs between the threads is an error that names it."""
     @tile.jit
     def torn(A):

@@ -1,4 +1,4 @@
-"""Copies by the tensor engine: the PTX that each option becomes, the maps that a launch makes, and what the simulator computes."""
+"""Copies by TMA: the PTX of each option, the maps encoded at launch, and the simulator's results."""
 
 import re
 
@@ -61,7 +61,7 @@ STORE = "cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group"
 
 @pytest.mark.parametrize("target", ["sm_90a", "sm_100a", "sm_120a"])
 def test_a_swizzled_tile_is_one_load_and_one_store_on_every_target_from_hopper_on(target):
-    """The 8 x 256 float16 tile in 128-byte swizzle: one instruction each way, spelled as the ISA does, and it assembles."""
+    """The 8 x 256 float16 tile with a 128-byte swizzle: one instruction each way, spelled as in the ISA; and it assembles."""
     k = stage_tma.compile(half(64, 512), half(64, 512), target=target)
     assert bulk_lines(k.ptx) == [f"{LOAD} [%], [%, {{%, %, %}}], [% + 4096];", f"{STORE} [%, {{%, %, %}}], [%];"]
     assert k.cubin
@@ -69,7 +69,7 @@ def test_a_swizzled_tile_is_one_load_and_one_store_on_every_target_from_hopper_o
     assert [c.bytes for c in k.copies] == [4096, 4096]
 
 
-def test_the_demo_tile_has_the_map_of_the_reference():
+def test_the_tile_of_the_demo_has_the_map_of_the_reference():
     """Dimensions 64, 8, 4 with strides 512 and 128, one box of them, swizzle 3, L2 promotion 2."""
     spec = tile.BufferSpec((8, 256), "float16", "shared", layout=ATOM)
     choice = tile.plan_copy(spec, tile.BufferSpec((8, 256), "float16", "global"), variant="tma")
@@ -81,7 +81,7 @@ def test_the_demo_tile_has_the_map_of_the_reference():
 
 
 def test_a_box_of_512_rows_takes_two_instructions():
-    """512 x 64 float16 in row-major order: two boxes of 256 rows, inside a larger array or filling one."""
+    """512 x 64 float16, row-major: two boxes of 256 rows, inside a larger array or filling one."""
     spec = tile.BufferSpec((512, 64), "float16", "shared")
     for array in (tile.BufferSpec((512, 64), "float16", "global"),
                   tile.BufferSpec((4096, 640), "float16", "global", region=(slice(512, 1024), slice(64, 128)))):
@@ -101,8 +101,8 @@ def test_a_cache_policy_is_an_operand_of_loads_and_stores(policy, bits):
     assert str(signed) in k.ptx
 
 
-def test_llvm_is_told_that_every_parameter_has_a_value():
-    """Otherwise it looks for a proof at each use: one thread's 512 copies took 6 s to compile."""
+def test_llvm_is_told_that_parameters_are_not_undefined():
+    """Otherwise it searches for a proof at each use: one thread's 512 copies took 6 s to compile."""
     @tile.jit
     def scaled(A, x, n):
         tile.store(A[n, 0:64], tile.load(A[0, 0:64]) * x)
@@ -112,8 +112,8 @@ def test_llvm_is_told_that_every_parameter_has_a_value():
     assert len(parameters) >= 4 and all(" noundef %" in p for p in parameters), head
 
 
-def test_a_map_is_a_parameter_that_stays_where_the_launch_put_it():
-    """128 bytes by value, aligned to 64, in parameter space: no local memory; equal maps are one."""
+def test_a_map_is_a_parameter_used_in_place():
+    """128 bytes by value, aligned to 64, in parameter space, without a copy in local memory; equal maps are one parameter."""
     k = stage_tma.compile(half(64, 512), half(64, 512))
     assert 'byval([128 x i8]) align 64 "nvvm.grid_constant"' in k.llvm_ir
     assert k.ptx.count(".param .align 64 .b8") == 2 and ".local" not in k.ptx
@@ -132,7 +132,7 @@ def test_a_map_is_a_parameter_that_stays_where_the_launch_put_it():
     assert len(k.tensor_maps) == 1 and len(bulk_lines(k.ptx)) == 2
 
 
-def test_a_compiled_kernel_tells_its_maps_in_numbers():
+def test_a_compiled_kernel_lists_the_fields_of_its_maps():
     """Every field as the encoder takes it, for the arrays that the kernel was compiled for."""
     k = stage_tma.compile(half(64, 512), half(64, 256))
     a, b = k.tensor_maps
@@ -143,14 +143,14 @@ def test_a_compiled_kernel_tells_its_maps_in_numbers():
     assert "tensor map of A: dimensions [64, 64, 8] of float16, box [64, 8, 4]" in k.explain()
 
 
-def test_a_ragged_row_is_not_cut_into_atoms():
-    """K = 328 is no multiple of the 64-element atom: the dimension stays whole, and the load takes two instructions."""
+def test_a_ragged_row_is_not_split_into_swizzle_atoms():
+    """K = 328 is not a multiple of the 64-element atom: the dimension stays whole, and the load takes two instructions."""
     even, ragged = (tiles_tma.compile(half(200, k), half(200, k)) for k in (320, 328))
     assert [c.instructions for c in even.copies] == [1, 1] and [c.instructions for c in ragged.copies] == [2, 2]
 
 
 @pytest.mark.parametrize("shape", [(128, 256), (200, 320), (200, 328), (1, 8), (70, 136)])
-def test_a_tile_through_the_tensor_engine_keeps_every_element(shape):
+def test_a_tile_copied_by_tma_keeps_every_element(shape):
     """Loads fill and stores clip exactly at ragged edges, in both dimensions."""
     x = np.random.default_rng(0).standard_normal(shape).astype(np.float16)
     y = np.zeros((shape[0] + 2, shape[1] + 8), np.float16)
@@ -172,8 +172,8 @@ def scale_factors(A, B):
     tile.copy(B[i:i + 2, 0:128, 0:4], sA)
 
 
-def test_rows_of_four_bytes_are_joined_where_the_array_has_no_gaps():
-    """The launch is asked for the row's size and pitch, and guards them; another array is another kernel."""
+def test_rows_of_four_bytes_are_merged_if_the_array_has_no_gaps():
+    """The row's size and pitch become guards; another array needs another compilation."""
     x = np.random.default_rng(7).integers(0, 255, (7, 128, 4), np.uint8)
     y = np.zeros_like(x)
     report = scale_factors.simulate((4,), x, y)
@@ -186,8 +186,8 @@ def test_rows_of_four_bytes_are_joined_where_the_array_has_no_gaps():
         scale_factors.compile(np.zeros((7, 128, 5), np.uint8)[:, :, :4], y)
 
 
-def test_a_store_that_would_be_clipped_off_a_multiple_of_16_bytes_declines():
-    """Rows of 325 elements: the engine writes whole 16-byte units, so ordinary stores it is."""
+def test_a_store_that_would_be_clipped_inside_16_bytes_declines():
+    """Rows of 325 elements: TMA writes whole 16-byte units, so ordinary stores are used."""
     x = np.zeros((200, 328), np.float16)[:, :325]
     k = tiles_tma.compile(half(200, 328), x)
     assert [c.variant for c in k.copies] == ["tma", "vector"]
@@ -206,8 +206,8 @@ def test_a_store_needs_starts_that_are_provably_not_negative():
         back.compile(half(64, 64), 3)
 
 
-def test_an_innermost_start_needs_a_proof_of_16_bytes():
-    """A run-time column is a multiple of 8 float16 by its arithmetic, or the call declines."""
+def test_an_innermost_start_must_be_provably_a_multiple_of_16_bytes():
+    """A runtime column is provably a multiple of 8 float16 by its arithmetic, or the call declines."""
     def kernel(step):
         @tile.jit
         def column(A, n, STEP: tile.constexpr):
@@ -238,8 +238,8 @@ def stages_tma(A, B):
         tile.sync()
 
 
-def test_a_stage_chosen_at_run_time_is_an_address_of_the_copy():
-    """The shared buffer's stage and the array's row both move with the loop."""
+def test_a_runtime_stage_is_part_of_the_copy_s_address():
+    """The shared buffer's stage and the array's row both change with the loop."""
     x = np.random.default_rng(1).standard_normal((370, 64)).astype(np.float16)
     y = np.zeros_like(x)
     report = stages_tma.simulate((1,), x, y)
@@ -249,7 +249,7 @@ def test_a_stage_chosen_at_run_time_is_an_address_of_the_copy():
 
 
 def test_a_wider_scope_with_a_barrier_elects_its_first_thread():
-    """At CTA scope a call with mbar= issues once; without one a store declines."""
+    """At CTA scope a call with mbar= issues once; a store, without mbar=, declines."""
     @tile.jit
     def whole(A):
         sA = tile.alloc((8, 64), A.dtype)
@@ -272,8 +272,8 @@ def test_a_wider_scope_with_a_barrier_elects_its_first_thread():
         store.compile(half(64, 64))
 
 
-def test_options_are_checked_where_they_are_written():
-    """A wrong option is an error of the call, with what it may be."""
+def test_options_are_checked_at_the_call():
+    """An invalid option is an error at the call that lists the valid values."""
     with pytest.raises(CompilationError, match='cache is "ca", "cg", "evict_first"'):
         stage_tma.compile(half(64, 512), half(64, 512), CACHE="evict")
     with pytest.raises(CompilationError, match="l2_promotion is 0, 64, 128 or 256 bytes, not 100"):
@@ -283,7 +283,7 @@ def test_options_are_checked_where_they_are_written():
 
 
 def test_a_ragged_read_may_be_filled_with_nan():
-    """fill="nan" by the map of a tensor load, and by ordinary loads; ldgsts, which fills zeros, declines."""
+    """fill="nan" by the map of a tensor load, or by ordinary loads; ldgsts, which fills zeros, declines."""
     @tile.jit
     def filled(A, B, VARIANT: tile.constexpr):
         sA = tile.alloc((8, 64), A.dtype)
@@ -311,8 +311,8 @@ def test_a_ragged_read_may_be_filled_with_nan():
     assert "zero as the fill" in dict(k.copies[0].declined)["ldgsts"]
 
 
-def test_threads_that_part_each_make_a_tensor_copy_of_their_own():
-    """Four threads load a row each; the synchronous copy, which threads share, says whom it misses."""
+def test_divergent_threads_may_each_issue_a_tensor_copy():
+    """Four threads load a row each. A synchronous copy, which all threads share, is an error that names the condition."""
     @tile.jit
     def rows(A, B):
         sA = tile.alloc((4, 64), A.dtype)
@@ -339,8 +339,8 @@ def test_threads_that_part_each_make_a_tensor_copy_of_their_own():
         shared_by_some.compile(half(4, 64))
 
 
-def test_an_expected_variant_holds_the_operations_that_have_it():
-    """expect_variant("tma") holds copy_async; a copy in the same block goes its own way."""
+def test_expect_variant_applies_to_the_operations_that_have_the_variant():
+    """expect_variant("tma") applies to copy_async; a synchronous copy in the same block is unaffected."""
     @tile.jit
     def held(A, B):
         sA = tile.alloc((8, 64), A.dtype)
@@ -357,7 +357,7 @@ def test_an_expected_variant_holds_the_operations_that_have_it():
         held.compile(half(8, 68), half(8, 64))
 
 
-def test_an_expected_variant_holds_prefetches_and_no_call_that_asks_for_another():
+def test_expect_variant_applies_to_prefetches_and_not_to_calls_with_another_variant():
     @tile.jit
     def ahead(A, NAME: tile.constexpr):
         with tile.expect_variant(NAME):

@@ -1,4 +1,4 @@
-"""A plan covers its region exactly once, whatever the layouts, regions, dtypes and directions are."""
+"""A plan covers its region exactly once, for any layouts, regions, dtypes and directions."""
 
 from collections import Counter
 
@@ -15,7 +15,7 @@ THREADS = (("thread", 1), ("warp", 32), ("cta", 96), ("cta", 128))
 
 
 def test_an_ldgsts_plan_covers_its_region_exactly_once():
-    """Where ldgsts accepts, which is often, every element of the region is written once, from its place or as the fill."""
+    """Wherever ldgsts accepts, which is often, every element of the region is written once, from its source or as the fill."""
     accepted = Counter()
 
     @THOROUGH
@@ -36,7 +36,7 @@ def test_an_ldgsts_plan_covers_its_region_exactly_once():
 @THOROUGH
 @given(copies(below_zero=True), st.sampled_from(THREADS), st.booleans())
 def test_a_copy_plan_covers_its_region_exactly_once(sides, scope, store):
-    """The synchronous copy takes every pair of global and shared regions, in both directions."""
+    """The synchronous copy accepts every pair of global and shared regions, in both directions."""
     dst, src = sides if store else sides[::-1]
     check_partition(plan_copy(dst, src, op="copy", scope=scope[0], threads=scope[1]).plan, dst, src)
 
@@ -44,7 +44,7 @@ def test_a_copy_plan_covers_its_region_exactly_once(sides, scope, store):
 @THOROUGH
 @given(copies(), copies(), st.sampled_from(THREADS))
 def test_a_copy_between_arrays_or_between_buffers_covers_its_region_exactly_once(one, other, scope):
-    """Both sides in the same memory: a region to itself elsewhere."""
+    """Both sides in the same memory: a region to another position."""
     for side in one:
         plan = plan_copy(side, side, op="copy", scope=scope[0], threads=scope[1]).plan
         check_partition(plan, side, side)
@@ -53,13 +53,13 @@ def test_a_copy_between_arrays_or_between_buffers_covers_its_region_exactly_once
 @THOROUGH
 @given(copies(below_zero=True), st.sampled_from(THREADS), st.booleans())
 def test_a_vector_plan_covers_its_region_exactly_once(sides, scope, store):
-    """What copy_async falls back to takes every pair of global and shared regions, in both directions."""
+    """The fallback of copy_async accepts every pair of global and shared regions, in both directions."""
     dst, src = sides if store else sides[::-1]
     check_partition(plan_copy(dst, src, scope=scope[0], threads=scope[1], variant="vector").plan, dst, src)
 
 
 def test_a_tensor_plan_covers_its_region_exactly_once():
-    """Where tma accepts, which is often, the walk of the descriptor moves exactly the bytes of the layouts."""
+    """Wherever tma accepts, which is often, executing the descriptor moves exactly the bytes of the layouts."""
     accepted = Counter()
 
     @settings(THOROUGH, max_examples=400)
@@ -82,7 +82,7 @@ def test_a_tensor_plan_covers_its_region_exactly_once():
 @settings(THOROUGH, max_examples=200)
 @given(copies(below_zero=True, rank=3))
 def test_a_tensor_load_may_begin_before_the_array(sides):
-    """Coordinates below zero are filled, exactly to the element."""
+    """Negative coordinates are filled, exactly to the element."""
     array, shared = sides
     try:
         choice = plan_copy(shared, array, variant="tma")
@@ -91,9 +91,9 @@ def test_a_tensor_load_may_begin_before_the_array(sides):
     check_tensor_plan(choice.plan, shared, array)
 
 
-def test_steps_of_a_constant_offset_are_where_the_layout_says():
-    """Emitted code adds one number to every thread's shared address; it is the layout's, whatever the swizzle does. Most plain
-    layouts need one address a thread."""
+def test_constant_address_steps_agree_with_the_layout():
+    """Emitted code adds one constant to every thread's shared address, which must agree with the layout, whatever its swizzle. Most plain
+    layouts need one address per thread."""
     constant = Counter()
 
     @THOROUGH

@@ -1,7 +1,7 @@
-"""The PTX of tensor copies option by option against reference code, and reference plans of what is known at run time only.
+"""The PTX of tensor copies option by option compared with reference code, and reference plans with runtime values.
 
-Ours is held to what an instruction does, not to its text: the same modifiers and as many operands of each kind. Where the
-reference differs on purpose, `expected` says how.
+The comparison is by what an instruction does, not by its text: the same modifiers and the same number of operands of each kind.
+`expected` describes the deliberate differences from the reference.
 """
 
 import json
@@ -22,17 +22,17 @@ EMITTED = {c["name"]: c for c in cases("emitted_tma")}
 # -- the code of each option -----------------------------------------------------------------------------------------------
 
 def facts(line: str) -> tuple[str, tuple[str, ...]]:
-    """The mnemonic of an instruction, and its operands with registers and numbers alike, an address's offset left out."""
+    """The mnemonic of an instruction and its operands, with registers and numbers treated alike, and without an address's offset."""
     mnemonic, operands = re.search(INSTRUCTION, line).groups()
     operands = re.sub(r"%[a-z]*\d+(?: \+ \d+)?", "x", operands)
     return mnemonic, tuple(re.findall(r"\[x, \{[x, ]+\}\]|\[x\]|x|\d+", operands))
 
 
 def expected(case) -> set:
-    """The reference's instructions. Deliberately other than its text are three: barriers are named as this CTA's own
-    (``.shared::cta``, which ``.shared`` means) and initialised with a count that is constant; ``.cta_group::1`` is left out
-    where nobody has asked for a group, since it says what holds without it: the barrier is that of the CTA that receives; and
-    a mask of one bit is a multicast to that CTA, where the reference drops the mask and brings the box to the wrong one."""
+    """The reference's instructions, with the deliberate differences: barriers are addressed as this CTA's own
+    (``.shared::cta``, which ``.shared`` means) and initialised with a constant count; ``.cta_group::1`` is omitted
+    unless a group was requested, since it states the default: the barrier of the receiving CTA; and a mask
+    of one bit is a multicast to that CTA, where the reference drops the mask and loads the box to the wrong one."""
     wanted = set()
     for line in case["instructions"]:
         mnemonic, operands = facts(line)
@@ -48,7 +48,7 @@ def expected(case) -> set:
 
 
 def program(direction: str, options: dict):
-    """A box of 64 x 64 in or out; with a mask, rank 0 brings it to the CTAs of it."""
+    """A box of 64 x 64 in or out; with a mask, rank 0 loads it for those CTAs."""
     said = "".join(f", {name}={value!r}" for name, value in options.items())
     if direction == "store":
         body = ["s = tile.alloc((64, 64), A.dtype)", "tile.store(s, 1)", "tile.fence_proxy_async()", "tile.sync()", "with tile.elect():",
@@ -61,7 +61,7 @@ def program(direction: str, options: dict):
 
 
 @pytest.mark.parametrize("name", EMITTED)
-def test_an_option_is_the_instruction_of_the_reference(name):
+def test_each_option_gives_the_instruction_of_the_reference(name):
     case = EMITTED[name]
     options = case["options"]
     cluster = {"cluster": (2, 1, 1)} if options.get("multicast") or options.get("cta_group") == 2 else {}
@@ -72,8 +72,8 @@ def test_an_option_is_the_instruction_of_the_reference(name):
     assert case["map_is_a_grid_constant"] and 'byval([128 x i8]) align 64 "nvvm.grid_constant"' in compiled.llvm_ir
 
 
-def test_a_mask_of_one_bit_brings_the_box_to_that_cta_and_no_other():
-    """What the reference gets wrong."""
+def test_a_mask_of_one_bit_loads_the_box_to_that_cta_only():
+    """The reference gets this wrong."""
     @tile.jit(num_warps=1, cluster=(2, 1, 1))
     def to_the_other(A, B):
         s = tile.alloc((8, 64), A.dtype)
@@ -96,7 +96,7 @@ def test_a_mask_of_one_bit_brings_the_box_to_that_cta_and_no_other():
 
 
 def test_every_file_of_reference_cases_is_read_by_a_test():
-    """By `cases("<name>")`, or by its own name."""
+    """By `cases("<name>")`, or by its file name."""
     folder = Path(__file__).parent
     text = "".join(file.read_text() for file in [*folder.glob("test_*.py"), *folder.parent.glob("layout/test_*.py")])
     files = [*DATA.glob("*.json"), *folder.parent.glob("layout/data/*.json")]
@@ -106,10 +106,10 @@ def test_every_file_of_reference_cases_is_read_by_a_test():
         assert json.loads(file.read_text())
 
 
-# -- what is known at run time only ----------------------------------------------------------------------------------------
+# -- runtime values --------------------------------------------------------------------------------------------------------
 
 def tiles_of(start: str, columns: int, swizzle: int = 128):
-    """A tile of 128 rows whose first column is the text `start`, of the argument `k`."""
+    """A tile of 128 rows whose first column is the expression `start` of the argument `k`."""
     layout = f"tile.swizzled(A.dtype, (128, {columns}), {swizzle})" if swizzle else "None"
     lines = ["def tiles(A, B, k, m):", f"    s = tile.alloc((128, {columns}), A.dtype, layout={layout})", "    bar = tile.mbarrier()",
              "    with tile.elect():", "        bar.arrive_expect_tx(s.nbytes)",
@@ -119,14 +119,14 @@ def tiles_of(start: str, columns: int, swizzle: int = 128):
 
 
 def ran(kernel, a, columns, k, m):
-    """The compiled kernel's copy and map, after the simulator gave the right bytes."""
+    """The copy record and map of the compiled kernel, after checking the simulator's result."""
     b = np.zeros((128, columns), a.dtype)
     assert not kernel.simulate((1,), a, b, k, m).findings
     return b, kernel.compile(a, b, k, m)
 
 
-def test_a_number_of_rows_known_at_launch_is_one_issue_of_the_reference_s_box():
-    """float16 [M, 1024], 128 x 64 in a 128-byte swizzle: box (64, 128), strides (2048,), one issue; one compile for every M."""
+def test_a_row_count_known_only_at_launch_gives_one_instruction_with_the_reference_s_box():
+    """float16 [M, 1024], 128 x 64 with a 128-byte swizzle: box (64, 128), strides (2048,), one instruction; one compilation for every M."""
     kernel, rng = tiles_of("0", 64), np.random.default_rng(0)
     keys = set()
     for rows in (200, 1000):
@@ -142,8 +142,8 @@ def test_a_number_of_rows_known_at_launch_is_one_issue_of_the_reference_s_box():
     assert len(keys) == 1
 
 
-def test_a_start_in_steps_of_the_swizzle_is_one_issue_of_three_dimensions():
-    """float16 [1024, 1024], 128 x 128 from column ko * 128: (64, 1024, 16) boxed (64, 128, 2), one issue of 32 KB."""
+def test_a_start_in_steps_of_the_swizzle_gives_one_instruction_of_three_dimensions():
+    """float16 [1024, 1024], 128 x 128 from column ko * 128: (64, 1024, 16) with box (64, 128, 2), one instruction of 32 KB."""
     a = np.random.default_rng(0).random((1024, 1024)).astype(np.float16)
     b, compiled = ran(tiles_of("k * 128", 128), a, 128, 3, 2)
     m = compiled.tensor_maps[0]
@@ -152,15 +152,15 @@ def test_a_start_in_steps_of_the_swizzle_is_one_issue_of_three_dimensions():
     assert (b == a[256:384, 384:512]).all()
 
 
-def test_a_start_that_may_be_anywhere_declines_with_the_reason():
-    """As the reference does; here because the engine takes no coordinate off 16 bytes."""
+def test_an_arbitrary_start_declines_with_the_reason():
+    """As in the reference; here because TMA coordinates must be multiples of 16 bytes."""
     a = np.zeros((1024, 1024), np.float16)
     with pytest.raises(tile.DispatchError, match="tma: needs a start along the innermost dimension at a multiple of 16 bytes"):
         tiles_of("k", 128).compile(a, a, 1, 0)
 
 
-def test_a_stride_known_at_launch_is_one_issue_where_it_is_a_multiple_of_16_bytes_and_declines_otherwise():
-    """The reference declines every stride that it cannot prove (and takes it unproved by another name); ours asks the launch,
+def test_a_runtime_stride_gives_one_instruction_if_it_is_a_multiple_of_16_bytes_and_otherwise_declines():
+    """The reference declines every stride that it cannot prove (and takes it unproved by another name); here it becomes a guard,
     so that a wrong one cannot run."""
     kernel, whole = tiles_of("0", 64, swizzle=0), np.random.default_rng(0).random((256, 1040)).astype(np.float16)
     a = whole[:, :1024]                             # rows of 2080 bytes: a multiple of 16

@@ -1,4 +1,4 @@
-"""Plans against reference plans: legal for the hardware, the right bytes, and no more instructions."""
+"""Plans compared with reference plans: legal for the hardware, the right bytes, and no more instructions."""
 
 from math import prod
 
@@ -15,7 +15,7 @@ from tilejit.plan import plan_copy
 TMA = {c["id"]: c for c in cases("tma")}
 LDGSTS = {c["id"]: c for c in cases("ldgsts")}
 
-# What the hardware refuses, whatever a reference says: shared addresses off 128 bytes, an array off 16.
+# Cases that the hardware refuses, whatever a reference says: shared addresses not aligned to 128 bytes, arrays not aligned to 16.
 REFUSED = {
     "base-offset-unaligned": "an array that starts at a multiple of 16 bytes",
     "shared-offset-unaligned": "begins at byte 8",
@@ -37,7 +37,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("name", [n for n in TMA if n not in REFUSED])
 def test_a_tensor_plan_moves_the_bytes_of_the_layouts_with_no_more_instructions_than_the_reference(name):
-    """Every reference case that the hardware takes is planned, byte for byte, at the reference's cost or below."""
+    """Every reference case that the hardware supports is planned, byte for byte, with at most the reference's cost."""
     case = TMA[name]
     dst, src, plan = planned(case)
     choice = plan()
@@ -48,8 +48,8 @@ def test_a_tensor_plan_moves_the_bytes_of_the_layouts_with_no_more_instructions_
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_the_hardware_refuses_is_declined_with_the_reason(name):
-    """A plan that would fault or be refused by the driver is declined in words."""
+def test_cases_that_the_hardware_refuses_are_declined_with_the_reason(name):
+    """A plan that would fault, or be refused by the driver, is declined."""
     with pytest.raises(TileError) as failure:
         planned(TMA[name])[2]()
     assert REFUSED[name] in str(failure.value)
@@ -57,7 +57,7 @@ def test_what_the_hardware_refuses_is_declined_with_the_reason(name):
 
 @pytest.mark.parametrize("name", LDGSTS)
 def test_an_ldgsts_plan_moves_the_bytes_of_the_layouts_with_no_more_instructions_than_the_reference(name):
-    """Where the reference has a plan ours is no longer; where it has none, ours is right or declines."""
+    """If the reference has a plan, ours has no more instructions; if not, ours is correct or declines."""
     case = LDGSTS[name]
     array, shared = specs(case)
     plan = lambda: plan_copy(shared, array, scope=case["scope"], threads=case["threads"], target="sm_80", variant="ldgsts").plan
@@ -76,11 +76,11 @@ def test_an_ldgsts_plan_moves_the_bytes_of_the_layouts_with_no_more_instructions
     check_partition(made, shared, array)
 
 
-# -- sizes, strides and starts that only the launch knows -----------------------------------------------------------------------
+# -- sizes, strides and starts known only at launch -----------------------------------------------------------------------------
 
 @tile.jit
 def launched(A, B, ROW: tile.constexpr, COLUMN: tile.constexpr, LAYOUT: tile.constexpr, row, column):
-    """The tile at (ROW * row, COLUMN * column); B gets it."""
+    """The tile at (ROW * row, COLUMN * column) is copied to B."""
     s = tile.alloc(LAYOUT[0], A.dtype, layout=LAYOUT[1])
     bar = tile.mbarrier(count=1)
     with tile.elect():
@@ -111,52 +111,52 @@ ATOM_COLUMN, TWO_ATOMS = ((128, 64), tile.swizzled("float16", (128, 64), 128)), 
 
 
 @pytest.mark.parametrize("rows", [256, 200, 131])
-def test_a_number_of_rows_that_only_the_launch_knows_is_a_dimension_of_the_map(rows):
-    """One issue of a box of 128 x 64, clipped where the array ends."""
+def test_a_row_count_known_only_at_launch_is_a_dimension_of_the_map(rows):
+    """One instruction with a box of 128 x 64, clipped at the array's end."""
     k = launch(numbers(rows, 1024), ATOM_COLUMN, row=1)
     (m,) = k.tensor_maps
     assert (m.global_dim, m.global_strides, m.box, k.copies[0].instructions) == ((1024, rows), (2048,), (64, 128), 1)
 
 
 @pytest.mark.parametrize("pitch", [1024, 1032, 4096])
-def test_a_row_pitch_that_only_the_launch_knows_is_asked_to_be_a_multiple_of_16_bytes(pitch):
-    """The answer guards the kernel, so every pitch with it is one compile; one issue."""
+def test_a_runtime_row_pitch_is_guarded_to_be_a_multiple_of_16_bytes(pitch):
+    """All such pitches share one compilation, with one instruction."""
     k = launch(numbers(256, pitch)[:, :1024], ((128, 64), None))
     assert k.copies[0].instructions == 1 and k.tensor_maps[0].global_strides == (2 * pitch,)
     assert ("stride_multiple", 0, 0, 8) in {tuple(fact) for fact, held in k.recipe["guards"] if held}
 
 
-def test_a_row_pitch_off_a_multiple_of_16_bytes_declines():
-    """With the dimension whose stride it is."""
+def test_a_row_pitch_that_is_not_a_multiple_of_16_bytes_declines():
+    """The reason names the dimension."""
     with pytest.raises(DispatchError, match="the stride of dimension 0 is not known to be a multiple of 16 bytes"):
         launch(numbers(256, 1028)[:, :1024], ((128, 64), None))
 
 
 @pytest.mark.parametrize("column", [0, 3, 7])
-def test_a_start_that_is_a_multiple_of_the_atom_by_its_arithmetic_is_one_issue(column):
-    """K step `column` of 128 elements: the map cuts the rows at 64, and the start is divided there."""
+def test_a_start_that_is_provably_a_multiple_of_the_atom_gives_one_instruction(column):
+    """K step `column` of 128 elements: the map splits the rows at 64, and the start is divided there."""
     k = launch(numbers(1024, 1024), TWO_ATOMS, column=column)
     (m,) = k.tensor_maps
     assert (m.global_dim, m.global_strides, m.box, k.copies[0].instructions) == ((64, 1024, 16), (2048, 128), (64, 128, 2), 1)
 
 
-def test_a_start_of_which_only_16_bytes_are_known_keeps_the_rows_whole_and_takes_an_issue_for_each_atom():
-    """Multiples of 8 elements: exact wherever it begins."""
+def test_a_start_known_to_be_a_multiple_of_16_bytes_keeps_the_rows_whole_with_an_instruction_per_atom():
+    """Multiples of 8 elements: exact for every start."""
     for column in (0, 5, 120):
         k = launch(numbers(1024, 1024), TWO_ATOMS, column=column, COLUMN=8)
         assert k.copies[0].instructions == 2 and k.tensor_maps[0].box == (64, 128)
 
 
 def test_a_start_of_which_nothing_is_known_declines():
-    """An innermost coordinate has to be a multiple of 16 bytes."""
+    """An innermost coordinate must be a multiple of 16 bytes."""
     with pytest.raises(DispatchError, match="a start along the innermost dimension at a multiple of 16 bytes"):
         launch(numbers(1024, 1024), TWO_ATOMS, column=5, COLUMN=1)
 
 
-# -- rows named one by one ---------------------------------------------------------------------------------------------------------
+# -- rows selected by index --------------------------------------------------------------------------------------------------------
 
 def test_four_rows_of_a_matrix_are_one_instruction_with_a_box_of_one_row():
-    """1024 x 64 float16: the map is the matrix, the box 64 x 1, 512 bytes arrive; before sm_100a it declines."""
+    """1024 x 64 float16: the map is of the matrix, the box is 64 x 1, and 512 bytes arrive; before sm_100a it declines."""
     x, y = numbers(1024, 64), np.zeros((4, 64), np.float16)
     assert not four_rows.simulate((1,), x, y, 0, 64, target="sm_100a").findings and (y == x[[5, 9, 2, 7]]).all()
     k = four_rows.compile(x, y, 0, 64, target="sm_100a")

@@ -1,4 +1,4 @@
-"""Maps that kernels edit, in global and in shared memory: by turns, for a cluster and a grid, field by field."""
+"""Maps that kernels edit, in global and in shared memory: alternately, for a cluster and a grid, field by field."""
 
 from itertools import product
 
@@ -18,7 +18,7 @@ SCOPES = ("cta", "cluster", "gpu", "sys")
 
 @tile.jit(num_warps=1)
 def in_turn(A, B, slots, out, ROUNDS: tile.constexpr, SCOPE: tile.constexpr, EDIT: tile.constexpr):
-    """One map, bound to two arrays by turns: each copy goes by the last edit, and no cache keeps the one before."""
+    """One map, bound to two arrays alternately: each copy must use the latest edit, not a cached descriptor."""
     s = tile.alloc((8, 64), A.dtype)
     bar = tile.mbarrier()
     m = tile.tensor_map(A[0:8, 0:64], slot=slots[0, 0:128], edit=EDIT)
@@ -35,7 +35,7 @@ def in_turn(A, B, slots, out, ROUNDS: tile.constexpr, SCOPE: tile.constexpr, EDI
 
 @tile.jit(cluster=(2, 1, 1), num_warps=1)
 def rebound_to_both(template, A, B, slots, KIND: tile.constexpr, EDIT: tile.constexpr):
-    """A multicast by a map that rank 0 has edited, and a reduction on the way out by another one, which rank 1 has."""
+    """A multicast with a map edited by rank 0, and a reduction on the way out with another map edited by rank 1."""
     rank = tile.cta_rank()
     s = tile.alloc((8, 64), A.dtype)
     bar = tile.mbarrier()
@@ -64,7 +64,7 @@ def numbers(shape, seed: int, dtype=np.float32) -> np.ndarray:
 
 
 def by_turns():
-    """Every scope: each is wide enough for one CTA."""
+    """Every fence scope: each is wide enough for one CTA."""
     for edit, scope in product(EDITS, SCOPES):
         a, b = numbers((8 * 101, 64), 1), numbers((8 * 101, 96), 2)
         want = np.where((np.arange(8 * 100) // 8 % 2 == 0)[:, None], a[:800], b[:800, :64])
@@ -89,7 +89,7 @@ def for_a_grid(ctas: int):
                                                                   np.zeros_like(a)), {4: a}, dict(SCOPE=scope, EDIT=edit))
 
 
-def test_each_copy_goes_by_the_last_edit_of_its_map():
+def test_each_copy_uses_the_latest_edit_of_its_map():
     on_simulator(by_turns())
 
 
@@ -97,7 +97,7 @@ def test_maps_edited_by_different_ctas_of_a_cluster_multicast_and_reduce():
     on_simulator(for_a_cluster())
 
 
-def test_a_flag_carries_a_map_across_the_grid_wherever_it_was_edited():
+def test_a_flag_publishes_a_map_to_the_grid_wherever_it_was_edited():
     on_simulator(for_a_grid(4))
     made = [compiled(c).ptx for c in for_a_grid(4)]
     assert [("tensormap.cp_fenceproxy" in text, "fence.proxy.tensormap::generic.release" in text) for text in made] == [(False, True)] * 2 + [(True, False)] * 2
@@ -105,7 +105,7 @@ def test_a_flag_carries_a_map_across_the_grid_wherever_it_was_edited():
 
 @needs_gpu(*HOPPER)
 @in_child(timeout=120)
-def test_each_copy_goes_by_the_last_edit_of_its_map_on_the_gpu():
+def test_each_copy_uses_the_latest_edit_of_its_map_on_the_gpu():
     on_gpu([*by_turns(), *for_a_grid(64)])
 
 

@@ -1,4 +1,4 @@
-"""Copies of arrays without elements: loads give the fill, stores do nothing, and the bytes complete."""
+"""Copies of arrays without elements: loads give the fill, stores do nothing, and the barrier's bytes complete."""
 
 import empty_kernels as kernels
 import numpy as np
@@ -15,7 +15,7 @@ DTYPES = ("uint8", "float16", "float32", "int64")
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(st.sampled_from(kernels.SHAPES), st.sampled_from(DTYPES), st.sampled_from((0, 32, 64, 128)), st.sampled_from((8, 16)), st.booleans(),
        st.sampled_from((0, -3, 5)))
-def test_a_load_of_an_empty_array_is_the_fill_and_completes(shape, dtype, mode, units, nan, start):
+def test_a_load_of_an_empty_array_gives_the_fill_and_completes(shape, dtype, mode, units, nan, start):
     columns = units * 16 // np.dtype(dtype).itemsize
     nan = nan and dtype.startswith("float")
     A, B = np.ones(shape, dtype), np.ones((24, columns), dtype)
@@ -38,7 +38,7 @@ def test_a_store_to_an_empty_array_does_nothing(shape, kind):
 
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a", "sm_100a", "sm_120a"])
-def test_a_copy_without_a_named_path_takes_an_empty_array_on_every_target(target):
+def test_a_copy_by_any_path_accepts_an_empty_array_on_every_target(target):
     B = np.ones((16, 64), "float16")
     report = kernels.any_way.simulate((1,), np.ones((0, 64), "float16"), B, target=target)
     assert not report.findings and (B == 0).all(), report
@@ -52,7 +52,7 @@ def test_a_multicast_of_an_empty_array_completes_in_every_cta():
 
 @pytest.mark.parametrize("along", [None, "w", "w128"])
 @pytest.mark.parametrize("shape", [(0, 5, 6, 64), (2, 0, 6, 64), (2, 5, 0, 64), (2, 5, 6, 0)])
-def test_patches_of_images_without_elements_are_zero(shape, along):
+def test_im2col_loads_of_empty_images_give_zeros(shape, along):
     X, Y = np.ones(shape, "float16"), np.ones((128, 64), "float16")
     options = dict(ALONG=along, target="sm_100a")
     report = kernels.patch.simulate((1,), X, Y, **options)
@@ -62,14 +62,14 @@ def test_patches_of_images_without_elements_are_zero(shape, along):
 
 
 @pytest.mark.parametrize("shape", kernels.SHAPES)
-def test_rows_of_an_empty_matrix_are_zero_and_take_nothing(shape):
+def test_rows_gathered_from_an_empty_matrix_are_zero_and_scattered_ones_are_dropped(shape):
     X, I, Y = np.ones(shape, "float16"), np.array([0, 1, -1, 2**31 - 1, 5, 0, 0, 3], "int32"), np.ones((8, 64), "float16")
     report = kernels.rows.simulate((1,), X, I, Y, target="sm_100a")
     assert not report.findings and (Y == 0).all(), report
 
 
 def test_the_address_and_the_strides_of_an_empty_array_do_not_matter():
-    """Libraries give an array without elements any of them; the map is of the launcher's own memory."""
+    """Libraries may give any of them to an array without elements; the map points to the launcher's own memory."""
     A, B = kernels.odd((0, 64), "float32"), np.ones((16, 64), "float32")
     report = kernels.loaded.simulate((2,), A, B, 0, SHAPE=(8, 64), MODE=0, FILL=0)
     assert not report.findings and (B == 0).all(), report
@@ -77,7 +77,7 @@ def test_the_address_and_the_strides_of_an_empty_array_do_not_matter():
     assert m["nowhere"] and m["dims"] == [16, 1] and m["strides"] == [16]
 
 
-def test_an_array_with_elements_is_compiled_apart_from_one_without():
+def test_empty_and_nonempty_arrays_have_separate_compilations():
     A, B = np.full((16, 64), 3, "float32"), np.ones((16, 64), "float32")
     options = dict(SHAPE=(8, 64), MODE=0, FILL=0)
     for array, want in ((A[:0], 0), (A, 3), (A[:, :0], 0), (A[:3], None)):
@@ -85,7 +85,7 @@ def test_an_array_with_elements_is_compiled_apart_from_one_without():
         assert (B == want).all() if want is not None else (B[:3] == 3).all() and (B[3:] == 0).all()
 
 
-def test_a_map_with_a_name_says_that_its_array_is_empty():
+def test_an_explicit_map_of_an_empty_array_is_an_error_that_says_so():
     @tile.jit(num_warps=1)
     def named(A):
         tile.tensor_map(A[0:8, 0:64])

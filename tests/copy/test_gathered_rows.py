@@ -1,4 +1,4 @@
-"""Rows named one by one, copied by cp.async where the tensor engine has no mode for them: on the simulator, and as cubins."""
+"""Rows selected by index, copied by cp.async where TMA has no gather mode: on the simulator, and as cubins."""
 
 import numpy as np
 import pytest
@@ -53,7 +53,8 @@ def taken(A, I, B, k, N: tile.constexpr, C: tile.constexpr, UNIT: tile.constexpr
 
 
 def check(target, dtype=np.float16, n=20, c=64, shape=(40, 80), k=0, index=np.int32, vec_bytes=16, num_warps=8, parts=slice(None), **options):
-    """The rows are those of NumPy, zero where the array has none; the copy is cp.async of so many bytes. Gives the copy's record."""
+    """Check that the rows agree with NumPy, zero where the array has none, and that the copy is cp.async with this many bytes.
+    Returns its record."""
     rng = np.random.default_rng(n * c)
     A = rng.integers(-8, 8, shape).astype(dtype)[:, parts]
     I = rng.integers(-2 if np.dtype(index).kind == "i" else 0, shape[0] + 3, n).astype(index)
@@ -75,14 +76,14 @@ def check(target, dtype=np.float16, n=20, c=64, shape=(40, 80), k=0, index=np.in
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("options", [dict(n=64), dict(n=8, k=24), dict(n=5, SCOPE="warp"), dict(n=40, SCOPE="warpgroup"), dict(n=3, c=16, SCOPE="thread"),
                                      dict(n=4, FORM="scalars"), dict(n=1)], ids=str)
-def test_threads_copy_the_rows_that_a_tile_names(target, options):
+def test_threads_copy_the_rows_that_an_index_tile_selects(target, options):
     check(target, **options)
 
 
 @pytest.mark.parametrize("options", [
     dict(FORM="array"), dict(FORM="shared"), dict(FORM="array", index=np.int64), dict(FORM="shared", index=np.int8), dict(index=np.uint8), dict(index=np.uint32),
     dict(index=np.int16)], ids=str)
-def test_rows_are_named_by_integers_of_any_memory_and_width(options):
+def test_row_indices_may_be_integers_of_any_memory_and_width(options):
     check("sm_90a", **options)
 
 
@@ -90,7 +91,7 @@ def test_rows_are_named_by_integers_of_any_memory_and_width(options):
 def far(A, I, J, B, FORM: tile.constexpr, ENGINE: tile.constexpr):
     s, bar = tile.alloc((4, 32), A.dtype), tile.mbarrier()
     rows = A.take(tile.load(I[0:4]) if FORM == "tile" else (tile.load(I[0]), tile.load(I[1]), J, 2))
-    if ENGINE:  # for its targets alone
+    if ENGINE:  # TMA's gather exists on some targets only
         with tile.elect():
             bar.arrive_expect_tx(s.nbytes)
             tile.copy_async(s, rows[:, 0:32], mbar=bar)
@@ -103,8 +104,8 @@ def far(A, I, J, B, FORM: tile.constexpr, ENGINE: tile.constexpr):
 
 @pytest.mark.parametrize("target,engine", [("sm_90a", False), ("sm_100a", False), ("sm_100a", True)])
 @pytest.mark.parametrize("form", ["tile", "scalars"])
-def test_a_number_that_32_bits_do_not_hold_names_no_row(target, engine, form):
-    """Not the row of its lower bits."""
+def test_an_index_beyond_32_bits_selects_no_row(target, engine, form):
+    """Not the row given by its low bits."""
     A, I, B = np.arange(160, dtype=np.float32).reshape(5, 32), np.array([2 ** 32 + 3, 1, -2 ** 40, 2]), np.ones((4, 32), np.float32)
     far.simulate((1,), A, I, -2 ** 40, B, FORM=form, ENGINE=engine, target=target).raise_first()
     np.testing.assert_array_equal(B, [A[0] * 0, A[1], A[0] * 0, A[2]])
@@ -123,8 +124,8 @@ def told_outside(A, I, B):
     tile.copy(B[0:4, 0:32], s)
 
 
-def test_rows_that_a_tile_of_the_scope_outside_names_go_by_the_tensor_engine_alone():
-    """Which takes their numbers from registers of any thread; threads have those of their own scope."""
+def test_rows_selected_by_a_tile_of_an_outer_scope_need_tma():
+    """It takes row indices from registers of any thread; cp.async needs a tile of the copying scope."""
     A, I, B = np.arange(160, dtype=np.float32).reshape(5, 32), np.array([4, 0, 9, 2]), np.ones((4, 32), np.float32)
     told_outside.simulate((1,), A, I, B, target="sm_100a").raise_first()
     np.testing.assert_array_equal(B, [A[4], A[0], A[0] * 0, A[2]])
@@ -138,19 +139,20 @@ def test_rows_that_a_tile_of_the_scope_outside_names_go_by_the_tensor_engine_alo
     dict(dtype=np.float32, c=1, vec_bytes=4), dict(dtype=np.float32, n=1, c=1, vec_bytes=4), dict(dtype=bfloat16, c=512, shape=(9, 512)),
     dict(dtype=float8_e4m3fn, c=48, UNIT=16), dict(dtype=np.float64, c=33, vec_bytes=8), dict(n=33, c=72, num_warps=6), dict(n=130, c=8)], ids=str)
 def test_instructions_are_as_wide_as_both_sides_allow(options):
-    """Whatever divides the columns, the row pitch and the first column; rows that are no power of two wide; any number of rows and warps."""
+    """For any divisors of the columns, the row pitch and the first column; row lengths that are not powers of two; any number
+    of rows and warps."""
     check("sm_80", **options)
 
 
 @pytest.mark.parametrize("mode", [32, 64, 128])
-def test_rows_go_to_swizzled_memory(mode):
+def test_rows_can_be_gathered_to_swizzled_memory(mode):
     check("sm_90a", n=24, c=64, SWIZZLE=mode)
 
 
 @settings(max_examples=200, deadline=None, derandomize=True)
 @given(st.integers(1, 140), st.integers(1, 40), st.sampled_from((1, 2, 8, 16, 32, 64, 96, 128, 160, 256)), st.sampled_from((1, 2, 4)))
 def test_every_vector_of_every_row_is_moved_once(rows, vectors, threads, vec):
-    """By a thread whose registers hold that row's number."""
+    """By a thread whose registers hold that row's index."""
     lanes = row_lanes(vectors * 16, threads)
     at_once = threads // lanes
     steps = -(-rows // at_once) * -(-vectors // lanes)
@@ -169,13 +171,13 @@ def test_every_vector_of_every_row_is_moved_once(rows, vectors, threads, vec):
 
 @pytest.mark.parametrize("columns, instructions", [(64, 8), (96, 12), (16, 2), (512, 64)])
 def test_no_thread_issues_more_than_its_share(columns, instructions):
-    """128 rows of so many elements of 2 bytes, 16 bytes to an instruction of each of 128 threads."""
+    """128 rows of this many 2-byte elements, 16 bytes per instruction of each of 128 threads."""
     assert check("sm_90a", n=128, c=columns, shape=(9, 512), num_warps=4).instructions == instructions
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_rows_that_threads_copy_are_not_told_to_all_of_them(target):
-    """On Blackwell the engine takes each row's number as a scalar, and other copies of the same rows do not."""
+def test_row_indices_of_cp_async_are_not_broadcast_to_all_threads(target):
+    """On Blackwell TMA takes each row index as a scalar; other copies of the same rows do not."""
     @tile.jit
     def both(A, I, B):
         s = tile.alloc((64, 64), A.dtype)
@@ -212,7 +214,7 @@ def experts(X, tokens, starts, W, Y, BM: tile.constexpr, BN: tile.constexpr, BK:
 
 
 def routed(counts, tokens, k, n):
-    """Tokens, who goes to which of several experts, and their matrices; no result yet, and the exact one."""
+    """Tokens, their assignment to several experts, and the experts' matrices; an empty result, and the exact one."""
     rng = np.random.default_rng(0)
     starts = np.cumsum([0, *counts]).astype(np.int32)
     chosen = rng.integers(0, tokens, starts[-1]).astype(np.int32)
@@ -223,8 +225,8 @@ def routed(counts, tokens, k, n):
 
 @pytest.mark.parametrize("target, variants", [("sm_80", {"ldgsts"}), ("sm_90a", {"ldgsts", "tma"}), ("sm_100a", {"tma"}), ("sm_120a", {"tma"})])
 @pytest.mark.parametrize("stages, specialize", [(1, False), (3, False), (3, True)])
-def test_a_product_of_experts_gathers_its_tokens_in_a_pipelined_loop(target, variants, stages, specialize):
-    """Numbers of tokens that are no multiple of the tile, an expert without tokens, K that is no multiple of BK."""
+def test_a_mixture_of_experts_product_gathers_its_tokens_in_a_pipelined_loop(target, variants, stages, specialize):
+    """Token counts that are not multiples of the tile, an expert without tokens, K that is not a multiple of BK."""
     arrays, want = routed([70, 0, 5, 64], 50, 88, 40)
     options = dict(BM=64, BN=32, BK=32, STAGES=stages, SPECIALIZE=specialize, target=target)
     experts.simulate((4, 2 if stages == 3 else 1, 2), *arrays, **options).raise_first()
@@ -234,8 +236,8 @@ def test_a_product_of_experts_gathers_its_tokens_in_a_pipelined_loop(target, var
 
 
 @pytest.mark.parametrize("loaded, changes", [("I[0:64]", 0), ("I[tile.arange(64) ^ 1]", 1)])
-def test_the_rows_of_a_loop_go_once_to_the_threads_that_move_them(loaded, changes):
-    """A plain load is made there; what else a tile comes from is changed before the loop, though the copies are in its branches."""
+def test_row_indices_used_in_a_loop_are_converted_once_to_the_layout_of_the_copies(loaded, changes):
+    """A load is made in that layout; another tile is converted before the loop, even if the copies are in branches."""
     @tile.jit
     def product(X, I, W, Y):
         sX, sW = tile.alloc((64, 64), X.dtype, layout=tile.auto), tile.alloc((64, 64), X.dtype, layout=tile.auto)
@@ -254,7 +256,7 @@ def test_the_rows_of_a_loop_go_once_to_the_threads_that_move_them(loaded, change
     assert "ldgsts" in compiled.explain()
 
 
-def test_the_simulator_finds_rows_that_are_read_before_they_are_there():
+def test_the_simulator_finds_rows_that_are_read_before_they_arrive():
     @tile.jit
     def hasty(A, I, B):
         s = tile.alloc((8, 64), A.dtype)
@@ -266,7 +268,7 @@ def test_the_simulator_finds_rows_that_are_read_before_they_are_there():
     assert {f.kind for f in hasty.simulate((1,), A, I, A.copy(), target="sm_90a").findings} & {"missing-wait", "race", "uninitialized-read"}
 
 
-def test_a_token_waits_for_rows():
+def test_a_token_waits_for_gathered_rows():
     @tile.jit
     def waits(A, I, B):
         s = tile.alloc((8, 64), A.dtype)
@@ -284,13 +286,13 @@ def refused(line, A=np.zeros((100, 64), np.float16), I=np.zeros(64, np.int32)):
     kernel = tile.jit(source="def kernel(A, I, k):\n    s = tile.alloc((64, 32), A.dtype)\n    bar = tile.mbarrier()\n    " + line)
     with pytest.raises(CompilationError) as caught:
         kernel.compile(A, I, 3, target="sm_90a")
-    assert line.strip().splitlines()[-1].strip() in str(caught.value)  # the line it is at
+    assert line.strip().splitlines()[-1].strip() in str(caught.value)  # its line
     return caught
 
 
 @pytest.mark.parametrize("rows, index", [("tile.load(I[0:64]) * 1.0", np.int32), ("I[0:64]", np.float32), ("I[0:64, 0:2]", np.int32), ("I[0:64, 0]", bool), ("I[0:64]", np.uint16),
                                          ("4", np.int32)])
-def test_rows_that_no_integers_name_are_refused(rows, index):
+def test_row_indices_that_are_not_integers_are_refused(rows, index):
     shape = (64, 64) if "," in rows else (64,)
     caught = refused(f"tile.copy_async(s, A.take({rows})[:, 0:32])", I=np.zeros(shape, index))
     assert "rows are named by a tile of integers, by a one-dimensional region of signed integers" in str(caught.value)
@@ -306,7 +308,7 @@ def test_rows_that_no_integers_name_are_refused(rows, index):
     ("tile.copy_async(s, tile.window(A, (0, 0), (5, 64)).take(I[0:64])[:, 0:32])", "this is a window: pass the array"),
     ("tile.copy_async(s, A.take(I[0:32])[:, 0:32])", "[32, 32] is not [64, 32]"),
 ])
-def test_what_are_no_rows_of_a_matrix_is_told_what_to_write(line, words):
+def test_a_source_that_is_not_a_matrix_is_an_error_that_suggests_what_to_write(line, words):
     assert words in str(refused(line).value)
 
 
@@ -321,6 +323,6 @@ def test_what_are_no_rows_of_a_matrix_is_told_what_to_write(line, words):
     ("tile.copy_async(A.take(I[0:64])[:, 0:32], s)", None, "rows are written by tile.store(A[rows, k:k + BLOCK], tile.load(buffer))"),
     ("if tile.thread_id() < 20:\n        tile.copy_async(s, A.take((3,) * 64)[:, 0:32])", None, "differs between the threads of the cta"),
 ])
-def test_what_cp_async_cannot_do_of_rows_is_refused_with_a_cure(line, array, words):
+def test_options_that_cp_async_lacks_for_rows_are_refused_with_a_remedy(line, array, words):
     caught = refused(line, *(() if array is None else (array,)))
     assert isinstance(caught.value, DispatchError) and words in str(caught.value)

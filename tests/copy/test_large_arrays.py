@@ -24,8 +24,8 @@ def by_all(x, y, i):
     tile.copy(y[0:1024], s)
 
 
-def test_a_row_that_no_coordinate_of_32_bits_names_lies_outside_of_a_tensor_map():
-    """The engine's coordinates have 32 bits; a row beyond them is no other row."""
+def test_a_row_beyond_32_bit_coordinates_is_out_of_bounds_of_a_tensor_map():
+    """TMA's coordinates have 32 bits; they must not wrap to another row."""
     x, y = tile.ArraySpec((10_000_000, 256), "float16"), tile.ArraySpec((8, 64), "float16")
     compiled = by_one_thread.compile(x, y, 3, ROWS=8)
     assert compiled.copies[0].variant == "tma" and compiled.ptx.count("cvt.sat.s32.s64") == 1
@@ -37,7 +37,7 @@ def test_a_row_that_no_coordinate_of_32_bits_names_lies_outside_of_a_tensor_map(
     assert "cvt.sat" in by_one_thread.compile(x, y, 5 << 40, ROWS=8).ptx
 
 
-def test_an_extent_beyond_the_engines_coordinates_is_no_tensor_map():
+def test_an_extent_beyond_tma_s_coordinates_has_no_tensor_map():
     spec = tile.ArraySpec((3_000_000_000, 64), "int8")
     with pytest.raises(tile.DispatchError, match=r"extents below 2\^31, which coordinates of 32 bits reach: x.shape\[0\] is more"):
         by_one_thread.compile(spec, spec, 3, ROWS=8)

@@ -1,4 +1,4 @@
-"""Every form of ldgsts: widths, edges, modifiers, scopes and completions, on the simulator and on the GPU."""
+"""Every form of ldgsts: widths, edges, modifiers, scopes and completion mechanisms, on the simulator and on the GPU."""
 
 from itertools import product
 from math import gcd
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("assembled_later")
 
 @tile.jit
 def brought(s, region, bar, DONE, CACHE, PREFETCH):
-    """A copy by the threads of the scope, waited for by its token or group, or left to a barrier."""
+    """A copy by the threads of the scope, awaited by its token or group, or left to a barrier."""
     if DONE == "token":
         tile.copy_async(s, region, variant="ldgsts", cache=CACHE, prefetch=PREFETCH).wait()
     else:
@@ -34,7 +34,7 @@ def brought(s, region, bar, DONE, CACHE, PREFETCH):
 @tile.jit(num_warps=8)
 def staged(A, B, row, column, UNIT: tile.constexpr, M: tile.constexpr, N: tile.constexpr, THREADS: tile.constexpr = 256,
            DONE: tile.constexpr = "group", CACHE: tile.constexpr = None, PREFETCH: tile.constexpr = None):
-    """A box of `A`, from a place that is known at run time, to the corner of `B`."""
+    """A box of `A` from a runtime position to the corner of `B`."""
     tile.assume(column % UNIT == 0)
     s = tile.alloc((M, N), A.dtype)
     bar = tile.mbarrier(count=THREADS if DONE == "noinc" else 1)
@@ -58,7 +58,7 @@ def staged(A, B, row, column, UNIT: tile.constexpr, M: tile.constexpr, N: tile.c
 
 
 def case(dtype="float16", extents=(32, 64), shape=(40, 96), at=(0, 0), parts=None, **options) -> Case:
-    """The box at a place of an array, whose `parts` alone the kernel gets."""
+    """The box at a position of an array of which the kernel gets only `parts`."""
     whole, target = any_bits(dtype, (shape[0] + 3, shape[1] + 8), 1), any_bits(dtype, (25, extents[1] + 5), 2)
     part = parts or (slice(0, shape[0]), slice(0, shape[1]))
     want = target.copy()
@@ -70,11 +70,11 @@ def case(dtype="float16", extents=(32, 64), shape=(40, 96), at=(0, 0), parts=Non
 
 
 def edges():
-    """Odd rows and columns, starts before the array and past its end, and arrays that begin and end at odd places."""
+    """Odd rows and columns, starts before the array and past its end, and arrays with odd starts and ends."""
     for dtype, unit in (("float16", 2), ("float32", 1), ("int8", 4), ("float64", 1), ("bool", 4), ("bfloat16", 4), ("int64", 2), ("float8_e5m2", 8)):
         columns = 24 * unit
-        for left in (0, unit):                               # where the array begins
-            for right in (0, unit):                          # and how much of its last 24 units is missing
+        for left in (0, unit):                               # offset of the array
+            for right in (0, unit):                          # and how many of its last 24 units are missing
                 part = (slice(1, 30), slice(left, left + 2 * columns - right))
                 for at in ((0, 0), (-3, columns + unit), (13, -unit), (40, columns)):
                     yield case(dtype, (16, columns), (40, 3 * columns), at, part)
@@ -85,7 +85,7 @@ POLICIES = ("evict_first", "evict_last", "evict_normal", ("evict_first", 0.5), (
 
 
 def modifiers():
-    """Cache operators, policies and sizes of the fetch into L2, at every width."""
+    """Cache operators, cache policies and L2 prefetch sizes, at every width."""
     for cache, prefetch in product((None, "ca", "cg", *POLICIES), (None, 64, 128, 256)):
         yield case(at=(8, 32), CACHE=cache, PREFETCH=prefetch)
     for pitch, cache, prefetch in product((100, 98), (None, "ca", *POLICIES[:4]), (None, 64, 128, 256)):
@@ -93,7 +93,7 @@ def modifiers():
 
 
 def scopes():
-    """By every scope, waited for in every way, with and without an edge, at every width."""
+    """By every scope, awaited in every way, with and without a ragged edge, at every width."""
     for threads, done, (pitch, extents) in product((256, 128, 32, 1), ("group", "token", "noinc", "counted"),
                                               ((96, (8, 64)), (96, (5, 32)), (98, (9, 32)))):
         yield case(extents=extents, shape=(12, pitch), at=(7, 32), parts=(slice(0, 12), slice(0, pitch - 2)), THREADS=threads, DONE=done)
@@ -101,7 +101,7 @@ def scopes():
 
 @tile.jit
 def in_phases(A, B, TRIPS: tile.constexpr, NOINC: tile.constexpr):
-    """Two slots, filled by a warpgroup through barriers whose phases turn, and read by another one."""
+    """Two slots, filled by one warpgroup and read by another, with barriers that pass through many phases."""
     s = tile.alloc((2, 32, 64), A.dtype)
     full = tile.mbarrier(count=128 if NOINC else 1, n=2)
     empty = tile.mbarrier(count=1, n=2)
@@ -127,8 +127,8 @@ def phases():
         yield Case(f"{trips} trips of {dtype}, noinc={noinc}", in_phases, (1,), (a, b), {0: a, 1: want}, dict(TRIPS=trips, NOINC=noinc, num_warps=8))
 
 
-def test_a_box_comes_to_the_byte_whatever_its_width_and_wherever_the_array_ends():
-    """Zeros outside; nothing beside the target is written. Every width is among the cases."""
+def test_a_box_is_copied_exactly_for_every_width_and_every_end_of_the_array():
+    """Zeros outside; nothing beside the destination is written. Covers every width."""
     cases = list(edges())
     on_simulator(cases)
     assert {plan_of(c).vec_bytes for c in cases[::4]} == {16, 8, 4}
@@ -138,8 +138,8 @@ def plan_of(c: Case):
     return next(copy.plan for copy in compiled(c).copies if copy.op == "copy_async")
 
 
-def test_every_modifier_leaves_the_bytes_as_they_are():
-    """Operators, policies and fetches are hints; each is in the PTX."""
+def test_modifiers_do_not_change_the_data():
+    """Cache operators, policies and prefetch sizes are hints; each appears in the PTX."""
     cases = list(modifiers())
     on_simulator(cases)
     ptx = "".join(compiled(c).ptx for c in cases[::9])
@@ -147,30 +147,30 @@ def test_every_modifier_leaves_the_bytes_as_they_are():
     assert {plan_of(c).vec_bytes for c in cases[::13]} == {16, 8, 4}
 
 
-def test_copies_past_l1_have_16_bytes_though_threads_then_idle():
-    """Others keep all threads busy by narrower copies, which are not made past L1."""
+def test_copies_that_bypass_l1_use_16_bytes_even_if_threads_idle():
+    """Others keep all threads busy with narrower copies, which cannot bypass L1."""
     source, target = (tile.BufferSpec((8, 64), "float16", scope) for scope in ("global", "shared"))
     widths = {cache: tile.plan_copy(target, source, scope="cta", threads=128, cache=cache).plan.vec_bytes for cache in (None, "ca", "cg")}
     assert widths == {None: 8, "ca": 8, "cg": 16}
     on_simulator([case("float16", (8, 64), (8, 64), (0, 0), CACHE="cg")])
 
 
-def test_every_scope_copies_and_every_completion_shows_the_bytes():
-    """The threads of one warpgroup, warp or thread of eight warps; groups, tokens, and both arrivals on a barrier."""
+def test_every_scope_can_copy_and_every_completion_mechanism_makes_the_bytes_visible():
+    """One warpgroup, warp or thread of eight warps; groups, tokens, and both kinds of arrival on a barrier."""
     on_simulator(scopes())
 
 
-def test_a_barrier_that_copies_arrive_on_turns_through_its_phases():
+def test_a_barrier_that_copies_arrive_on_passes_through_its_phases():
     on_simulator(phases())
 
 
 @needs_gpu()
 @in_child(timeout=240)
-def test_a_box_comes_to_the_byte_whatever_its_width_and_wherever_the_array_ends_on_the_gpu():
+def test_a_box_is_copied_exactly_for_every_width_and_every_end_of_the_array_on_the_gpu():
     on_gpu(edges())
 
 
 @needs_gpu("sm_90a", "sm_100a", "sm_103a", "sm_120a")
 @in_child(timeout=240)
-def test_modifiers_scopes_and_completions_of_ldgsts_on_the_gpu():
+def test_modifiers_scopes_and_completion_mechanisms_of_ldgsts_are_right_on_the_gpu():
     on_gpu([*modifiers(), *scopes(), *phases()])

@@ -1,6 +1,6 @@
-"""How far apart who edits a tensor map and who copies by it are, and the scope that this takes: what the hardware does not show.
+"""The distance between the thread that edits a tensor map and those that copy with it, and the fence scope that it needs.
 
-On a GPU every scope's fence is the same instruction, so only the simulator can find one that is too narrow.
+On a GPU the fences of all scopes are the same instruction, so only the simulator can find one that is too narrow.
 """
 
 import numpy as np
@@ -14,7 +14,7 @@ SCOPES = ("cta", "cluster", "gpu", "sys")
 
 @tile.jit(num_warps=1)
 def alone(template, A, slots, out, RELEASE: tile.constexpr, ACQUIRE: tile.constexpr, EDIT: tile.constexpr):
-    """A CTA edits its map and copies by it."""
+    """A CTA edits its map and copies with it."""
     s = tile.alloc((8, 64), A.dtype)
     bar = tile.mbarrier()
     m = tile.tensor_map(template[0:8, 0:64], slot=slots[0, 0:128], edit=EDIT)
@@ -28,8 +28,8 @@ def arrays():
     return template, a
 
 
-def judged(report, out, want, needed: str, release: str, acquire: str) -> None:
-    """A scope that reaches is silent and the bytes are right; one that does not is named, with what it takes."""
+def check_scopes(report, out, want, needed: str, release: str, acquire: str) -> None:
+    """Check that sufficient scopes have no findings and the right bytes, and that findings for others name the needed scope."""
     narrow = [(word, scope) for word, scope in (("released", release), ("acquired", acquire)) if SCOPES.index(scope) < SCOPES.index(needed)]
     if not narrow:
         assert not report.findings and (out == want).all(), report
@@ -46,45 +46,45 @@ BOTH = pytest.mark.parametrize("edit", ["global", "shared"])
 
 @BOTH
 @EVERY
-def test_inside_of_a_cta_every_scope_reaches(release, acquire, edit):
+def test_within_a_cta_every_scope_suffices(release, acquire, edit):
     template, a = arrays()
     out = np.zeros((8, 64), np.float32)
     report = alone.simulate((1,), template, a, aligned((1, 128)), out, RELEASE=release, ACQUIRE=acquire, EDIT=edit)
-    judged(report, out, a[:8], "cta", release, acquire)
+    check_scopes(report, out, a[:8], "cta", release, acquire)
 
 
 @BOTH
 @EVERY
-def test_another_cta_of_the_cluster_takes_cluster_or_wider(release, acquire, edit):
+def test_another_cta_of_the_cluster_needs_cluster_scope_or_wider(release, acquire, edit):
     template, a = arrays()
     out = np.zeros((1, 32, 64), np.float32)
     report = in_a_cluster.simulate((4,), template, a, aligned((1, 128)), out, RELEASE=release, ACQUIRE=acquire, EDIT=edit)
-    judged(report, out[0], a, "cluster", release, acquire)
+    check_scopes(report, out[0], a, "cluster", release, acquire)
 
 
 @pytest.mark.parametrize("scope", SCOPES)
-def test_a_cta_of_another_cluster_takes_gpu_or_wider(scope):
+def test_a_cta_of_another_cluster_needs_gpu_scope_or_wider(scope):
     template, a = arrays()
     out = np.zeros((32, 64), np.float32)
     report = across_the_grid.simulate((4,), template, a, aligned((1, 128)), np.zeros(1, np.int32), out, SCOPE=scope)
-    judged(report, out, a, "gpu", scope, scope)
+    check_scopes(report, out, a, "gpu", scope, scope)
 
 
 @BOTH
 @EVERY
-def test_the_next_kernel_takes_gpu_or_wider(release, acquire, edit):
-    """The map outlives its launch, and so does how far it was released."""
+def test_the_next_kernel_needs_gpu_scope_or_wider(release, acquire, edit):
+    """The map outlives its launch, and so does the scope of its release."""
     template, a = arrays()
     slots, out = aligned((1, 128)), np.zeros((32, 64), np.float32)
     assert not made.simulate((1,), template, a, slots, RELEASE=release, EDIT=edit).findings
     report = used.simulate((4,), template, a, slots, out, ACQUIRE=acquire)
-    judged(report, out, a, "gpu", release, acquire)
+    check_scopes(report, out, a, "gpu", release, acquire)
     if report.findings:
         assert "of an earlier launch in a CTA of that launch" in report.findings[0].message
 
 
-def test_the_next_kernel_acquires_as_well():
-    """The end of a kernel releases nothing to the engine, and an acquire of an earlier launch counts for that one."""
+def test_the_next_kernel_must_acquire_too():
+    """The end of a kernel releases nothing to the tensormap proxy, and an acquire counts only for its own launch."""
     template, a = arrays()
     slots, out = aligned((1, 128)), np.zeros((32, 64), np.float32)
     made.simulate((1,), template, a, slots, RELEASE="gpu", EDIT="global").raise_first()
@@ -94,7 +94,7 @@ def test_the_next_kernel_acquires_as_well():
     assert "of an earlier launch" in finding.message
 
 
-def test_a_map_whose_bytes_were_overwritten_between_two_kernels_is_none():
+def test_a_map_overwritten_between_two_kernels_is_invalid():
     template, a = arrays()
     slots, out = aligned((1, 128)), np.zeros((32, 64), np.float32)
     made.simulate((1,), template, a, slots, RELEASE="gpu", EDIT="global").raise_first()
@@ -103,8 +103,8 @@ def test_a_map_whose_bytes_were_overwritten_between_two_kernels_is_none():
     assert finding.kind == "descriptor" and "that nothing has written" in finding.message
 
 
-def test_a_map_that_points_to_no_array_of_its_launch_is_a_finding():
-    """The array that an earlier kernel bound it to is no argument of this one."""
+def test_a_map_that_points_to_no_argument_of_its_launch_is_a_finding():
+    """The array to which an earlier kernel bound it is not an argument of this one."""
     template, a = arrays()
     slots, out = aligned((1, 128)), np.zeros((32, 64), np.float32)
     made.simulate((1,), template, a, slots, RELEASE="gpu", EDIT="global").raise_first()
@@ -112,7 +112,7 @@ def test_a_map_that_points_to_no_array_of_its_launch_is_a_finding():
     assert any(f.kind == "descriptor" and "which is in no array of the launch" in f.message for f in report.findings), report
 
 
-def test_two_ctas_that_edit_one_slot_are_a_race():
+def test_two_ctas_that_edit_one_slot_race():
     template, a = arrays()
     report = alone.simulate((2,), template, a, aligned((1, 128)), np.zeros((8, 64), np.float32), RELEASE="gpu", ACQUIRE="gpu", EDIT="global")
     assert "race" in {f.kind for f in report.findings}

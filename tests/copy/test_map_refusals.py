@@ -1,4 +1,4 @@
-"""What a map that the kernel names keeps: why, and the raw instruction that changes it where the target has one."""
+"""Fields of an explicit map that cannot be changed: the reason, and the raw instruction that changes it, if the target has one."""
 
 import re
 
@@ -40,7 +40,7 @@ def raw_names(text: str) -> list[str]:
 
 
 def call_of(name: str) -> str:
-    """The named form with a map for every address of one, and the smallest legal number for the rest."""
+    """The call of a form with a map for every map address, and the smallest legal number for other operands."""
     form = ptx.form(name)
     given = {"map": "m", "dst": "s", "bar": "bar", "coords": "(0, 0)" if "gather4" not in name else "(0, 0, 1, 2, 3)",
              "value": "0" if form.operand("map").space == "map" else "1"}
@@ -51,8 +51,8 @@ def call_of(name: str) -> str:
 @pytest.mark.parametrize("edit", ["global", "shared"])
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", FIELDS)
-def test_a_field_that_rebind_keeps_says_why_and_names_the_instruction_that_the_target_has(name, target, edit):
-    """And that instruction takes the map, and assembles."""
+def test_a_field_that_rebind_cannot_change_is_an_error_with_the_reason_and_the_raw_instruction(name, target, edit):
+    """And that instruction accepts the map, and assembles."""
     value, field, why = FIELDS[name]
     text = refused(f"m.rebind(A, {name}={value})", target=target, edit=edit)
     assert f"its {name} stays, since" in text and why in text
@@ -75,7 +75,7 @@ def test_l2_promotion_has_no_instruction_and_the_error_says_so():
 @pytest.mark.parametrize("body, name", [("m.rebind(H)", "dtype"), ("m.rebind(H[0, 0], shape=(8, 64))", "dtype"), ("m.rebind(B)", "rank"),
                                         ("m.rebind(A[0, 0], shape=(1, 8, 64))", "rank"),
                                         ("m.rebind(A[0, 0], shape=(8, 64), strides=(64, 64, 1))", "rank")])
-def test_an_array_that_would_change_a_field_says_the_same(body, name):
+def test_rebinding_to_an_array_that_would_change_a_field_is_the_same_error(body, name):
     text = refused(body)
     assert f"its {name} stays, since {FIELDS[name][2]}" in text and raw_names(text)[0].startswith(f"tensormap.replace.tile.{FIELDS[name][1]}.")
 
@@ -85,7 +85,7 @@ PATCHES = ("tile.im2col(B, 3)", "tile.im2col(B, 3)[0:8, 0, 0:64]")
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("body", [text.format(x) for x in PATCHES for text in ("n = tile.tensor_map({}, slot=slots[2, 0:128])", "m.rebind({})")])
-def test_maps_of_patches_are_the_launch_s_since_no_instruction_writes_what_makes_them_one(body, target):
+def test_im2col_maps_must_be_encoded_at_launch_since_no_instruction_sets_their_fields(body, target):
     text = refused(body, target=target)
     assert "an im2col map is the launch's, since the corners, pixels and channels that make it one have no tensormap.replace, raw or other" in text
     assert "Index the matrix in copy_async" in text and raw_names(text) == []
@@ -96,7 +96,7 @@ def test_maps_of_patches_are_the_launch_s_since_no_instruction_writes_what_makes
 @pytest.mark.parametrize("body", ["n = tile.tensor_map(A.take((1, 2, 3, 4)))", "n = tile.tensor_map(A.take((1, 2, 3, 4))[:, 0:64], "
                                                                                "slot=slots[2, 0:128])",
                                   "m.rebind(A.take((1, 2, 3, 4)))"])
-def test_maps_of_rows_are_made_for_their_copy_and_the_raw_gather_is_named_where_it_exists(body, target):
+def test_maps_for_gather4_are_made_for_their_copy_and_the_error_names_the_raw_gather_if_it_exists(body, target):
     text = refused(body, target=target)
     assert "these are rows one by one: copy_async has their map made where it is given the rows" in text
     assert len(raw_names(text)) == (target != "sm_90a")
@@ -106,7 +106,7 @@ def test_maps_of_rows_are_made_for_their_copy_and_the_raw_gather_is_named_where_
 
 
 @pytest.mark.parametrize("target", ["sm_100a", "sm_103a"])
-def test_a_map_for_a_pair_of_ctas_is_the_launch_s_and_the_raw_copy_is_named(target):
+def test_a_map_for_a_cta_pair_must_be_encoded_at_launch_and_the_error_names_the_raw_copy(target):
     copy = "with tile.elect():\n        tile.copy_async(s, m[0:8, 0:64], mbar=bar, cta_group=2)"
     text = refused(copy, target=target, cluster=(2, 1, 1))
     assert "that of a pair of CTAs is the launch's, since both copy parts of one tile by it" in text and "give tile.tensor_map no slot=" in text
@@ -117,19 +117,19 @@ def test_a_map_for_a_pair_of_ctas_is_the_launch_s_and_the_raw_copy_is_named(targ
 
 
 @pytest.mark.parametrize("target", ["sm_90a", "sm_120a"])
-def test_a_pair_of_ctas_where_there_are_none_is_refused_for_that(target):
+def test_a_map_for_a_cta_pair_is_refused_on_targets_without_pairs(target):
     text = refused("with tile.elect():\n        tile.copy_async(s, m[0:8, 0:64], mbar=bar, cta_group=2)", target=target, cluster=(2, 1, 1))
     assert "for sm_100a or sm_103a" in text and raw_names(text) == []
 
 
 @pytest.mark.parametrize("raw", ["tensormap.replace.tile.box_dim.global_.b1024.b32(m, 0, 1)",
                                  "tensormap.replace.tile.box_dim.shared_cta.b1024.b32(m, 0, 1)"])
-def test_a_raw_edit_of_the_launch_s_map_is_refused(raw):
+def test_a_raw_edit_of_a_map_encoded_at_launch_is_refused(raw):
     text = refused(f"with tile.elect():\n        tile.ptx.{raw}", slot=False)
     assert "this one is a parameter, which the launch encodes and nothing may write; give tile.tensor_map a slot=" in text
 
 
-def test_a_raw_edit_in_shared_memory_of_a_map_that_is_not_there_is_refused():
+def test_a_raw_edit_in_shared_memory_of_a_map_that_is_edited_in_global_memory_is_refused():
     text = refused("with tile.elect():\n        tile.ptx.tensormap.replace.tile.box_dim.shared_cta.b1024.b32(m, 0, 1)")
     assert 'this one is edited in global memory: give tile.tensor_map edit="shared"' in text
 
@@ -137,7 +137,7 @@ def test_a_raw_edit_in_shared_memory_of_a_map_that_is_not_there_is_refused():
 @pytest.mark.parametrize("form", ["cp_async.bulk.tensor._2d.shared_cluster.global_.mbarrier_complete_tx_bytes(s, s[0, 0], (0, 0), bar)",
                                   "cp_async.bulk.tensor._2d.global_.shared_cta.tile.bulk_group(s[0, 0], (0, 0), s)", "prefetch.tensormap(s[0, 0])"])
 def test_a_raw_instruction_that_reads_a_map_in_shared_memory_is_refused(form):
-    """Where it would fault."""
+    """It would fault."""
     text = refused(f"with tile.elect():\n        tile.ptx.{form}")
     assert "a copy reads its tensor map from global, constant or parameter memory, and faults at one in shared memory" in text
 

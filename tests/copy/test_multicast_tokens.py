@@ -1,4 +1,4 @@
-"""Multicasts that are waited for by completion tokens."""
+"""Multicasts that are awaited by completion tokens."""
 
 import multicast_token_kernels as kernels
 import numpy as np
@@ -11,51 +11,51 @@ from tilejit.errors import CompilationError
 
 @settings(max_examples=24, deadline=None, derandomize=True)
 @given(st.sampled_from((1, 2, 3, 4, 7)), st.integers(0, 5), st.sampled_from(("float16", "float32", "uint8")), st.integers(0, 3), st.integers(0, 2))
-def test_every_cta_of_a_cluster_waits_for_what_all_of_them_bring(ranks, tiles, dtype, seed, warps):
-    """Loops of any length, tokens carried one copy ahead, in every order of the CTAs."""
+def test_every_cta_of_a_cluster_waits_for_what_all_of_them_load(ranks, tiles, dtype, seed, warps):
+    """Loops of any length, tokens carried one copy ahead, any order of the CTAs."""
     a, b = kernels.together_case(tiles, ranks, dtype, seed)
     options = dict(R=ranks, PATH="tma", cluster=(ranks, 1, 1), num_warps=1 << warps)
-    report = kernels.together.simulate((2 * ranks,), a, b, seed=seed, **options)
+    report = kernels.loaded_for_all.simulate((2 * ranks,), a, b, seed=seed, **options)
     assert not report.findings and (b == a).all(), report
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_the_ctas_meet_before_the_copy_and_announce_the_bytes_of_all(ranks):
+def test_the_ctas_synchronise_before_the_copy_and_announce_the_bytes_of_all(ranks):
     a, b = kernels.together_case(3, ranks)
-    compiled = kernels.together.compile(a, b, R=ranks, PATH="tma", cluster=(ranks, 1, 1))
+    compiled = kernels.loaded_for_all.compile(a, b, R=ranks, PATH="tma", cluster=(ranks, 1, 1))
     assert "multicast::cluster" in compiled.ptx and compiled.cubin
     assert compiled.ptx.count("barrier.cluster.arrive") == compiled.ptx.count("barrier.cluster.wait") == 2 + 2  # at the start, at the end
     graph = str(compiled.graph)
     assert graph.count("mbarrier_arrive_expect_tx") == 2 and graph.count(f", {16 * ranks * 128})\n") >= 2
 
 
-def test_a_mask_made_of_the_rank_reaches_the_rows_of_a_cluster():
+def test_a_mask_computed_from_the_rank_reaches_the_rows_of_a_cluster():
     a = np.random.default_rng(1).integers(0, 99, (3, 2, 32, 64)).astype("float16")
     b = np.zeros((3, 8, 32, 64), "float16")
-    report = kernels.in_rows.simulate((8,), a, b)
+    report = kernels.loaded_for_rows.simulate((8,), a, b)
     assert not report.findings, report
     assert all((b[:, c] == a[:, c % 4 // 2]).all() for c in range(8))
 
 
 @pytest.mark.parametrize("mask", range(16))
-def test_ctas_beside_the_mask_receive_nothing_and_go_on(mask):
+def test_ctas_outside_the_mask_receive_nothing_and_continue(mask):
     a = np.random.default_rng(2).integers(1, 99, (64, 64)).astype("float16")
     b = np.ones((4, 64, 64), "float16")
-    report = kernels.to_some.simulate((4,), a, b, mask)
+    report = kernels.loaded_for_mask.simulate((4,), a, b, mask)
     assert not report.findings, report
     for rank in range(4):
         assert (b[rank] == (a if mask >> rank & 1 else 0)).all()
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_memory_that_a_cta_still_reads_is_not_overwritten_by_another(seed):
+def test_memory_that_one_cta_still_reads_is_not_overwritten_by_another(seed):
     a = np.random.default_rng(3).integers(0, 9, (7, 16, 64)).astype("float32")
     b = np.zeros((4, 16, 64), "float32")
     report = kernels.in_turns.simulate((4,), a, b, 7, seed=seed)
     assert not report.findings and (b == a.sum(0)).all(), report
 
 
-# -- what it cannot mean ---------------------------------------------------------------------------------------------------
+# -- errors ----------------------------------------------------------------------------------------------------------------
 
 @tile.jit(num_warps=1, cluster=(2, 1, 1))
 def by_one(A, B):
@@ -103,7 +103,7 @@ def too_much(A, B):
     (of_its_own, "how many CTAs send bytes to each one is not known, since this mask differs between CTAs"),
     (too_much, "16 CTAs that send 131072 bytes each exceed the 1048575 bytes that a barrier counts"),
 ])
-def test_a_multicast_that_not_all_ctas_make_alike_is_an_error(kernel, words):
+def test_a_multicast_that_not_all_ctas_execute_alike_is_an_error(kernel, words):
     arrays = [np.zeros((512, 128), "float16"), np.zeros((512, 128), "float16")]
     if kernel is of_its_own:
         arrays.append(np.array([1, 3], "int32"))

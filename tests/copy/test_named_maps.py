@@ -1,4 +1,4 @@
-"""Tensor maps that a kernel names: of the launch, and made, rebound, published and fenced by the kernel."""
+"""Explicit tensor maps: encoded at launch; and made, rebound, published and fenced by the kernel."""
 
 import re
 
@@ -28,11 +28,11 @@ def clean(kernel, grid, *args, **options):
     return report
 
 
-# -- maps of the launch ----------------------------------------------------------------------------------------------------
+# -- maps encoded at launch ------------------------------------------------------------------------------------------------
 
 @pytest.mark.usefixtures("assembled_later")
 @pytest.mark.parametrize("dtype, swizzle", EVERY)
-def test_copies_by_a_named_map_move_every_dtype_with_every_swizzle(dtype, swizzle):
+def test_copies_with_an_explicit_map_support_every_dtype_and_swizzle(dtype, swizzle):
     a, b, width = through_case(dtype)
     clean(through, (3, 3), a, b, BM=16, BN=width, SWIZZLE=swizzle)
     assert same(a, b)
@@ -46,7 +46,7 @@ def test_copies_by_a_named_map_move_every_dtype_with_every_swizzle(dtype, swizzl
     assert [m.origin for m in compiled.tensor_maps] == ["host", "host"]
 
 
-def test_a_named_map_fills_what_is_out_of_bounds_as_it_says():
+def test_an_explicit_map_fills_out_of_bounds_elements_as_requested():
     kernel = tile.jit(source="def k(A, B):\n    s = tile.alloc((8, 64), A.dtype)\n    bar = tile.mbarrier()\n    m = "
                              "tile.tensor_map(A[0:8, 0:64], fill='nan')\n    with tile.elect():\n        "
                              "bar.arrive_expect_tx(s.nbytes)\n        tile.copy_async(s, m[-2:6, 32:96], mbar=bar)\n    "
@@ -57,7 +57,7 @@ def test_a_named_map_fills_what_is_out_of_bounds_as_it_says():
 
 
 @pytest.mark.parametrize("edit", [None, "global", "shared"])
-def test_a_named_map_rounds_to_tf32_to_the_nearest_even(edit):
+def test_an_explicit_map_rounds_to_tf32_to_nearest_even(edit):
     a, nearest, out = rounded_case()
     clean(rounded, 1, a, aligned((1, 128)), out, EDIT=edit)
     assert same(out[:12], nearest) and not out[12:].any()
@@ -65,7 +65,7 @@ def test_a_named_map_rounds_to_tf32_to_the_nearest_even(edit):
     assert {m.dtype for m in compiled.tensor_maps} == {"tfloat32"} and compiled.cubin
 
 
-def test_a_box_larger_than_256_is_cut_into_several():
+def test_a_box_extent_above_256_is_split():
     a = RNG.random((600, 64)).astype(np.float32)
     b = np.zeros_like(a)
     clean(through, (2, 1), a, b, BM=512, BN=32, SWIZZLE=0)
@@ -76,14 +76,14 @@ def test_a_box_larger_than_256_is_cut_into_several():
 
 @settings(max_examples=60, deadline=None)
 @given(st.data())
-def test_a_region_goes_by_the_boxes_of_its_map_exactly_once(data):
-    """Random ranks, boxes, regions of them, starts, swizzles and dtypes: every element of the region comes and goes, no other."""
+def test_a_region_is_copied_by_the_boxes_of_its_map_exactly_once(data):
+    """Random ranks, boxes, regions, starts, swizzles and dtypes: exactly the elements of the region are loaded and stored."""
     dtype = data.draw(st.sampled_from(["uint8", "float16", "float32", "int64"]))
     itemsize, rank = np.dtype(dtype).itemsize, data.draw(st.integers(1, 5))
     swizzle = data.draw(st.sampled_from([0, 32, 64, 128])) if rank == 2 else 0
     row = swizzle // itemsize if swizzle else data.draw(st.sampled_from([16, 32, 48]))
     box = tuple(data.draw(st.sampled_from([1, 2, 3])) for _ in range(rank - 2)) + ((8,) if rank > 1 else ()) + (row,)
-    # Boxes repeat along the outermost dimension, or along rows of a swizzle's width, where their shared memory is contiguous.
+    # Boxes repeat along the outermost dimension, or along rows of the swizzle's width, where their shared memory is contiguous.
     times = [1] * rank
     times[data.draw(st.sampled_from([0, rank - 1])) if swizzle else 0] = data.draw(st.integers(1, 3))
     extents = tuple(n * k for n, k in zip(box, times))
@@ -103,7 +103,7 @@ def test_a_region_goes_by_the_boxes_of_its_map_exactly_once(data):
     assert (b == want).all()
 
 
-def test_a_named_map_is_multicast_and_reduced():
+def test_an_explicit_map_can_be_used_for_multicasts_and_reductions():
     a, b = RNG.integers(0, 9, (8, 128)).astype(np.float32), np.ones((8, 64), np.float32)
     clean(to_both, (2,), a, b)
     assert (b == 1 + 2 * a[:, 64:]).all()
@@ -111,11 +111,11 @@ def test_a_named_map_is_multicast_and_reduced():
     assert "complete_tx::bytes.multicast::cluster.L2::cache_hint" in text and "cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.tile" in text
 
 
-# -- maps of the kernel ----------------------------------------------------------------------------------------------------
+# -- maps made by the kernel -----------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("edit", ["global", "shared"])
 @pytest.mark.parametrize("dtype", ["float16", "float32", "int8"])
-def test_one_kernel_copies_many_arrays_of_different_shapes(dtype, edit):
+def test_one_kernel_loads_many_arrays_of_different_shapes(dtype, edit):
     shapes = [(r, -(-c // 16) * 16) for r, c in SHAPES]
     storage, table, parts = group(dtype, shapes)
     template, slots, out = aligned((64, 64), dtype), aligned((len(shapes), 128)), np.zeros((len(shapes), 128, 256), dtype)
@@ -125,7 +125,7 @@ def test_one_kernel_copies_many_arrays_of_different_shapes(dtype, edit):
         for k, part in enumerate(parts):
             assert (out[k, :part.shape[0], :part.shape[1]] == part).all()
             rows, columns = -(-part.shape[0] // 32) * 32, -(-part.shape[1] // row) * row
-            assert not out[k, part.shape[0]:rows].any() and not out[k, :, part.shape[1]:columns].any()  # zeros, not the neighbour
+            assert not out[k, part.shape[0]:rows].any() and not out[k, :, part.shape[1]:columns].any()  # zeros, not the neighbouring array
 
 
 @pytest.mark.parametrize("edit", ["global", "shared"])
@@ -135,14 +135,14 @@ def test_one_kernel_stores_to_many_arrays_of_different_shapes(edit):
     full = np.zeros((len(SHAPES), 128, 256), np.float16)
     for k, part in enumerate(parts):
         full[k, :part.shape[0], :part.shape[1]] = part
-        full[k, part.shape[0]:] = -1                # what lies outside of the array is dropped
+        full[k, part.shape[0]:] = -1                # elements outside the array are dropped
     clean(grouped, (len(SHAPES),), aligned((64, 64), np.float16), storage, table, aligned((len(SHAPES), 128)), full, BM=32, BN=64,
           EDIT=edit, STORE=True)
     for (start, rows, columns), part in zip(table, parts):
         assert (storage[start:start + rows * columns].reshape(rows, columns) == part).all()
 
 
-def test_a_map_is_bound_to_one_argument_after_the_other():
+def test_a_map_can_be_bound_to_one_argument_after_the_other():
     arrays = [RNG.random(shape).astype(np.float32) for shape in ((8, 32), (20, 64), (3, 16))]
     arrays[1] = arrays[1][:, :40]                   # rows with a gap between them
     out = np.zeros((3, 8, 32), np.float32)
@@ -153,7 +153,7 @@ def test_a_map_is_bound_to_one_argument_after_the_other():
         assert (out[k] == want).all()
 
 
-def test_a_map_is_bound_to_an_address():
+def test_a_map_can_be_bound_to_an_address():
     first, second = aligned((10, 32), np.float32), aligned((4, 64), np.float32)
     first[:], second[:] = RNG.random((10, 32)), RNG.random((4, 64))
     addresses = np.array([first.ctypes.data, second[:, 16:].ctypes.data], np.uint64)
@@ -163,8 +163,8 @@ def test_a_map_is_bound_to_an_address():
     assert (out[0] == first[:8]).all() and (out[1, :4] == second[:, 16:48]).all() and not out[1, 4:].any()
 
 
-def test_a_map_bound_to_an_address_is_of_the_array_that_has_all_its_elements():
-    """Not of a view of that array, given before it, whose rows are shorter."""
+def test_a_map_bound_to_an_address_refers_to_the_argument_that_contains_all_its_elements():
+    """Not to a view of that array with shorter rows, which is an earlier argument."""
     whole = aligned((4, 32), np.float32)
     whole[:] = RNG.random((4, 32))
     addresses, shapes, out = np.array([whole.ctypes.data], np.uint64), np.array([(4, 32, 32)], np.int32), np.zeros((1, 8, 32), np.float32)
@@ -175,7 +175,7 @@ def test_a_map_bound_to_an_address_is_of_the_array_that_has_all_its_elements():
 @pytest.mark.usefixtures("assembled_later")
 @pytest.mark.parametrize("edit", ["global", "shared"])
 @pytest.mark.parametrize("rank", [1, 2, 3, 4, 5])
-def test_a_rebind_is_the_address_then_every_dimension_then_the_strides(rank, edit):
+def test_a_rebind_edits_the_address_then_every_dimension_then_the_strides(rank, edit):
     small, large = aligned((1,) * max(rank - 2, 0) + (4, 32)[-rank:], np.float32), aligned((3,) * max(rank - 2, 0) + (6, 96)[-rank:], np.float32)
     large[:] = RNG.random(large.shape)
     out = np.zeros((4, 32), np.float32)
@@ -197,7 +197,7 @@ def test_a_rebind_is_the_address_then_every_dimension_then_the_strides(rank, edi
     assert len(lines(compiled, "st.global.v4.b32" if edit == "global" else "st.shared::cta.v4.b32")) >= 8  # all 128 bytes
 
 
-def test_a_token_waits_for_a_copy_by_the_kernel_s_map():
+def test_a_token_waits_for_a_copy_with_a_map_made_by_the_kernel():
     a, out = aligned((24, 64), np.float32), np.zeros((24, 64), np.float32)
     a[:] = RNG.random((24, 64))
     for seed in range(3):
@@ -207,7 +207,7 @@ def test_a_token_waits_for_a_copy_by_the_kernel_s_map():
 
 
 @pytest.mark.parametrize("edit", ["global", "shared"])
-def test_all_ctas_of_a_cluster_copy_by_the_map_that_one_has_edited(edit):
+def test_all_ctas_of_a_cluster_copy_with_the_map_that_one_has_edited(edit):
     template, a = aligned((8, 64), np.float32), aligned((32, 64), np.float32)
     a[:] = RNG.random((32, 64))
     out = np.zeros((3, 32, 64), np.float32)
@@ -216,7 +216,7 @@ def test_all_ctas_of_a_cluster_copy_by_the_map_that_one_has_edited(edit):
         assert (out == a).all()
 
 
-def test_a_flag_carries_a_map_across_the_grid():
+def test_a_flag_publishes_a_map_to_the_grid():
     template, a = aligned((8, 64), np.float32), aligned((32, 64), np.float32)
     a[:] = RNG.random((32, 64))
     out = np.zeros((32, 64), np.float32)
@@ -224,10 +224,10 @@ def test_a_flag_carries_a_map_across_the_grid():
     assert (out == a).all()
 
 
-# -- what the simulator finds ----------------------------------------------------------------------------------------------
+# -- findings of the simulator ---------------------------------------------------------------------------------------------
 
 def faulty(body: str, **options):
-    """The kinds and words of the findings of a kernel with a slot `m`, arrays A, B and a buffer `s`."""
+    """The kinds and messages of the findings of a kernel with a slot `m`, arrays A, B and a buffer `s`."""
     head = ("def k(A, B, slots, out, z):\n    s = tile.alloc((8, 64), A.dtype)\n    bar = tile.mbarrier()\n"
             f"    m = tile.tensor_map(A[0:8, 0:64], slot=slots[0, 0:128]{options.pop('more', '')})\n")
     copy = "bar.arrive_expect_tx(s.nbytes); tile.copy_async(s, m[0:8, 0:64], mbar=bar); bar.wait(phase=0)"
@@ -241,7 +241,7 @@ def faulty(body: str, **options):
 GOOD = "m.seed(); m.rebind(B); m.fence_release('cta'); m.fence_acquire('cta'); COPY"
 
 
-def test_the_fenced_use_has_no_finding():
+def test_a_correctly_fenced_use_has_no_findings():
     assert faulty(f"with tile.elect():\n    {GOOD}") == []
 
 
@@ -278,14 +278,14 @@ def test_an_unfenced_or_wrong_use_is_a_finding(body, kind, words):
     assert any(k == kind and words in message for k, message in found), found
 
 
-def test_a_barrier_after_the_acquire_lets_other_threads_copy():
+def test_after_the_acquire_and_a_barrier_other_threads_may_copy():
     assert faulty("with tile.thread(0):\n    m.seed(); m.rebind(B); m.fence_release('cta'); m.fence_acquire('cta')\ntile.sync()\nwith "
                   "tile.thread(32):\n    COPY") == []
 
 
 @pytest.mark.parametrize("edit", ["global", "shared"])
 @pytest.mark.parametrize("release, acquire, word", [("cta", "cluster", "released"), ("cluster", "cta", "acquired"), ("cta", "cta", "released")])
-def test_a_fence_too_narrow_for_the_cluster_is_a_finding(release, acquire, word, edit):
+def test_a_fence_scope_too_narrow_for_the_cluster_is_a_finding(release, acquire, word, edit):
     template, a = aligned((8, 64), np.float32), aligned((32, 64), np.float32)
     report = in_a_cluster.simulate((4,), template, a, aligned((1, 128)), np.zeros((1, 32, 64), np.float32), RELEASE=release,
                                    ACQUIRE=acquire, EDIT=edit)
@@ -293,13 +293,13 @@ def test_a_fence_too_narrow_for_the_cluster_is_a_finding(release, acquire, word,
     assert f"was {word} for 'cta' only: scope 'cluster' is needed" in report.findings[0].message
 
 
-def test_a_fence_too_narrow_for_the_grid_is_a_finding():
+def test_a_fence_scope_too_narrow_for_the_grid_is_a_finding():
     template, a = aligned((8, 64), np.float32), aligned((32, 64), np.float32)
     report = across_the_grid.simulate((4,), template, a, aligned((1, 128)), np.zeros(1, np.int32), np.zeros((32, 64), np.float32), SCOPE="cluster")
     assert any(f.kind == "missing-proxy-fence" and "scope 'gpu' is needed" in f.message for f in report.findings)
 
 
-# -- what is refused -------------------------------------------------------------------------------------------------------
+# -- errors ----------------------------------------------------------------------------------------------------------------
 
 def compiled(body: str, target="sm_90a", slots=None, **options):
     text = "def k(A, B, H, slots, x):\n    s = tile.alloc((8, 64), A.dtype)\n    bar = tile.mbarrier()\n" + "".join(f"    {line}\n" for line in body.splitlines())
@@ -373,31 +373,31 @@ MAP = "m = tile.tensor_map(A[0:8, 0:64], slot=slots[1, 0:128])\n"
      "128))\ntile.copy_async(q, m[0:8, 0:32], mbar=bar)",
      "the buffer's swizzle of 128 and the map's of 0 bytes"),
 ])
-def test_what_a_map_cannot_do_is_refused_with_the_reason(body, words):
+def test_unsupported_uses_of_a_map_are_refused_with_the_reason(body, words):
     with pytest.raises(tile.CompilationError) as error:
         compiled(body)
     assert words in str(error.value)
 
 
-def test_a_map_for_a_pair_of_ctas_is_the_launch_s():
+def test_a_map_for_a_cta_pair_must_be_encoded_at_launch():
     with pytest.raises(tile.CompilationError, match="a map that the kernel makes: that of a pair of CTAs is the launch.s"):
         compiled(MAP + "with tile.elect():\n    tile.copy_async(s, m[0:8, 0:64], mbar=bar, cta_group=2)", target="sm_100a", cluster=(2, 1, 1))
 
 
-def test_a_target_without_replace_is_refused():
+def test_a_target_without_tensormap_replace_is_refused():
     for target, words in (("sm_80", "a tensor map needs sm_90"),):
         with pytest.raises(tile.CompilationError, match=words):
             compiled(MAP, target=target)
 
 
 @pytest.mark.parametrize("edit", ["global", "shared"])
-def test_a_map_is_seeded_from_constant_memory(edit):
-    """No load from memory stands between the stores: each would wait for the one before it."""
+def test_a_map_is_initialised_from_constant_memory(edit):
+    """With all loads before the stores; otherwise each load would wait for the previous store."""
     code = compiled(f"m = tile.tensor_map(A[0:8, 0:64], slot=slots[1, 0:128], edit={edit!r})\nwith tile.elect():\n    m.seed()").sass()
     assert "LDC" in code and len(re.findall(r"\bSTS?G?(?:\.E)?\.128\b", code)) == 8 and not re.search(r"\bLDG?\.E", code)
 
 
-def test_a_raw_replace_takes_the_slot_and_a_raw_fence_the_map():
+def test_a_raw_replace_accepts_the_slot_and_a_raw_fence_the_map():
     text = compiled(MAP + "with tile.elect():\n    m.seed()\n    tile.ptx.tensormap.replace.tile.box_dim.global_.b1024.b32(slots[1, 0], 1, 4)\n"
                           "    tile.ptx.fence.proxy.tensormap_generic.acquire.cta(m, 128)").ptx
     assert "tensormap.replace.tile.box_dim.global.b1024.b32" in text and "fence.proxy.tensormap::generic.acquire.cta" in text

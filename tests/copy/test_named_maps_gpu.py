@@ -1,4 +1,4 @@
-"""Tensor maps that a kernel names, makes and rebinds, on the GPU, against NumPy."""
+"""Explicit tensor maps, also those that the kernel makes and rebinds, on the GPU, compared with NumPy."""
 
 import numpy as np
 import pytest
@@ -17,14 +17,14 @@ def _kernels():
 
 
 def _many(n: int, step: int) -> list[tuple[int, int]]:
-    """Shapes of all kinds: ragged rows, rows of one granule, one row."""
+    """Varied shapes: ragged rows, rows of 16 bytes, a single row."""
     rng = np.random.default_rng(n)
     return [(int(rng.integers(1, 128)), step * int(rng.integers(1, 256 // step + 1))) for _ in range(n)]
 
 
 @needs_gpu(*HOPPER)
 @in_child(timeout=240)
-def test_copies_by_a_named_map_move_every_dtype_with_every_swizzle_on_the_gpu():
+def test_copies_with_an_explicit_map_support_every_dtype_and_swizzle_on_the_gpu():
     cases = _kernels()
     for dtype, swizzle in cases.EVERY:
         a, b, width = cases.through_case(dtype)
@@ -35,7 +35,7 @@ def test_copies_by_a_named_map_move_every_dtype_with_every_swizzle_on_the_gpu():
 @needs_gpu(*HOPPER)
 @in_child(timeout=60)
 @pytest.mark.parametrize("edit", [None, "global", "shared"])
-def test_a_named_map_rounds_to_tf32_to_the_nearest_even_on_the_gpu(edit):
+def test_an_explicit_map_rounds_to_tf32_to_nearest_even_on_the_gpu(edit):
     cases = _kernels()
     a, nearest, out = cases.rounded_case()
     cases.rounded[1,](a, cases.aligned((1, 128)), out, EDIT=edit, backend="cuda")
@@ -46,13 +46,13 @@ def test_a_named_map_rounds_to_tf32_to_the_nearest_even_on_the_gpu(edit):
 @in_child(timeout=240)
 @pytest.mark.parametrize("edit", ["global", "shared"])
 @pytest.mark.parametrize("dtype", ["float16", "float32", "int8"])
-def test_one_kernel_copies_many_arrays_of_different_shapes_on_the_gpu(dtype, edit):
+def test_one_kernel_loads_many_arrays_of_different_shapes_on_the_gpu(dtype, edit):
     cases = _kernels()
     shapes = _many(300, 16)
     storage, table, parts = cases.group(dtype, shapes)
     row, slots = 128 // np.dtype(dtype).itemsize, cases.aligned((len(shapes), 128))
     out = np.full((len(shapes), 128, 256), 99, dtype)
-    for _ in range(3):  # the slots hold the maps of the launch before
+    for _ in range(3):  # the slots hold the maps of the previous launch
         out[:] = 99
         cases.grouped[len(shapes),](cases.aligned((64, 64), dtype), storage, table, slots, out, BM=32, BN=row, EDIT=edit, backend="cuda")
         for k, part in enumerate(parts):
@@ -80,7 +80,7 @@ def test_one_kernel_stores_to_many_arrays_of_different_shapes_on_the_gpu(edit):
 
 @needs_gpu(*HOPPER)
 @in_child(timeout=240)
-def test_a_map_is_bound_to_one_argument_after_the_other_on_the_gpu():
+def test_a_map_can_be_bound_to_one_argument_after_the_other_on_the_gpu():
     cases, rng = _kernels(), np.random.default_rng(2)
     arrays = [rng.random(shape).astype(np.float32) for shape in ((8, 32), (20, 40), (3, 16))]
     out = np.zeros((3, 8, 32), np.float32)
@@ -93,7 +93,7 @@ def test_a_map_is_bound_to_one_argument_after_the_other_on_the_gpu():
 
 @needs_gpu(*HOPPER)
 @in_child(timeout=240)
-def test_a_map_is_bound_to_addresses_of_separate_allocations_on_the_gpu():
+def test_a_map_can_be_bound_to_addresses_of_separate_allocations_on_the_gpu():
     import tilejit as tile
     cases, rng = _kernels(), np.random.default_rng(3)
     host = [rng.random(shape).astype(np.float32) for shape in ((10, 32), (4, 64))]
@@ -112,7 +112,7 @@ def test_a_map_is_bound_to_addresses_of_separate_allocations_on_the_gpu():
 @in_child(timeout=240)
 @pytest.mark.parametrize("edit", ["global", "shared"])
 @pytest.mark.parametrize("rank", [1, 2, 3, 4, 5])
-def test_maps_of_every_rank_are_rebound_on_the_gpu(rank, edit):
+def test_maps_of_every_rank_can_be_rebound_on_the_gpu(rank, edit):
     cases, rng = _kernels(), np.random.default_rng(rank)
     small = np.zeros((1,) * max(rank - 2, 0) + (4, 32)[-rank:], np.float32)
     large = rng.random((3,) * max(rank - 2, 0) + (6, 96)[-rank:]).astype(np.float32)
@@ -126,7 +126,7 @@ def test_maps_of_every_rank_are_rebound_on_the_gpu(rank, edit):
 @in_child(timeout=240)
 @pytest.mark.parametrize("edit", ["global", "shared"])
 @pytest.mark.parametrize("scope", ["cluster", "gpu", "sys"])
-def test_all_ctas_of_a_cluster_copy_by_the_map_that_one_has_edited_on_the_gpu(scope, edit):
+def test_all_ctas_of_a_cluster_copy_with_the_map_that_one_has_edited_on_the_gpu(scope, edit):
     cases, rng = _kernels(), np.random.default_rng(5)
     a, out = rng.random((32, 64)).astype(np.float32), np.zeros((30, 32, 64), np.float32)
     cases.in_a_cluster[120,](np.zeros((8, 64), np.float32), a, cases.aligned((30, 128)), out, RELEASE=scope, ACQUIRE=scope, EDIT=edit, backend="cuda")
@@ -136,7 +136,7 @@ def test_all_ctas_of_a_cluster_copy_by_the_map_that_one_has_edited_on_the_gpu(sc
 @needs_gpu(*HOPPER)
 @in_child(timeout=120)
 @pytest.mark.parametrize("scope", ["gpu", "sys"])
-def test_a_flag_carries_a_map_across_the_grid_on_the_gpu(scope):
+def test_a_flag_publishes_a_map_to_the_grid_on_the_gpu(scope):
     cases, rng = _kernels(), np.random.default_rng(6)
     a = rng.random((64 * 8, 64)).astype(np.float32)
     out = np.zeros_like(a)
@@ -146,7 +146,7 @@ def test_a_flag_carries_a_map_across_the_grid_on_the_gpu(scope):
 
 @needs_gpu(*HOPPER)
 @in_child(timeout=120)
-def test_a_named_map_is_multicast_and_reduced_and_waited_for_by_a_token_on_the_gpu():
+def test_an_explicit_map_can_be_used_for_multicasts_reductions_and_tokens_on_the_gpu():
     cases, rng = _kernels(), np.random.default_rng(7)
     a, b = rng.integers(0, 9, (8, 128)).astype(np.float32), np.ones((8, 64), np.float32)
     cases.to_both[2,](a, b, backend="cuda")
@@ -160,7 +160,7 @@ def test_a_named_map_is_multicast_and_reduced_and_waited_for_by_a_token_on_the_g
 @in_child(timeout=120)
 @pytest.mark.parametrize("edit", ["global", "shared"])
 @pytest.mark.parametrize("scope", ["gpu", "sys"])
-def test_the_next_kernel_copies_by_the_map_that_one_has_made_on_the_gpu(scope, edit):
+def test_the_next_kernel_copies_with_the_map_that_one_has_made_on_the_gpu(scope, edit):
     """Twice through one slot, bound to another array each time: the second kernel must not see the first map."""
     import tilejit as tile
     cases, rng = _kernels(), np.random.default_rng(8)
@@ -180,4 +180,4 @@ def test_raw_instructions_edit_fence_and_use_a_map_on_the_gpu(edit):
     cases, rng = _kernels(), np.random.default_rng(9)
     a, out = rng.random((16, 64)).astype(np.float32), np.zeros((8, 16), np.float32)
     cases.by_instructions[1,](a, cases.aligned((1, 128)), out, EDIT=edit, backend="cuda")
-    np.testing.assert_array_equal(out, cases.as_instructed(a))
+    np.testing.assert_array_equal(out, cases.expected_of_instructions(a))

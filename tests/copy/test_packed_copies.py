@@ -1,4 +1,4 @@
-"""Copies of elements of 4 and 6 bits: packed ones move as their bytes, and the engine pads them on the way."""
+"""Copies of 4- and 6-bit elements: packed elements move as bytes, and TMA can pad them."""
 
 import ml_dtypes
 import numpy as np
@@ -22,7 +22,7 @@ STEP = {"float4_e2m1fn": 2, "float6_e2m3fn": 4, "float6_e3m2fn": 4}
 # -- plans ---------------------------------------------------------------------------------------------------------------------
 
 def halves(spec: BufferSpec) -> BufferSpec | None:
-    """The spec of bytes with two elements in each; None where its last dimension has no steps of 1."""
+    """The spec of bytes with two elements in each; None if its last dimension does not have stride 1."""
     doubled = lambda s: slice(2 * s.start, 2 * s.stop)
     layout = spec.layout or TileLayout.row_major(spec.shape)
     grouped, at = layout.group(spec.shape)
@@ -44,8 +44,8 @@ def outcome(dst, src, variant, **how):
 
 @settings(max_examples=300, deadline=None)
 @given(copies(), st.booleans(), st.sampled_from(["ldgsts", "tma", "bulk", "vector"]))
-def test_a_packed_copy_is_planned_as_that_of_its_bytes(sides, store, variant):
-    """Random arrays and buffers: the same plan for two elements a byte, or none for either."""
+def test_a_packed_copy_is_planned_like_the_copy_of_its_bytes(sides, store, variant):
+    """Random arrays and buffers: the same plan for packed elements and for bytes, or none for either."""
     plain = [BufferSpec(s.shape, "uint8", s.scope, layout=s.layout, region=s.region) for s in sides]
     packed = [halves(s) for s in plain]
     assume(None not in packed)
@@ -72,7 +72,7 @@ def test_a_swizzled_layout_of_packed_elements_is_that_of_their_bytes(mode):
 
 @pytest.mark.parametrize("target", ["sm_90a", "sm_100a", "sm_120a"])
 def test_packed_pairs_move_as_bytes_on_every_target(target):
-    """No target needs a type of 4 bits in the map for elements that stay packed."""
+    """Elements that stay packed need no 4-bit type in the map."""
     made = plan_copy(BufferSpec((64, 256), "float4_e2m1fn", "shared"), BufferSpec((64, 256), "float4_e2m1fn", "global"), variant="tma", target=target).plan
     assert (made.tensor_map.dtype, made.bytes_per_issue * made.instructions) == ("uint8", 64 * 128)
 
@@ -88,7 +88,7 @@ def test_a_region_that_begins_or_ends_inside_a_byte_has_no_plan(region, words):
 
 @tile.jit(num_warps=4)
 def staged(x, y, row, column, ROWS: tile.constexpr, COLUMNS: tile.constexpr, STEP: tile.constexpr, VARIANT: tile.constexpr):
-    """The box at (row, STEP * column) by one path in, and by the plain path out."""
+    """The box at (row, STEP * column): in by a given path, out by the default path."""
     s = tile.alloc((ROWS, COLUMNS), x.dtype)
     done = tile.copy_async(s, x[row:row + ROWS, STEP * column:STEP * column + COLUMNS], variant=VARIANT)
     done.wait()
@@ -99,8 +99,8 @@ def staged(x, y, row, column, ROWS: tile.constexpr, COLUMNS: tile.constexpr, STE
 @settings(max_examples=40, deadline=None)
 @given(st.sampled_from(PACKED), st.integers(1, 70), st.integers(1, 12), st.integers(0, 9), st.integers(0, 5),
        st.sampled_from(["ldgsts", "tma", "vector", None]), st.integers(0, 99))
-def test_a_box_of_packed_elements_comes_to_the_byte_with_zeros_outside(name, height, blocks, row, column, variant, seed):
-    """Ragged rows and columns, run-time starts, every path."""
+def test_a_box_of_packed_elements_is_copied_exactly_with_zeros_outside(name, height, blocks, row, column, variant, seed):
+    """Ragged rows and columns, runtime starts, every path."""
     step = 128 if variant == "tma" else 32
     width, first = step * blocks, step * column
     x, y = tile.pack(codes(name, (height, width), seed)), tile.pack(codes(name, (16, 256), seed + 1))
@@ -143,8 +143,8 @@ def to_a_peer(x, y):
 
 
 @pytest.mark.parametrize("name", PACKED)
-def test_contiguous_packed_rows_go_by_bulk_and_to_a_peer(name):
-    """Runs of bytes, both ways and between CTAs; and the assembler takes them."""
+def test_contiguous_packed_rows_can_be_copied_by_bulk_and_to_a_peer(name):
+    """Runs of bytes, both ways and between CTAs; and they assemble."""
     x, y = tile.pack(codes(name, (4, 256))), tile.pack(codes(name, (4, 256), 1))
     spec = [tile.ArraySpec((4, 256), name)] * 2
     by_bulk.simulate(1, x, y, 0).raise_first()
@@ -169,8 +169,8 @@ def by_a_named_map(x, y, column):
     tile.copy(y[0:8, 0:128], s)
 
 
-def test_rows_by_number_and_boxes_of_named_maps_are_of_elements():
-    """Columns count elements there too."""
+def test_gathered_rows_and_boxes_of_explicit_maps_count_elements():
+    """Their columns count elements too."""
     x, y = tile.pack(codes("float4_e2m1fn", (16, 256))), tile.pack(codes("float4_e2m1fn", (8, 128), 1))
     four_rows.simulate(1, x, y, 128, 128, target="sm_100a").raise_first()
     plain = x.unpack().view(np.uint8)
@@ -179,12 +179,12 @@ def test_rows_by_number_and_boxes_of_named_maps_are_of_elements():
     np.testing.assert_array_equal(y.unpack().view(np.uint8), plain[8:16, 128:256])
 
 
-# -- padding on the way ----------------------------------------------------------------------------------------------------------
+# -- padding by TMA --------------------------------------------------------------------------------------------------------------
 
 @tile.jit(num_warps=4)
 def padded_box(x, y, row, column, ROWS: tile.constexpr, COLUMNS: tile.constexpr, DTYPE: tile.constexpr, LAYOUT: tile.constexpr,
                BYTES: tile.constexpr):
-    """The box at (row, 128 * column), as shared memory has it."""
+    """The box at (row, 128 * column), in its shared memory format."""
     s = tile.alloc((ROWS, COLUMNS), DTYPE, layout=LAYOUT)
     bar = tile.mbarrier()
     with tile.elect():
@@ -196,7 +196,7 @@ def padded_box(x, y, row, column, ROWS: tile.constexpr, COLUMNS: tile.constexpr,
 
 
 def as_padded(values):
-    """Elements in the low bits of each 16 bytes, and what is left alone in the others (-1)."""
+    """Packed elements in the low bytes of each 16 bytes; the bytes that are left unchanged are -1."""
     bits = 4 if values.dtype == ml_dtypes.float4_e2m1fn else 6
     data = tile.pack(values).data.reshape(*values.shape[:-1], -1, 2 * bits)
     room = np.full((*data.shape[:-1], 16), -1, np.int16)
@@ -207,8 +207,8 @@ def as_padded(values):
 @settings(max_examples=40, deadline=None)
 @given(st.sampled_from(PACKED), st.integers(1, 40), st.integers(1, 4), st.integers(0, 9), st.integers(0, 3), st.sampled_from([None, 128]),
        st.integers(1, 2), st.integers(0, 99))
-def test_sixteen_packed_elements_and_padding_fill_16_bytes_of_shared_memory(name, height, blocks, row, column, mode, wide, seed):
-    """Ragged heights and widths, run-time places, both layouts; the barrier counts the bytes without their padding."""
+def test_sixteen_packed_elements_are_padded_to_16_bytes_of_shared_memory(name, height, blocks, row, column, mode, wide, seed):
+    """Ragged heights and widths, runtime positions, both layouts; the barrier counts the bytes without padding."""
     shape, dtype = (16, 128 * wide), tile.padded(name)
     values = codes(name, (height, 128 * blocks), seed)
     options = dict(ROWS=16, COLUMNS=shape[1], DTYPE=dtype, LAYOUT=tile.swizzled(dtype, shape, mode) if mode else None,
@@ -224,8 +224,8 @@ def test_sixteen_packed_elements_and_padding_fill_16_bytes_of_shared_memory(name
 
 @pytest.mark.parametrize("name", PACKED)
 @pytest.mark.parametrize("target", ["sm_100a", "sm_103a", "sm_120a"])
-def test_a_map_that_pads_counts_elements_and_rows_of_128(name, target):
-    """Sizes and boxes are elements, strides are the bytes of the packed rows."""
+def test_a_map_that_pads_counts_elements_and_needs_rows_of_128(name, target):
+    """Sizes and boxes are in elements, strides in bytes of the packed rows."""
     dtype, bits = tile.padded(name), 4 if "4" in name[:6] else 6
     options = dict(ROWS=64, COLUMNS=256, DTYPE=dtype, LAYOUT=tile.swizzled(dtype, (64, 256), 128), BYTES=tile.swizzled("uint8", (64, 256), 128))
     k = padded_box.compile(tile.ArraySpec((200, 1024), name), tile.ArraySpec((64, 256), "uint8"), 0, 0, **options, target=target)
@@ -234,8 +234,8 @@ def test_a_map_that_pads_counts_elements_and_rows_of_128(name, target):
     assert (m.global_dim, m.global_strides) == ((128, 200, 8), (128 * bits, 16 * bits))
 
 
-def test_what_the_engine_does_not_pad_is_refused_in_words():
-    """Targets before sm_100a, rows off 128, other swizzles, stores, other paths."""
+def test_padding_that_tma_does_not_support_is_refused_with_the_reason():
+    """Targets before sm_100a, rows that are not multiples of 128, other swizzles, stores, other paths."""
     wide = BufferSpec((64, 256), tile.padded("float4_e2m1fn"), "shared", layout=tile.swizzled(tile.padded("float4_e2m1fn"), (64, 256), 128))
     array = BufferSpec((64, 256), "float4_e2m1fn", "global")
 
@@ -256,7 +256,7 @@ def test_what_the_engine_does_not_pad_is_refused_in_words():
     refused("keeps the dtype", src=BufferSpec((64, 256), "float6_e2m3fn", "global"))
 
 
-# -- what is refused ---------------------------------------------------------------------------------------------------------------
+# -- errors ------------------------------------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("line,words", [
     ("tile.copy(s, x[0:8, 1:65])", "covers whole bytes, multiples of 2 elements, and this one is 64 elements from 1 on"),
@@ -275,14 +275,14 @@ def test_what_the_engine_does_not_pad_is_refused_in_words():
     ("s.permute((1, 0))", "permute of the last dimension"),
     ("tile.copy_async(s, x[0:8, 0:64], fill='nan')", "fill"),
     ("tile.im2col(x, (3,))", "im2col")])
-def test_what_packed_elements_have_not_is_an_error_at_its_line(line, words):
+def test_operations_that_packed_elements_lack_are_errors_at_their_line(line, words):
     source = ("def kernel(x, n):\n    s = tile.alloc((8, 64), x.dtype)\n    p = tile.alloc((8, 64), tile.padded(x.dtype))\n    " + line)
     with pytest.raises(TileError, match=words):
         tile.jit(source=source).compile(tile.ArraySpec((64, 256), "float4_e2m1fn"), 3)
 
 
-def test_a_start_that_is_promised_to_be_even_is_taken():
-    """tile.assume says what the arithmetic does not."""
+def test_a_start_assumed_to_be_even_is_accepted():
+    """tile.assume provides what the arithmetic does not prove."""
     source = ("def kernel(x, y, n):\n    tile.assume(n % 2 == 0)\n    tile.store(y[0:8, 0:64], tile.cast(tile.load(x[0:8, n:n + 64]), tile.float32))")
     x, y = codes("float4_e2m1fn", (8, 256)), np.zeros((8, 64), np.float32)
     tile.jit(source=source).simulate(1, tile.pack(x), y, 6).raise_first()

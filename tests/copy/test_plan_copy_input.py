@@ -1,4 +1,4 @@
-"""What `plan_copy` and `BufferSpec` are given that cannot be: an error of the package, in words, and no plan."""
+"""Invalid input of `plan_copy` and `BufferSpec` is an error of the package with an explanation."""
 
 import numpy as np
 import pytest
@@ -51,30 +51,30 @@ def buffer(*shape, **more):
     (lambda: BufferSpec((4, 4), "float16", "shared", strides=(4, 1)),                   "strides are for a global buffer"),
     (lambda: BufferSpec((4, 4), "float16", "shared", layout="x"),                       "a layout is a tile.TileLayout, not 'x'"),
 ])
-def test_what_cannot_be_planned_is_an_error_that_says_what_it_is(call, words):
+def test_invalid_input_is_an_error_that_explains_it(call, words):
     with pytest.raises(tile.CompilationError) as error:
         call()
     assert words in str(error.value)
 
 
-def test_an_unknown_element_type_is_answered_with_those_that_the_package_has_by_name():
+def test_an_unknown_dtype_is_an_error_that_lists_the_known_ones():
     with pytest.raises(tile.CompilationError) as error:
         BufferSpec((4,), "float17", "global")
     listed = str(error.value).rpartition("the element types are ")[2].split(", ")
     assert {"bool", "int8", "float4_e2m1fn", "float64"} <= set(listed) and all(hasattr(tile, name) for name in listed if name != "bool")
 
 
-def test_an_element_type_is_written_as_a_kernel_writes_it():
+def test_the_repr_of_a_dtype_evaluates_to_it():
     for dtype in (tile.bool_, tile.float16, tile.float4_e2m1fn, tile.padded(tile.float6_e2m3fn)):
         assert eval(repr(dtype)) == dtype
 
 
-def test_a_region_of_an_array_may_leave_it_on_either_side():
+def test_a_region_of_an_array_may_exceed_it_on_either_side():
     for region in ((slice(100, 228), slice(0, 64)), (slice(-8, 120), slice(0, 64))):
         assert plan_copy(buffer(), array(region=region), variant="tma").plan.instructions == 1
 
 
-def test_numbers_of_numpy_are_numbers():
+def test_numpy_numbers_are_accepted():
     n = np.int64
     spec = BufferSpec((n(128), n(64)), "float16", "global", strides=(n(64), n(1)), region=(slice(n(0), n(128)), slice(0, n(64))))
     assert plan_copy(buffer(), spec, scope="cta", threads=n(128)).variant == "ldgsts"

@@ -1,4 +1,4 @@
-"""What finding a tensor map costs: the boxes that are looked at are bounded, and so is the time of a site."""
+"""The cost of finding a tensor map: the number of examined boxes is bounded, and so is the time per site."""
 
 import sys
 from pathlib import Path
@@ -16,7 +16,7 @@ from planning import LIMIT, REFERENCE, WORST, attempt, fastest
 
 @pytest.fixture
 def looked_at(monkeypatch):
-    """Counts of boxes made and of maps tried since the last plan."""
+    """Counts of the boxes made and of the maps tried since the last plan."""
     counts = {"boxes": 0, "maps": 0}
 
     def counting(name, kind):
@@ -33,16 +33,16 @@ def looked_at(monkeypatch):
 
 
 @pytest.mark.parametrize("plans", [WORST, REFERENCE], ids=["worst", "reference"])
-def test_a_site_looks_at_no_more_boxes_than_the_bound_says(looked_at, plans):
-    """And at far fewer in practice: no site comes near it, so the bound costs no plan its best box."""
+def test_the_search_for_a_site_examines_no_more_boxes_than_the_bound(looked_at, plans):
+    """In practice far fewer: no site comes near the bound, so it never prevents the best box."""
     for plan in plans.values():
         looked_at.update(boxes=0, maps=0)
         attempt(plan)
         assert looked_at["boxes"] <= tma_plan.SEARCHED // 2 and looked_at["maps"] <= looked_at["boxes"]
 
 
-def test_random_sites_look_at_no_more_boxes_than_the_bound_says(looked_at):
-    """Layouts, regions and directions of all sorts."""
+def test_the_search_for_random_sites_examines_no_more_boxes_than_the_bound(looked_at):
+    """Random layouts, regions and directions."""
     @settings(max_examples=300, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
     @given(st.one_of(copies(rank=6), swizzled_copies()), st.booleans())
     def holds(sides, store):
@@ -55,16 +55,16 @@ def test_random_sites_look_at_no_more_boxes_than_the_bound_says(looked_at):
 
 
 def test_the_search_stops_at_the_bound(looked_at, monkeypatch):
-    """However many boxes there are: what was found up to there is chosen from."""
+    """However many boxes there are: the choice is made among those found so far."""
     monkeypatch.setattr(tma_plan, "SEARCHED", 5)
     choice = WORST["most boxes"]()
     assert looked_at["boxes"] == 5 and choice.variant == "tma"
 
 
 @pytest.mark.parametrize("plans", [WORST, REFERENCE], ids=["worst", "reference"])
-def test_planning_takes_less_than_two_milliseconds_a_site(plans):
-    """Of the processor's time; `tests/bench/planning.py` prints what it was. What takes longer at first is timed over half a second, since others
-    may have had the processor's cache or clock."""
+def test_planning_takes_less_than_two_milliseconds_per_site(plans):
+    """CPU time; `tests/bench/planning.py` prints it. Sites that take longer at first are measured again over half a second, since other
+    processes may have used the cache or changed the clock."""
     times = {name: fastest(plan) for name, plan in plans.items()}
     again = {name: fastest(plans[name], attempts=300) for name, seconds in times.items() if seconds > LIMIT}
     assert {name: seconds for name, seconds in again.items() if seconds > LIMIT} == {}

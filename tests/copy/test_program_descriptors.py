@@ -1,4 +1,4 @@
-"""Tensor maps that the host makes, and the instructions that name them: forms, operands, the order of modifiers."""
+"""Tensor maps encoded by the host, and the instructions that use them: forms, operands, the order of modifiers."""
 
 import re
 
@@ -15,17 +15,17 @@ HINT = ".L2::cache_hint"
 
 
 def registers(form: ptx.Form) -> list[tuple[str, str, int]]:
-    """(name, LLVM's constraint letter, number of registers) of each operand, in the order of the text."""
+    """(name, LLVM constraint letter, number of registers) of each operand, in the order of the text."""
     order = map(form.operand, re.findall(r"\{(\w+)\}", form.template))
     return [(o.name, o.register.constraint, o.registers) for o in order]
 
 
-# -- birth ------------------------------------------------------------------------------------------------------------------
+# -- maps encoded by the host -----------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("kernel", [boxed, boxed_out])
 @pytest.mark.parametrize("target", TARGETS)
-def test_a_host_map_is_a_parameter_by_value_and_is_never_written(kernel, target):
-    """128 bytes in parameter space, aligned to 64, marked as a constant of the grid; no instruction edits it."""
+def test_a_host_map_is_a_by_value_parameter_that_is_never_written(kernel, target):
+    """128 bytes in parameter space, aligned to 64, marked as a grid constant; no instruction edits it."""
     x = np.zeros((8, 256), np.float16)
     k = kernel.compile(x, x.copy(), target=target)
     assert len(k.tensor_maps) == 1 and k.tensor_maps[0].origin == "host"
@@ -35,7 +35,7 @@ def test_a_host_map_is_a_parameter_by_value_and_is_never_written(kernel, target)
 
 
 def test_equal_maps_are_one_parameter_and_different_ones_are_not():
-    """The key is what the encoder gets: two tiles of one array share a map, another box does not."""
+    """The key consists of the encoder's arguments: two tiles of one array share a map, another box does not."""
     @tile.jit(num_warps=1)
     def three(A):
         s = tile.alloc((3, 8, 64), A.dtype)
@@ -52,8 +52,8 @@ def test_equal_maps_are_one_parameter_and_different_ones_are_not():
     assert len(re.findall(r"cp\.async\.bulk\.tensor", k.ptx)) == 3
 
 
-def test_what_the_encoder_is_given_is_the_plan_with_the_sizes_of_the_launch():
-    """Dimensions and strides innermost first, strides in bytes without the innermost; one compile for every size."""
+def test_the_encoder_gets_the_plan_with_the_sizes_of_the_launch():
+    """Dimensions and strides innermost first, strides in bytes without the innermost; one compilation for every size."""
     k = boxed.compile(*[np.zeros((24, 512), np.float16)] * 2)
     m = k.tensor_maps[0]
     assert (m.dtype, m.rank, m.global_dim, m.global_strides, m.box) == ("float16", 3, (64, 24, 8), (1024, 128), (64, 8, 4))
@@ -69,7 +69,7 @@ G2S = "cp.async.bulk.tensor.{}d.shared::cluster.global{}.mbarrier::complete_tx::
 @pytest.mark.parametrize("multicast", ["", ".multicast::cluster"])
 @pytest.mark.parametrize("mode, dim", [*(("", d) for d in range(1, 6)), *((".im2col", d) for d in (3, 4, 5))])
 def test_a_tensor_load_takes_its_optional_operands_in_the_order_of_its_modifiers(mode, dim, multicast, hint):
-    """Destination, map (a 64-bit address), coordinates, barrier; then im2col offsets, mask, policy, where there are any."""
+    """Destination, map (a 64-bit address), coordinates, barrier; then im2col offsets, mask and cache policy, if any."""
     form = ptx.form(G2S.format(dim, mode, multicast, hint))
     wanted = [("dst", "r", 1), ("map", "l", 1), ("coords", "r", dim), ("bar", "r", 1)]
     wanted += [("offsets", "h", dim - 2)] * bool(mode) + [("mask", "h", 1)] * bool(multicast) + [("hint", "l", 1)] * bool(hint)
@@ -80,7 +80,7 @@ def test_a_tensor_load_takes_its_optional_operands_in_the_order_of_its_modifiers
 @pytest.mark.parametrize("hint", ["", HINT])
 @pytest.mark.parametrize("dim", range(1, 6))
 def test_a_tensor_store_has_its_map_first(dim, hint):
-    """Map and coordinates, then the source, then the policy."""
+    """Map and coordinates, then the source, then the cache policy."""
     form = ptx.form(f"cp.async.bulk.tensor.{dim}d.global.shared::cta.tile.bulk_group{hint}")
     assert registers(form) == [("map", "l", 1), ("coords", "r", dim), ("src", "r", 1)] + [("hint", "l", 1)] * bool(hint)
 
@@ -88,12 +88,12 @@ def test_a_tensor_store_has_its_map_first(dim, hint):
 @pytest.mark.parametrize("hint", ["", HINT])
 @pytest.mark.parametrize("dim", [3, 4, 5])
 def test_an_im2col_store_has_no_offsets(dim, hint):
-    """The stores of the mode are spelled so."""
+    """By the PTX form of im2col stores."""
     form = ptx.form(f"cp.async.bulk.tensor.{dim}d.global.shared::cta.im2col_no_offs.bulk_group{hint}")
     assert registers(form) == [("map", "l", 1), ("coords", "r", dim), ("src", "r", 1)] + [("hint", "l", 1)] * bool(hint)
 
 
-def test_gather4_and_scatter4_have_two_dimensions_five_coordinates_and_are_blackwells():
+def test_gather4_and_scatter4_have_two_dimensions_and_five_coordinates_and_exist_on_blackwell_only():
     """One column and four rows."""
     gather = ptx.form("cp.async.bulk.tensor.2d.tile::gather4.shared::cta.global.mbarrier::complete_tx::bytes")
     scatter = ptx.form("cp.async.bulk.tensor.2d.tile::scatter4.global.shared::cta.bulk_group")
@@ -106,8 +106,8 @@ def test_gather4_and_scatter4_have_two_dimensions_five_coordinates_and_are_black
 
 @pytest.mark.parametrize("kind", ["add", "min", "max", "inc", "dec", "and", "or", "xor"])
 @pytest.mark.parametrize("mode, dims", [("tile", range(1, 6)), ("im2col_no_offs", (3, 4, 5))])
-def test_every_reduction_has_its_tile_and_im2col_forms(kind, mode, dims):
-    """Eight operators, on every rank of the mode, with and without a policy."""
+def test_every_reduction_has_tile_and_im2col_forms(kind, mode, dims):
+    """Eight operators, for every rank of the mode, with and without a cache policy."""
     for dim in dims:
         for hint in ("", HINT):
             form = ptx.form(f"cp.reduce.async.bulk.tensor.{dim}d.global.shared::cta.{kind}.{mode}.bulk_group{hint}")
@@ -115,8 +115,8 @@ def test_every_reduction_has_its_tile_and_im2col_forms(kind, mode, dims):
 
 
 @pytest.mark.parametrize("mode, dims", [("tile", range(1, 6)), ("im2col", (3, 4, 5))])
-def test_a_prefetch_into_l2_has_its_tile_and_im2col_forms(mode, dims):
-    """Map and coordinates only; im2col offsets where the mode has them."""
+def test_a_prefetch_into_l2_has_tile_and_im2col_forms(mode, dims):
+    """Only map and coordinates, and im2col offsets."""
     for dim in dims:
         form = ptx.form(f"cp.async.bulk.prefetch.tensor.{dim}d.L2.global.{mode}")
         assert registers(form) == [("map", "l", 1), ("coords", "r", dim)] + [("offsets", "h", dim - 2)] * (mode == "im2col")
@@ -132,8 +132,8 @@ def test_bulk_copies_without_a_map_take_a_byte_count(name, operands):
     assert [o for o, _, _ in registers(ptx.form(name))] == operands.split()
 
 
-def test_modifiers_stand_in_one_order():
-    """Load mode, completion, multicast, CTA group, policy: any other order is no form."""
+def test_modifiers_have_a_fixed_order():
+    """Load mode, completion, multicast, CTA group, cache policy; other orders are not forms."""
     good = "cp.async.bulk.tensor.4d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes.multicast::cluster.cta_group::2.L2::cache_hint"
     assert ptx.form(good).targets == ("sm_100a", "sm_103a")
     for bad in ("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster.im2col",
@@ -142,12 +142,12 @@ def test_modifiers_stand_in_one_order():
             ptx.form(bad)
 
 
-# -- the mutators ----------------------------------------------------------------------------------------------------------------
+# -- tensormap.replace -----------------------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("space, letter", [("global", "l"), ("shared::cta", "r")])
 @pytest.mark.parametrize("field, width, lanes", [("global_address", 64, None), ("global_dim", 32, 5), ("global_stride", 64, 4)])
-def test_address_dimensions_and_strides_have_mutators_in_both_memories(field, width, lanes, space, letter):
-    """A 64-bit address, five 32-bit dimensions, four 64-bit strides; the lane is an immediate, the others are refused."""
+def test_the_address_dimensions_and_strides_of_a_map_can_be_replaced_in_both_memories(field, width, lanes, space, letter):
+    """A 64-bit address, five 32-bit dimensions, four 64-bit strides; the index is an immediate, and others are refused."""
     form = ptx.form(f"tensormap.replace.tile.{field}.{space}.b1024.b{width}")
     value = {32: "r", 64: "l"}[width]
     assert form.constraints({"index": 0} if lanes else None) == f"{letter},{value},~{{memory}}" and form.targets == TARGETS
@@ -160,8 +160,8 @@ def test_address_dimensions_and_strides_have_mutators_in_both_memories(field, wi
             ptx.check(form, {"map": "i64" if space == "global" else "i32", "index": lanes, "value": f"i{width}"})
 
 
-def test_the_other_fields_that_have_a_mutator_are_seven_and_one_on_blackwell():
-    """No other name is a form: not those that a manual's reader may guess, and none of im2col maps."""
+def test_seven_other_fields_can_be_replaced_and_one_more_on_blackwell():
+    """No other name is a form, including those that the manual suggests, and none for im2col maps."""
     found = {f.name.split(".")[3]: f.targets for f in ptx.forms() if f.name.startswith("tensormap.replace.tile.") and ".global.b1024" in f.name}
     everywhere = {"global_address", "global_dim", "global_stride", "rank", "box_dim", "element_stride", "elemtype", "interleave_layout",
                   "swizzle_mode", "fill_mode"}
@@ -185,11 +185,11 @@ def test_the_proxy_fences_have_every_scope(scope):
         ptx.check(fused, {"dst": "i64", "src": "i32", "size": 64})
 
 
-# -- maps that the kernel makes ------------------------------------------------------------------------------------------------------
+# -- maps made by the kernel ---------------------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_a_kernel_s_own_map_is_seeded_rebound_released_acquired_and_then_used(target):
-    """A copy of the template, 2 * rank edits (address, dimensions, strides), both fences at one address, the tensor copy; one map
+def test_a_map_made_by_a_kernel_is_initialised_rebound_released_acquired_and_then_used(target):
+    """A copy of the template, 2 * rank edits (address, dimensions, strides), both fences with one address, the tensor copy; one map
     of the launch and one of the kernel are counted."""
     @tile.jit(num_warps=1)
     def rebound(template, A, B, slots):

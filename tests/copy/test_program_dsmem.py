@@ -1,4 +1,4 @@
-"""dsmem: its program from the plan to the result; what it accepts; how inputs change it."""
+"""dsmem: its example program from the plan to the result; its needs; how inputs change the plan."""
 
 import numpy as np
 import pytest
@@ -37,7 +37,7 @@ def test_the_program_plans_one_chunk_of_16384_bytes():
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_the_program_maps_both_addresses_and_issues_one_copy_on_every_target(target):
-    """mapa of the destination and of the barrier, then one bulk copy of an immediate size on the mapped ones; it assembles."""
+    """mapa of the destination and of the barrier, then one bulk copy with an immediate size on the mapped addresses; it assembles."""
     x = np.zeros((128, 64), np.float16)
     k = handed_over.compile(x, x.copy(), target=target)
     text = [line.strip() for line in k.ptx.splitlines()]
@@ -50,7 +50,7 @@ def test_the_program_maps_both_addresses_and_issues_one_copy_on_every_target(tar
     assert k.cubin
 
 
-def test_the_program_gives_its_tile_back_on_the_simulator():
+def test_the_program_returns_its_tile_on_the_simulator():
     """CTA 1 writes what CTA 0 read, with no findings."""
     x = RNG.standard_normal((128, 64)).astype(np.float16)
     y = np.zeros_like(x)
@@ -58,7 +58,7 @@ def test_the_program_gives_its_tile_back_on_the_simulator():
 
 
 def test_the_destination_arms_the_barrier_and_the_copy_emits_no_wait():
-    """A destination that does not announce the bytes is a finding: the phase ends without them."""
+    """If the destination does not announce the bytes, there is a finding: the phase ends without them."""
     @tile.jit(num_warps=1, cluster=(2, 1, 1))
     def unarmed(A, B):
         mine, theirs = tile.alloc((16, 64), A.dtype), tile.alloc((16, 64), A.dtype)
@@ -79,29 +79,29 @@ def test_the_destination_arms_the_barrier_and_the_copy_emits_no_wait():
     assert unarmed.simulate((2,), x, x.copy()).findings
 
 
-# -- what it accepts ---------------------------------------------------------------------------------------------------------
+# -- needs -------------------------------------------------------------------------------------------------------------------
 
-def test_it_needs_sm_90_or_later():
-    """There are no clusters before."""
+def test_dsmem_needs_sm_90_or_later():
+    """Earlier targets have no clusters."""
     with pytest.raises(DispatchError, match="needs sm_90 or later"):
         planned((128, 64), target="sm_80")
 
 
-def test_it_is_issued_by_one_thread():
-    """A wider scope without a barrier declines and says what to write; with one its first thread issues."""
+def test_dsmem_is_issued_by_one_thread():
+    """A wider scope declines without a barrier, and the reason suggests what to write; with a barrier its first thread issues."""
     with pytest.raises(DispatchError, match=r"needs one thread.*use tile.elect\(\)"):
         planned((128, 64), scope="cta", threads=128)
     assert planned((128, 64), scope="cta", threads=128, mbar=True).chunks == 1
 
 
-def test_both_sides_are_shared_memory():
-    """An array's tile goes through the CTA's own first."""
+def test_both_sides_of_dsmem_must_be_shared_memory():
+    """A tile of an array must be staged in the CTA's own memory first."""
     src, dst = BufferSpec((128, 64), "float16", "global"), BufferSpec((128, 64), "float16", "shared")
     with pytest.raises(DispatchError, match="needs shared memory on both sides: global to shared"):
         plan_copy(dst, src, variant="dsmem", peer=1)
 
 
-def test_the_destination_is_a_peers():
+def test_the_destination_of_dsmem_must_be_a_peer_s():
     """Without a rank there is no other CTA to copy to."""
     with pytest.raises(DispatchError, match="the shared memory of a peer as the destination.*no peer="):
         planned((128, 64), peer=None)
@@ -109,22 +109,22 @@ def test_the_destination_is_a_peers():
 
 @pytest.mark.parametrize("dst, message", [
     (BufferSpec((128, 64), "float32", "shared"), "a copy keeps the dtype"), (BufferSpec((64, 64), "float16", "shared"), "equal extents")])
-def test_both_sides_have_one_dtype_and_equal_extents(dst, message):
-    """A valid copy, as every variant asks."""
+def test_both_sides_of_dsmem_must_have_the_same_dtype_and_extents(dst, message):
+    """As for every variant."""
     with pytest.raises(CompilationError, match=message):
         plan_copy(dst, BufferSpec((128, 64), "float16", "shared"), peer=1)
 
 
 @pytest.mark.parametrize("columns, dtype, nbytes", [(4, "float16", 8), (12, "float16", 24), (12, "int8", 12), (6, "float32", 24)])
-def test_runs_below_16_bytes_or_off_a_multiple_of_them_decline(columns, dtype, nbytes):
-    """Rows of that many bytes with gaps between: cp.async.bulk cannot move them."""
+def test_runs_below_16_bytes_or_not_multiples_of_16_decline(columns, dtype, nbytes):
+    """Rows of that many bytes with gaps between them: cp.async.bulk cannot move them."""
     gaps = rows(16, columns, 64)
     with pytest.raises(DispatchError, match=f"runs of a multiple of 16 bytes.*runs of {nbytes} bytes"):
         planned((16, columns), dtype, source=gaps, destination=gaps)
 
 
-def test_it_needs_a_barrier_and_a_cluster():
-    """Without mbar= nothing would tell the destination; without a cluster there is no peer."""
+def test_dsmem_needs_a_barrier_and_a_cluster():
+    """Without mbar= the destination would not be notified; without a cluster there is no peer."""
     def kernel(cluster, barrier: bool):
         @tile.jit(num_warps=1, cluster=cluster)
         def to_a_peer(A, BARRIER: tile.constexpr):
@@ -145,24 +145,24 @@ def test_it_needs_a_barrier_and_a_cluster():
         kernel((1, 1, 1), True)
 
 
-# -- how inputs change it ------------------------------------------------------------------------------------------------------
+# -- how inputs change the plan ------------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("source, destination, chunks", [(72, 72, 16), (64, 72, 16), (72, 64, 16), (64, 64, 1)])
-def test_a_gap_between_rows_or_outer_strides_that_differ_make_a_copy_of_each_row(source, destination, chunks):
-    """Matching rows without gaps are one copy; else one for each outer coordinate."""
+def test_gaps_between_rows_or_different_outer_strides_give_one_copy_per_row(source, destination, chunks):
+    """Matching rows without gaps are one copy; otherwise one per outer coordinate."""
     plan = planned((16, 64), source=rows(16, 64, source), destination=rows(16, 64, destination))
     assert (plan.chunks, plan.chunk_bytes) == (chunks, 16 * 128 // chunks)
     assert plan.places == tuple((i * destination * 2, i * source * 2) for i in range(chunks))
 
 
-def test_a_sub_region_is_a_copy_of_each_run_of_it():
+def test_a_sub_region_is_one_copy_per_contiguous_run():
     """Half the columns of 16 rows; and whole rows, which are one run."""
     assert planned((32, 64), region=(slice(8, 24), slice(32, 64))).chunks == 16
     assert planned((32, 64), region=(slice(8, 24), slice(0, 64))).chunks == 1
 
 
 @pytest.mark.parametrize("dtype, nbytes", [("int8", 64), ("float16", 128), ("float32", 256), ("float64", 512)])
-def test_the_dtype_sets_the_bytes_of_a_chunk(dtype, nbytes):
+def test_the_dtype_determines_the_bytes_of_a_chunk(dtype, nbytes):
     """Rows of 64 elements with a gap after each."""
     gaps = rows(16, 64, 80)
     plan = planned((16, 64), dtype, source=gaps, destination=gaps)
@@ -177,8 +177,8 @@ def test_smaller_runs_mean_more_chunks():
 
 
 @pytest.mark.parametrize("rank", [0, 1, 2, 3])
-def test_the_rank_names_the_cta_that_gets_the_data(rank):
-    """Of a cluster of 4, whoever sends."""
+def test_the_rank_selects_the_cta_that_receives_the_data(rank):
+    """In a cluster of 4, from every sender."""
     @tile.jit(num_warps=1, cluster=(4, 1, 1))
     def send(A, B, RANK: tile.constexpr):
         mine, theirs = tile.alloc((16, 64), A.dtype), tile.alloc((16, 64), A.dtype)
@@ -203,13 +203,13 @@ def test_the_rank_names_the_cta_that_gets_the_data(rank):
 
 
 def test_a_row_major_source_and_a_column_major_destination_decline():
-    """Nothing longer than an element is contiguous on both sides."""
+    """No run longer than an element is contiguous on both sides."""
     with pytest.raises(DispatchError, match="runs of a multiple of 16 bytes that are contiguous on both sides: runs of 2 bytes"):
         planned((64, 64), destination=TileLayout(((64, 1, "m"), (64, 64, "m"))))
 
 
-def test_swizzles_that_agree_are_moved_as_they_are_and_others_decline():
-    """The bytes are moved in place order, so both sides have to be permuted alike."""
+def test_equal_swizzles_are_copied_unchanged_and_different_ones_decline():
+    """Bytes are copied in address order, so both sides must be permuted alike."""
     swizzled = tile.swizzled("float16", (64, 64), 128)
     assert planned((64, 64), source=swizzled, destination=swizzled).chunks == 1
     for source, destination in ((swizzled, None), (None, swizzled), (swizzled, tile.swizzled("float16", (64, 64), 64))):

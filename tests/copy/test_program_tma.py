@@ -1,4 +1,4 @@
-"""tma: its program from the plan to the result; what it accepts; how inputs change it."""
+"""tma: its example program from the plan to the result; its needs; how inputs change the plan."""
 
 import re
 
@@ -36,8 +36,8 @@ def fields(plan):
 
 # -- the program -----------------------------------------------------------------------------------------------------------
 
-def test_the_program_plans_a_map_of_three_dimensions_and_one_issue():
-    """8 x 256 float16 in a 128-byte swizzle: 64, 8, 4 with strides 512 and 128, boxed in full, swizzle 3, promotion 2."""
+def test_the_program_plans_a_map_of_three_dimensions_and_one_instruction():
+    """8 x 256 float16 with a 128-byte swizzle: dimensions 64, 8, 4, strides 512 and 128, a box of all, swizzle 3, promotion 2."""
     plan = planned((8, 256), layout=tile.swizzled("float16", (8, 256), 128))
     m = plan.tensor_map
     assert fields(plan) == ((64, 8, 4), (512, 128), (64, 8, 4), 3)
@@ -47,7 +47,7 @@ def test_the_program_plans_a_map_of_three_dimensions_and_one_issue():
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_the_program_is_one_instruction_on_every_target(target):
-    """Destination, map and three coordinates, barrier; no qualifier of CTA pairs unless asked; it assembles."""
+    """Destination, map and three coordinates, barrier; no CTA group qualifier unless requested; it assembles."""
     x = np.zeros((8, 256), np.float16)
     k = boxed.compile(x, x.copy(), target=target)
     (line,) = (line.strip() for line in k.ptx.splitlines() if "cp.async.bulk" in line)
@@ -57,15 +57,15 @@ def test_the_program_is_one_instruction_on_every_target(target):
     assert k.cubin
 
 
-def test_the_program_gives_its_tile_back_on_the_simulator():
-    """Copy first, expect after: the barrier's pending bytes may be negative in between."""
+def test_the_program_returns_its_tile_on_the_simulator():
+    """The copy comes before expect_tx: the barrier's pending bytes may be negative in between."""
     x = RNG.standard_normal((8, 256)).astype(np.float16)
     y = np.zeros_like(x)
     assert not boxed.simulate((1,), x, y).findings and (x == y).all()
 
 
-def test_completion_is_the_callers():
-    """The copy emits no announcement and no wait; the bytes are not there before."""
+def test_completion_of_tma_is_up_to_the_caller():
+    """The copy emits neither an announcement nor a wait; without a wait the data is not there."""
     @tile.jit(num_warps=1)
     def unwaited(A, B):
         sA = tile.alloc((8, 256), A.dtype)
@@ -80,39 +80,39 @@ def test_completion_is_the_callers():
     assert "missing-wait" in {f.kind for f in unwaited.simulate((1,), x, x.copy()).findings}
 
 
-# -- what it accepts ---------------------------------------------------------------------------------------------------------
+# -- needs -------------------------------------------------------------------------------------------------------------------
 
-def test_it_needs_sm_90_or_later():
-    """There is no tensor memory accelerator before."""
+def test_tma_needs_sm_90_or_later():
+    """Earlier targets have no tensor memory accelerator."""
     with pytest.raises(DispatchError, match="needs sm_90 or later"):
         planned((8, 256), target="sm_80")
 
 
-def test_it_is_issued_by_one_thread():
-    """A wider scope without a barrier declines and says what to write; with one its first thread issues."""
+def test_tma_is_issued_by_one_thread():
+    """A wider scope declines without a barrier, and the reason suggests what to write; with a barrier its first thread issues."""
     with pytest.raises(DispatchError, match=r"needs one thread.*use tile.elect\(\)"):
         planned((8, 256), scope="cta", threads=128)
     assert planned((8, 256), scope="cta", threads=128, mbar=True).instructions == 1
 
 
 @pytest.mark.parametrize("src, dst", [("global", "global"), ("shared", "shared")])
-def test_the_direction_is_global_to_shared_or_back(src, dst):
-    """Any other pair declines with what it is."""
+def test_tma_copies_from_global_to_shared_or_back(src, dst):
+    """Any other pair declines and is named."""
     with pytest.raises(DispatchError, match=f"one side in global and the other in shared memory: {src} to {dst}"):
         plan_copy(BufferSpec((8, 256), "float16", dst), BufferSpec((8, 256), "float16", src), variant="tma")
 
 
 @pytest.mark.parametrize("shared, message", [
     (BufferSpec((8, 256), "float32", "shared"), "a copy keeps the dtype"), (BufferSpec((8, 128), "float16", "shared"), "equal extents")])
-def test_both_sides_have_one_dtype_and_equal_extents(shared, message):
-    """Neither converts, and neither is cut."""
+def test_both_sides_of_tma_must_have_the_same_dtype_and_extents(shared, message):
+    """There is neither conversion nor truncation."""
     with pytest.raises(CompilationError, match=message):
         plan_copy(shared, BufferSpec((8, 256), "float16", "global"))
 
 
 @pytest.mark.parametrize("rank", [1, 2, 3, 4, 5])
 def test_ranks_from_1_to_5_are_maps_of_that_rank(rank):
-    """Dimensions that cannot be merged, since the array goes on in each: one instruction."""
+    """Dimensions that cannot be merged, since the array continues in each: one instruction."""
     shape = (6, 6, 6, 6, 64)[-rank:]
     region = tuple(slice(2, 4) for _ in shape[:-1]) + (slice(8, 40),)
     plan = planned(shape, region=region)
@@ -120,15 +120,15 @@ def test_ranks_from_1_to_5_are_maps_of_that_rank(rank):
 
 
 def test_dimensions_beyond_the_fifth_are_merged_or_decline():
-    """Six dimensions of which two are taken in full are five; six that all go on decline, with the number."""
+    """Six dimensions of which two are covered completely become five; six that all continue decline, with the number."""
     region = (slice(1, 2), slice(0, 6), slice(1, 3), slice(1, 3), slice(1, 3), slice(8, 40))
     assert planned((3, 6, 6, 6, 6, 64), region=region).tensor_map.rank == 5
     with pytest.raises(DispatchError, match="6 dimensions, more than 5"):
         planned((6, 6, 6, 6, 6, 64), region=tuple(slice(1, 3) for _ in range(5)) + (slice(8, 40),))
 
 
-def test_the_innermost_elements_are_contiguous_on_both_sides():
-    """A stride of 2 in the array, or columns first in shared memory, have none."""
+def test_the_innermost_elements_must_be_contiguous_on_both_sides():
+    """With a stride of 2 in the array, or column-major shared memory, they are not."""
     with pytest.raises(DispatchError, match="the same contiguous elements innermost in both memories"):
         planned((64, 64), strides=(128, 2))
     with pytest.raises(DispatchError, match="the same contiguous elements innermost in both memories"):
@@ -138,15 +138,15 @@ def test_the_innermost_elements_are_contiguous_on_both_sides():
 
 @pytest.mark.parametrize("mode, width", [(32, 16), (64, 32), (128, 64)])
 def test_the_innermost_box_fits_the_swizzle_atom(mode, width):
-    """A row of 256 float16 is cut into atoms of 32, 64 or 128 bytes."""
+    """A row of 256 float16 is split into atoms of 32, 64 or 128 bytes."""
     plan = planned((8, 256), layout=tile.swizzled("float16", (8, 256), mode))
     assert plan.tensor_map.box[0] == width
 
 
-# -- how inputs change it ------------------------------------------------------------------------------------------------------
+# -- how inputs change the plan ------------------------------------------------------------------------------------------------
 
 def test_the_direction_changes_the_instruction():
-    """Loads complete on a barrier, stores by the thread's groups; the map is the same."""
+    """Loads complete on a barrier, stores by the thread's bulk groups; the map is the same."""
     x = RNG.standard_normal((8, 256)).astype(np.float16)
     y = np.zeros_like(x)
     k = boxed_out.compile(x, y)
@@ -160,19 +160,19 @@ def test_the_direction_changes_the_instruction():
 
 @pytest.mark.parametrize("mode, dims, strides",
                          [(0, (8, 8, 32), (512, 16)), (32, (16, 8, 16), (512, 32)), (64, (32, 8, 8), (512, 64)), (128, (64, 8, 4), (512, 128))])
-def test_a_swizzled_tile_of_two_dimensions_is_a_map_of_three(mode, dims, strides):
-    """The rows split at the atoms; the mode number is the descriptor's. Columns of 16 bytes are mode 0, and split likewise."""
+def test_a_swizzled_two_dimensional_tile_has_a_map_of_three_dimensions(mode, dims, strides):
+    """The rows are split at the atoms; the mode number is the descriptor's. Columns of 16 bytes are mode 0, and split likewise."""
     plan = planned((8, 256), layout=tile.swizzled("float16", (8, 256), mode))
     assert fields(plan) == (dims, strides, dims, (0, 32, 64, 128).index(mode)) and plan.instructions == 1
 
 
-def test_a_tile_one_atom_wide_stays_a_map_of_two():
-    """Nothing to split."""
+def test_a_tile_one_atom_wide_keeps_a_map_of_two_dimensions():
+    """There is nothing to split."""
     plan = planned((1024, 1024), region=(slice(128, 256), slice(64, 128)), layout=tile.swizzled("float16", (128, 64), 128))
     assert fields(plan) == ((1024, 1024), (2048,), (64, 128), 3)
 
 
-def test_more_of_the_chain_in_the_box_means_fewer_instructions():
+def test_a_longer_contiguous_chain_in_the_box_means_fewer_instructions():
     """Rows, then planes, then volumes without gaps in shared memory join the box; padding ends the chain."""
     shape = (8, 8, 8, 64)
     region = tuple(slice(0, 4) for _ in range(3)) + (slice(0, 32),)
@@ -183,8 +183,8 @@ def test_more_of_the_chain_in_the_box_means_fewer_instructions():
     assert planned(shape, region=region, layout=planes).instructions == 4
 
 
-def test_adjacent_dimensions_that_are_boxed_in_full_are_merged():
-    """(4, 8, 64) without gaps is a row of 2048 elements, and 32 rows of 64 where the rows go on to the next plane."""
+def test_adjacent_dimensions_that_the_box_covers_completely_are_merged():
+    """(4, 8, 64) without gaps is a row of 2048 elements, and 32 rows of 64 where the rows continue in the next plane."""
     assert planned((4, 8, 64), region=(slice(1, 3), slice(0, 8), slice(0, 64))).tensor_map.rank < 3
     merged = planned((4, 8, 64), strides=(1024, 128, 1), region=(slice(0, 4), slice(0, 8), slice(0, 64)))
     assert merged.tensor_map.global_dim == (64, 32) and merged.tensor_map.box == (64, 32)
@@ -192,19 +192,19 @@ def test_adjacent_dimensions_that_are_boxed_in_full_are_merged():
 
 @pytest.mark.parametrize("dtype, element", [("int8", "uint16"), ("float16", "uint32"), ("float32", "uint64")])
 def test_a_row_of_512_elements_is_one_box_of_elements_twice_as_wide(dtype, element):
-    """A box holds 256: two elements are taken for one."""
+    """A box extent is at most 256: two elements are treated as one."""
     plan = planned((512,), dtype)
     assert (plan.tensor_map.dtype, plan.tensor_map.box, plan.instructions) == (element, (256,), 1)
 
 
-def test_promotion_goes_up_to_8_bytes_and_then_the_box_is_split():
-    """2048 bytes of int8 are 256 elements of 8; 512 of float64 cannot be joined, and are two boxes."""
+def test_elements_are_widened_up_to_8_bytes_and_then_the_box_is_split():
+    """2048 bytes of int8 are 256 elements of 8; 512 of float64 cannot be widened, and are two boxes."""
     assert planned((2048,), "int8").tensor_map.dtype == "uint64"
     plan = planned((512,), "float64")
     assert (plan.tensor_map.dtype, plan.tensor_map.box, plan.instructions) == ("float64", (256,), 2)
 
 
-def test_no_box_is_above_256_in_any_dimension():
+def test_no_box_extent_is_above_256():
     """512 rows of 64 float16 into a row-major buffer: two boxes of 256 rows."""
     plan = planned((512, 64))
     assert plan.tensor_map.box == (64, 256) and plan.instructions == 2
@@ -215,16 +215,16 @@ def test_no_box_is_above_256_in_any_dimension():
     ("int16", "uint16", 2), ("uint16", "uint16", 2), ("float16", "float16", 2), ("bfloat16", "bfloat16", 2),
     ("int32", "int32", 4), ("uint32", "uint32", 4), ("float32", "float32", 4), ("int64", "int64", 8), ("uint64", "uint64", 8),
     ("float64", "float64", 8)])
-def test_the_dtype_sets_the_element_of_the_map_and_the_bytes_of_its_box(dtype, element, nbytes):
-    """Types that the map has not move as unsigned ones of their size; element strides are 1."""
+def test_the_dtype_determines_the_map_s_element_type_and_the_bytes_of_its_box(dtype, element, nbytes):
+    """Types that maps lack move as unsigned ones of their size; element strides are 1."""
     plan = planned((256, 256), dtype, region=(slice(8, 16), slice(16, 32)))
     m = plan.tensor_map
     assert (m.dtype, m.box, m.element_strides, m.global_strides) == (element, (16, 8), (1, 1), (256 * nbytes,))
     assert plan.bytes_per_issue == 16 * 8 * nbytes
 
 
-def test_a_reduction_on_the_way_out_is_another_instruction_with_the_same_map():
-    """reduce= on a store; a load has none."""
+def test_a_reducing_store_is_another_instruction_with_the_same_map():
+    """reduce= on a store; loads do not support it."""
     layout = tile.swizzled("float32", (128, 32), 128)
     store, sum_ = (planned((128, 32), "float32", layout=layout, store=True, **options) for options in ({}, {"reduce": "add"}))
     assert fields(store) == fields(sum_) and sum_.instructions == 1
@@ -255,8 +255,8 @@ def optioned(A, CACHE: tile.constexpr = None, MASK: tile.constexpr = None, GROUP
     ("sm_100a", {"GROUP": 1, "MASK": 3, "CACHE": "evict_first"}, LOAD + ".multicast::cluster.cta_group::1.L2::cache_hint"),
     ("sm_90a", {"STORE": True}, STORE), ("sm_100a", {"STORE": True, "CACHE": "evict_first"}, STORE + ".L2::cache_hint"),
     ("sm_90a", {"STORE": True, "REDUCE": "add"}, "cp.reduce.async.bulk.tensor.{}d.global.shared::cta.add.tile.bulk_group")])
-def test_each_option_is_spelled_as_the_manual_does_and_assembles(target, options, text):
-    """Qualifiers stand in one order, whatever is there; a mask of one bit is a multicast; no CTA group unless asked for one."""
+def test_each_option_is_spelled_as_in_the_manual_and_assembles(target, options, text):
+    """Qualifiers have one order, whichever are present; a mask of one bit is a multicast; no CTA group unless requested."""
     k = optioned.compile(tile.ArraySpec((64, 512), "float32"), zero=0, target=target, **options)
     (line,) = (line.strip() for line in k.ptx.splitlines() if re.match(r"\s*cp\.(reduce\.)?async\.bulk\.tensor", line))
     assert line.split(" ")[0] == text.format(2)
@@ -268,7 +268,7 @@ def test_each_option_is_spelled_as_the_manual_does_and_assembles(target, options
     (dict(shape=(64, 60), region=(slice(0, 64), slice(0, 56))), "not known to be a multiple of 16 bytes"),
     (dict(shape=(64, 4), strides=(64, 1)), "no box of it is a multiple of 16 bytes"),
     (dict(shape=(64, 64), layout=TileLayout(((64, 68, "m"), (64, 1, "m")))), "boxes that begin at multiples of 128 bytes")])
-def test_a_copy_without_a_legal_descriptor_declines_in_words(case, reason):
-    """Starts, pitches, rows and addresses that the engine does not take; the search has nothing left."""
+def test_a_copy_without_a_legal_descriptor_declines_with_the_reason(case, reason):
+    """Starts, pitches, rows and addresses that TMA does not support; the search finds nothing."""
     with pytest.raises(DispatchError, match=reason):
         planned(case.pop("shape"), **case)

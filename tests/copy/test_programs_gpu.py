@@ -1,4 +1,4 @@
-"""The programs of each path on the GPU; and the bytes of the maps of the reference plans."""
+"""The example programs of each path on the GPU; and the bytes of the maps of the reference plans."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ def _back(kernel, grid, shape, dtype, **options):
 
 @needs_gpu()
 @in_child(timeout=120)
-def test_the_program_of_ldgsts_gives_its_tile_back_on_the_gpu():
+def test_the_program_of_ldgsts_returns_its_tile_on_the_gpu():
     """Every width of cp.async: 16, 8 and 4 bytes."""
     staged = _here("programs").staged
     for dtype, columns in (("float16", 32), ("float32", 32), ("int8", 32), ("float64", 32), ("float16", 36), ("float16", 34)):
@@ -34,7 +34,7 @@ def test_the_program_of_ldgsts_gives_its_tile_back_on_the_gpu():
 
 @needs_gpu(*HOPPER)
 @in_child(timeout=120)
-def test_the_program_of_dsmem_gives_its_tile_back_on_the_gpu():
+def test_the_program_of_dsmem_returns_its_tile_on_the_gpu():
     """CTA 1 writes what CTA 0 read."""
     handed_over = _here("programs").handed_over
     for dtype in ("float16", "int8", "float32"):
@@ -44,8 +44,8 @@ def test_the_program_of_dsmem_gives_its_tile_back_on_the_gpu():
 @needs_gpu(*HOPPER)
 @in_child(timeout=180)
 @pytest.mark.parametrize("way", ["boxed", "boxed_out"])
-def test_the_program_of_tma_gives_its_tile_back_on_the_gpu(way):
-    """Copy first and expect after; every swizzle, every size of element, both directions."""
+def test_the_program_of_tma_returns_its_tile_on_the_gpu(way):
+    """Copy first, then expect_tx; every swizzle, every element size, both directions."""
     kernel = getattr(_here("programs"), way)
     for mode in (0, 32, 64, 128):
         for dtype in ("int8", "float16", "float32", "float64"):
@@ -55,8 +55,8 @@ def test_the_program_of_tma_gives_its_tile_back_on_the_gpu(way):
 @pytest.mark.unsanitized
 @needs_gpu("sm_90a")
 @in_child(timeout=120)
-def test_the_maps_of_the_reference_plans_have_the_bytes_that_the_driver_makes_on_the_gpu():
-    """Each field at its bits, of every reference plan that the hardware takes."""
+def test_the_maps_of_the_reference_plans_have_the_driver_s_encoding_on_the_gpu():
+    """Each field at its bits, for every reference plan that the hardware supports."""
     from tilejit.errors import TileError
     from tests.runtime.map_bytes import encoded
     from tilejit.runtime import driver

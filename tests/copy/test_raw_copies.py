@@ -1,4 +1,4 @@
-"""Copies written in instructions without a tensor map, and by a map of patches: what they do, and what is found or refused."""
+"""Raw copy instructions without a tensor map or with an im2col map: their effects, and what is found or refused."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,8 @@ HOPPER = ("sm_90a", "sm_100a", "sm_103a", "sm_120a")
 
 @tile.jit(num_warps=2)
 def by_threads(x, y, n):
-    """Each of the first `n` threads brings 16 bytes to its own row of a swizzled tile, of which as many as it is; the arrivals wait for them."""
+    """Each of the first `n` threads copies 16 bytes to its own row of a swizzled tile with as many rows; arrivals on a barrier
+    wait for them."""
     s = tile.alloc((64, 32), x.dtype, layout=tile.swizzled(x.dtype, (64, 32), 32))
     bar = tile.mbarrier(count=64)
     i = tile.thread_id()
@@ -28,7 +29,7 @@ def by_threads(x, y, n):
 
 @tile.jit(num_warps=1)
 def to_an_element(x, y):
-    """A bulk copy to a place inside of a swizzle is to where that element is."""
+    """A bulk copy to a position inside a swizzle goes to the address of that element."""
     s = tile.alloc((8, 32), x.dtype, layout=tile.swizzled(x.dtype, (8, 32), 128))
     bar = tile.mbarrier()
     tile.store(s, tile.zeros((8, 32), x.dtype))
@@ -44,7 +45,7 @@ def to_an_element(x, y):
 
 @tile.jit(num_warps=1)
 def as_signed(x, y):
-    """A reduction goes by the instruction's type, whatever the array's is."""
+    """A reduction uses the instruction's type, whatever the array's is."""
     s = tile.alloc((32,), x.dtype)
     tile.copy(s, x[0:32])
     tile.fence_proxy_async()
@@ -57,7 +58,7 @@ def as_signed(x, y):
 
 @tile.jit(num_warps=1)
 def counted(x, y):
-    """A reduction at a peer goes by the instruction's type as well."""
+    """A reduction into a peer's memory also uses the instruction's type."""
     s = tile.alloc((32,), x.dtype)
     bar = tile.mbarrier()
     me, i = tile.cta_rank(), tile.thread_id()
@@ -73,7 +74,7 @@ def counted(x, y):
 
 @tile.jit(num_warps=1)
 def patches_to_both(X, Y):
-    """A multicast of patches by a map of the launch and a raw instruction, from the second CTA of a cluster."""
+    """An im2col multicast with a map encoded at launch and a raw instruction, from the second CTA of a cluster."""
     x = tile.im2col(X, (3, 3), padding=1)
     m = tile.tensor_map(x[0:24, 0, 0, 0:32], swizzle=64)
     s = tile.alloc((24, 32), X.dtype, layout=tile.swizzled(X.dtype, (24, 32), 64))
@@ -110,19 +111,19 @@ def cases():
     yield Case("patches to both", patches_to_both, (2,), (x, np.zeros_like(want)), {1: want}, dict(cluster=(2, 1, 1)))
 
 
-def test_raw_copies_are_to_the_places_and_of_the_types_that_the_instruction_has():
+def test_raw_copies_use_the_addresses_of_elements_and_the_instruction_s_types():
     on_simulator(cases())
 
 
 @needs_gpu(*HOPPER)
 @in_child(timeout=120)
-def test_raw_copies_are_to_the_places_and_of_the_types_that_the_instruction_has_on_the_gpu():
+def test_raw_copies_use_the_addresses_of_elements_and_the_instruction_s_types_on_the_gpu():
     on_gpu(cases())
 
 
 @tile.jit(num_warps=1)
 def some_bytes(x, y, mask):
-    """Of each 16 bytes those of a mask; the second CTA those beside it."""
+    """Of each 16 bytes those of a byte mask; the second CTA copies the others."""
     s = tile.alloc((64,), x.dtype)
     me = tile.program_id(0)
     tile.copy(s, x[me, 0:64])
@@ -134,18 +135,18 @@ def some_bytes(x, y, mask):
         tile.ptx.cp_async.bulk.wait_group(0)
 
 
-def test_a_bulk_copy_of_some_bytes_of_each_16_leaves_the_others():
-    """Two CTAs share a run; Blackwell has the instruction."""
+def test_a_bulk_copy_with_a_byte_mask_leaves_the_other_bytes():
+    """Two CTAs share a run. Only Blackwell has the instruction."""
     x, y = np.random.default_rng(4).integers(0, 256, (2, 64)).astype(np.uint8), np.zeros((1, 64), np.uint8)
     some_bytes.simulate((2,), x, y, 0x5a3c, target="sm_100a").raise_first()
     first = (0x5a3c >> np.arange(64) % 16 & 1).astype(bool)
     assert (y[0] == np.where(first, x[0], x[1])).all() and some_bytes.compile(x, y, 1, target="sm_100a").cubin
 
 
-# -- what is found -----------------------------------------------------------------------------------------------------------
+# -- findings ----------------------------------------------------------------------------------------------------------------
 
 def found(body: str) -> list[tuple[str, str]]:
-    """What the simulator says of a kernel with an array of bytes `x`, a buffer `s` of 512 of them, and images `z`."""
+    """The simulator's findings for a kernel with a byte array `x`, a 512-byte buffer `s`, and images `z`."""
     head = ["def k(x, y, z):", "s = tile.alloc((512,), tile.uint8)", "bar = tile.mbarrier()", "i = tile.thread_id()"]
     x, z = np.zeros(1024, np.uint8), np.zeros((2, 4, 6, 32), np.float16)
     report = tile.jit(source="\n    ".join(head + body.splitlines()) + "\n", num_warps=1).simulate((1,), x, np.zeros(512, np.uint8), z)
@@ -179,7 +180,7 @@ PATCH = "tile.ptx.cp_async.bulk.tensor._4d.shared_cta.global_"
     ("m = tile.tensor_map(tile.im2col(z, (1, 1))[0:8, 0, 0, 0:32])\nwith tile.elect():\n    "
      "tile.ptx.cp_async.bulk.prefetch.tensor._4d.L2.global_.im2col(m, (4, 0, 0, 0), (0, 0))", "misaligned", "the innermost coordinate"),
 ])
-def test_a_raw_copy_that_is_wrong_is_a_finding(body, kind, words):
+def test_a_wrong_raw_copy_is_a_finding(body, kind, words):
     findings = found(body)
     assert any(k == kind and words in message for k, message in findings), findings
 
@@ -190,8 +191,8 @@ TOLD = "mbarrier_complete_tx_bytes"
 @pytest.mark.parametrize("body, nbytes", [(f"tile.ptx.st.async_.weak.shared_cluster.{TOLD}.v2.b32(s.peer(1 - me)[4], (7, 8), {{bar}})", 8),
                                           (f"tile.ptx.red.async_.relaxed.cluster.shared_cluster.{TOLD}.add.u32(s.peer(1 - me)[4], 7, {{bar}})", 4),
                                           (f"tile.ptx.cp_async.bulk.shared_cluster.shared_cta.{TOLD}(s.peer(1 - me)[0], s[32], 16, {{bar}})", 16)])
-def test_what_goes_to_a_peer_completes_on_the_peers_barrier(body, nbytes):
-    """Any other barrier would be told of bytes that its CTA never gets."""
+def test_a_raw_copy_to_a_peer_must_complete_on_the_peer_s_barrier(body, nbytes):
+    """Any other barrier would count bytes that its CTA never receives."""
     head = ["def k(x, y):", "s = tile.alloc((64,), x.dtype)", "bar = tile.mbarrier()", "me = tile.cta_rank()", "tile.copy(s, x[0:64])",
             "tile.fence_proxy_async()",
             "with tile.elect():", f"    bar.arrive_expect_tx({nbytes})", "tile.cluster_sync()", "with tile.elect():"]
@@ -203,7 +204,7 @@ def test_what_goes_to_a_peer_completes_on_the_peers_barrier(body, nbytes):
         assert any(kind == "transaction-count" and "give that CTA's barrier" in message for kind, message in findings) == wrong == bool(findings), findings
 
 
-def test_a_vector_in_an_instruction_is_of_elements_side_by_side():
+def test_a_vector_operand_of_an_instruction_must_be_contiguous():
     @tile.jit(num_warps=1)
     def every_second(x, y):
         tile.store(y[tile.thread_id()], tile.ptx.ld.global_.v2.b32(x[2 * tile.thread_id()])[1])
@@ -215,7 +216,7 @@ def test_a_vector_in_an_instruction_is_of_elements_side_by_side():
         every_second.simulate(1, x[::2], y)
 
 
-# -- what is refused ---------------------------------------------------------------------------------------------------------
+# -- errors ------------------------------------------------------------------------------------------------------------------
 
 def refused(region: str, options: str = "", after: str = "", target: str = "sm_90a", dtype: str = "float16") -> str:
     lines = ["def k(X):", "s = tile.alloc((64, 32), X.dtype)", "bar = tile.mbarrier()", f"m = tile.tensor_map({region}{options})", after]
@@ -239,7 +240,7 @@ def refused(region: str, options: str = "", after: str = "", target: str = "sm_9
     ("tile.im2col(X, (3, 3))[0:64, 0, 0, 0:32]", ", fill='none'", "fill is 0, or"),
     ("tile.im2col(X, (3, 3))[0:64, 0, 0, 0:32]", ", edit='shared'", "give slot="),
 ])
-def test_a_map_of_patches_by_name_that_cannot_be_is_refused_in_words(region, options, words):
+def test_an_invalid_explicit_im2col_map_is_refused_with_the_reason(region, options, words):
     assert words in refused(region, options)
 
 
@@ -247,11 +248,11 @@ def test_a_map_of_patches_by_name_that_cannot_be_is_refused_in_words(region, opt
     ("tile.copy_async(s, m[0:64, 0:32], mbar=bar)", "index the matrix of the images in copy_async"),
     ("m.seed()", "seed is for a map that the kernel makes"),
     ("tile.ptx.tensormap.replace.tile.box_dim.global_.b1024.b32(m, 0, 16)", "this one is a parameter")])
-def test_what_a_map_of_patches_by_name_is_not_for_is_refused_in_words(after, words):
+def test_unsupported_uses_of_an_explicit_im2col_map_are_refused_with_the_reason(after, words):
     assert words in refused("tile.im2col(X, (3, 3))[0:64, 0, 0, 0:32]", "", after)
 
 
-def test_a_map_for_a_walk_along_w_has_a_swizzle_and_128_pixels_where_it_goes_by_128():
+def test_an_im2col_map_in_w_mode_needs_a_swizzle_and_in_w128_mode_128_pixels():
     assert "a tensor map for a walk along w has a swizzle" in refused("tile.im2col(X, (3, 3), along='w')[0:64, 0, 0, 0, 0:32]", target="sm_100a")
     assert "along w128 it has 128, and these are 64" in refused("tile.im2col(X, (3, 3), along='w128')[0:64, 0, 0, 0, 0:32]", ", swizzle=64",
                                                                 target="sm_100a")

@@ -1,10 +1,10 @@
-"""Tensor maps edited, fenced and used by raw instructions, on the simulator: what they do, and what is found."""
+"""Tensor maps edited, fenced and used by raw instructions on the simulator: their effects, and what is found."""
 
 import numpy as np
 import pytest
 
 import tilejit as tile
-from named_map_kernels import aligned, as_instructed, by_instructions
+from named_map_kernels import aligned, expected_of_instructions, by_instructions
 
 pytestmark = pytest.mark.usefixtures("assembled_later")
 
@@ -17,14 +17,14 @@ RELEASE, ACQUIRE = "tile.ptx.fence.proxy.tensormap_generic.release.cta()", "tile
 
 
 def kernel(body: str, edit: str = "global"):
-    """A kernel with a map `m` of A with boxes of 8 x 32, a buffer `s` as large, a barrier, and a number `z` that is 0."""
+    """A kernel with a map `m` of A with boxes of 8 x 32, a buffer `s` of that size, a barrier, and an integer `z` that is 0."""
     head = ["def k(A, B, addresses, slots, out, z):", "s = tile.alloc((8, 32), A.dtype)", "bar = tile.mbarrier()",
             f"m = tile.tensor_map(A[0:8, 0:32], slot=slots[0, 0:128], edit={edit!r})"]
     return tile.jit(source="\n    ".join(head + body.splitlines()) + "\n", num_warps=2)
 
 
 def run(body: str, edit: str = "global", **options):
-    """(report, A, B, out) of such a kernel; it assembles too."""
+    """(report, A, B, out) of such a kernel, which is also assembled."""
     a, b, out = (aligned(shape, np.float32) for shape in ((16, 64), (24, 96), (8, 32)))
     a[:], b[:] = RNG.random(a.shape), RNG.random(b.shape)
     k, args = kernel(body, edit), (a, b, np.array([b.ctypes.data], np.uint64), aligned((2, 128)), out, 0)
@@ -49,16 +49,16 @@ def edits(space: str) -> list[str]:
     return [line.replace("SPACE", space) for line in TO_B]
 
 
-# -- what they do ----------------------------------------------------------------------------------------------------------
+# -- effects ---------------------------------------------------------------------------------------------------------------
 
-def test_raw_edits_and_fences_and_a_raw_copy_do_what_the_methods_do():
+def test_raw_edits_fences_and_copies_have_the_effect_of_the_methods():
     report, _, b, out = run(elected("m.seed()", *edits("global_"), RELEASE, ACQUIRE, *FETCH[:2]) + "\n" + "\n".join(FETCH[2:]))
     assert not report.findings, report
     assert (out == b[16:, 64:]).all()
 
 
-def test_a_slot_may_be_named_by_its_place():
-    """Seeded and edited by name, acquired and used by place."""
+def test_a_slot_may_be_addressed_by_its_memory_location():
+    """Initialised and edited through the map object, acquired and used through its location."""
     body = elected("m.seed()", "m.rebind(B)", RELEASE, ACQUIRE.replace("m,", "slots[0, 0],"), FETCH[0], FETCH[1].replace("m,", "slots[0, 0],"))
     report, _, b, out = run(body + "\n" + "\n".join(FETCH[2:]))
     assert not report.findings, report
@@ -80,15 +80,15 @@ def zeroed(space: str) -> list[str]:
     return [*edits(space), *(f"{EDIT}.{name}.{space}.b1024.b32(m, {value})" for name, value in others)]
 
 
-def test_every_field_of_a_zeroed_slot_makes_a_map():
-    """As on the hardware: rank (less one), element type, sizes, strides, box, element strides, modes."""
+def test_a_map_can_be_built_in_a_zeroed_slot_by_setting_every_field():
+    """As in hardware: rank (minus one), element type, sizes, strides, box, element strides, modes."""
     report, _, b, out = run(elected(*zeroed("global_"), RELEASE, ACQUIRE, *FETCH[:2]) + "\n" + "\n".join(FETCH[2:]))
     assert not report.findings, report
     assert (out == b[16:, 64:]).all()
 
 
-def test_a_box_a_swizzle_and_a_fill_that_were_replaced_are_what_a_copy_does():
-    """16 columns of 8 rows in a swizzle of 64 bytes, NaN beyond the last row."""
+def test_a_copy_uses_a_replaced_box_swizzle_and_fill():
+    """16 columns of 8 rows with a 64-byte swizzle, NaN beyond the last row."""
     body = elected("m.seed()", f"{EDIT}.box_dim.global_.b1024.b32(m, 0, 16)", f"{EDIT}.swizzle_mode.global_.b1024.b32(m, 2)",
                    f"{EDIT}.fill_mode.global_.b1024.b32(m, 1)", RELEASE, ACQUIRE, "bar.arrive_expect_tx(512)", f"{LOAD}(q, m, (16, 12), bar)")
     body = "q = tile.alloc((8, 16), A.dtype, layout=tile.swizzled(A.dtype, (8, 16), 64))\ntile.store(q, 0)\ntile.fence_proxy_async()\ntile.sync()\n" + body
@@ -98,14 +98,14 @@ def test_a_box_a_swizzle_and_a_fill_that_were_replaced_are_what_a_copy_does():
 
 
 @pytest.mark.parametrize("edit", ["global", "shared"])
-def test_edits_of_every_kind_of_field_in_both_memories_bring_what_they_say(edit):
+def test_edits_of_every_kind_of_field_in_both_memories_take_effect(edit):
     a, out = RNG.random((16, 64)).astype(np.float32), np.zeros((8, 16), np.float32)
     report = by_instructions.simulate((1,), a, aligned((1, 128)), out, EDIT=edit)
     assert not report.findings, report
-    np.testing.assert_array_equal(out, as_instructed(a))
+    np.testing.assert_array_equal(out, expected_of_instructions(a))
 
 
-def test_a_raw_store_and_a_raw_reduction_go_by_the_map():
+def test_a_raw_store_and_a_raw_reduction_use_the_map():
     lines = ["tile.store(s, 2)", "tile.fence_proxy_async()", "tile.sync()"]
     store = elected("m.seed()", "m.rebind(B)", RELEASE, ACQUIRE, f"{STORE}(m, (64, 16), s)", "tile.bulk_commit()", "tile.bulk_wait(0)",
                     f"{STORE.replace('cp_async', 'cp_reduce.async_').replace('shared_cta.', 'shared_cta.add.')}(m, (64, 8), s)",
@@ -115,10 +115,10 @@ def test_a_raw_store_and_a_raw_reduction_go_by_the_map():
     k, args = kernel("\n".join(lines) + "\n" + store), (a, b, np.zeros(1, np.uint64), aligned((2, 128)), np.zeros((8, 32), np.float32), 0)
     assert not k.simulate((1,), *args).findings
     assert (b[16:, 64:] == 2).all() and (b[8:16, 64:] == 3).all() and (b[:8] == 1).all() and (b[:, :64] == 1).all()
-    assert 1 in k.compile(*args).written            # what the map is bound to is written, and is not read as if it stayed
+    assert 1 in k.compile(*args).written            # the array that the map is bound to counts as written, so that its loads are not treated as constant
 
 
-# -- what is found ---------------------------------------------------------------------------------------------------------
+# -- findings --------------------------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("body, kind, words", [
     (elected("m.seed()", *edits("global_"), RELEASE, *FETCH[:3]), "missing-proxy-fence", "without .fence_acquire(scope) after its edit at line"),
@@ -145,7 +145,7 @@ def test_a_raw_store_and_a_raw_reduction_go_by_the_map():
     (elected("tile.store(slots[0, 0], 7)", f"{EDIT}.global_dim.global_.b1024.b32(m, 0, 32)"), "descriptor",
      "a field of a tensor map that was never seeded is replaced"),
 ])
-def test_a_raw_use_that_is_unfenced_or_wrong_is_a_finding(body, kind, words):
+def test_an_unfenced_or_wrong_raw_use_is_a_finding(body, kind, words):
     findings = found(body)
     assert any(k == kind and words in message for k, message in findings), findings
 
@@ -230,7 +230,7 @@ def test_the_bytes_of_a_map_are_the_map_where_the_host_copies_them_between_launc
 
 
 def test_a_raw_edit_by_several_threads_is_a_finding():
-    """Each thread executes the instruction, which reads and writes whole words: the scope has to be one thread."""
+    """Each thread executes the instruction, which reads and writes whole words: it must be in a one-thread scope."""
     replace = f"{EDIT}.global_dim.global_.b1024.b32(m, 0, 32)"
     assert any(k == "race" and "64 threads of one CTA edit one tensor map at the same time" in m for k,
                m in found(elected("m.seed()") + f"\ntile.sync()\n{replace}"))
@@ -238,7 +238,7 @@ def test_a_raw_edit_by_several_threads_is_a_finding():
                m in found(elected("m.seed()") + f"\ntile.sync()\nif tile.thread_id() < 2:\n    {replace}"))
 
 
-def test_two_threads_that_edit_one_slot_without_order_are_a_race():
+def test_unordered_edits_of_one_slot_by_two_threads_race():
     replace = f"{EDIT}.global_dim.global_.b1024.b32(m, 0, 32)"
     apart = f"{elected('m.seed()')}\ntile.sync()\nwith tile.thread(0):\n    {replace}\nWAITwith tile.thread(32):\n    {replace}"
     assert any(k == "race" for k, _ in found(apart.replace("WAIT", "")))
@@ -246,22 +246,22 @@ def test_two_threads_that_edit_one_slot_without_order_are_a_race():
 
 
 @pytest.mark.parametrize("copy", [FETCH[1], "tile.copy_async(s, m[0:8, 32:64], mbar=bar)"])
-def test_a_copy_by_a_map_that_is_still_in_shared_memory_only_is_a_finding(copy):
-    """Edited there and never published: its slot in global memory, which the engine reads, holds nothing."""
+def test_a_copy_with_a_map_that_is_only_in_shared_memory_is_a_finding(copy):
+    """Edited there and never published: its slot in global memory, which TMA reads, is uninitialised."""
     body = elected("m.seed()", *edits("shared_cta"), ACQUIRE, FETCH[0], copy, FETCH[2])
     assert any(k == "descriptor" and "that nothing has written: seed it, or publish it, first" in m for k, m in found(body, "shared"))
 
 
-def test_publishing_what_nothing_has_made_is_a_finding():
+def test_publishing_an_uninitialised_map_is_a_finding():
     for line in ("m.publish('cta')", f"with tile.warp(0):\n    {FUSED}(m, m, 128)"):
         assert any(k == "descriptor" and "published from shared memory to which none was written" in m for k, m in found(line, "shared")), line
 
 
-def test_a_slot_off_128_bytes_is_a_finding():
+def test_a_slot_that_is_not_aligned_to_128_bytes_is_a_finding():
     body = elected("m.seed()", "m.rebind(A)", RELEASE, "tile.ptx.fence.proxy.tensormap_generic.acquire.cta(slots[0, 64], 128)")
     assert [k for k, _ in found(body)] == ["misaligned"]
 
 
-def test_an_address_as_a_number_cannot_be_simulated():
+def test_an_address_passed_as_an_integer_cannot_be_simulated():
     with pytest.raises(tile.SimulationError, match="on a tensor map or the place of one, not on a number as address"):
         found(elected(FETCH[0], FETCH[1].replace("m,", "tile.load(addresses[0]),")))

@@ -1,4 +1,5 @@
-"""Reductions of the numbers at the edges: zeros of both signs, the smallest and the largest, infinities, NaN, overflowing integers."""
+"""Reductions of special values: zeros of both signs, subnormals, the smallest and largest numbers, infinities, NaN, overflowing
+integers."""
 
 from itertools import product
 
@@ -15,7 +16,7 @@ from tilejit.dtypes import dtype_of
 from tests.cases import Case, on_gpu, on_simulator
 from tests.gpu import in_child, needs_gpu
 
-#: 16 of each: zero, one, the smallest below the normal numbers and the largest one, the smallest normal and the largest, infinity, NaN.
+#: 16 of each: zero, one, the smallest and largest subnormal, the smallest normal, the largest number, infinity, NaN; both signs.
 SPECIAL = {
     "float16": (0x0000, 0x3c00, 0x0001, 0x03ff, 0x0400, 0x7bff, 0x7c00, 0x7e00),
     "bfloat16": (0x0000, 0x3f80, 0x0001, 0x007f, 0x0080, 0x7f7f, 0x7f80, 0x7fc0),
@@ -24,7 +25,7 @@ SPECIAL = {
 
 
 def special(dtype: str) -> np.ndarray:
-    """Eight values and those of the other sign; for integers those beside zero, beside both ends and in the middle."""
+    """Eight values with both signs; for integers, those near zero, near both limits and in the middle."""
     bits = 8 * dtype_of(dtype).nbytes
     if dtype in SPECIAL:
         values = [v | sign << bits - 1 for sign in (0, 1) for v in SPECIAL[dtype]]
@@ -34,8 +35,8 @@ def special(dtype: str) -> np.ndarray:
 
 
 def combined(kind: str, old: np.ndarray, x: np.ndarray) -> np.ndarray:
-    """Of integers NumPy's. Sums of floats keep what is below the normal numbers; of a number and NaN the number is the least and the
-    greatest; -0 is below 0."""
+    """For integers NumPy's. Float additions keep subnormals; min and max of a number and NaN are the number;
+    -0 is less than 0."""
     if kind in ("min", "max") and old.dtype.kind not in "iu":
         with np.errstate(invalid="ignore"):
             first = np.where(old == x, np.signbit(old), old < x) == (kind == "min")
@@ -46,7 +47,7 @@ def combined(kind: str, old: np.ndarray, x: np.ndarray) -> np.ndarray:
 
 @tile.jit(num_warps=1, cluster=(2, 1, 1))
 def in_a_peer(A, B, N: tile.constexpr, KIND: tile.constexpr, WAY: tile.constexpr):
-    """What rank 1 has, combined with what is in the memory of rank 0: by a copy, or element by element from registers."""
+    """Rank 1's values are reduced into the memory of rank 0: by a copy, or element by element from registers."""
     mine, total = tile.alloc((N,), A.dtype), tile.alloc((N,), A.dtype)
     bar = tile.mbarrier()
     tile.store(mine, tile.load(A[0:N]))
@@ -67,7 +68,7 @@ def in_a_peer(A, B, N: tile.constexpr, KIND: tile.constexpr, WAY: tile.constexpr
 
 
 def case(way: str, kind: str, dtype: str) -> Case:
-    """Every special value with each, 256 pairs; ones in place of those of which a NaN of unknown bits would be made."""
+    """Every special value with every other, 256 pairs; pairs that would give a NaN with unspecified bits are replaced by ones."""
     a, b = (x.reshape(-1) for x in np.meshgrid(special(dtype), special(dtype)))
     want = combined(kind, b, a)
     unknown = np.isnan(want) if dtype in SPECIAL and dtype != "float32" else np.zeros(256, bool)
@@ -78,8 +79,8 @@ def case(way: str, kind: str, dtype: str) -> Case:
     row = 128 // a.itemsize
     kernel, grid, shapes, options = {
         "bulk": (bulk_kernels.reduced, 1, ((1, 256), (256,)), dict(N=256)),
-        "tma": (box_kernels.reduced, 1, ((1, 256), (256 // row, row)), dict(N=256, SHAPE=(256 // row, row), START=(0, 0))),
-        "im2col": (patch_kernels.unfolded, 1, ((16, 16), (1, 16, 16)), dict(FILTER=(1,), PLACE=0)),
+        "tma": (box_kernels.reduced_box, 1, ((1, 256), (256 // row, row)), dict(N=256, SHAPE=(256 // row, row), START=(0, 0))),
+        "im2col": (patch_kernels.stored_pixels, 1, ((16, 16), (1, 16, 16)), dict(FILTER=(1,), PLACE=0)),
         "dsmem": (in_a_peer, 2, ((256,), (256,)), dict(N=256, WAY=way)),
         "registers": (in_a_peer, 2, ((256,), (256,)), dict(N=256, WAY=way))}[way]
     a, b, want = (x.reshape(shape) for x, shape in zip((a, b, want), (*shapes, shapes[1])))
@@ -95,18 +96,18 @@ def cases():
             yield case(way, kind, dtype)
 
 
-def test_reductions_of_numbers_at_the_edges_are_those_of_the_chip():
-    """Every operator and type of every path: into arrays, into the images that a filter meets, into a peer's memory."""
+def test_reductions_of_special_values_agree_with_the_hardware():
+    """Every operator and type of every path: into arrays, into images by im2col, into a peer's memory."""
     on_simulator(cases())
 
 
 def test_the_special_integers_are_sixteen_different_ones():
-    """None is lost where they wrap."""
+    """None coincide by wrapping."""
     assert all(len(set(special(dtype).tolist())) == 16 for dtype in INTEGERS)
 
 
 @needs_gpu()
 @in_child(timeout=200)
-def test_reductions_of_numbers_at_the_edges_on_the_gpu():
-    """Every operator and type of every path: into arrays, into the images that a filter meets, into a peer's memory."""
+def test_reductions_of_special_values_agree_with_numpy_on_the_gpu():
+    """Every operator and type of every path: into arrays, into images by im2col, into a peer's memory."""
     on_gpu(cases())

@@ -1,4 +1,4 @@
-"""Asynchronous stores and reductions to a peer's shared memory: on the simulator, as PTX, and what is refused."""
+"""Asynchronous stores and reductions to a peer's shared memory: on the simulator, as PTX, and their errors."""
 
 from itertools import cycle
 
@@ -20,7 +20,7 @@ def values(dtype: str, shape) -> np.ndarray:
 
 
 @pytest.mark.parametrize("ranks, swizzle", list(zip(range(2, 9), cycle((0, 64, 128)))))
-def test_every_cta_of_a_cluster_hands_registers_to_the_next(ranks, swizzle):
+def test_every_cta_of_a_cluster_stores_registers_to_the_next(ranks, swizzle):
     a = values("float16", (2 * ranks, 16, 64))
     for seed in range(3):
         b = np.zeros_like(a)
@@ -30,7 +30,7 @@ def test_every_cta_of_a_cluster_hands_registers_to_the_next(ranks, swizzle):
 
 
 @pytest.mark.parametrize("dtype", STORED)
-def test_every_dtype_is_stored_in_words_of_the_hardware(dtype):
+def test_every_dtype_is_stored_in_words_that_the_hardware_supports(dtype):
     a = values(dtype, (2, 8, 48))
     b = np.zeros_like(a)
     kernel = pass_on(2)
@@ -41,7 +41,7 @@ def test_every_dtype_is_stored_in_words_of_the_hardware(dtype):
 
 
 @pytest.mark.parametrize("shape, words", [((8, 64), ".v4.b32"), ((32, 12), ".v2.b32"), ((3, 6), ".b32"), ((7, 3), ".b32")])
-def test_stores_are_as_wide_as_a_thread_has_neighbouring_elements(shape, words):
+def test_stores_are_as_wide_as_a_thread_s_contiguous_elements(shape, words):
     a = values("float32", (2, *shape))
     b = np.zeros_like(a)
     kernel = pass_on(2)
@@ -70,7 +70,7 @@ def test_reductions_combine_element_by_element(kind, dtype):
     assert f"red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.{kind}." in compiled.ptx
 
 
-def test_scalars_go_once_for_the_scope_or_from_each_thread():
+def test_scalars_are_stored_once_per_scope_or_by_each_thread():
     a = values("float32", (8, 33))
     b = np.zeros((8, 4, 33), np.float32)
     report = one_number_each.simulate((8,), a, b)
@@ -79,7 +79,7 @@ def test_scalars_go_once_for_the_scope_or_from_each_thread():
     one_number_each.compile(a, b)
 
 
-# What the simulator finds.
+# Findings of the simulator.
 
 @tile.jit(cluster=(2, 1, 1), num_warps=1)
 def faulty(A, B, WAITS: tile.constexpr, BYTES: tile.constexpr):
@@ -96,7 +96,7 @@ def faulty(A, B, WAITS: tile.constexpr, BYTES: tile.constexpr):
         tile.store(B[0:32], tile.load(got))
 
 
-def test_values_that_are_not_waited_for_are_a_finding():
+def test_reading_values_without_waiting_is_a_finding():
     a, b = np.ones(32, np.float32), np.zeros(32, np.float32)
     assert not faulty.simulate((2,), a, b, WAITS=True, BYTES=128).findings
     assert {f.kind for f in faulty.simulate((2,), a, b, WAITS=False, BYTES=128, seed=3).findings} & {"missing-wait", "race", "uninitialized-read"}
@@ -114,18 +114,18 @@ def overwritten(A, B):
     got = tile.alloc((64,), tile.float32)
     bar = tile.mbarrier()
     bar.arrive_expect_tx(got.nbytes)
-    tile.store(got, 1.0)                          # nothing orders this with the peer's store
+    tile.store(got, 1.0)                          # not ordered with the peer's store
     tile.store_async(got.peer(1 - tile.cta_rank()), tile.load(A[0:64]), mbar=bar)
     bar.wait(phase=0)
     tile.store(B[0:64], tile.load(got))
 
 
-def test_a_store_of_its_own_beside_the_peer_s_is_a_race():
+def test_an_own_store_concurrent_with_the_peer_s_is_a_race():
     report = overwritten.simulate((2,), np.ones(64, np.float32), np.zeros(64, np.float32))
     assert "race" in {f.kind for f in report.findings} | {f.kind for f in report.findings if f.kind == "missing-wait"}
 
 
-# The bytes announced.
+# Announced bytes.
 
 @tile.jit(cluster=(4, 1, 1), num_warps=1)
 def announced(A, RANK: tile.constexpr, BYTES: tile.constexpr, DSMEM: tile.constexpr = False):
@@ -152,11 +152,11 @@ def test_bytes_that_every_cta_sends_to_another_one_must_be_those_announced(rank,
         announced.compile(a, RANK=rank, BYTES=64, DSMEM=dsmem)
 
 
-def test_bytes_that_several_ctas_send_to_one_are_not_judged_before_they_come():
+def test_bytes_that_several_ctas_send_to_one_are_checked_only_by_the_simulator():
     announced.compile(tile.ArraySpec((32,), "float32"), RANK="half", BYTES=256)
 
 
-# What is refused.
+# Errors.
 
 def compiled(line, target="sm_90a", cluster=(2, 1, 1)):
     text = f"def k(x, h):\n    s = tile.alloc((64, 8), x.dtype)\n    q = tile.alloc((64,), h.dtype)\n    bar = tile.mbarrier()\n    {line}\n"
@@ -178,7 +178,7 @@ def compiled(line, target="sm_90a", cluster=(2, 1, 1)):
     ("tile.reduce_async(s.peer(1), 1.0, 'mul', mbar=bar)",              "kind is one of add, min"),
     ("if tile.thread_id() < 3:\n        tile.store_async(s.peer(1), 1.0, mbar=bar)", "store_async of a tile"),
 ])
-def test_what_the_hardware_cannot_do_is_refused_in_words(line, words):
+def test_operations_that_the_hardware_lacks_are_refused_with_the_reason(line, words):
     with pytest.raises(tile.CompilationError) as error:
         compiled(line)
     assert words in str(error.value)

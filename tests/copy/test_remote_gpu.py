@@ -1,4 +1,4 @@
-"""Asynchronous stores and reductions to a peer's shared memory on the GPU, against NumPy."""
+"""Asynchronous stores and reductions to a peer's shared memory on the GPU, compared with NumPy."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ def _values(rng, dtype: str, shape) -> np.ndarray:
 @needs_gpu(*HOPPER)
 @in_child(timeout=240)
 @pytest.mark.parametrize("ranks", range(2, 9))
-def test_every_cta_of_a_cluster_hands_registers_to_the_next_on_the_gpu(ranks):
+def test_every_cta_of_a_cluster_stores_registers_to_the_next_on_the_gpu(ranks):
     cases, rng = _kernels(), np.random.default_rng(ranks)
     for swizzle in (0, 64, 128):
         a = _values(rng, "float16", (32 * ranks, 16, 64))
@@ -48,7 +48,7 @@ def test_every_dtype_is_stored_to_a_peer_on_the_gpu():
 @needs_gpu(*HOPPER)
 @in_child(timeout=240)
 @pytest.mark.parametrize("ranks", range(2, 9))
-def test_reductions_of_registers_combine_in_a_peer_s_memory_on_the_gpu(ranks):
+def test_reductions_of_registers_into_a_peer_s_memory_are_right_on_the_gpu(ranks):
     cases, rng = _kernels(), np.random.default_rng(2)
     from reduced import combined
     for kind, dtypes in cases.TAKEN.items():
@@ -64,7 +64,7 @@ def test_reductions_of_registers_combine_in_a_peer_s_memory_on_the_gpu(ranks):
 
 @needs_gpu(*HOPPER)
 @in_child(timeout=120)
-def test_scalars_go_to_every_peer_on_the_gpu():
+def test_scalars_are_stored_to_every_peer_on_the_gpu():
     a = _values(np.random.default_rng(3), "float32", (16, 33))
     b = np.zeros((16, 4, 33), np.float32)
     _kernels().one_number_each[16,](a, b, backend="cuda")
@@ -73,7 +73,7 @@ def test_scalars_go_to_every_peer_on_the_gpu():
 
 @needs_gpu(*HOPPER)
 @in_child(timeout=60)
-def test_instructions_read_write_and_combine_with_a_peer_s_shared_memory_on_the_gpu():
+def test_ptx_instructions_read_write_and_reduce_into_a_peer_s_shared_memory_on_the_gpu():
     import sys
     from pathlib import Path
     sys.path.insert(0, str(Path(__file__).parents[1] / "sim"))

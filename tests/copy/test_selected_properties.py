@@ -1,4 +1,4 @@
-"""Patches of convolutions and rows named one by one, at random: the plan to the byte, and the data on the simulator."""
+"""Random im2col copies and copies of rows selected by index: plans checked byte by byte, and data on the simulator."""
 
 from collections import Counter
 
@@ -14,13 +14,13 @@ from tilejit.plan import BufferSpec
 
 
 def at_random(examples: int):
-    """Many runs of a test, each with a random generator of its own."""
+    """Repeats a test, each time with another random generator."""
     return lambda test: settings(max_examples=examples, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))(
         given(st.randoms(use_true_random=True))(test))
 
 
-def told(kernel, case):
-    """The copies and the tensor maps of a kernel, before it is made machine code."""
+def records_of(kernel, case):
+    """The copies and the tensor maps of a kernel, before it is assembled."""
     given = dict(case.options)
     target = given.pop("target", "sm_90a")
     bound, options, _ = kernel._bind(case.arguments, given)
@@ -29,9 +29,9 @@ def told(kernel, case):
 
 
 def checked(kernel, case, check, *more):
-    """The copy's record, where the kernel has a plan for it: that is right to the byte, and the simulator moves the bytes of the case."""
+    """The copy's record, if the kernel has a plan for it; checks the plan byte by byte, and the bytes that the simulator moves."""
     try:
-        copies, maps = told(kernel, case)
+        copies, maps = records_of(kernel, case)
     except DispatchError:
         return None
     (record,) = [r for r in copies if r.op == "copy_async"]
@@ -50,8 +50,8 @@ def seen(case, record) -> tuple[str, str]:
     return "outside" if (case.at == NOWHERE).any() else "inside", "one" if record.plan.instructions == 1 else "several"
 
 
-def test_patches_of_every_filter_come_to_their_rows_to_the_byte():
-    """Images of one to three dimensions, filters, steps, padding on either side, dilation, every place; channels and pixels beyond
+def test_im2col_loads_with_every_filter_move_exactly_their_bytes():
+    """Images of one to three dimensions, filters, strides, padding on either side, dilation, every position; channels and pixels beyond
     the end; every layout of rows in shared memory."""
     accepted = Counter()
 
@@ -66,7 +66,7 @@ def test_patches_of_every_filter_come_to_their_rows_to_the_byte():
     assert min(accepted[k] for k in (1, 2, 3, "inside", "outside", "one", "several")) > 5, accepted
 
 
-def test_patches_along_w_come_to_their_rows_to_the_byte():
+def test_im2col_loads_in_w_mode_move_exactly_their_bytes():
     """The pixels of a line of the result in one image after the other: any number of them, or 128."""
     accepted = Counter()
 
@@ -82,8 +82,8 @@ def test_patches_along_w_come_to_their_rows_to_the_byte():
     assert min(accepted[k] for k in (1, 2, 3, "im2col::w", "im2col::w::128")) > 5, accepted
 
 
-def test_rows_go_to_the_pixels_that_a_place_of_a_filter_meets_to_the_byte():
-    """Where every place of the filter is inside: pixels and channels beyond the end are dropped, and nothing else is written."""
+def test_im2col_stores_write_exactly_their_bytes():
+    """If every position of the filter is inside: pixels and channels beyond the end are dropped, and nothing else is written."""
     accepted = Counter()
 
     @at_random(80)
@@ -97,8 +97,8 @@ def test_rows_go_to_the_pixels_that_a_place_of_a_filter_meets_to_the_byte():
     assert min(accepted[k] for k in (1, 2, 3, "inside", "outside", "one", "several")) > 5, accepted
 
 
-def test_rows_are_gathered_and_scattered_to_the_byte():
-    """In any order, on either side of the matrix; columns that begin and end anywhere."""
+def test_gathers_and_scatters_of_rows_move_exactly_their_bytes():
+    """Any order, also rows outside the matrix on both sides; columns that begin and end anywhere."""
     accepted = Counter()
 
     @at_random(100)

@@ -1,4 +1,4 @@
-"""Patches of convolutions at random on the GPU, by the bytes that a convolution meets. (Rows named one by one are Blackwell's.)"""
+"""Random im2col copies on the GPU, compared byte by byte. (Gathers of rows by TMA exist on Blackwell only.)"""
 
 import random
 
@@ -12,7 +12,7 @@ HOPPER = ("sm_90a", "sm_100a", "sm_103a", "sm_120a")
 @needs_gpu(*HOPPER)
 @in_child(timeout=240)
 @pytest.mark.parametrize("store", [False, True])
-def test_patches_move_to_the_byte_on_the_gpu(store):
+def test_im2col_copies_move_exactly_their_bytes_on_the_gpu(store):
     import sys
     from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The persistent copies that the benchmark measures: every element, and the instructions that they are for."""
+"""The persistent copies of the benchmark: every element, and the instructions that they should use."""
 
 import sys
 from pathlib import Path
@@ -26,7 +26,7 @@ def array(rows: int, columns: int = 64) -> np.ndarray:
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("rows", [1, 8, 70, 200])
 def test_a_persistent_copy_keeps_every_element(way, rows):
-    """Fewer tiles than CTAs, tiles at the ragged end, slots filled again and again; no findings."""
+    """Fewer tiles than CTAs, ragged last tiles, slots refilled again and again; no findings."""
     kernel, options = WAYS[way]
     x = array(rows)
     y = np.zeros_like(x)
@@ -37,8 +37,8 @@ def test_a_persistent_copy_keeps_every_element(way, rows):
         assert counter[0] == 0
 
 
-def test_the_persistent_copies_are_made_of_what_they_are_named_for():
-    """One tensor copy each way a tile; 16 bytes a thread and instruction; a copy of vectors."""
+def test_the_persistent_copies_use_the_instructions_in_their_names():
+    """One tensor copy each way per tile; 16 bytes per thread and instruction; a copy by vectors."""
     x = array(4096, 256)
     counter = np.zeros(1, np.uint32)
     k = through_tma.compile(x, x.copy(), counter, ROWS=32, COLUMNS=256, STAGES=6, AHEAD=3)
@@ -52,7 +52,7 @@ def test_the_persistent_copies_are_made_of_what_they_are_named_for():
 @needs_gpu("sm_90a", "sm_100a", "sm_103a", "sm_120a")
 @in_child(timeout=180)
 def test_a_persistent_copy_keeps_every_element_on_the_gpu():
-    """Every way, sizes from one row to many tiles a CTA."""
+    """By every method, with sizes from one row to many tiles per CTA."""
     for kernel, options in WAYS.values():
         for rows in (1, 70, 5000, 100_003):
             x = array(rows, 256)

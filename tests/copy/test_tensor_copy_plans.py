@@ -1,4 +1,4 @@
-"""Plans of copies from shared to tensor memory: reference plans, and bytes by what the hardware does with them."""
+"""Plans of copies from shared to tensor memory: compared with reference plans, and byte by byte according to the ISA."""
 
 import numpy as np
 import pytest
@@ -50,7 +50,7 @@ def moved_bytes(plan):
 
 
 def wanted_bytes(to, of, nbytes):
-    """The same by the two layouts."""
+    """The same from the two layouts."""
     extents = [s.stop - s.start for s in to.region]
     index = np.indices(extents).reshape(len(extents), -1)
     source_index = np.indices([s.stop - s.start for s in of.region]).reshape(len(of.region), -1)
@@ -78,8 +78,8 @@ def test_a_plan_moves_the_bytes_of_the_layouts_with_no_more_copies_than_the_refe
 
 
 @pytest.mark.parametrize("name", [n for n, c in CASES.items() if not c["expected"]])
-def test_what_no_descriptor_names_is_declined_with_each_shape_that_was_tried(name):
-    """The reasons stand in the error."""
+def test_copies_that_no_descriptor_expresses_are_declined_with_every_tried_shape(name):
+    """The reasons are in the error."""
     with pytest.raises(TileError, match="tcgen05_cp"):
         planned(CASES[name])
 
@@ -88,7 +88,7 @@ def test_what_no_descriptor_names_is_declined_with_each_shape_that_was_tried(nam
 @given(st.sampled_from(sorted(KIND)), st.sampled_from(["uint8", "bfloat16", "float32"]), st.integers(0, 3), st.integers(1, 3),
        st.booleans(), st.data())
 def test_a_plan_covers_its_region_once(kind, dtype, mode, tiles, wide, data):
-    """Random standard layouts and regions of either buffer: legal, and the bytes of the layouts, or declined."""
+    """Random standard layouts and regions of either buffer: legal and exactly the bytes of the layouts, or declined."""
     nbytes = {"uint8": 1, "bfloat16": 2, "float32": 4}[dtype]
     rows, width, digits, replicas = KIND[kind]
     unit = width // nbytes

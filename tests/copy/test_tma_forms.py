@@ -1,4 +1,4 @@
-"""The tensor engine's other forms: multicast, prefetches, policies, CTA pairs. On the simulator, in PTX, as cubins."""
+"""Other forms of TMA copies: multicast, prefetches, cache policies, CTA pairs; on the simulator, in PTX, as cubins."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ def tensor_lines(ptx: str) -> list[str]:
 @pytest.mark.parametrize("ranks, sender, masks",
                          [(1, 0, (1,)), (2, 1, (1, 2, 3)), (4, 1, (0b0001, 0b1011, 0b1101)), (16, 5, (1 << 15, 0xffff, 0x5a5a))])
 def test_a_multicast_reaches_the_ctas_of_its_mask_and_no_other(ranks, sender, masks):
-    """Masks known at run time; one bit is a multicast too, in and outside of the sender's own rank."""
+    """Runtime masks; a mask of one bit is a multicast too, with or without the sender's own rank."""
     a = kernels.numbers((32, 64), "float16")
     for mask in masks:
         b = np.ones((ranks, 32, 64), np.float16)
@@ -31,7 +31,7 @@ def test_a_multicast_reaches_the_ctas_of_its_mask_and_no_other(ranks, sender, ma
 
 
 def test_a_multicast_is_one_instruction_with_its_mask_and_policy():
-    """The order of qualifiers is the ISA's; the map is fetched at the entry, the policy made there."""
+    """Qualifiers in the ISA's order; the map is prefetched and the policy created at the kernel's entry."""
     a = kernels.numbers((32, 64), "float16")
     for target in ("sm_90a", "sm_100a"):
         k = kernels.multicast.compile(a, np.zeros((4, 32, 64), np.float16), 3, R=4, SENDER=0, cluster=(4, 1, 1), target=target)
@@ -40,8 +40,8 @@ def test_a_multicast_is_one_instruction_with_its_mask_and_policy():
 
 
 @pytest.mark.parametrize("ranks", [2, 4, 8])
-def test_a_ring_turns_in_all_ctas_of_a_cluster_together(ranks):
-    """Each CTA fills a part of every slot of all; nobody overwrites what another one still reads."""
+def test_a_multicast_ring_advances_in_all_ctas_of_a_cluster_together(ranks):
+    """Each CTA fills a part of every slot of all CTAs; nobody overwrites what another one still reads."""
     a = kernels.numbers((64, 640), "float16")
     for seed in range(3):
         b = np.zeros((2 * ranks, 64, 640), np.float16)
@@ -50,7 +50,7 @@ def test_a_ring_turns_in_all_ctas_of_a_cluster_together(ranks):
     kernels.multicast_ring.compile(a, b, R=ranks, cluster=(ranks, 1, 1))
 
 
-def test_a_ring_that_each_cta_empties_for_itself_is_found_out():
+def test_a_ring_that_each_cta_releases_separately_is_found():
     """Without multicast=True a producer overwrites slots that the other CTA still reads."""
     @tile.jit(num_warps=5, cluster=(2, 1, 1))
     def alone(A, B):
@@ -87,14 +87,14 @@ def announced(nbytes: int, mask: int, condition: bool = False):
 
 
 def test_bytes_that_all_ctas_multicast_are_counted_once_for_each():
-    """Where every CTA of the cluster sends to all, each receives the tile from each; other cases are the simulator's."""
+    """At compile time, if every CTA of the cluster sends to all: each receives the tile of each. Other cases are left to the simulator."""
     assert announced(2 * 4096, 3) and announced(4096, 1) and announced(4096, 3, condition=True)
     with pytest.raises(CompilationError, match="4096 bytes are announced, and the copies on this barrier transfer 8192"):
         announced(4096, 3)
 
 
-def test_a_mask_or_a_barrier_that_cannot_be_right_is_refused():
-    """Ranks beyond the cluster, barriers of a peer, multicasts by token or of a store."""
+def test_an_invalid_mask_or_barrier_is_refused():
+    """Ranks beyond the cluster, barriers of a peer, multicasts with tokens, and multicast stores."""
     @tile.jit(num_warps=1, cluster=(2, 1, 1))
     def kernel(A, WHAT: tile.constexpr):
         s = tile.alloc((32, 64), A.dtype)
@@ -116,7 +116,7 @@ def test_a_mask_or_a_barrier_that_cannot_be_right_is_refused():
             kernel.compile(a, WHAT=what)
 
 
-def test_a_load_goes_into_a_peer_s_memory_and_completes_on_its_barrier():
+def test_a_load_into_a_peer_s_memory_completes_on_the_peer_s_barrier():
     """Both addresses are mapped to the other CTA."""
     a = kernels.numbers((32, 64), "float16")
     b = np.zeros_like(a)
@@ -129,14 +129,14 @@ def test_a_load_goes_into_a_peer_s_memory_and_completes_on_its_barrier():
 # -- prefetching, policies ---------------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("transposed", [False, True])
-def test_a_strided_region_is_brought_to_l2_box_by_box(transposed):
-    """One tensor map's box where runs of bytes would be many, whichever dimension is contiguous."""
+def test_a_strided_region_is_prefetched_to_l2_box_by_box(transposed):
+    """By a tensor map, if it would be many runs of bytes, whichever dimension is contiguous."""
     a = kernels.numbers((200, 1024), "float16")
     a = np.asfortranarray(a) if transposed else a
     b = np.zeros((200, 256), np.float16)
-    report = kernels.fetched.simulate((4,), a, b, N=256)
+    report = kernels.prefetched.simulate((4,), a, b, N=256)
     assert not report.findings and (b == a[:, 64:320]).all()
-    k = kernels.fetched.compile(a, b, N=256)
+    k = kernels.prefetched.compile(a, b, N=256)
     assert (k.copies[0].variant, k.copies[0].instructions) == ("tma", 1)
     assert tensor_lines(k.ptx) == ["cp.async.bulk.prefetch.tensor.2d.L2.global.tile.L2::cache_hint"]
 
@@ -145,8 +145,8 @@ def test_a_strided_region_is_brought_to_l2_box_by_box(transposed):
     ("evict_normal", None), (("evict_first", 1), None), (("evict_first", 0.25), "L2::evict_first.L2::evict_unchanged"),
     (("evict_last", 0.5, "evict_first"), "L2::evict_last.L2::evict_first")])
 @pytest.mark.parametrize("variant", ["ldgsts", "bulk", "tma"])
-def test_a_policy_of_l2_may_hold_for_a_share_of_the_lines(cache, text, variant):
-    """A constant where it holds for all of them; made once at the entry where not. On every path."""
+def test_an_l2_policy_may_apply_to_a_fraction_of_the_lines(cache, text, variant):
+    """A constant if it applies to all of them; otherwise created once at the entry. On every path."""
     @tile.jit(num_warps=1)
     def kernel(A, B):
         s = tile.alloc((1024,), A.dtype)
@@ -170,8 +170,8 @@ def test_a_policy_of_l2_may_hold_for_a_share_of_the_lines(cache, text, variant):
 
 
 @pytest.mark.parametrize("cache", [("evict_last",), ("evict_last", 0), ("evict_last", 1.5), ("always", 0.5), ("evict_last", 0.5, "evict_last"), ("evict_last", True)])
-def test_a_share_of_a_policy_is_checked(cache):
-    """The primary policy, the fraction and what the others get."""
+def test_the_arguments_of_a_fractional_policy_are_checked(cache):
+    """The primary policy, the fraction and the policy of the rest."""
     @tile.jit
     def kernel(A):
         tile.prefetch(A[0:1024], cache=cache)
@@ -184,8 +184,8 @@ def test_a_share_of_a_policy_is_checked(cache):
 
 @pytest.mark.parametrize("group", [1, 2])
 @pytest.mark.parametrize("target", ["sm_100a", "sm_103a"])
-def test_a_pair_of_ctas_completes_on_the_barrier_of_one(group, target):
-    """.cta_group::2: both halves on the leader's barrier; ::1 on each one's own."""
+def test_the_loads_of_a_cta_pair_complete_on_the_barrier_of_one(group, target):
+    """.cta_group::2: both halves on the leader's barrier; ::1: on each CTA's own."""
     a = kernels.numbers((128, 64), "float16")
     b = np.zeros_like(a)
     report = kernels.paired.simulate((2,), a, b, GROUP=group, target=target)
@@ -194,8 +194,8 @@ def test_a_pair_of_ctas_completes_on_the_barrier_of_one(group, target):
     assert tensor_lines(k.ptx) == [f"cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.cta_group::{group}"]
 
 
-def test_a_multicast_of_pairs_completes_on_the_named_half_of_each():
-    """The parity of the barrier's CTA says which of each pair counts the bytes of both."""
+def test_a_multicast_to_pairs_completes_on_the_selected_cta_of_each():
+    """The parity of the barrier's CTA selects which CTA of each pair counts the bytes of both."""
     a = kernels.numbers((32, 64), "float16")
     b = np.zeros((128, 64), np.float16)
     report = kernels.paired_multicast.simulate((4,), a, b, target="sm_100a")
@@ -203,8 +203,8 @@ def test_a_multicast_of_pairs_completes_on_the_named_half_of_each():
     kernels.paired_multicast.compile(a, b, target="sm_100a")
 
 
-def test_cta_groups_are_for_targets_and_clusters_that_have_them():
-    """sm_90a and sm_120a decline; a pair needs an even cluster."""
+def test_cta_groups_need_targets_and_clusters_that_support_them():
+    """sm_90a and sm_120a decline; a pair needs an even cluster size."""
     a = kernels.numbers((128, 64), "float16")
     for target in ("sm_90a", "sm_120a"):
         with pytest.raises(DispatchError, match="cta_group= on loads only, for sm_100a or sm_103a"):

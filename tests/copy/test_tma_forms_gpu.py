@@ -1,4 +1,4 @@
-"""The tensor engine's forms on the GPU, against NumPy."""
+"""Other forms of TMA copies on the GPU, compared with NumPy."""
 
 import numpy as np
 import pytest
@@ -32,7 +32,7 @@ def test_a_multicast_reaches_the_ctas_of_its_mask_on_the_gpu(ranks, sender):
 @needs_gpu(*CLUSTERED)
 @in_child(timeout=120)
 @pytest.mark.parametrize("ranks", [2, 4, 16])
-def test_a_ring_turns_in_all_ctas_of_a_cluster_together_on_the_gpu(ranks):
+def test_a_multicast_ring_advances_in_all_ctas_of_a_cluster_together_on_the_gpu(ranks):
     kernels = _kernels()
     a = kernels.numbers((64, 64 * 50), "float16")
     b = np.zeros((2 * ranks, *a.shape), np.float16)
@@ -42,7 +42,7 @@ def test_a_ring_turns_in_all_ctas_of_a_cluster_together_on_the_gpu(ranks):
 
 @needs_gpu(*CLUSTERED)
 @in_child(timeout=60)
-def test_a_load_goes_into_a_peer_s_memory_on_the_gpu():
+def test_a_load_into_a_peer_s_memory_completes_on_its_barrier_on_the_gpu():
     kernels = _kernels()
     a = kernels.numbers((32, 64), "float16")
     b = np.zeros_like(a)
@@ -52,17 +52,17 @@ def test_a_load_goes_into_a_peer_s_memory_on_the_gpu():
 
 @needs_gpu(*HOPPER)
 @in_child(timeout=60)
-def test_a_region_brought_to_l2_is_read_as_it_was_on_the_gpu():
+def test_a_prefetch_to_l2_changes_no_data_on_the_gpu():
     kernels = _kernels()
     a = kernels.numbers((200, 1024), "float16")
     b = np.zeros((200, 256), np.float16)
-    kernels.fetched[4,](a, b, N=256, backend="cuda")
+    kernels.prefetched[4,](a, b, N=256, backend="cuda")
     assert (b == a[:, 64:320]).all()
 
 
 @needs_gpu("sm_100a", "sm_103a")
 @in_child(timeout=60)
-def test_a_pair_of_ctas_completes_on_the_barrier_of_one_on_the_gpu():
+def test_the_loads_of_a_cta_pair_complete_on_the_barrier_of_one_on_the_gpu():
     kernels = _kernels()
     a = kernels.numbers((128, 64), "float16")
     for group in (1, 2):
@@ -76,29 +76,29 @@ def test_a_pair_of_ctas_completes_on_the_barrier_of_one_on_the_gpu():
 
 @needs_gpu("sm_100a", "sm_103a")
 @in_child(timeout=60)
-def test_rows_are_gathered_and_scattered_by_four_on_the_gpu():
+def test_gather4_and_scatter4_select_rows_by_index_on_the_gpu():
     kernels = _kernels()
     for dtype, n, c, mode in (("float16", 16, 64, 128), ("float32", 8, 64, 0), ("uint8", 8, 256, 128)):
-        x, i, y, want = kernels.taken_case(dtype, n, c)
-        kernels.taken[2,](x, i, y, N=n, C=c, MODE=mode, backend="cuda")
+        x, i, y, want = kernels.gathered_and_scattered_case(dtype, n, c)
+        kernels.gathered_and_scattered[2,](x, i, y, N=n, C=c, MODE=mode, backend="cuda")
         assert (y == want).all(), dtype
 
 
 @needs_gpu("sm_100a", "sm_103a")
 @in_child(timeout=60)
-def test_pixels_along_one_line_go_on_in_the_next_image_on_the_gpu():
+def test_the_pixels_of_im2col_w_mode_continue_in_the_next_image_on_the_gpu():
     kernels = _kernels()
     for along in ("w", "w128"):
         for stride in (1, 2):
-            x, y, want = kernels.along_w_case(stride)
-            kernels.along_w[len(y),](x, y, ALONG=along, P=128, C=64, STRIDE=stride, backend="cuda")
+            x, y, want = kernels.im2col_w_case(stride)
+            kernels.im2col_w[len(y),](x, y, ALONG=along, P=128, C=64, STRIDE=stride, backend="cuda")
             assert (y == want).all(), (along, stride)
 
 
 @needs_gpu(*HOPPER)
 @in_child(timeout=120)
-def test_copies_of_empty_arrays_give_the_fill_and_take_nothing_on_the_gpu():
-    """Wherever a library says that an array without elements lies: torch says 0."""
+def test_loads_of_empty_arrays_give_the_fill_and_stores_are_dropped_on_the_gpu():
+    """Whatever address a library gives to an array without elements: torch gives 0."""
     import sys
     from pathlib import Path
     import torch

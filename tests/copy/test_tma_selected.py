@@ -1,4 +1,4 @@
-"""Patches of convolutions and rows named one by one, by the tensor engine: on the simulator, in PTX, as cubins."""
+"""im2col copies and copies of rows selected by index, by TMA: on the simulator, in PTX, as cubins."""
 
 import numpy as np
 import pytest
@@ -15,14 +15,14 @@ def tensor_lines(ptx: str) -> list[str]:
     return list(dict.fromkeys(line.strip().split(" [")[0] for line in ptx.splitlines() if ".tensor." in line))
 
 
-# -- patches -------------------------------------------------------------------------------------------------------------
+# -- im2col --------------------------------------------------------------------------------------------------------------
 
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(st.sampled_from(("w", "w128")), st.sampled_from((32, 64, 100)), st.sampled_from((0, 1, 2, 5)), st.sampled_from((1, 2)),
        st.sampled_from((0, 1, 2)),
        st.sampled_from((0, 3, 8, 17, 200)))
 def test_a_halo_follows_the_pixels_of_a_copy_or_each_32_of_them(along, p, halo, stride, s, first):
-    """Where a line ends, the manual does not say what the halo is: there the simulator brings bytes that mean nothing."""
+    """At the end of a line the manual does not define the halo: there the simulator writes meaningless bytes."""
     p = 128 if along == "w128" else p
     x, y, want = kernels.with_halo_case(along, p, halo, stride, s, first)
     report = kernels.with_halo.simulate((len(y),), x, y, first, ALONG=along, P=p, HALO=halo, STRIDE=stride, S=s, target="sm_100a")
@@ -33,7 +33,7 @@ def test_a_halo_follows_the_pixels_of_a_copy_or_each_32_of_them(along, p, halo, 
 
 @pytest.mark.parametrize("target", ["sm_100a", "sm_103a"])
 @pytest.mark.parametrize("along, p, rows", [("w", 64, 66), ("w128", 128, 136)])
-def test_a_halo_is_an_operand_and_counts_in_the_bytes(along, p, rows, target):
+def test_a_halo_is_an_operand_and_its_bytes_are_counted(along, p, rows, target):
     x, y, _ = kernels.with_halo_case(along, p, 2, 1, 1, 0)
     k = kernels.with_halo.compile(x, y, 0, ALONG=along, P=p, HALO=2, STRIDE=1, S=1, target=target)
     mode = "im2col::w" if along == "w" else "im2col::w::128"
@@ -42,7 +42,7 @@ def test_a_halo_is_an_operand_and_counts_in_the_bytes(along, p, rows, target):
     assert copy.bytes == rows * 128 and k.tensor_maps[0].pixels == p and copy.plan.bytes_per_issue == rows * 128
 
 
-def test_halos_and_places_that_the_engine_does_not_have_are_errors():
+def test_unsupported_halos_and_positions_are_errors():
     x = np.zeros((4, 6, 200, 64), np.float16)
 
     @tile.jit(num_warps=1)
@@ -68,26 +68,26 @@ def test_halos_and_places_that_the_engine_does_not_have_are_errors():
 @pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize("along, mode", [("w", "im2col::w"), ("w128", "im2col::w::128")])
 @pytest.mark.parametrize("target", ["sm_100a", "sm_103a"])
-def test_pixels_along_one_line_go_on_in_the_next_image(along, mode, stride, target):
-    """Without a halo: the line and the place in the filter are coordinates, the place along w is an offset."""
-    x, y, want = kernels.along_w_case(stride)
+def test_the_pixels_of_im2col_w_mode_continue_in_the_next_image(along, mode, stride, target):
+    """Without a halo: the line and the filter position are coordinates, and the position along w is an offset."""
+    x, y, want = kernels.im2col_w_case(stride)
     options = dict(ALONG=along, P=128, C=64, STRIDE=stride, target=target)
-    report = kernels.along_w.simulate((len(y),), x, y, **options)
+    report = kernels.im2col_w.simulate((len(y),), x, y, **options)
     assert not report.findings and (y == want).all(), report
-    k = kernels.along_w.compile(x, y, **options)
+    k = kernels.im2col_w.compile(x, y, **options)
     assert tensor_lines(k.ptx) == [f"cp.async.bulk.prefetch.tensor.4d.L2.global.{mode}",
                                    f"cp.async.bulk.tensor.4d.shared::cluster.global.{mode}.mbarrier::complete_tx::bytes"]
     m = k.tensor_maps[0]
     assert (m.wide, m.lower, m.upper, m.element_strides) == (int(along == "w128"), (-1,), (-1,), (1, stride, 1, 1))
 
 
-def test_a_walk_along_w_is_for_targets_and_maps_that_have_it():
-    """Blackwell, 128 pixels by 128, a swizzle."""
-    x, y, _ = kernels.along_w_case(1)
+def test_im2col_w_mode_needs_targets_and_maps_that_support_it():
+    """Blackwell; 128 pixels in w128 mode; a swizzle."""
+    x, y, _ = kernels.im2col_w_case(1)
     for options, words in ((dict(ALONG="w", P=128, target="sm_90a"), "along w128: sm_90a"), (dict(ALONG="w128", P=64, target="sm_100a"), "64 pixels along w128"),
                            (dict(ALONG="h", P=64, target="sm_100a"), "along is None, 'w' or 'w128', not 'h'")):
         with pytest.raises(CompilationError, match=words):
-            kernels.along_w.compile(x, y, C=64, STRIDE=1, **options)
+            kernels.im2col_w.compile(x, y, C=64, STRIDE=1, **options)
 
     @tile.jit(num_warps=1)
     def plain(X):
@@ -136,14 +136,14 @@ def compiled(what, shape=(2, 8, 8, 64), filter=(3, 3), stride=1, padding=0):
     ("load", {"filter": (3,)}, "filter is a constant"), ("load", {"stride": 0}, "stride is a constant of at least 1"),
     ("load", {"shape": (8, 64)}, "an array of 3 to 5 dimensions"), ("load", {"padding": -1}, "padding is a constant of at least 0"),
 ])
-def test_patches_that_cannot_be_are_refused_in_words(what, options, words):
-    """Corners, offsets and steps that a map cannot hold; indices that do not fit; operations on registers."""
+def test_invalid_im2col_copies_are_refused_with_the_reason(what, options, words):
+    """Corners, offsets and strides that a map cannot hold; indices that do not fit; operations on registers."""
     with pytest.raises(CompilationError, match=words):
         compiled(what, **options)
 
 
-def test_a_multicast_brings_patches_to_every_cta():
-    """Load modes and multicast go together."""
+def test_an_im2col_multicast_loads_patches_to_every_cta():
+    """Load modes and multicast can be combined."""
     @tile.jit(num_warps=1, cluster=(2, 1, 1))
     def kernel(X, Y):
         x = tile.im2col(X, (3, 3), padding=1)
@@ -170,13 +170,13 @@ def test_a_multicast_brings_patches_to_every_cta():
 
 @pytest.mark.parametrize("dtype, n, c, mode", [("float16", 16, 64, 128), ("float32", 8, 64, 0), ("uint8", 8, 256, 128), ("bfloat16", 8, 128, 128)])
 @pytest.mark.parametrize("target", ["sm_100a", "sm_103a"])
-def test_rows_are_gathered_and_scattered_by_four(dtype, n, c, mode, target):
-    """Any order; rows outside of the matrix give zeros and are dropped, on either side of it."""
-    x, i, y, want = kernels.taken_case(dtype, n, c)
+def test_gather4_and_scatter4_select_rows_by_index(dtype, n, c, mode, target):
+    """Any order; rows outside the matrix give zeros or are dropped, on either side of it."""
+    x, i, y, want = kernels.gathered_and_scattered_case(dtype, n, c)
     options = dict(N=n, C=c, MODE=mode, target=target)
-    report = kernels.taken.simulate((2,), x, i, y, **options)
+    report = kernels.gathered_and_scattered.simulate((2,), x, i, y, **options)
     assert not report.findings and (y == want).all(), report
-    k = kernels.taken.compile(x, i, y, **options)
+    k = kernels.gathered_and_scattered.compile(x, i, y, **options)
     assert tensor_lines(k.ptx) == ["cp.async.bulk.prefetch.tensor.2d.L2.global.tile::gather4",
                                    "cp.async.bulk.tensor.2d.shared::cluster.global.tile::gather4.mbarrier::complete_tx::bytes",
                                    "cp.async.bulk.tensor.2d.global.shared::cta.tile::scatter4.bulk_group"]
@@ -192,7 +192,7 @@ def four(X, Y, a, b):
     tile.copy(Y[0:4, 0:64], s)
 
 
-def test_rows_may_be_named_by_scalars_and_go_to_the_cta_itself_on_sm_120a():
+def test_gather4_accepts_scalar_row_indices_and_loads_to_the_own_cta_on_sm_120a():
     """There gather4 is a copy to shared::cta, and scatter4 does not exist."""
     x, y = kernels.numbers((16, 64), "float16"), np.zeros((4, 64), np.float16)
     assert not four.simulate((1,), x, y, 3, 7, target="sm_120a").findings and (y == x[[3, 7, 10, 1]]).all()
@@ -201,8 +201,8 @@ def test_rows_may_be_named_by_scalars_and_go_to_the_cta_itself_on_sm_120a():
     with pytest.raises(DispatchError, match="sm_100a or sm_103a; for plain loads also sm_120a: sm_90a"):
         four.compile(x, y, 3, 7)
     with pytest.raises(DispatchError, match="sm_100a or sm_103a"):
-        a, i, b, _ = kernels.taken_case("float16", 8, 64)
-        kernels.taken.compile(a, i, b, N=8, C=64, MODE=0, target="sm_120a")
+        a, i, b, _ = kernels.gathered_and_scattered_case("float16", 8, 64)
+        kernels.gathered_and_scattered.compile(a, i, b, N=8, C=64, MODE=0, target="sm_120a")
 
 
 def taking(what):
@@ -226,7 +226,7 @@ def taking(what):
 @pytest.mark.parametrize("what, words", [("six", "6 rows that follow each other in shared memory, and 4 go together"),
                                          ("slice", "the columns of taken rows are a slice"), ("floats", "a tile of integers"),
                                          ("one", "a tile of integers")])
-def test_rows_that_cannot_be_taken_are_refused_in_words(what, words):
-    """Rows by four; indices of integers; columns by a slice."""
+def test_invalid_row_selections_are_refused_with_the_reason(what, words):
+    """Rows must come by four, indices must be integers, and columns a slice."""
     with pytest.raises(CompilationError, match=words):
         taking(what)

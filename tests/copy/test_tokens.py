@@ -1,4 +1,4 @@
-"""Completion tokens: the right wait on every path, in straight lines, loops, branches and helpers."""
+"""Completion tokens: the right wait for every path, in straight-line code, loops, branches and helpers."""
 
 import numpy as np
 import pytest
@@ -29,8 +29,8 @@ def test_one_source_stages_a_tile_on_every_target(target):
     stage_any.compile(a, b, target=target)
 
 
-def test_ordinary_loads_and_stores_need_a_barrier_and_get_it():
-    """Odd bytes, which no asynchronous path takes."""
+def test_a_token_of_ordinary_loads_and_stores_includes_their_barrier():
+    """Odd bytes, which no asynchronous path supports."""
     a = RNG.integers(0, 255, (130, 33), np.uint8)
     b = np.zeros((128, 32), np.uint8)
     assert not stage_any.simulate((1,), a, b).findings and (a[:128, :32] == b).all()
@@ -74,7 +74,7 @@ def passed_on(A, B, C):
 @pytest.mark.parametrize("kernel", [multiplied, passed_on])
 @pytest.mark.parametrize("columns,path", [(64, "ldgsts"), (61, "vector")])
 @pytest.mark.filterwarnings("ignore::tilejit.TileWarning")
-def test_the_wait_for_what_threads_bring_has_the_fence_for_the_async_proxy(kernel, columns, path):
+def test_waiting_for_a_copy_by_threads_includes_the_proxy_fence(kernel, columns, path):
     a, b = (RNG.integers(-2, 3, shape).astype(np.float16) for shape in ((64, columns), (columns, columns)))
     c = np.zeros((64, 64), np.float32 if kernel is multiplied else np.float16)
     kernel.simulate(1, a, b, c, target="sm_90a").raise_first()
@@ -82,7 +82,7 @@ def test_the_wait_for_what_threads_bring_has_the_fence_for_the_async_proxy(kerne
     assert kernel.compile(a, b, c, target="sm_90a").copies[0].variant == path and (c[:, :columns] == want).all()
 
 
-def test_a_product_has_one_fence_and_barrier_for_each_token_and_no_fence_stands_where_threads_alone_read():
+def test_a_product_has_one_fence_and_barrier_per_token_and_there_is_no_fence_if_only_threads_read():
     @tile.jit
     def product(A, C):
         s = tile.alloc((64, 64), A.dtype, layout=tile.auto)
@@ -98,7 +98,7 @@ def test_a_product_has_one_fence_and_barrier_for_each_token_and_no_fence_stands_
 
 @pytest.mark.parametrize("path", PATHS)
 def test_a_load_and_a_store_complete_by_their_tokens(path):
-    """The proxy fence and the barriers of both are the compiler's."""
+    """The compiler inserts the proxy fence and the barriers of both."""
     a = RNG.standard_normal((128, 32)).astype(np.float16)
     b = np.zeros_like(a)
     for seed in range(4):
@@ -117,8 +117,8 @@ def reused(A, B):
     tile.store(s, tile.zeros((128, 32), A.dtype))
 
 
-def test_a_wait_for_the_read_frees_the_source_alone():
-    """``.read``, and the next writes may come."""
+def test_a_wait_with_read_frees_only_the_source():
+    """``.read`` in the PTX; then the source may be overwritten."""
     a = RNG.standard_normal((128, 32)).astype(np.float16)
     b = np.zeros_like(a)
     assert not reused.simulate((1,), a, b).findings and (a == b).all()
@@ -141,8 +141,8 @@ def pipelined(A, B, PATH: tile.constexpr):
 
 
 @pytest.mark.parametrize("path", ["ldgsts", "tma"])
-def test_tokens_are_carried_by_a_loop_that_stays_two_copies_ahead(path):
-    """Two groups may stay pending; or four barriers take turns, with the parity carried."""
+def test_tokens_can_be_carried_by_a_loop_that_stays_two_copies_ahead(path):
+    """Two groups may stay pending; or four barriers are used in rotation, with the parity carried by the loop."""
     a = RNG.standard_normal((9 * 128, 32)).astype(np.float16)
     for seed in range(4):
         b = np.zeros_like(a)
@@ -168,8 +168,8 @@ def elected(A, B, PATH: tile.constexpr):
 
 
 @pytest.mark.parametrize("path", ["ldgsts", "tma"])
-def test_a_token_of_one_thread_is_waited_for_by_the_cta(path):
-    """The number of the copy is known outside of the scope that issues it."""
+def test_the_cta_can_wait_for_a_token_of_one_thread(path):
+    """The number of the copy is known outside the scope that issues it."""
     a = RNG.standard_normal((3 * 32, 32)).astype(np.float16)
     b = np.zeros_like(a)
     assert not elected.simulate((1,), a, b, PATH=path).findings and (a == b).all()
@@ -197,8 +197,8 @@ def in_branches(A, B, n, PATH: tile.constexpr):
 
 
 @pytest.mark.parametrize("path", ["ldgsts", "tma"])
-def test_tokens_come_out_of_branches_helpers_and_tuples(path):
-    """Both branches issue as many copies, or either number is allowed for."""
+def test_tokens_can_leave_branches_helpers_and_tuples(path):
+    """Both branches issue the same number of copies, or the wait allows for either number."""
     a = RNG.standard_normal((512, 32)).astype(np.float16)
     b = np.zeros_like(a)
     assert not in_branches.simulate((1,), a, b, 2, PATH=path).findings
@@ -245,8 +245,8 @@ def narrower(A, B):
         done.wait()
 
 
-def test_what_tokens_cannot_mean_is_an_error():
-    """Groups counted by hand beside them, too many copies in between, an mbar=, a narrower scope."""
+def test_invalid_uses_of_tokens_are_errors():
+    """Manual group waits beside them, too many copies in between, mbar=, a wait in a narrower scope."""
     expect_error(mixed, "counts groups by hand, in a scope whose copies give tokens")
     expect_error(far, "the number of copies issued between this token's copy and its wait is not known")
     expect_error(on_a_barrier, "a copy with mbar= completes on that barrier")
@@ -283,8 +283,8 @@ def ahead_in_each_warpgroup(A, B, n, PATH: tile.constexpr):
 
 
 @pytest.mark.parametrize("path", ["ldgsts", "tma"])
-def test_each_warpgroup_of_several_waits_for_its_own_copies(path):
-    """Several ahead, in a loop around; by groups, or by barriers of each warpgroup's own."""
+def test_each_of_several_warpgroups_waits_for_its_own_copies(path):
+    """Several ahead, in an outer loop; by groups, or by barriers of each warpgroup."""
     a = RNG.standard_normal((288, 64)).astype(np.float16)
     for seed in range(4):
         b = np.zeros_like(a)
@@ -334,8 +334,8 @@ def mixed_in_a_warp(A, B):
         done.wait()
 
 
-def test_tokens_of_threads_that_are_known_at_run_time_are_theirs():
-    """Groups are counted by each thread for itself; which of several warpgroups' barriers a wait around them is for would not be known."""
+def test_tokens_of_a_scope_chosen_at_run_time_belong_to_its_threads():
+    """Each thread counts its own groups. With barriers, a wait of a wider scope would not know which warpgroup's barrier to use."""
     a = RNG.standard_normal((128, 32)).astype(np.float16)
     b = np.zeros_like(a)
     for kernel, path in ((by_each_warpgroup, "ldgsts"), (by_each_warpgroup, "tma"), (awaited_by_all, "ldgsts")):
@@ -357,14 +357,14 @@ def forgotten(A, B):
 
 
 def test_reading_before_the_wait_is_found():
-    """The simulator knows a token's copy as any other."""
+    """The simulator treats a token's copy like any other."""
     a = np.ones((128, 32), np.float16)
     kinds = {f.kind for f in forgotten.simulate((1,), a, a.copy()).findings}
     assert kinds & {"missing-wait", "race"}
 
 
-def test_a_call_whose_result_is_not_used_is_committed_by_hand():
-    """No token, no commit of the compiler's."""
+def test_a_call_whose_result_is_unused_is_committed_by_hand():
+    """Without a token, the compiler inserts no commit."""
     @tile.jit
     def by_hand(A, B):
         s = tile.alloc((128, 32), A.dtype)
@@ -381,7 +381,7 @@ def test_a_call_whose_result_is_not_used_is_committed_by_hand():
 
 
 def test_a_helper_in_an_argument_does_not_make_the_result_used():
-    """The helper's own statements are not the copy's."""
+    """The statements of the helper do not use the copy's result."""
     @tile.jit
     def half(n):
         tile.assume(n >= 0)
@@ -420,8 +420,8 @@ def announced(A, B, NBYTES: tile.constexpr, LOOP: tile.constexpr):
     tile.copy(B[0:64, 0:32], s[1])
 
 
-def test_announcing_other_bytes_than_the_copies_bring_does_not_compile():
-    """In one block; what a loop brings is left to the simulator."""
+def test_announcing_other_bytes_than_the_copies_transfer_is_a_compile_error():
+    """Within one block; loops are left to the simulator."""
     a = RNG.standard_normal((64, 32)).astype(np.float16)
     b = np.zeros_like(a)
     for loop in (False, True):

@@ -1,4 +1,4 @@
-"""Completion tokens on the GPU, against NumPy."""
+"""Completion tokens on the GPU, compared with NumPy."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ def test_one_source_stages_a_tile_on_the_gpu():
 @needs_gpu("sm_90a", "sm_100a", "sm_103a", "sm_120a")
 @in_child(timeout=180)
 @pytest.mark.parametrize("path", ["ldgsts", "tma"])
-def test_tokens_in_loops_branches_and_scopes_on_the_gpu(path):
+def test_tokens_in_loops_branches_and_scopes_are_right_on_the_gpu(path):
     cases, rng = _cases(), np.random.default_rng(1)
     a = rng.standard_normal((64 * 128, 32)).astype(np.float16)
     for kernel in (cases.pipelined, cases.elected):
@@ -62,12 +62,12 @@ def test_multicasts_complete_by_their_tokens_on_the_gpu():
     import multicast_token_kernels as kernels
     on_gpu(kernels.every_together())
     a, b = np.random.default_rng(1).integers(0, 99, (3, 2, 32, 64)).astype("float16"), np.zeros((3, 64, 32, 64), "float16")
-    kernels.in_rows[64,](a, b, backend="cuda")
+    kernels.loaded_for_rows[64,](a, b, backend="cuda")
     assert all((b[:, c] == a[:, c % 4 // 2]).all() for c in range(64))
     a = np.random.default_rng(2).integers(1, 99, (64, 64)).astype("float16")
     for mask in range(16):
         b = np.ones((4, 64, 64), "float16")
-        kernels.to_some[4,](a, b, mask, backend="cuda")
+        kernels.loaded_for_mask[4,](a, b, mask, backend="cuda")
         assert all((b[r] == (a if mask >> r & 1 else 0)).all() for r in range(4)), mask
     a, b = np.random.default_rng(3).integers(0, 9, (500, 16, 64)).astype("float32"), np.zeros((128, 16, 64), "float32")
     kernels.in_turns[128,](a, b, 500, backend="cuda")
@@ -76,7 +76,7 @@ def test_multicasts_complete_by_their_tokens_on_the_gpu():
 
 @needs_gpu("sm_90a", "sm_100a", "sm_103a", "sm_120a")
 @in_child(timeout=120)
-def test_each_warpgroup_of_several_waits_for_its_own_copies_on_the_gpu():
+def test_each_of_several_warpgroups_waits_for_its_own_copies_on_the_gpu():
     cases = _cases()
     a = np.random.default_rng(3).standard_normal((4800, 64)).astype(np.float16)
     for path in ("ldgsts", "tma"):

@@ -1,4 +1,4 @@
-"""Kernels of the tensor engine's forms, and what NumPy says of them: for the simulator and for the GPU."""
+"""Kernels of other forms of TMA copies, and their results as expected by NumPy, for the simulator and the GPU."""
 
 import numpy as np
 import tilejit as tile
@@ -7,7 +7,7 @@ from receivers import awaited
 
 
 def numbers(shape, dtype, seed=0):
-    """Small numbers of any dtype."""
+    """Small integers in any dtype."""
     return np.random.default_rng(seed).integers(0, 2 if dtype == "bool" else 50, shape).astype(tile.dtypes.dtype_of(dtype).np)
 
 
@@ -25,7 +25,7 @@ def multicast(A, B, mask, R: tile.constexpr, SENDER: tile.constexpr):
 
 @tile.jit(num_warps=5)
 def multicast_ring(A, B, R: tile.constexpr):
-    """Each CTA of a cluster loads a part of every tile for all of them, through a ring whose slots turn together."""
+    """Each CTA of a cluster loads a part of every tile for all of them, through a ring whose slots advance together."""
     r = tile.ring(2, A=((64, 64), A.dtype), multicast=True)
     first = tile.cta_rank() * (64 // R)
     with tile.warp(4):
@@ -41,7 +41,7 @@ def multicast_ring(A, B, R: tile.constexpr):
 
 @tile.jit(num_warps=1, cluster=(2, 1, 1))
 def to_a_peer(A, B):
-    """A load straight into the other CTA's memory, on its barrier."""
+    """A load directly into the other CTA's memory, on its barrier."""
     s = tile.alloc((16, 64), A.dtype, layout=tile.swizzled(A.dtype, (16, 64), 128))
     bar = tile.mbarrier()
     rank = tile.cta_rank()
@@ -53,8 +53,8 @@ def to_a_peer(A, B):
 
 
 @tile.jit(num_warps=1)
-def fetched(A, B, N: tile.constexpr):
-    """Boxes brought to L2 before they are read."""
+def prefetched(A, B, N: tile.constexpr):
+    """Boxes prefetched to L2 before they are read."""
     i = tile.program_id(0) * 64
     tile.prefetch(A[i:i + 64, 64:64 + N], cache="evict_last")
     tile.copy(B[i:i + 64, 0:N], A[i:i + 64, 64:64 + N])
@@ -62,7 +62,7 @@ def fetched(A, B, N: tile.constexpr):
 
 @tile.jit(num_warps=1, cluster=(2, 1, 1))
 def paired(A, B, GROUP: tile.constexpr):
-    """Two CTAs load a half each; with a group of two both complete on the first one's barrier."""
+    """Two CTAs load a half each; with cta_group=2 both complete on the first one's barrier."""
     s = tile.alloc((64, 64), A.dtype, layout=tile.swizzled(A.dtype, (64, 64), 128))
     bar = tile.mbarrier()
     rank = tile.cta_rank()
@@ -101,11 +101,11 @@ def paired_multicast(A, B):
     tile.copy(B[rank * 32:rank * 32 + 32, 0:64], s)
 
 
-# -- rows named one by one -----------------------------------------------------------------------------------------------------
+# -- rows selected by index ----------------------------------------------------------------------------------------------------
 
 @tile.jit(num_warps=1)
-def taken(X, I, Y, N: tile.constexpr, C: tile.constexpr, MODE: tile.constexpr):
-    """Y[i] = X[I[i]], and back to where they came from in the second half of `Y`."""
+def gathered_and_scattered(X, I, Y, N: tile.constexpr, C: tile.constexpr, MODE: tile.constexpr):
+    """Y[i] = X[I[i]], then scattered back to their rows in the second half of `Y`."""
     first = tile.program_id(0) * N
     s = tile.alloc((N, C), X.dtype, layout=tile.swizzled(X.dtype, (N, C), MODE) if MODE else None)
     bar = tile.mbarrier()
@@ -120,8 +120,8 @@ def taken(X, I, Y, N: tile.constexpr, C: tile.constexpr, MODE: tile.constexpr):
         tile.bulk_wait(0)
 
 
-def taken_case(dtype, n, c):
-    """(X, I, Y, what Y becomes): rows in any order, some outside of the matrix on either side."""
+def gathered_and_scattered_case(dtype, n, c):
+    """(X, I, Y, expected Y): rows in any order, some outside the matrix on either side."""
     x, y = numbers((40, 16 + c + 16), dtype, 6), numbers((40, c), dtype, 7)
     i = np.random.default_rng(8).permutation(48).astype(np.int32)[:2 * n] - 4
     want = y.copy()
@@ -132,8 +132,8 @@ def taken_case(dtype, n, c):
 
 
 @tile.jit(num_warps=1)
-def along_w(X, Y, ALONG: tile.constexpr, P: tile.constexpr, C: tile.constexpr, STRIDE: tile.constexpr):
-    """For one line of a 3 x 3 convolution's result, the pixels of all images at every place of the filter."""
+def im2col_w(X, Y, ALONG: tile.constexpr, P: tile.constexpr, C: tile.constexpr, STRIDE: tile.constexpr):
+    """For one line of a 3 x 3 convolution's result, the pixels of all images at every filter position."""
     x = tile.im2col(X, (3, 3), padding=1, stride=STRIDE, along=ALONG)
     s = tile.alloc((P, C), X.dtype, layout=tile.swizzled(X.dtype, (P, C), 128))
     bar = tile.mbarrier()
@@ -148,8 +148,8 @@ def along_w(X, Y, ALONG: tile.constexpr, P: tile.constexpr, C: tile.constexpr, S
         tile.sync()
 
 
-def along_w_case(stride):
-    """(images, target, what the target becomes): (line, place, pixel, channel)."""
+def im2col_w_case(stride):
+    """(images, target, expected target): (line, position, pixel, channel)."""
     x = numbers((5, 6, 9, 64), "float16", 9)
     lines, width = (6 - 1) // stride + 1, (9 - 1) // stride + 1
     want = reference_patches(x, (3, 3), stride, 1, 1).reshape(9, 5, lines, width, 64)
@@ -160,7 +160,7 @@ def along_w_case(stride):
 
 @tile.jit(num_warps=1)
 def with_halo(X, Y, first, ALONG: tile.constexpr, P: tile.constexpr, HALO: tile.constexpr, STRIDE: tile.constexpr, S: tile.constexpr):
-    """For one line of a 3 x 3 convolution's result and its first row of the filter, pixels with those that follow them."""
+    """For one line of a 3 x 3 convolution's result and the filter's first row, pixels with their halo."""
     x = tile.im2col(X, (3, 3), padding=1, stride=STRIDE, along=ALONG, halo=HALO)
     rows = P + HALO if ALONG == "w" else P + 4 * HALO
     s = tile.alloc((-(-rows // 8) * 8, 64), X.dtype, layout=tile.swizzled(X.dtype, (-(-rows // 8) * 8, 64), 128))
@@ -175,7 +175,7 @@ def with_halo(X, Y, first, ALONG: tile.constexpr, P: tile.constexpr, HALO: tile.
 
 
 def with_halo_case(along, p, halo, stride, s, first):
-    """(images, target, what the target becomes); what the manual leaves open is NaN."""
+    """(images, target, expected target); undefined values are NaN."""
     x = numbers((40, 6, 9, 64), "float16", 10)
     lines, width = (6 - 1) // stride + 1, (9 - 1) // stride + 1
     groups, size = (4, 32) if along == "w128" else (1, p)

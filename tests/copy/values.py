@@ -1,4 +1,4 @@
-"""Elements of every dtype: random bits, as arguments of kernels, and compared by their bits."""
+"""Elements of every dtype with random bits, as arguments of kernels, and compared bit by bit."""
 
 import numpy as np
 import tilejit as tile
@@ -9,12 +9,12 @@ WHOLE = ("bool", "int8", "uint8", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fn
          "float32", "int64", "uint64", "float64")
 #: Elements of four and of six bits.
 PACKED = ("float4_e2m1fn", "float6_e2m3fn", "float6_e3m2fn")
-#: How many elements 16 bytes have, or 48 where 16 have no whole number of them.
+#: The number of elements in 16 bytes, or in 48 bytes where 16 do not hold a whole number.
 UNIT = {"float4_e2m1fn": 32, "float6_e2m3fn": 64, "float6_e3m2fn": 64} | {name: 16 // dtype_of(name).nbytes for name in WHOLE}
 
 
 def any_bits(dtype: str, shape, seed: int = 0) -> np.ndarray:
-    """Elements of random bits, NaN, infinities and numbers below the normal ones among them; packed ones in a byte each."""
+    """Elements with random bits, including NaN, infinities and subnormals; packed ones in a byte each."""
     kind, rng = dtype_of(dtype).np, np.random.default_rng(seed)
     if dtype == "bool":
         return rng.integers(0, 2, shape).astype(bool)
@@ -23,7 +23,7 @@ def any_bits(dtype: str, shape, seed: int = 0) -> np.ndarray:
 
 
 def argument(values: np.ndarray):
-    """A copy of elements as kernels take them."""
+    """A copy of elements in the form that kernels take."""
     return tile.pack(values) if values.dtype.name in PACKED else values.copy()
 
 
@@ -33,5 +33,5 @@ def bits(x) -> np.ndarray:
 
 
 def same(x, y) -> bool:
-    """Whether two arguments have the same elements, to the bit."""
+    """Whether two arguments have the same elements, bit by bit."""
     return np.array_equal(bits(x), bits(y))

@@ -1,4 +1,4 @@
-"""Copies of parts of views: steps, offsets, transposed and turned arrays, there and back, and what NumPy says of them."""
+"""Copies of parts of views (with steps, offsets, transposed and reversed), in and out, and their results as expected by NumPy."""
 
 from itertools import product
 
@@ -12,7 +12,7 @@ from tests.cases import Case, box_of, part_of
 
 @tile.jit(num_warps=2)
 def there_and_back(A, B, AT: tile.constexpr, N: tile.constexpr, WAY: tile.constexpr, LAYOUT: tile.constexpr):
-    """A box of a view to the same place of another one, by tensor copies, or in by `WAY` and out by all threads."""
+    """A box of a view to the same position of another one: by tensor copies, or in by `WAY` and out by all threads."""
     s = tile.alloc(N, A.dtype, layout=LAYOUT)
     if WAY == "tma":
         bar = tile.mbarrier()
@@ -28,8 +28,8 @@ def there_and_back(A, B, AT: tile.constexpr, N: tile.constexpr, WAY: tile.conste
         tile.copy(boxed(B, AT, N, 0), s)
 
 
-#: An array, a view of it, and a box of the view with its start; columns of the array in units of 16 bytes, those of a view too.
-#: Boxes leave the array, and the view ends before the array does.
+#: An array, a view of it, and a box of the view with its start; columns of the array and of the view in units of 16 bytes.
+#: Boxes exceed the array, and the view ends before the array does.
 VIEWS = {
     "every second row":     ((23, 6), lambda u: lambda x: x[1:20:2], (8, 4), (6, 3)),
     "columns inside":       ((12, 7), lambda u: lambda x: x[2:, u:5 * u], (8, 3), (4, 2)),
@@ -50,7 +50,7 @@ BACKWARDS = ("backwards", "volumes backwards")
 
 
 def view_case(name: str, dtype: str, way: str | None, mode: int = 0) -> Case:
-    """Random bits there and back. `mode`: the swizzle of the shared rows."""
+    """Random bits, in and out. `mode`: the swizzle of the shared rows."""
     shape, view, extents, start = VIEWS[name]
     u = UNIT[dtype]
     turned = name.startswith("transposed")
@@ -70,7 +70,7 @@ def view_case(name: str, dtype: str, way: str | None, mode: int = 0) -> Case:
 
 
 def column_major(extents) -> TileLayout:
-    """The first index is the innermost one."""
+    """A layout whose first index is the innermost one."""
     strides = [1]
     for n in extents[:-1]:
         strides.append(strides[-1] * n)
@@ -78,14 +78,14 @@ def column_major(extents) -> TileLayout:
 
 
 def by_size():
-    """Every view by sizes of elements."""
+    """Every view with each element size."""
     for name, (shape, *_) in VIEWS.items():
         for dtype in ("uint8", "bfloat16", "float32", "int64") if len(shape) < 4 else ("uint8", "float32"):
             yield name, dtype
 
 
 def tensor_cases():
-    """Every view that a tensor map can name by sizes of elements, two of them by every dtype; swizzled rows."""
+    """Every view that a tensor map can express with each element size, two of them with every dtype; swizzled rows."""
     for name, dtype in by_size():
         if name not in BACKWARDS:
             yield view_case(name, dtype, "tma")
@@ -96,6 +96,6 @@ def tensor_cases():
 
 
 def other_cases():
-    """The same views by the copies of all threads, and by what is chosen without a name."""
+    """The same views by copies of all threads, and by the default path."""
     for (name, dtype), way in product(by_size(), ("ldgsts", None)):
         yield view_case(name, dtype, way)

@@ -1,4 +1,4 @@
-"""Which instructions of the table the compiler writes, for which operation and variant: seen while it emits small kernels."""
+"""Which table instructions the compiler emits, and for which operation and variant: recorded while it emits small kernels."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ import remote_kernels as remote  # noqa: E402
 import tma_kernels as tma  # noqa: E402
 
 
-# -- kernels that use what the language has ------------------------------------------------------------------------------------
+# -- kernels that together use the whole language ------------------------------------------------------------------------------
 
 @tile.jit
 def values(A, I, N, B):
@@ -103,7 +103,7 @@ def _array(*shape, dtype="float16"):
 
 
 def _corpus():
-    """(kernel, arguments, target, constants): between them, every operation that has instructions of its own."""
+    """(kernel, arguments, target, constants) of kernels that together use every operation with its own instructions."""
     square, line = _array(64, 64), _array(4096)
     for target in ("sm_80", "sm_90a"):
         yield programs.staged, [_array(128, 32)] * 2, target, {}
@@ -112,9 +112,9 @@ def _corpus():
     yield programs.boxed, [_array(8, 256)] * 2, "sm_90a", {}
     yield programs.boxed_out, [_array(8, 256)] * 2, "sm_90a", {}
     yield tma.multicast, [square, _array(2, 32, 64), 3], "sm_90a", {"R": 2, "SENDER": 0, "cluster": (2, 1, 1)}
-    yield boxes.reduced, [_array(2, 1024), _array(16, 64)], "sm_90a", {"KIND": "add"}
+    yield boxes.reduced_box, [_array(2, 1024), _array(16, 64)], "sm_90a", {"KIND": "add"}
     yield tma.paired, [_array(128, 64)] * 2, "sm_100a", {"GROUP": 2}
-    yield tma.fetched, [_array(64, 256)] * 2, "sm_90a", {"N": 64}
+    yield tma.prefetched, [_array(64, 256)] * 2, "sm_90a", {"N": 64}
     yield bulk.through, [line] * 2, "sm_90a", {"N": 4096, "VARIANT": "bulk"}
     yield bulk.broadcast, [_array(1024, dtype="float32"), _array(4, 1024, dtype="float32")], "sm_90a", {"MASK": 3}
     yield bulk.reduced, [_array(4, 64, dtype="int32"), _array(64, dtype="int32")], "sm_90a", {"N": 64, "KIND": "add"}
@@ -128,7 +128,7 @@ def _corpus():
     yield demo.staged_copy, [_array(4096, 33)] * 2, "sm_90a", {"ROWS": 128, "COLUMNS": 33}
     yield product_in_shared, [square] * 2 + [_array(64, 64, dtype="float32")], "sm_90a", {}
     yield values, [_array(64, 64, dtype="float32"), line, _array(4, dtype="int32"), _array(32, 64, dtype="float32")], "sm_90a", {}
-    yield tma.taken, [_array(64, 64), _array(16, dtype="int32"), _array(64, 64)], "sm_100a", {"N": 8, "C": 64, "MODE": 0}
+    yield tma.gathered_and_scattered, [_array(64, 64), _array(16, dtype="int32"), _array(64, 64)], "sm_100a", {"N": 8, "C": 64, "MODE": 0}
     yield named.of_arrays, [_array(64, 64)] * 3 + [_array(1, 128, dtype="uint8"), _array(3, 8, 64)], "sm_90a", {"BM": 8, "BN": 64}
     for target, dtype in (("sm_80", "float16"), ("sm_90a", "float16"), ("sm_90a", "float32")):
         yield product, [_array(64, 64, dtype=dtype)] * 2 + [_array(64, 64, dtype="float32")], target, {}
@@ -137,11 +137,11 @@ def _corpus():
     yield meetings, [_array(128, dtype="float32")] * 2, "sm_90a", {}
 
 
-# -- what is written --------------------------------------------------------------------------------------------------------------
+# -- the emitted instructions -----------------------------------------------------------------------------------------------------
 
 @contextmanager
 def _watched(written: set):
-    """While the emitter writes: (operation, instruction) of every inline instruction goes into `written`."""
+    """A context in which (operation, instruction) of every emitted inline instruction is added to `written`."""
     asm, call_, current = Emitter.asm, Emitter._call, ["entry and exit"]
 
     def watching(self, text, *args, **kwargs):
@@ -164,7 +164,7 @@ def _watched(written: set):
 
 
 def mnemonics(text: str) -> list[str]:
-    """The instructions of an inline text: without guards, labels, declarations and operands."""
+    """The mnemonics in an inline asm text, without guards, labels, declarations and operands."""
     found = []
     for statement in re.split(r"[;{}]", re.sub(r"\{[^{};]*\}", "", text)):
         statement = re.sub(r"^\s*(\$?\w+:\s*)?(@!?\S+\s+)?", "", statement).strip()
@@ -186,16 +186,16 @@ def uses() -> frozenset[tuple[str, str]]:
 
 # -- the tables of the page ---------------------------------------------------------------------------------------------------------
 
-# What no row is for: a condition or an address made on the way to an instruction.
+# Ops without a row: conditions, or addresses computed for an instruction.
 PLAIN = re.compile(r"(setp|selp|add|bra|and|or|mov)\b")
 
 
-# Operations that a pass replaces by others, whose instructions they become.
+# Operations that a pass replaces by others. The instructions of those count for them.
 WRITTEN_OUT = ("dot",)
 
 
 def missing() -> tuple[set[str], set[str]]:
-    """Instructions that the compiler writes and the table has not; variants that no kernel here gets."""
+    """(instructions that the compiler emits but the table lacks, variants that no kernel here uses)."""
     known = {form.mnemonic for form in ptx.forms()}
     written = {word for _, word in uses()}
     variants = {f"{op.name} by {v.name}" for op in OPS.values() if op.name not in WRITTEN_OUT for v in op.variants or ()
@@ -204,7 +204,8 @@ def missing() -> tuple[set[str], set[str]]:
 
 
 def families() -> list[tuple]:
-    """For each family its title, the numbers of rows, of forms, of forms on each target, and of rows that the compiler itself writes."""
+    """For each family: its title, and the numbers of rows, of forms, of forms on each target, and of rows that the compiler
+    itself emits."""
     written = {word for _, word in uses()}
     lines = []
     for title, rows in SECTIONS:
@@ -215,7 +216,7 @@ def families() -> list[tuple]:
 
 
 def written_for() -> list[tuple[str, str, str]]:
-    """(instruction, its name in a kernel, the operations it is written for), in the table's order."""
+    """(instruction, its name in a kernel, the operations that use it), in the table's order."""
     for_which: dict[str, set[str]] = {}
     for operation, word in uses():
         for_which.setdefault(word, set()).add(operation)

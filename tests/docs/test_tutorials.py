@@ -1,4 +1,4 @@
-"""Every notebook of tutorials/ runs from its first cell to its last, as a reader would run it."""
+"""Every notebook of tutorials/ runs from its first cell to its last."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from tests.gpu import gpu_targets, needs_gpu, needs_module, run_child
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "tutorials").glob("*.ipynb"))
-SECONDS = 50  # for a cell
-OTHERWISE = (  # what another process, machine or assembler has otherwise
+SECONDS = 50  # time limit per cell, in seconds
+OTHERWISE = (  # output that differs between processes, machines or assemblers
     (r"\S*ipykernel_\d+/\d+\.py", "cell.py"), (r"compiled in ms: .*?; assembled by \S+", "compiled in ms: ..."), (r"\b\d+ registers", "N registers"),
     (r"\b\d+\.\d+ (m?s)\b", r"T \1"))
 
 
 def test_there_are_tutorials():
-    """An empty folder would pass unseen."""
+    """Otherwise an empty folder would go unnoticed."""
     assert NOTEBOOKS
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_every_cell_of_a_tutorial_runs(path, tmp_path, monkeypatch):
-    """In a fresh kernel, with an empty cache; on the GPU where there is one, else on the simulator."""
+    """In a fresh kernel, with an empty cache; on the GPU if there is one, otherwise on the simulator."""
     nbformat = pytest.importorskip("nbformat")
     nbclient = pytest.importorskip("nbclient")
     pytest.importorskip("ipykernel")
@@ -41,7 +41,7 @@ def test_every_cell_of_a_tutorial_runs(path, tmp_path, monkeypatch):
 
 
 def kept(path: Path, run) -> None:
-    """The outputs in the file say what this run's do. With TILEJIT_UPDATE_GOLDEN they are written to it."""
+    """The outputs stored in the file match those of this run. With TILEJIT_UPDATE_GOLDEN they are updated."""
     stored = json.loads(path.read_text(encoding="utf-8"))
     differ = [(old, new) for old, new in zip(stored["cells"], run.cells) if old["cell_type"] == "code" and shown(old) != shown(new)]
     if os.environ.get("TILEJIT_UPDATE_GOLDEN"):
@@ -53,14 +53,14 @@ def kept(path: Path, run) -> None:
 
 
 def shown(cell) -> str:
-    """What a cell printed, all else being equal."""
+    """A cell's output, with everything that may vary replaced."""
     texts = ["".join(output["text"] if output["output_type"] == "stream" else output["data"]["text/plain"]) for output in cell["outputs"]]
     return reduce(lambda text, otherwise: re.sub(*otherwise, text), OTHERWISE, "".join(texts))
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_tutorial_is_kept_as_it_was_run(path):
-    """Its cells have their outputs, so that it can be read without being run, and no errors."""
+def test_a_tutorial_is_stored_with_its_outputs_and_without_errors(path):
+    """So that it can be read without running it."""
     nbformat = pytest.importorskip("nbformat")
     notebook = nbformat.read(path, as_version=4)
     nbformat.validate(notebook)
@@ -75,8 +75,8 @@ def run_as_program(path: str) -> None:
 
 @needs_gpu("sm_90a")
 @needs_module("torch")
-def test_the_steps_of_matrix_products_are_timed_on_the_gpu(tmp_path):
-    """The last cell, which needs no notebook's server here: every step gives the product, has a time, and the last beats the first by far."""
+def test_the_steps_of_the_matrix_product_tutorial_are_timed_on_the_gpu(tmp_path):
+    """The last cell, run as a program: every step computes the product and has a time, and the last step is far faster than the first."""
     cells = json.loads((ROOT / "tutorials" / "03_matrix_products.ipynb").read_text())["cells"]
     program = tmp_path / "cells.py"
     program.write_text("\n\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"))

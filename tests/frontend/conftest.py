@@ -1,4 +1,4 @@
-"""Failures inside the shared helpers show both sides of their comparisons."""
+"""Makes failed assertions in the shared helpers show both sides of their comparisons."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A kernel whose annotations are strings, and one without annotations of constants."""
+"""A kernel with string annotations, and one whose constants are not annotated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Building graphs of test kernels without compiling them further."""
+"""Builds the graphs of test kernels without compiling them further."""
 
 from textwrap import dedent
 
@@ -19,7 +19,7 @@ ARGUMENTS = {"x": X, "y": Y, "n": N, "m": N}
 
 
 def built(kernel, num_warps: int = 4, target: str = "sm_90a", **constants) -> Built:
-    """Build a kernel whose parameters x, y are arrays of 64 floats and n, m are integers; others are constants."""
+    """Build a kernel in which x and y are arrays of 64 floats, n and m are integers, and the other parameters are constants."""
     source = kernel if isinstance(kernel, Source) else getattr(kernel, "source", None) or Source.of(kernel)
     arguments = {p.name: ARGUMENTS[p.name] for p in source.params if p.name in ARGUMENTS}
     arguments |= {name: ("constexpr", value) for name, value in constants.items()}
@@ -34,12 +34,12 @@ def body(kernel, **options) -> str:
 
 
 def expect(kernel, text: str, **options) -> None:
-    """The graph of a kernel is `text`."""
+    """Assert that the graph of a kernel is `text`."""
     assert body(kernel, **options) == "\n".join("  " + line for line in dedent(text).strip("\n").splitlines())
 
 
 def error(kernel, **options) -> str:
-    """The text of the CompilationError that building a kernel raises, which always has a place and a source line."""
+    """The text of the CompilationError raised by building a kernel; it must have a location and a source line."""
     with pytest.raises(CompilationError) as caught:
         built(kernel, **options)
     assert caught.value.loc is not None and "^" in str(caught.value)
@@ -47,6 +47,6 @@ def error(kernel, **options) -> str:
 
 
 def marked(text: str) -> str:
-    """The source text over the last carets of an error."""
+    """The source text marked by the last carets of an error."""
     *_, line, carets = text.splitlines()
     return line[carets.index("^"):carets.rindex("^") + 1]

@@ -1,4 +1,4 @@
-"""Random kernels of loops in loops, for tests of what loops carry."""
+"""Random kernels of nested loops, for tests of loop-carried values."""
 
 from random import Random
 
@@ -8,7 +8,7 @@ LENGTH = 3
 
 
 def nest(random: Random, depth: int = 3) -> str:
-    """A kernel of nested loops that change three numbers and a tuple, which hold constants or run-time values before."""
+    """A kernel of nested loops that change three numbers and a tuple, whose initial values are constants or runtime values."""
     start = [random.choice(("0", "1", "n", "m", "tile.program_id(0)")) for _ in range(len(NUMBERS) + LENGTH)]
     lines = ["def kernel(y, n, m):", *(f"    {name} = {value}" for name, value in zip(NUMBERS, start)),
              f"    {TUPLE} = ({', '.join(start[len(NUMBERS):])})", *_block(random, depth, "    ")]

@@ -1,4 +1,4 @@
-"""Conditions: what is decided while compiling, what becomes an If node, and what names hold afterwards."""
+"""Conditions: which are decided at compile time, which become If nodes, and what names hold afterwards."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ import tilejit as tile
 from graphs import body, built, error, expect, marked
 
 
-def test_a_compile_time_condition_walks_only_the_branch_taken():
+def test_only_the_branch_taken_of_a_compile_time_condition_is_compiled():
     def kernel(y, FAST: tile.constexpr):
         if FAST:
             tile.store(y[0], 1.0)
@@ -19,7 +19,7 @@ def test_a_compile_time_condition_walks_only_the_branch_taken():
         """, FAST=True)
 
 
-def test_a_name_that_both_branches_assign_becomes_a_result():
+def test_a_name_assigned_in_both_branches_becomes_a_result_of_the_if():
     def kernel(y, n):
         if n > 3:
             v = 1.0
@@ -47,7 +47,7 @@ def test_a_name_that_both_branches_assign_becomes_a_result():
         """)
 
 
-def test_equal_constants_stay_constants():
+def test_equal_constants_from_both_branches_stay_constants():
     def kernel(y, n):
         if n > 3:
             k = 8
@@ -59,7 +59,7 @@ def test_equal_constants_stay_constants():
     assert "->" not in body(kernel)
 
 
-def test_results_that_nothing_reads_are_left_out():
+def test_results_of_an_if_that_nothing_reads_are_omitted():
     def kernel(y, n):
         if n > 3:
             scratch = n + 1
@@ -71,7 +71,7 @@ def test_results_that_nothing_reads_are_left_out():
     assert "->" not in body(kernel)
 
 
-def test_tuples_join_element_by_element():
+def test_tuples_merge_element_by_element():
     def kernel(y, n):
         pair = (1, (2.0, 3))
         if n > 3:
@@ -103,7 +103,7 @@ def test_a_result_is_no_more_uniform_than_its_condition():
     assert "%k: int32@warp" in body(kernel)
 
 
-def test_a_name_of_one_branch_only_may_be_undefined():
+def test_a_name_assigned_in_only_one_branch_may_be_undefined_afterwards():
     def kernel(y, n):
         if n > 3:
             v = 1.0
@@ -126,7 +126,7 @@ def test_branches_that_disagree_about_a_type_show_both_lines():
     assert "v = tile.load(x[0:16])" in text and "v = tile.load(x[0:32])" in text
 
 
-def test_names_that_disagree_and_are_not_read_are_no_error():
+def test_names_with_different_types_in_the_branches_are_no_error_unless_read():
     def kernel(x, y, n):
         if n > 3:
             v = tile.load(x[0:16])
@@ -138,7 +138,7 @@ def test_names_that_disagree_and_are_not_read_are_no_error():
     built(kernel)
 
 
-def test_only_a_compile_time_condition_chooses_a_buffer():
+def test_a_buffer_can_only_be_selected_by_a_compile_time_condition():
     def kernel(x, y, n):
         target = x
         if n > 3:
@@ -148,7 +148,7 @@ def test_only_a_compile_time_condition_chooses_a_buffer():
     assert "which only a compile-time condition can choose" in error(kernel)
 
 
-def test_a_tile_does_not_depend_on_a_condition_that_differs_between_threads():
+def test_a_tile_cannot_be_selected_by_a_condition_that_differs_between_threads():
     def chosen(x, y):
         t, u = tile.load(x[0:16]), tile.load(x[16:32])
         if tile.thread_id() < 3:
@@ -167,7 +167,7 @@ def test_a_tile_does_not_depend_on_a_condition_that_differs_between_threads():
     assert "neg of a tile needs all threads of the cta, and the condition `tile.thread_id() < 3` differs between them" in error(computed)
 
 
-def test_a_tile_is_no_condition():
+def test_a_tile_cannot_be_a_condition():
     def kernel(x):
         if tile.load(x[0:16]) > 0:
             pass
@@ -175,7 +175,7 @@ def test_a_tile_is_no_condition():
     assert error(kernel).startswith("a condition is one scalar, not a tile bool[16]; choose element by element with tile.where")
 
 
-def test_a_conditional_expression_at_run_time():
+def test_a_conditional_expression_with_a_runtime_condition_becomes_an_if():
     def kernel(y, n):
         tile.store(y[0], 1.0 if n == 2 else n)
 
@@ -192,7 +192,7 @@ def test_a_conditional_expression_at_run_time():
         """)
 
 
-def test_and_or_compute_both_sides_where_that_cannot_be_noticed():
+def test_and_or_evaluate_both_sides_if_that_has_no_visible_effect():
     def kernel(y, n, m):
         if n > 1 and m < 2 or False:
             tile.store(y[0], 1.0)
@@ -202,7 +202,7 @@ def test_and_or_compute_both_sides_where_that_cannot_be_noticed():
         "  %bit_and = bit_and(%gt, %lt) : bool@grid", "  if %bit_and"]
 
 
-def test_and_reads_memory_only_where_its_left_side_holds():
+def test_the_right_side_of_and_reads_memory_only_if_the_left_side_is_true():
     def kernel(x, y, n):
         if n > 1 and tile.load(x[n]) > 0:
             tile.store(y[0], 1.0)
@@ -212,15 +212,15 @@ def test_and_reads_memory_only_where_its_left_side_holds():
     assert "    yield False" in lines
 
 
-def test_and_or_of_two_numbers_give_the_one_that_decides():
+def test_and_or_of_two_numbers_return_the_operand_that_decides():
     def kernel(y, n):
         m = tile.int32(n)
         tile.store(y[0], n or 5)
         tile.store(y[1], m and tile.int32(7))
         tile.store(y[2], tile.int32(3) or m)
         tile.store(y[3], n or y.shape[0] and 2.5)
-        if m and n:                       # only whether it holds counts
-            tile.store(y[4], m and n > 2)  # beside a bool, too
+        if m and n:                       # only its truth value matters
+            tile.store(y[4], m and n > 2)  # also next to a bool
 
     for n, want in ((0, [5, 0, 3, 2.5, -1]), (4, [4, 7, 3, 4, 1]), (2, [2, 7, 3, 2, 0])):
         y = np.full(5, -1.0, np.float32)
@@ -228,9 +228,9 @@ def test_and_or_of_two_numbers_give_the_one_that_decides():
         assert y.tolist() == want
 
 
-def test_and_or_of_numbers_of_two_dtypes_give_the_one_that_decides_in_the_dtype_to_which_both_promote():
+def test_and_or_of_two_dtypes_return_the_deciding_operand_in_the_promoted_dtype():
     def kernel(x, b, y, n):
-        tile.store(y[0], tile.load(b[0]) and tile.load(x[0]))    # loads: the right one only where the left one holds
+        tile.store(y[0], tile.load(b[0]) and tile.load(x[0]))    # loads: the right one only if the left one is true
         tile.store(y[1], tile.int32(n) or 1.5)
         tile.store(y[2], tile.load(x[0]) or tile.load(b[1]))
         tile.store(y[3], tile.int8(n) and tile.int64(n) and 2**40)
@@ -244,7 +244,7 @@ def test_and_or_of_numbers_of_two_dtypes_give_the_one_that_decides_in_the_dtype_
         assert y.tolist() == want
 
 
-def test_only_whether_and_or_hold_counts_below_not_and_where_a_condition_is_asked_for():
+def test_and_or_reduce_to_truth_values_below_not_and_in_conditions():
     def kernel(y, n, m):
         i, f = tile.int32(n), tile.float32(m)
         if not (i and f):
@@ -270,7 +270,7 @@ def test_only_whether_and_or_hold_counts_below_not_and_where_a_condition_is_aske
     assert "bit_and(" in text and "bit_or(" in text and "if " not in text
 
 
-def test_what_a_side_of_two_dtypes_does_is_done_only_where_it_counts():
+def test_an_operand_of_another_dtype_is_evaluated_only_if_it_is_needed():
     def kernel(count, y, n):
         tile.store(y[0], tile.int8(n) and tile.atomic_add(count[0], 1))
         tile.store(y[1], tile.float32(n) or tile.atomic_add(count[0], 10))
@@ -281,7 +281,7 @@ def test_what_a_side_of_two_dtypes_does_is_done_only_where_it_counts():
         assert count[0] == counted and y.tolist() == want
 
 
-def test_a_number_beside_a_bool_gives_a_bool_unless_it_decides_while_compiling():
+def test_and_or_of_a_number_and_a_bool_give_a_bool_unless_decided_at_compile_time():
     def kernel(y, n):
         tile.static_assert((n or n > 3).dtype == tile.bool_)
         tile.static_assert((5 or n > 3) == 5)
@@ -290,14 +290,14 @@ def test_a_number_beside_a_bool_gives_a_bool_unless_it_decides_while_compiling()
     built(kernel)
 
 
-def test_and_or_refuse_a_tile_on_either_side():
+def test_and_or_refuse_tiles():
     for line in ("n and v", "v or n", "n and tile.load(y[0:4])"):
         kernel = tile.jit(source=f"def kernel(y, n):\n    v = tile.arange(4)\n    w = {line}\n")
         with pytest.raises(tile.CompilationError, match="takes scalars; for tiles write a"):
             kernel.compile(tile.ArraySpec((4,), "float32"), 3)
 
 
-def test_a_compile_time_side_decides_without_the_other():
+def test_a_compile_time_operand_of_and_or_can_decide_without_evaluating_the_other():
     def kernel(y, n, FAST: tile.constexpr):
         if FAST or this_name_does_not_exist():
             tile.store(y[0], 1.0)
@@ -307,7 +307,7 @@ def test_a_compile_time_side_decides_without_the_other():
     built(kernel, FAST=True)
 
 
-def test_comparisons_chain():
+def test_comparisons_may_be_chained():
     def kernel(y, n):
         if 0 < n < 5 <= 7:
             tile.store(y[0], 1.0)
@@ -317,7 +317,7 @@ def test_comparisons_chain():
         "  %bit_and = bit_and(%lt, %lt.1) : bool@grid", "  if %bit_and"]
 
 
-def test_code_after_an_early_return_is_in_the_other_branch():
+def test_code_after_an_early_return_moves_to_the_other_branch():
     def kernel(y, n):
         if n > 3:
             return
@@ -332,7 +332,7 @@ def test_code_after_an_early_return_is_in_the_other_branch():
         """)
 
 
-def test_code_after_a_return_in_an_inner_branch_is_guarded():
+def test_code_after_a_return_in_a_nested_branch_is_guarded():
     def kernel(y, n, m):
         if n > 3:
             tile.store(y[1], 1.0)
@@ -362,7 +362,7 @@ def test_code_after_a_return_in_an_inner_branch_is_guarded():
         """)
 
 
-def test_a_barrier_after_a_return_of_some_threads_is_an_error():
+def test_a_barrier_after_some_threads_returned_is_an_error():
     def kernel(y):
         if tile.thread_id() > 31:
             return
@@ -372,7 +372,7 @@ def test_a_barrier_after_a_return_of_some_threads_is_an_error():
     assert "sync() is reached by only some threads" in text and marked(text) == "tile.sync()"
 
 
-def test_code_that_is_never_reached_is_not_walked():
+def test_unreachable_code_is_not_compiled():
     def kernel(y):
         return
         this_name_does_not_exist()

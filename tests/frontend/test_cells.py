@@ -1,4 +1,4 @@
-"""Hidden variables of constructs: control flow carries them as it carries names."""
+"""Hidden variables of constructs: control flow carries them like named variables."""
 
 import tilejit as tile
 from graphs import body, error, expect, marked
@@ -7,7 +7,7 @@ from tilejit.ops import language
 
 
 class Counter:
-    """A construct with a cursor."""
+    """A construct with a hidden cursor."""
 
     def __init__(self, number: int):
         self.key = ("count", number)
@@ -61,7 +61,7 @@ def test_a_cursor_is_carried_through_loops_branches_and_helpers():
         """)
 
 
-def test_a_cursor_first_used_in_a_loop_starts_before_it():
+def test_a_cursor_first_used_in_a_loop_is_initialised_before_it():
     def kernel(y, n):
         c = counter()
         for i in range(n):
@@ -81,7 +81,7 @@ def test_a_cursor_without_control_flow_is_a_constant():
     assert "region(%y, 3," in body(kernel)
 
 
-def test_a_cursor_moved_in_a_scope_is_unknown_outside():
+def test_a_cursor_advanced_in_a_scope_is_unknown_outside():
     def kernel(y, n):
         c = counter()
         with tile.warp(0):
@@ -92,7 +92,7 @@ def test_a_cursor_moved_in_a_scope_is_unknown_outside():
     assert error(kernel).startswith("a cursor of this construct is counted inside an execution scope, and registers cannot leave it")
 
 
-def test_a_loop_around_a_scope_does_not_carry_what_loops_in_it_count():
+def test_a_loop_around_a_scope_does_not_carry_counters_of_loops_inside_the_scope():
     def copies(x, y, n):
         s = tile.alloc((64,), tile.float32)
         for i in range(n):

@@ -1,4 +1,4 @@
-"""Expressions, calls and simple statements; syntax that kernels do not have, and what to write instead."""
+"""Expressions, calls and simple statements; Python syntax that kernels do not support, and what its errors suggest."""
 
 import gc
 import math
@@ -11,7 +11,7 @@ from tilejit.frontend import Source
 
 
 def stored(expression: str, **constants) -> str:
-    """What a kernel that stores `expression` stores."""
+    """The operand that a kernel with the statement ``store(expression)`` stores."""
     source = Source.from_text(f"def kernel(x, y, n{''.join(', ' + c for c in constants)}):\n    tile.store(y[0], {expression})\n", globals())
     return body(source, **constants).rsplit("store(%region, ", 1)[1].split(",")[0]
 
@@ -37,11 +37,11 @@ def stored(expression: str, **constants) -> str:
     ("all((1, 2)) + any((0, 0))", "1.0"),
     ("1.0 if BLOCK % 8 == 0 else 2.0", "1.0"),
 ])
-def test_constants_are_folded_as_python_does(expression, value):
+def test_constants_are_folded_as_in_python(expression, value):
     assert stored(expression, **({"BLOCK": 16} if "BLOCK" in expression else {})) == value
 
 
-def test_operators_on_run_time_values_are_the_languages():
+def test_operators_on_runtime_values_follow_the_language_s_rules():
     def kernel(y, n):
         tile.store(y[0], min(n, 3) + abs(-n) + max(1, n, 2))
 
@@ -52,8 +52,8 @@ def test_operators_on_run_time_values_are_the_languages():
 @pytest.mark.parametrize("call, operators", [
     ("pow(n, 2)", "n ** 2"), ("pow(2.0, n)", "2.0 ** n"), ("pow(v, v)", "v ** v"), ("pow(v, exp=3)", "v ** 3"), ("divmod(n, -3)", "(n // -3, n % -3)"),
     ("divmod(7, n)", "(7 // n, 7 % n)"), ("divmod(v, 1.5)", "(v // 1.5, v % 1.5)"), ("divmod(i, n)", "(i // n, i % n)")])
-def test_pow_and_divmod_are_the_operators(call, operators):
-    """Of scalars and tiles, of constants on either side."""
+def test_pow_and_divmod_agree_with_the_operators(call, operators):
+    """For scalars and tiles, with constants on either side."""
     def graph(text):
         return body(Source.from_text(f"def kernel(x, y, n):\n    v = tile.load(x[0:8])\n    i = tile.arange(8)\n    r = {text}\n"
                                      "    for part in r if isinstance(r, tuple) else (r,):\n        tile.store(y[0:8], part)\n", {"tile": tile}))
@@ -91,7 +91,7 @@ def test_calling_a_dtype_casts():
     assert "cast(%n, dtype=float16)" in text and "3.0" in text
 
 
-def test_an_explicit_cast_is_not_weak():
+def test_an_explicitly_cast_number_is_not_weak():
     def kernel(y, n):
         tile.store(y[0], tile.float16(1) + tile.float32(n))
 
@@ -107,7 +107,7 @@ def test_tuples_pack_and_unpack():
     assert "region(%y, 4," in body(kernel) and "store(%region, 3.0," in body(kernel)
 
 
-def test_unpacking_counts():
+def test_unpacking_checks_the_number_of_elements():
     def kernel(y):
         a, b = 1, 2, 3
 
@@ -118,7 +118,7 @@ def test_unpacking_counts():
     assert error(scalar).startswith("a scalar int32 cannot be unpacked; only tuples can")
 
 
-def test_errors_of_python_on_constants_have_a_place():
+def test_python_errors_on_constants_are_reported_with_a_location():
     def kernel(y):
         a = 1 // 0  # noqa: F841
 
@@ -133,7 +133,7 @@ def test_errors_of_python_on_constants_have_a_place():
 
 @tile.jit
 def scaled(v, by=2, *, SHIFT: tile.constexpr = 0):
-    """A helper with a default and a constant."""
+    """A helper with a default argument and a constant."""
     return v * by + SHIFT
 
 
@@ -171,7 +171,7 @@ def plain(v):
     return v
 
 
-def test_helpers_are_walked_in_place():
+def test_helpers_are_inlined():
     def kernel(y, n):
         tile.store(y[0], scaled(n, SHIFT=3) + scaled(1.0, 3))
 
@@ -197,8 +197,8 @@ def counted(v, *numbers: tile.constexpr):
     return v + len(numbers)
 
 
-def test_a_helper_takes_any_number_of_arguments():
-    """As a tuple, which another call spreads; those by keyword come after them."""
+def test_a_helper_may_take_star_args():
+    """They arrive as a tuple, which another call can spread; keyword-only parameters follow."""
     def kernel(x, y, n):
         pair = (n, 2)
         tile.store(y[0], total(1.0))
@@ -228,11 +228,11 @@ def test_a_helper_takes_any_number_of_arguments():
     ("pow(n)", "pow(base, exp, mod=None): missing a required argument: 'exp'"), ("divmod(n)", "divmod(x, y, /): missing a required argument: 'y'"),
     ("divmod(1, 0)", "ZeroDivisionError"), ("divmod(y[0:8], 2)", "load it first"), ("pow(2, 5000)", "a number of thousands of digits"),
 ])
-def test_the_arguments_of_calls_with_any_number_of_them_are_checked(call, words):
+def test_calls_of_helpers_with_star_args_are_checked(call, words):
     assert words in error(Source.from_text(f"def kernel(x, y, n):\n    {call}\n", globals()))
 
 
-def test_a_helper_returns_from_its_loops():
+def test_a_helper_may_return_from_within_loops():
     def kernel(x, y, n):
         v, i = first_over(x, n, 2.0)
         tile.store(y[i], v)
@@ -242,7 +242,7 @@ def test_a_helper_returns_from_its_loops():
     assert text.count("store(") == 1
 
 
-def test_helpers_do_not_recurse():
+def test_recursive_helpers_are_errors():
     def kernel(y):
         endless(1)
 
@@ -251,28 +251,28 @@ def test_helpers_do_not_recurse():
     assert text.count("called from") == 2
 
 
-def test_a_constant_parameter_takes_a_constant():
+def test_a_constexpr_parameter_needs_a_constant():
     def kernel(y, n):
         scaled(1.0, SHIFT=n)
 
     assert error(kernel).startswith("SHIFT of scaled is a tile.constexpr, and a scalar int32 is known at run time only")
 
 
-def test_the_arguments_of_a_helper_are_checked():
+def test_the_arguments_of_helper_calls_are_checked():
     def kernel(y, n):
         scaled(1.0, bye=n)
 
     assert error(kernel).startswith("scaled(v, by=2, *, SHIFT=0): got an unexpected keyword argument 'bye'")
 
 
-def test_a_helper_returns_on_every_way_or_on_none():
+def test_a_helper_returns_a_value_on_all_paths_or_on_none():
     def kernel(y, n):
         tile.store(y[0], sometimes(n))
 
     assert error(kernel).startswith("sometimes returns a value on one path and none on another")
 
 
-def test_an_error_in_a_helper_shows_the_calls():
+def test_an_error_in_a_helper_shows_the_chain_of_calls():
     def kernel(y):
         tile.store(y[0], misused(1.0))
 
@@ -281,7 +281,7 @@ def test_an_error_in_a_helper_shows_the_calls():
     assert "in kernel\n    tile.store(y[0], misused(1.0))\n                     ^^^^^^^^^^^^" in text
 
 
-def test_plain_functions_are_not_called():
+def test_functions_without_tile_jit_cannot_be_called():
     def kernel(y):
         plain(1)
 
@@ -292,14 +292,14 @@ def test_plain_functions_are_not_called():
     assert error(printing).startswith("print what the kernel computes with tile.device_print(...)")
 
 
-def test_math_is_for_constants():
+def test_math_functions_take_only_constants():
     def kernel(y, n):
         math.sqrt(n)
 
     assert error(kernel).startswith("math.sqrt is computed while compiling, and a scalar int32 is known at run time only; use tile.sqrt")
 
 
-def test_a_kernel_returns_nothing():
+def test_a_kernel_cannot_return_a_value():
     def kernel(y):
         return 1
 
@@ -308,7 +308,7 @@ def test_a_kernel_returns_nothing():
 
 # -- assertions ------------------------------------------------------------------------------------------------------------
 
-def test_assert_is_judged_while_compiling_or_becomes_a_device_assert():
+def test_assert_is_checked_at_compile_time_or_becomes_a_device_assert():
     def runtime(y, n):
         assert n > 0, "n is positive"
 
@@ -323,14 +323,14 @@ def test_assert_is_judged_while_compiling_or_becomes_a_device_assert():
     assert error(constant, BLOCK=8).startswith("assertion failed: BLOCK is a multiple of 16")
 
 
-def test_the_message_of_an_assert_is_a_plain_string():
+def test_the_message_of_an_assert_must_be_a_plain_string():
     def kernel(y, n):
         assert n > 0, f"n is {n}"
 
     assert error(kernel).startswith("the message of an assert is a plain string, not an f-string")
 
 
-def test_static_assert_and_static_print(capsys):
+def test_static_assert_and_static_print_act_at_compile_time(capsys):
     def kernel(x, y, n, BLOCK: tile.constexpr):
         tile.static_print("block", BLOCK, (x, n))
         tile.static_assert(BLOCK > 8, "a large block")
@@ -348,7 +348,7 @@ def test_static_assert_needs_a_constant():
     assert error(kernel).startswith("static_assert judges while compiling, and a scalar bool is known at run time only; use tile.device_assert")
 
 
-# -- what to write instead -------------------------------------------------------------------------------------------------
+# -- unsupported syntax ----------------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("code, words", [
     ("a = [1, 2]", "a list is not a value of a kernel; write a tuple"),
@@ -390,11 +390,11 @@ def test_static_assert_needs_a_constant():
     ("while range(3): pass", "a range cannot be a condition"),
     ("a = 1" + " + 1" * 2000, "the code nests too deeply"),
 ])
-def test_what_kernels_do_not_have(code, words):
+def test_unsupported_syntax_is_an_error_with_a_suggestion(code, words):
     assert words in error(Source.from_text(f"def kernel(x, y, n):\n    {code}\n", {"tile": tile}))
 
 
-def test_a_slice_has_a_name_and_comes_out_of_a_helper():
+def test_a_slice_can_be_assigned_to_a_name_and_returned_from_a_helper():
     @tile.jit
     def block(i, N: tile.constexpr):
         return slice(i * N, (i + 1) * N)
@@ -409,7 +409,7 @@ def test_a_slice_has_a_name_and_comes_out_of_a_helper():
     assert (y == x).all()
 
 
-def test_a_slice_of_nothing_is_an_error():
+def test_an_empty_slice_is_an_error():
     def kernel(x):
         tile.load(x[slice()])
 
@@ -417,8 +417,8 @@ def test_a_slice_of_nothing_is_an_error():
 
 
 @pytest.mark.parametrize("enabled", [True, False])
-def test_the_collector_of_garbage_rests_while_a_kernel_compiles_and_goes_on_as_it_was(enabled, monkeypatch):
-    """Also where the kernel is refused."""
+def test_garbage_collection_is_paused_while_a_kernel_compiles_and_restored_afterwards(enabled, monkeypatch):
+    """Also if the kernel is refused."""
     from tilejit import compile
     @tile.jit
     def kernel(x, WIDE: tile.constexpr):

@@ -1,4 +1,4 @@
-"""Loops that are left early, by break, continue and return, and loops with a condition."""
+"""Loops left early by break, continue and return, and while loops."""
 
 import tilejit as tile
 from graphs import body, error, expect
@@ -32,7 +32,7 @@ def test_continue_becomes_a_branch():
         """)
 
 
-def test_a_for_with_break_becomes_a_while_that_carries_index_and_flag():
+def test_a_for_with_break_becomes_a_while_that_carries_the_index_and_a_flag():
     def kernel(y, n, m):
         for i in range(n):
             if i == m:
@@ -60,7 +60,7 @@ def test_a_for_with_break_becomes_a_while_that_carries_index_and_flag():
         """)
 
 
-def test_a_break_that_is_never_compiled_leaves_the_loop_a_for():
+def test_a_break_in_a_branch_that_is_not_compiled_keeps_the_loop_a_for():
     def kernel(y, n, DEBUG: tile.constexpr):
         for i in range(n):
             if DEBUG:
@@ -70,7 +70,7 @@ def test_a_break_that_is_never_compiled_leaves_the_loop_a_for():
     assert "for %i" in body(kernel, DEBUG=False) and "while" in body(kernel, DEBUG=True)
 
 
-def test_break_leaves_the_inner_loop_only():
+def test_break_leaves_only_the_innermost_loop():
     def kernel(y, n):
         for i in range(n):
             for j in range(n):
@@ -82,7 +82,7 @@ def test_break_leaves_the_inner_loop_only():
     assert lines[0].startswith("  for %i") and lines[1].startswith("    while carry %index")
 
 
-def test_a_return_leaves_every_loop_and_guards_what_follows():
+def test_a_return_leaves_every_loop_and_guards_the_code_after_them():
     def kernel(y, n):
         for i in range(n):
             while tile.load(y[i]) > 0:
@@ -95,7 +95,7 @@ def test_a_return_leaves_every_loop_and_guards_what_follows():
     assert text.count("%return") > 4 and text.splitlines()[-3].startswith("  if %bit_not")
 
 
-def test_a_while_computes_its_condition_on_each_trip():
+def test_a_while_evaluates_its_condition_on_each_iteration():
     def kernel(x, y, n):
         i = 0
         while i < n:
@@ -107,7 +107,7 @@ def test_a_while_computes_its_condition_on_each_trip():
         "    %add = add(%i, 1) : int32@grid", "    yield %add", "  -> %i.1"]
 
 
-def test_a_while_whose_condition_is_false_is_not_walked():
+def test_a_while_with_a_constant_false_condition_is_not_compiled():
     def kernel(y, DEBUG: tile.constexpr):
         k = 1
         while DEBUG:
@@ -137,7 +137,7 @@ def test_while_true_ends_by_a_break():
     assert "    %bit_not = bit_not(%break) : bool@grid\n    yield %bit_not" in body(kernel)
 
 
-def test_a_break_of_some_threads_makes_the_loop_partial():
+def test_a_break_taken_by_some_threads_makes_the_loop_a_partial_scope():
     def kernel(y, n):
         for i in range(n):
             tile.sync()

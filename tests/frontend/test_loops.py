@@ -1,10 +1,10 @@
-"""Loops: what they carry, and with which types."""
+"""Loops: the values that they carry, and their types."""
 
 import tilejit as tile
 from graphs import body, built, error, expect, marked
 
 
-def test_a_number_takes_the_type_of_what_the_body_assigns():
+def test_a_weak_number_takes_the_type_of_the_value_assigned_in_the_body():
     def kernel(x, y, n):
         acc = 0.0
         for i in range(n):
@@ -24,7 +24,7 @@ def test_a_number_takes_the_type_of_what_the_body_assigns():
         """)
 
 
-def test_a_number_takes_the_dtype_that_the_body_gives_it():
+def test_a_weak_number_takes_the_dtype_assigned_in_the_body():
     def kernel(x, y, n):
         acc = 0.0
         for i in range(n):
@@ -34,7 +34,7 @@ def test_a_number_takes_the_dtype_that_the_body_gives_it():
     assert "carry %acc: float16@grid = 0.0" in body(kernel)
 
 
-def test_a_counter_becomes_a_run_time_value():
+def test_a_counter_becomes_a_runtime_value():
     def kernel(y, n):
         phase = 0
         for i in range(n):
@@ -47,7 +47,7 @@ def test_a_counter_becomes_a_run_time_value():
         "    yield %bit_xor"]
 
 
-def test_a_carried_scalar_becomes_as_uniform_as_the_body_leaves_it():
+def test_a_carried_scalar_has_the_uniformity_of_its_value_at_the_end_of_the_body():
     def kernel(y, n):
         k = 0
         last = 0
@@ -60,7 +60,7 @@ def test_a_carried_scalar_becomes_as_uniform_as_the_body_leaves_it():
     assert "carry %last: int32@thread = 0, %k: int32@thread = 0" in body(kernel)
 
 
-def test_a_carried_scalar_is_no_more_uniform_than_the_number_of_trips():
+def test_a_carried_scalar_is_no_more_uniform_than_the_trip_count():
     def kernel(y):
         k = 0
         for i in range(tile.warp_id()):
@@ -70,7 +70,7 @@ def test_a_carried_scalar_is_no_more_uniform_than_the_number_of_trips():
     assert "carry %k: int32@warp = 0" in body(kernel)
 
 
-def test_a_barrier_in_a_loop_whose_trips_differ_between_threads_is_an_error():
+def test_a_barrier_in_a_loop_whose_trip_count_differs_between_threads_is_an_error():
     def kernel(y):
         for i in range(tile.thread_id()):
             tile.sync()
@@ -78,7 +78,7 @@ def test_a_barrier_in_a_loop_whose_trips_differ_between_threads_is_an_error():
     assert "sync() is reached by only some threads" in error(kernel)
 
 
-def test_what_the_body_does_not_change_stays_a_constant():
+def test_values_that_the_body_does_not_change_stay_constants():
     def kernel(y, n, DEBUG: tile.constexpr):
         size = 16
         half = 8
@@ -93,7 +93,7 @@ def test_what_the_body_does_not_change_stays_a_constant():
     assert "carry" not in body(kernel, DEBUG=False)
 
 
-def test_elements_of_a_tuple_that_the_body_hands_on_stay_constants():
+def test_tuple_elements_that_the_body_does_not_change_stay_constants():
     def kernel(y, n):
         state = (0, 16)
         for i in range(n):
@@ -104,7 +104,7 @@ def test_elements_of_a_tuple_that_the_body_hands_on_stay_constants():
     assert "carry %state: int32@grid = 0\n" in body(kernel)
 
 
-def test_nested_loops_carry_through_each_other():
+def test_nested_loops_carry_values_through_each_other():
     def kernel(x, y, n):
         acc = 0.0
         for i in range(n):
@@ -129,7 +129,7 @@ def test_nested_loops_carry_through_each_other():
         """)
 
 
-def test_a_loop_without_trips_leaves_no_trace():
+def test_a_loop_with_a_constant_trip_count_of_zero_is_omitted():
     def kernel(y):
         i = 3
         for i in range(5, 5):
@@ -141,7 +141,7 @@ def test_a_loop_without_trips_leaves_no_trace():
     assert body(kernel).startswith("  %region = region(%y, 3,") and "for" not in body(kernel)
 
 
-def test_a_range_counts_down():
+def test_a_range_may_count_down():
     def kernel(y, n):
         for i in range(n, 0, -2):
             tile.store(y[i], 1.0)
@@ -149,7 +149,7 @@ def test_a_range_counts_down():
     assert "for %i in range(%n, 0, -2)" in body(kernel)
 
 
-def test_a_constant_step_is_not_zero():
+def test_a_constant_step_of_zero_is_an_error():
     def zero(y, n):
         for i in range(0, n, 0):
             pass
@@ -157,7 +157,7 @@ def test_a_constant_step_is_not_zero():
     assert error(zero).startswith("the step of range is not 0")
 
 
-def test_a_loop_by_the_number_of_programs_counts_up_and_asserts_nothing():
+def test_a_loop_with_step_num_programs_counts_up_and_needs_no_assertion():
     def persistent(y, n):
         for i in range(tile.program_id(0), n, tile.num_programs(0)):
             tile.store(y[i], 1.0)
@@ -165,7 +165,7 @@ def test_a_loop_by_the_number_of_programs_counts_up_and_asserts_nothing():
     assert "select" not in body(persistent) and "assert" not in body(persistent)
 
 
-def test_a_loop_that_is_written_out_has_constant_bounds_and_not_too_many_trips():
+def test_an_unrolled_loop_needs_constant_bounds_and_a_limited_trip_count():
     def of_any_length(y, n):
         for i in tile.range(n, unroll=True):
             tile.store(y[i], 1.0)
@@ -192,7 +192,7 @@ def test_a_loop_that_is_written_out_has_constant_bounds_and_not_too_many_trips()
     assert "unroll is True or a positive number of copies, not the number 0" in error(of_none)
 
 
-def test_a_range_takes_integers():
+def test_a_range_needs_integers():
     def kernel(y, n):
         for i in range(n / 2):
             pass
@@ -202,7 +202,7 @@ def test_a_range_takes_integers():
     assert marked(text) == "range(n / 2)"
 
 
-def test_a_tile_that_changes_type_shows_both_lines():
+def test_a_carried_tile_that_changes_type_is_an_error_that_shows_both_lines():
     def kernel(x, y, n):
         w = tile.load(x[0:16])
         for i in range(n):
@@ -215,7 +215,7 @@ def test_a_tile_that_changes_type_shows_both_lines():
     assert marked(text) == "for i in range(n):"
 
 
-def test_a_name_used_anew_in_the_body_may_have_another_type():
+def test_a_name_that_is_reassigned_before_use_in_the_body_may_change_its_type():
     def kernel(x, y, n):
         w = tile.load(x[0:16])
         tile.store(y[0:16], w)
@@ -226,7 +226,7 @@ def test_a_name_used_anew_in_the_body_may_have_another_type():
     assert "carry" not in body(kernel)
 
 
-def test_and_holds_nothing_after_the_loop():
+def test_such_a_name_is_undefined_after_the_loop():
     def kernel(x, y, n):
         w = tile.load(x[0:16])
         for i in range(n):
@@ -237,7 +237,7 @@ def test_and_holds_nothing_after_the_loop():
     assert "so it holds nothing after the loop" in text and "read here:" in text
 
 
-def test_a_loop_does_not_swap_buffers():
+def test_a_loop_cannot_swap_buffers():
     def kernel(x, y, n):
         a, b = x, y
         for i in range(n):
@@ -247,7 +247,7 @@ def test_a_loop_does_not_swap_buffers():
     assert "a loop that runs on the device cannot change it" in error(kernel)
 
 
-def test_a_name_of_the_body_only_may_be_undefined_after_it():
+def test_a_name_assigned_only_in_the_body_may_be_undefined_after_it():
     def kernel(x, y, n):
         for i in range(n):
             v = tile.load(x[i])
@@ -256,7 +256,7 @@ def test_a_name_of_the_body_only_may_be_undefined_after_it():
     assert error(kernel).startswith("v may be undefined: only the loop's body assigns it, and the loop may run zero times")
 
 
-def test_the_index_has_no_value_after_the_loop():
+def test_the_index_is_undefined_after_the_loop():
     def kernel(y, n):
         for i in range(n):
             pass
@@ -265,7 +265,7 @@ def test_the_index_has_no_value_after_the_loop():
     assert error(kernel).startswith("i is the index of a loop that has ended")
 
 
-def test_allocations_in_a_body_that_is_walked_twice_are_made_once():
+def test_allocations_in_a_body_that_is_traced_twice_are_made_once():
     def kernel(x, n):
         acc = 0.0
         for i in range(n):
@@ -278,7 +278,7 @@ def test_allocations_in_a_body_that_is_walked_twice_are_made_once():
     assert body(kernel).count("alloc_shared(") == 1
 
 
-def test_what_a_body_prints_is_printed_once(capsys):
+def test_static_prints_in_a_body_that_is_traced_twice_print_once(capsys):
     def kernel(x, n):
         acc = 0.0
         for i in range(n):

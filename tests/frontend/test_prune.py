@@ -1,10 +1,10 @@
-"""Carries and results that nothing reads are taken out; calls stay."""
+"""Loop-carried values and results that nothing reads are removed; calls stay."""
 
 import tilejit as tile
 from graphs import body
 
 
-def test_a_carry_that_only_hands_itself_on_is_taken_out():
+def test_a_carried_value_that_only_feeds_itself_is_removed():
     def kernel(x, y, n):
         v = tile.load(x[0])
         w = v
@@ -15,7 +15,7 @@ def test_a_carry_that_only_hands_itself_on_is_taken_out():
     assert "carry" not in body(kernel)
 
 
-def test_a_carry_that_a_call_reads_stays():
+def test_a_carried_value_that_a_call_reads_is_kept():
     def kernel(x, y, n):
         v = tile.load(x[0])
         w = tile.load(x[1])

@@ -1,4 +1,4 @@
-"""What enters an execution scope, and what leaves it."""
+"""Which values may enter an execution scope, and which may leave it."""
 
 import re
 
@@ -6,7 +6,7 @@ import tilejit as tile
 from graphs import body, built, error, marked
 
 
-def test_a_register_tile_does_not_enter_a_scope():
+def test_a_register_tile_cannot_be_used_in_a_narrower_scope():
     def kernel(x, y):
         v = tile.load(x[0:16])
         with tile.warp(0):
@@ -17,7 +17,7 @@ def test_a_register_tile_does_not_enter_a_scope():
     assert marked(text) == "v"
 
 
-def test_what_a_register_tile_is_like_is_known_in_every_scope():
+def test_the_shape_and_dtype_of_a_register_tile_are_known_in_every_scope():
     def kernel(x, y):
         v = tile.load(x[0:16])
         t = tile.thread_id()
@@ -53,7 +53,7 @@ def test_a_tuple_of_register_tiles_tells_its_length_and_what_its_tiles_are_like_
     assert error(summed).startswith("pair is a register tile that belongs to the scope outside this one")
 
 
-def test_uniform_scalars_enter_a_scope_and_others_do_not():
+def test_only_uniform_scalars_can_be_used_in_a_narrower_scope():
     def kernel(y, n):
         row = tile.program_id(0)
         with tile.warp(0):
@@ -68,7 +68,7 @@ def test_uniform_scalars_enter_a_scope_and_others_do_not():
     assert error(divergent).startswith("t differs between the threads of this scope, and was computed outside it; compute it inside")
 
 
-def test_a_scope_does_not_assign_a_name_that_lives_outside():
+def test_a_scope_cannot_assign_a_name_defined_outside():
     def kernel(y):
         k = 0
         with tile.warp(0):
@@ -79,7 +79,7 @@ def test_a_scope_does_not_assign_a_name_that_lives_outside():
     assert marked(text) == "k = 1"
 
 
-def test_nor_inside_a_loop_or_a_branch_of_the_scope():
+def test_a_loop_or_branch_in_a_scope_cannot_assign_a_name_defined_outside():
     def kernel(y, n):
         k = 0
         with tile.warp(0):
@@ -90,7 +90,7 @@ def test_nor_inside_a_loop_or_a_branch_of_the_scope():
     assert error(kernel).startswith("k is assigned outside the scope opened at ")
 
 
-def test_the_target_of_a_loop_or_a_with_begins_anew_in_a_scope():
+def test_the_target_of_a_loop_or_with_in_a_scope_is_a_new_variable():
     def kernel(y, n):
         p, q, w = n, 5, 7
         for p in tile.static_range(2):
@@ -108,7 +108,7 @@ def test_the_target_of_a_loop_or_a_with_begins_anew_in_a_scope():
     assert re.findall(r"region\(%y, (\S+),", body(kernel)) == ["0", "1", "2", "3", "9", "13", "%q", "%warpgroup"]
 
 
-def test_and_holds_nothing_outside_it():
+def test_that_variable_is_undefined_outside_the_scope():
     def after(y, n):
         p = n
         with tile.elect():
@@ -130,7 +130,7 @@ def test_and_holds_nothing_outside_it():
         assert "keeps its type" not in text
 
 
-def test_sibling_scopes_use_the_same_names():
+def test_sibling_scopes_may_use_the_same_names():
     def kernel(y, n):
         for g in tile.static_range(2):
             with tile.warp(g):
@@ -142,7 +142,7 @@ def test_sibling_scopes_use_the_same_names():
     assert body(kernel).count("for %i") == 2
 
 
-def test_a_buffer_that_came_out_of_a_scope_leaves_its_name_to_the_next_scope():
+def test_a_name_of_a_buffer_made_in_one_scope_can_be_reused_in_the_next_scope():
     def kernel(y):
         for g in tile.static_range(2):
             with tile.warp(g):
@@ -153,7 +153,7 @@ def test_a_buffer_that_came_out_of_a_scope_leaves_its_name_to_the_next_scope():
     assert re.findall(r"region\(%(\S+),", body(kernel)) == ["alloc", "alloc.1", "alloc.1"]
 
 
-def test_buffers_come_out_of_a_scope_and_registers_do_not():
+def test_buffers_can_be_used_after_their_scope_and_register_tiles_cannot():
     def buffers(y):
         with tile.warp(0):
             s = tile.alloc((16,), tile.float32)
@@ -169,7 +169,7 @@ def test_buffers_come_out_of_a_scope_and_registers_do_not():
         "v was assigned inside an execution scope, and registers cannot leave it; pass it through a buffer")
 
 
-def test_a_region_made_in_a_scope_stays_there():
+def test_a_region_made_in_a_scope_cannot_be_used_after_it():
     def kernel(x, y):
         with tile.warp(0):
             r = x[0:16]
@@ -178,7 +178,7 @@ def test_a_region_made_in_a_scope_stays_there():
     assert error(kernel).startswith("r was assigned inside an execution scope")
 
 
-def test_nothing_leaves_a_scope_early():
+def test_break_continue_and_return_cannot_leave_a_scope():
     def by_break(y, n):
         for i in range(n):
             with tile.warp(1):
@@ -194,7 +194,7 @@ def test_nothing_leaves_a_scope_early():
     assert error(by_return).startswith("`return` would leave the execution scope that it stands in")
 
 
-def test_a_loop_inside_a_scope_may_be_left():
+def test_a_loop_inside_a_scope_may_be_left_early():
     def kernel(y, n):
         with tile.warp(0):
             for i in range(n):
@@ -204,7 +204,7 @@ def test_a_loop_inside_a_scope_may_be_left():
     assert body(kernel).startswith("  warp 0\n    while carry %index")
 
 
-def test_a_helper_in_a_scope_has_names_of_its_own():
+def test_a_helper_called_in_a_scope_has_its_own_names():
     def kernel(x, y):
         v = 3.0
         with tile.warp(0):

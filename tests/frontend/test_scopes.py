@@ -1,4 +1,4 @@
-"""Execution scopes: which open where, and what a condition on an id means."""
+"""Execution scopes: which may be opened where, and when a condition on an id is one."""
 
 import tilejit as tile
 from graphs import body, built, error, expect, marked
@@ -21,7 +21,7 @@ def test_with_opens_a_scope_and_a_condition_on_an_id_means_the_same():
     assert body(by_condition).splitlines()[2:] == body(by_with).splitlines()
 
 
-def test_a_condition_held_by_a_name_means_a_scope_too():
+def test_a_condition_on_an_id_held_in_a_variable_opens_a_scope_too():
     def kernel(y, n):
         which = n % 4
         mine = which == tile.warp_id()
@@ -31,7 +31,7 @@ def test_a_condition_held_by_a_name_means_a_scope_too():
     assert "  warp %mod\n" in body(kernel)
 
 
-def test_a_chain_of_conditions_on_an_id_means_scopes_side_by_side():
+def test_an_if_elif_chain_of_conditions_on_an_id_opens_sibling_scopes():
     def kernel(y):
         if tile.warp_id() == 1:
             tile.sync()
@@ -41,7 +41,7 @@ def test_a_chain_of_conditions_on_an_id_means_scopes_side_by_side():
     assert [line for line in body(kernel).splitlines() if not line.startswith("    ") and "=" not in line] == ["  warp 1", "  warp 3"]
 
 
-def test_a_chain_that_tests_something_else_is_branches():
+def test_a_chain_that_tests_something_else_is_a_branch():
     def kernel(y, n):
         if tile.warp_id() == 1:
             tile.store(y[1], 1.0)
@@ -94,7 +94,7 @@ def test_a_condition_on_an_id_that_does_not_exist_warns():
                                           "with num_warps=4 the CTA has threads 0 to 127")
 
 
-def test_several_warpgroups_are_one_scope():
+def test_a_range_of_warpgroups_is_one_scope():
     def kernel(y):
         with tile.warpgroup(range(1, 3), regs=240):
             tile.store(y[0], 1.0)
@@ -102,8 +102,8 @@ def test_several_warpgroups_are_one_scope():
     assert body(kernel, num_warps=12).startswith("  warpgroup 1 x 2 regs 240\n")
 
 
-def test_a_loop_names_no_threads():
-    """Over tiles, pipelined, unrolled, or by a step of run time, though its bounds may be those of warps."""
+def test_a_loop_over_ids_is_not_a_scope():
+    """Over tiles, pipelined, unrolled, or with a runtime step, even if its bounds look like those of warps."""
     def tiles(y):
         with tile.warp(tile.tile_order(1, 2, first=0, stride=1)):
             pass
@@ -124,7 +124,7 @@ def test_a_loop_names_no_threads():
         assert error(kernel).startswith(f"{kind}(range(first, stop)) names {kind}s by a plain range with constant bounds, and this is a loop")
 
 
-def test_a_scope_is_no_loop():
+def test_a_scope_cannot_be_iterated_over():
     def warps(y):
         for i in tile.warp(range(0, 2)):
             pass
@@ -146,7 +146,7 @@ def test_scopes_nest():
     assert body(kernel, num_warps=8).splitlines()[:3] == ["  warpgroup 1", "    warp 5", "      elect"]
 
 
-def test_a_scope_that_does_not_exist_is_an_error():
+def test_a_scope_of_threads_that_do_not_exist_is_an_error():
     def warpgroup(y):
         with tile.warpgroup(1):
             pass
@@ -175,7 +175,7 @@ def test_ids_of_a_nested_scope_are_absolute():
         "warp(0) is outside the scope of warpgroup 1: ids are absolute in the CTA, and that scope holds warps 4 to 7")
 
 
-def test_a_nested_scope_is_narrower():
+def test_a_nested_scope_must_be_narrower():
     def wider(y):
         with tile.warp(0):
             with tile.warpgroup(0):
@@ -190,7 +190,7 @@ def test_a_nested_scope_is_narrower():
     assert error(equal).startswith("warp(0) is not narrower than the scope of warp 0")
 
 
-def test_elect_needs_several_threads():
+def test_elect_needs_a_scope_of_several_threads():
     def kernel(y):
         with tile.elect():
             with tile.elect():
@@ -201,7 +201,7 @@ def test_elect_needs_several_threads():
     assert marked(text) == "tile.elect()"
 
 
-def test_a_collective_scope_does_not_open_where_threads_are_apart():
+def test_a_collective_scope_cannot_be_opened_in_divergent_code():
     def kernel(y):
         if tile.lane_id() < 3:
             with tile.warp(0):
@@ -210,7 +210,7 @@ def test_a_collective_scope_does_not_open_where_threads_are_apart():
     assert error(kernel).startswith("warp(0) needs all threads of the CTA, and the condition `tile.lane_id() < 3` differs between them")
 
 
-def test_which_warp_it_is_must_be_uniform():
+def test_the_index_of_a_warp_must_be_uniform():
     def uniform(y):
         with tile.warp(tile.program_id(0) % 4):
             tile.store(y[0], 1.0)
@@ -228,7 +228,7 @@ def test_which_warp_it_is_must_be_uniform():
     assert "for all threads of the cta, and `tile.thread_id() // 32` differs between them" in error(computed)
 
 
-def test_regs_is_a_legal_number_of_registers():
+def test_regs_must_be_a_legal_register_count():
     def kernel(y):
         with tile.warpgroup(0, regs=100):
             pass
@@ -244,7 +244,7 @@ def test_a_scope_has_no_value():
     assert error(kernel).startswith("an execution scope has no value; leave out the `as`")
 
 
-def test_with_takes_scopes_and_constructs():
+def test_with_accepts_only_scopes_and_constructs():
     def kernel(y):
         with y:
             pass
@@ -252,7 +252,7 @@ def test_with_takes_scopes_and_constructs():
     assert error(kernel).startswith("`with` takes an execution scope (tile.elect(), tile.thread(i), tile.warp(i), tile.warpgroup(i))")
 
 
-def test_expect_variant_is_a_construct():
+def test_expect_variant_can_be_used_in_with():
     def kernel(y):
         with tile.expect_variant("lines"):
             tile.prefetch(y[0:64])
@@ -260,8 +260,8 @@ def test_expect_variant_is_a_construct():
     built(kernel)
 
 
-def test_a_block_without_a_call_that_has_variants_holds_nothing():
-    """Whatever else is in it, or in blocks inside it; the error is at its line."""
+def test_expect_variant_around_no_call_with_variants_is_an_error():
+    """Whatever else the block or its nested blocks contain; the error is reported at its line."""
     def stores(y):
         with tile.expect_variant("tma"):
             tile.store(y[0], 1.0)
@@ -282,7 +282,7 @@ def test_a_block_without_a_call_that_has_variants_holds_nothing():
         assert f'with tile.expect_variant("{name}"):' in found
 
 
-def test_an_expected_variant_holds_calls_in_helpers_and_in_branches():
+def test_expect_variant_applies_to_calls_in_helpers_and_branches():
     @tile.jit
     def ahead(y, i):
         tile.prefetch(y[i:i + 64])

@@ -1,4 +1,4 @@
-"""How often the bodies of loops are walked until what they carry is settled, and that it does not depend on what was remembered."""
+"""How often the bodies of loops are traced until the types of their carried values are stable. Caching does not change the result."""
 
 from collections import Counter
 from random import Random
@@ -15,7 +15,7 @@ from tilejit.ir.graph import For, While, walk
 
 @pytest.fixture
 def walks(monkeypatch) -> Counter:
-    """How often the body of each loop is walked, by the name of its index."""
+    """How often the body of each loop is traced, by the name of its index."""
     counted, attempted = Counter(), carried._attempted
 
     def counting(w, *args):
@@ -28,7 +28,7 @@ def walks(monkeypatch) -> Counter:
 
 @pytest.fixture
 def forgetting(monkeypatch):
-    """Lets each search begin anew from now on."""
+    """Disable the reuse of results from earlier traces."""
     class Forgetful(carried.Last):
         plans = property(lambda last: None, lambda last, found: None)
         left = property(lambda last: False, lambda last, found: None)
@@ -36,7 +36,7 @@ def forgetting(monkeypatch):
     return lambda: monkeypatch.setattr(carried, "Last", Forgetful)
 
 
-def test_elements_that_change_and_elements_that_stay_are_found_in_one_walk(walks):
+def test_changing_and_constant_tuple_elements_are_distinguished_in_one_trace(walks):
     def kernel(y, n, m):
         state = (n, 0, m)
         for i in range(n):
@@ -47,7 +47,7 @@ def test_elements_that_change_and_elements_that_stay_are_found_in_one_walk(walks
     assert walks == {"i": 2}
 
 
-def test_a_loop_in_a_loop_is_walked_once_for_each_further_walk_of_that(walks):
+def test_an_inner_loop_is_traced_once_for_each_repeated_trace_of_the_outer_loop(walks):
     def kernel(y, n, m):
         state, moved = (0, 0, m), 0
         for i in range(n):
@@ -64,7 +64,7 @@ def test_a_loop_in_a_loop_is_walked_once_for_each_further_walk_of_that(walks):
     assert walks == {"i": 2, "j": 3, "k": 4, "late": 3}
 
 
-def test_a_loop_that_is_left_early_is_known_as_such_in_further_walks(walks):
+def test_a_loop_with_an_early_exit_is_recognised_in_repeated_traces(walks):
     def kernel(y, n):
         moved = 0
         for i in range(n):
@@ -76,15 +76,15 @@ def test_a_loop_that_is_left_early_is_known_as_such_in_further_walks(walks):
 
     text = body(kernel)
     assert "while carry %moved.1" in text and "for %j" not in text
-    assert walks == {"i": 2, "j": 4}  # once as a `for` that runs to its end
+    assert walks == {"i": 2, "j": 4}  # once as a `for` without an early exit
 
 
-def test_elements_that_only_a_later_walk_of_the_loop_around_leaves_alone_stay_constants(walks):
+def test_elements_that_turn_out_constant_in_a_later_trace_of_the_outer_loop_stay_constants(walks):
     def kernel(y, n):
         changes, state = False, (n, 16)
         for i in range(n):
             for j in range(n):
-                if changes:  # not in the first walk, in which the inner loop carries nothing
+                if changes:  # not in the first trace, in which the inner loop carries nothing
                     state = (state[0] + 1, state[1])
             state = (state[0] + 1, state[1])
             changes = n > 3
@@ -94,10 +94,10 @@ def test_elements_that_only_a_later_walk_of_the_loop_around_leaves_alone_stay_co
     assert walks["i"] == 2
 
 
-def test_what_an_inner_loop_was_found_to_carry_with_less_known_is_forgotten():
+def test_the_result_for_an_inner_loop_is_discarded_if_less_was_known_when_it_was_found():
     def kernel(y, n):
         state = (n, n)
-        for i in range(tile.program_id(0)):  # in the first walk, the elements differ between CTAs
+        for i in range(tile.program_id(0)):  # in the first trace, the elements differ between CTAs
             state = (state[0], state[1])
             for j in range(2):
                 if state[0] == n:
@@ -107,7 +107,7 @@ def test_what_an_inner_loop_was_found_to_carry_with_less_known_is_forgotten():
 
 
 def outcome(text: str) -> tuple[int, str]:
-    """How many values the loops of a kernel carry, and why it cannot be compiled if so."""
+    """The numbers of values that the loops of a kernel carry, or the compilation error."""
     try:
         graph = built(Source.from_text(text, {"tile": tile})).graph
     except CompilationError as error:
@@ -116,7 +116,7 @@ def outcome(text: str) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("seeds", [range(n, n + 50) for n in range(0, 200, 50)], ids=str)
-def test_what_loops_carry_does_not_depend_on_what_was_remembered(seeds, forgetting):
+def test_the_values_that_loops_carry_do_not_depend_on_cached_results(seeds, forgetting):
     texts = [nest(Random(seed)) for seed in seeds]
     remembered = [outcome(text) for text in texts]
     forgetting()

@@ -1,4 +1,4 @@
-"""Where a kernel's text comes from, its parameters, and what it takes from the code around it."""
+"""The source text of a kernel, its parameters, and the values that it captures."""
 
 import linecache
 import math
@@ -56,14 +56,14 @@ def test_annotations_may_be_strings():
     assert (y == 3).all()
 
 
-def test_parameters_given_by_keyword_are_named_one_by_one():
+def test_double_star_parameters_are_refused():
     def kernel(x, **rest): ...
 
     with pytest.raises(CompilationError, match=r"parameters that are given by keyword are named one by one, and `\*\*rest` is not supported: name them"):
         Source.of(kernel).params
 
 
-def test_only_a_helper_takes_any_number_of_arguments():
+def test_only_helpers_may_take_star_args():
     def kernel(x, *rest): ...
 
     made, x = tile.jit(kernel), np.zeros(8, np.float32)
@@ -72,7 +72,7 @@ def test_only_a_helper_takes_any_number_of_arguments():
             start()
 
 
-def test_places_are_those_of_the_file():
+def test_locations_refer_to_the_source_file():
     def kernel(y):
         tile.store(y[0], é_missing)  # a column after a wide character: 漢
 
@@ -81,7 +81,7 @@ def test_places_are_those_of_the_file():
     assert f"{__file__}:{line}:26, in kernel" in text and marked(text) == "é_missing"
 
 
-def test_a_method_text_with_lines_at_the_margin_is_parsed():
+def test_the_text_of_a_method_with_lines_at_column_0_is_parsed():
     def kernel(y):
         """A docstring
 with a line at the margin."""
@@ -90,19 +90,19 @@ with a line at the margin."""
     assert "store" in body(kernel)
 
 
-def test_a_lambda_is_no_kernel():
+def test_a_lambda_cannot_be_a_kernel():
     with pytest.raises(CompilationError, match="a lambda cannot be a kernel; write a def"):
         Source.of(lambda x: None)
 
 
-def test_a_function_without_source_says_how_to_give_it():
+def test_a_function_without_source_is_an_error_that_suggests_passing_the_text():
     namespace = {"tile": tile}
     exec("def kernel(y): tile.store(y[0], 1.0)", namespace)
     with pytest.raises(CompilationError, match=r"the source of kernel cannot be read .* tile.jit\(source="):
         Source.of(namespace["kernel"])
 
 
-def test_a_notebook_cell_is_found():
+def test_the_source_of_a_notebook_cell_is_found():
     text = "def kernel(y):\n    tile.store(y[0], missing)\n"
     linecache.cache["<ipython-input-1>"] = (len(text), None, text.splitlines(True), "<ipython-input-1>")
     namespace = {"tile": tile}
@@ -117,8 +117,8 @@ KERNEL = "import tilejit as tile\ndef make():\n    def kernel(y):\n        tile.
     ("x = 1\ndef other(y): pass\n", "the text of kernel has changed"), (KERNEL.replace("1.0", "2.0"), "the text of kernel has changed"),
     ("\n" + KERNEL, "the text of kernel has changed"), (KERNEL.replace("store", "load"), "the text of kernel has changed"),
     (KERNEL + "x = 3\n", "fine"), (KERNEL.replace("return kernel", "return  kernel"), "fine")])
-def test_a_file_that_changed_since_its_import_is_noticed(tmp_path, changed, told):
-    """Where the function in it did."""
+def test_a_file_that_changed_since_its_import_is_detected(tmp_path, changed, told):
+    """If the change affects the function."""
     path = tmp_path / "changing.py"
     path.write_text(KERNEL)
     code = dedent(f"""
@@ -143,27 +143,27 @@ def test_a_kernel_may_be_given_as_text():
     assert "store(%region, 8.0," in body(source)
 
 
-def test_text_that_is_not_one_function_is_refused():
+def test_text_that_is_not_exactly_one_function_is_refused():
     with pytest.raises(CompilationError, match="the text must define one function, and defines 0"):
         Source.from_text("x = 1")
     with pytest.raises(CompilationError, match="the text is not Python"):
         Source.from_text("def f(:")
 
 
-def test_the_fingerprint_is_that_of_the_text():
+def test_the_fingerprint_depends_only_on_the_text():
     one = Source.from_text("def kernel(y):\n    pass\n")
     same = Source.from_text("\n\ndef kernel(y):\n    pass\n")
     other = Source.from_text("def kernel(y):\n    return\n")
     assert one.fingerprint() == same.fingerprint() != other.fingerprint()
 
 
-# -- values of the code around it ------------------------------------------------------------------------------------------
+# -- captured values -------------------------------------------------------------------------------------------------------
 
 def captured(kernel) -> dict:
     return {".".join(c.path): c for c in built(kernel).captured}
 
 
-def test_globals_closures_and_attributes_of_modules_are_recorded_by_value():
+def test_captured_globals_closures_and_module_attributes_are_recorded_by_value():
     width = 3
 
     def kernel(y):
@@ -174,7 +174,7 @@ def test_globals_closures_and_attributes_of_modules_are_recorded_by_value():
     assert all(c.current() == c.token for c in found.values())
 
 
-def test_a_changed_value_is_noticed(monkeypatch):
+def test_a_changed_captured_value_is_detected(monkeypatch):
     def kernel(y):
         tile.store(y[0], SIZE + Knobs.block)
 
@@ -185,7 +185,7 @@ def test_a_changed_value_is_noticed(monkeypatch):
     assert found["Knobs.block"].current() != found["Knobs.block"].token
 
 
-def test_a_changed_helper_is_noticed(monkeypatch):
+def test_a_changed_helper_is_detected(monkeypatch):
     def kernel(y):
         tile.store(y[0], halved(1.0))
 
@@ -205,12 +205,12 @@ def halved(x):
     ("sys.path", "sys.path is a list, which could change"),
     ("sys.stdout", "which a kernel cannot read from the code around it; pass it as a tile.constexpr argument"),
 ])
-def test_what_may_change_unseen_cannot_be_read(name, words):
+def test_mutable_objects_whose_changes_cannot_be_detected_cannot_be_captured(name, words):
     source = Source.from_text(f"def kernel(y):\n    value = {name}\n", globals())
     assert words in error(source)
 
 
-def test_records_of_the_users_are_aggregates():
+def test_user_defined_records_are_aggregates():
     def kernel(y, n):
         pair = Pair(n, second=(1.0, Config(4)))
         tile.store(y[pair.first], pair.second[0] + pair.second[1].block)
@@ -218,7 +218,7 @@ def test_records_of_the_users_are_aggregates():
     assert "store(%region, 5.0," in body(kernel)
 
 
-def test_a_name_that_does_not_exist_suggests_one():
+def test_an_unknown_name_suggests_a_similar_one():
     def kernel(y):
         block = 3
         tile.store(y[blok], 1.0)
@@ -231,7 +231,7 @@ def test_a_name_that_does_not_exist_suggests_one():
     assert error(attribute).startswith("tile has no attribute 'stor' (did you mean 'store'?)")
 
 
-def test_a_name_read_before_it_is_assigned():
+def test_reading_a_name_before_its_assignment_is_an_error():
     def kernel(y):
         tile.store(y[0], SIZE)
         SIZE = 3  # noqa: F841 - makes the name local, as in Python

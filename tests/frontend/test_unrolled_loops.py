@@ -1,10 +1,10 @@
-"""Loops whose bodies are written once for each of their elements."""
+"""Loops that are unrolled while the kernel is traced."""
 
 import tilejit as tile
 from graphs import body, error, marked
 
 
-def test_static_range_writes_the_body_once_per_number():
+def test_static_range_traces_the_body_once_per_number():
     def kernel(y):
         for i in tile.static_range(1, 6, 2):
             if i == 3:
@@ -23,7 +23,7 @@ def test_tuples_zip_and_enumerate_are_unrolled():
     assert "region(%y, 2," in body(kernel) and "store(%region.1, 5.0," in body(kernel)
 
 
-def test_a_run_time_break_guards_the_copies_after_it():
+def test_a_runtime_break_guards_the_remaining_copies_of_the_body():
     def kernel(y, n):
         for i in tile.static_range(3):
             if n == i:
@@ -34,7 +34,7 @@ def test_a_run_time_break_guards_the_copies_after_it():
     assert text.count("if %bit_not") == 2 and text.count("store(") == 3
 
 
-def test_static_range_needs_constants_and_is_not_endless():
+def test_static_range_needs_constant_bounds_and_a_limited_length():
     def runtime(y, n):
         for i in tile.static_range(n):
             pass
@@ -47,7 +47,7 @@ def test_static_range_needs_constants_and_is_not_endless():
     assert error(huge).startswith("static_range would write 1000000000 copies of the loop's body (at most 4096); use range")
 
 
-def test_a_loop_over_something_else_says_over_what_loops_run():
+def test_a_loop_over_an_unsupported_object_lists_what_loops_accept():
     def kernel(x):
         for v in x:
             pass

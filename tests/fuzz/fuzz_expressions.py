@@ -1,4 +1,4 @@
-"""Random expressions with NumPy's answer."""
+"""Random expressions, with the expected values from NumPy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STORED = INTS + FLOATS + ("bool", "float8_e4m3fn", "float8_e5m2")
 
 
 class Expressions:
-    """Draws expressions of tiles and scalars: over the variables so far, over new arguments."""
+    """Draws expressions of tiles and scalars, over the existing variables and new arguments."""
 
     def __init__(self, seed: int):
         self.seed = seed
@@ -32,14 +32,14 @@ class Expressions:
         self.ctas = pick((1, 1, 2, 3))
         self.args: dict[str, Any] = {}
         self.variables: dict[str, Node] = {}
-        self.locked: set[str] = set()   # the index of a loop, which is not assigned
+        self.locked: set[str] = set()   # loop indices, which are never assigned
         self.count = 0
         self.depth = 0
-        self.largest = 1                # elements of the largest tile, extents rounded up to powers of two
-        self.limit = 4096               # elements of a tile that a reduction or a slice takes
+        self.largest = 1                # maximum number of elements of a tile, with extents rounded up to powers of two
+        self.limit = 4096               # maximum number of elements of the operand of a reduction or slice
         self.written: dict[str, np.ndarray] = {}  # outputs that statements write
-        self.slack: dict[str, np.ndarray] = {}    # of some of them
-        self.same_bits: set[str] = set()          # outputs that depend on an order, which the simulator follows
+        self.slack: dict[str, np.ndarray] = {}    # error bounds of those whose bits are not exact
+        self.same_bits: set[str] = set()          # outputs whose bits depend on the order of operations, which the simulator reproduces
 
     # -- small choices ----------------------------------------------------------------------------------------------------
 
@@ -55,7 +55,7 @@ class Expressions:
         return [(r, c), (r, c), (r, c), (c,), (r,), (r, 1), (1, c), (c, r)]
 
     def array(self, shape, dtype: str) -> np.ndarray:
-        """Values of moderate size, exact in the dtype, without NaN."""
+        """Values of moderate magnitude, exact in the dtype, without NaN."""
         if dtype == "bool":
             return self.rng.integers(0, 2, shape).astype(bool)
         if is_float(dtype):
@@ -72,7 +72,7 @@ class Expressions:
         return self.r.choice(found) if found else None
 
     def leaf(self, shape: tuple | None) -> Node:
-        """A variable that broadcasts to `shape`, or something new that does."""
+        """An existing variable that broadcasts to `shape`, or a new argument or constant that does."""
         for _ in range(3):
             if self.r.random() < 0.75:
                 v = self.variable(lambda v: v.shape is None or (shape is not None and broadcasts(v.shape, shape)))
@@ -86,7 +86,7 @@ class Expressions:
         return self.load(shape)
 
     def constant(self, dtype: str) -> Node:
-        """A scalar constant of `dtype`, strong."""
+        """A strongly typed scalar constant of `dtype`."""
         if is_float(dtype):
             value = self.r.choice((0.5, 1.0, 1.5, 2.0, 3.0, 0.25, -1.0, -0.75))
         elif dtype == "bool":
@@ -100,14 +100,14 @@ class Expressions:
         return Node(f"tile.cast({value}, {tile_name(dtype)})", None, dtype, lambda env: (array, 0.0))
 
     def load(self, shape: tuple) -> Node:
-        """A region of a new argument."""
+        """A load of a region of a new argument."""
         text, dtype, inside = self.region(shape)
         other = self.constant(dtype)
         return Node(f"tile.load({text}, other={other.text})", shape, dtype, lambda env: (inside(env, other.run(env)[0]), 0.0))
 
     def region(self, shape: tuple):
-        """(text, dtype, values) of a region of a new argument or of a window of it, at a place that may depend on the CTA and
-        reach out of bounds; ``values(env, other)`` are its elements."""
+        """(text, dtype, values) of a region of a new argument or of a window of it. Its position may depend on the CTA and be out of
+        bounds; ``values(env, other)`` are its elements."""
         self.note(shape)
         dtype = self.r.choice(STORED)
         name = self.name("a")
@@ -135,7 +135,7 @@ class Expressions:
                 out[tuple(slice(c.start - s, c.stop - s) for c, s in zip(inner, starts))] = array[tuple(inner)]
             return out
 
-        # a run-time start (n is 0) below 0 is out of bounds; a literal one would count from the end
+        # a runtime start (n is 0) below 0 is out of bounds; a literal one would count from the end
         index = []
         for d, (o, n) in enumerate(zip(offsets, shape)):
             start = f"pid * {n} + {o}" if moved and d == 0 else f"zero + {o}"
@@ -143,7 +143,7 @@ class Expressions:
         return f"{text}[{', '.join(index)}]", dtype, values
 
     def gather(self, shape: tuple) -> Node:
-        """Elements of a new argument of one dimension at computed places, some of them out of bounds."""
+        """Elements of a new one-dimensional argument at computed indices, some of them out of bounds."""
         dtype = self.r.choice(STORED)
         name, size = self.name("a"), self.r.choice((5, 16, 37))
         array = self.args[name] = self.array((size,), dtype)
@@ -159,7 +159,7 @@ class Expressions:
         return Node(text, shape, dtype, run)
 
     def full(self, x: Node, shape: tuple) -> Node:
-        """`x` in exactly `shape`."""
+        """`x` broadcast to exactly `shape`."""
         self.note(shape)
         if x.shape == shape:
             return x
@@ -167,13 +167,13 @@ class Expressions:
                     lambda env: tuple(np.broadcast_to(a, shape) for a in x.run(env)), x.exact, x.product)
 
     def integer(self, x: Node) -> Node:
-        """`x` as an integer that `%` can take: wide enough for the sizes of arrays here."""
+        """`x` as an integer that can be the operand of `%`: wide enough for the extents used here."""
         if x.dtype in INTS and bits(x.dtype) > 8:
             return x
         return self.to(x, "int32") if x.exact else self.constant("int32")
 
     def to(self, x: Node, dtype: str) -> Node:
-        """A cast. What is inexact is only cast between floats."""
+        """A cast. Values that are not exact are only cast between floats."""
         if x.dtype == dtype:
             return x
 
@@ -194,7 +194,7 @@ class Expressions:
         return node if len(node.text) < 600 else self.leaf(shape)
 
     def kinds(self, shape: tuple | None) -> list[str]:
-        """The kinds of expressions, some of them several times."""
+        """The kinds of expressions to choose from; repetitions weight them."""
         kinds = ["binary"] * 6 + ["unary", "cast", "where", "extreme", "function", "compare"]
         return kinds if shape is None else kinds + ["reduce", "slice", "shape", "gather", "scan"]
 
@@ -232,7 +232,7 @@ class Expressions:
 
     def float_binary(self, symbol: str, a: Node, b: Node, common: str) -> Node:
         common = computed_in(common, symbol)
-        if symbol == "/":  # by numbers away from 0
+        if symbol == "/":  # by divisors away from 0
             if b.exact and not b.product and b.dtype in FLOATS:
                 near = b
                 b = Node(f"(tile.abs({near.text}) + 1)", near.shape, near.dtype,
@@ -263,7 +263,7 @@ class Expressions:
         return Node(f"({a.text} {symbol} {b.text})", joint(a.shape, b.shape), "bool", lambda env: (binary(symbol, a.run(env)[0], b.run(env)[0]), 0.0))
 
     def settled(self, x: Node) -> Node:
-        """`x` if its bits are settled, else a constant."""
+        """`x` if it is exact, otherwise a constant."""
         return x if x.exact else self.constant("int32")
 
     def make_where(self, shape, depth):
@@ -320,7 +320,7 @@ class Expressions:
         return Node(f"tile.{name}(tile.clip({x.text}, -4.0, 4.0))", x.shape, x.dtype, run_bounded, False)
 
     def make_reduce(self, shape, depth):
-        """A reduction of a tile that is one dimension larger."""
+        """A reduction of a tile that has one more dimension."""
         extra = self.r.choice((2, 3, 8, 17))
         at = self.r.randrange(len(shape) + 1)
         larger = shape[:at] + (extra,) + shape[at:]
@@ -368,7 +368,7 @@ class Expressions:
                     lambda env: (np.cumsum(x.run(env)[0], axis=axis, dtype=np_dtype(dtype)), 0.0))
 
     def make_slice(self, shape, depth):
-        """A constant slice of a larger tile."""
+        """A static slice of a larger tile."""
         cuts = [(self.r.choice((0, 1, 3)), self.r.choice((1, 1, 2))) for _ in shape]
         larger = tuple(s + (n - 1) * step + 1 + self.r.choice((0, 2)) for n, (s, step) in zip(shape, cuts))
         if int(np.prod(larger)) > self.limit:
@@ -379,7 +379,7 @@ class Expressions:
         return Node(f"{x.text}[{text}]", shape, x.dtype, lambda env: tuple(np.broadcast_to(v, larger)[parts] for v in x.run(env)), x.exact, x.product)
 
     def make_shape(self, shape, depth):
-        """A transpose, or a reshape of a tile of as many elements."""
+        """A transpose, or a reshape of a tile with the same number of elements."""
         kind = self.r.choice(("T", "reshape"))
         before = shape[::-1] if kind == "T" else self.r.choice(((int(np.prod(shape)),), shape[::-1], (1, *shape)))
         x = self.full(self.expression(before, depth), before)

@@ -1,4 +1,4 @@
-"""Random traffic through memory: shared buffers of any layout and what fills and reads them, scatters, atomics, outputs at edges."""
+"""Random memory traffic: shared buffers of any layout with varied writes and reads, scatters, atomics, and outputs with ragged edges."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ ATOMICS |= {"min": ATOMICS["max"], "or": ATOMICS["and"], "xor": ATOMICS["and"]}
 
 
 class Memory(Shapes):
-    """Draws statements that move tiles through shared memory and to outputs of their own."""
+    """Draws statements that move tiles through shared memory and to separate outputs."""
 
     def output(self, shape: tuple, dtype: str) -> str:
-        """A new output that all CTAs write, zero before."""
+        """A new output, initially zero, that all CTAs write."""
         name = self.name("w")
         self.written[name] = np.zeros(shape, np_dtype(dtype))
         return name
 
     def layout(self, shape: tuple, dtype: str, plain: bool = False) -> str:
-        """What `tile.alloc` is told of a matrix's layout; `plain` for one that a view may be made of."""
+        """The layout argument of `tile.alloc` for a matrix; `plain` for one that supports views."""
         (r, c), size = shape, bits(dtype) // 8
         pad = self.r.choice((0, 1, 3, 16 // size))
         found = ["", f", layout=tile.TileLayout((({r}, {c + pad}, 'm'), ({c}, 1, 'm')))",
@@ -37,7 +37,7 @@ class Memory(Shapes):
         return self.r.choice(found if plain else [*found, ", layout=tile.auto"])
 
     def permutation(self, n: int) -> tuple[str, np.ndarray]:
-        """An index tile [n] that names each of n once."""
+        """An index tile [n] that is a permutation of 0 to n - 1."""
         a, b = self.r.choice([k for k in (1, 3, 5, 7, n - 1) if k > 0 and gcd(k, n) == 1] or [1]), self.r.randrange(n)
         return f"((tile.arange({n}) * {a} + {b}) % {n})", (np.arange(n) * a + b) % n
 
@@ -50,7 +50,7 @@ class Memory(Shapes):
     # -- shared buffers --------------------------------------------------------------------------------------------------------
 
     def shared(self) -> Statement:
-        """A matrix in shared memory, filled in one way and read in another."""
+        """A matrix in shared memory, filled in one random way and read in another."""
         shape = rows, columns = self.matrix()
         s, name = self.name("s"), self.name("v")
         fill = self.r.choice((self.fill_store, self.fill_copy, self.fill_rows, self.fill_scatter))
@@ -58,7 +58,7 @@ class Memory(Shapes):
         read = self.r.choice((self.read_box, self.read_box, self.read_points, self.read_through, self.read_permuted, self.read_viewed,
                               self.read_rows, self.write_out))
         if read == self.read_viewed and fill in (self.fill_store, self.fill_scatter) and is_float(dtype):
-            read = self.read_box  # the bits of a computed NaN are not settled
+            read = self.read_box  # the bits of a computed NaN are unspecified
         plain = read in (self.read_permuted, self.read_viewed)
         if read == self.read_viewed:
             layout = ""
@@ -76,7 +76,7 @@ class Memory(Shapes):
         return Statement([head, *lines, *more, "tile.sync()"], run)
 
     def settled_tile(self, shape: tuple, depth: int = 2) -> Node:
-        """A tile whose bits are settled."""
+        """A tile whose bits are exact."""
         self.note(shape)
         x = self.expression(shape, depth)
         return self.full(x if x.exact else self.load(shape), shape)
@@ -86,7 +86,7 @@ class Memory(Shapes):
         return [f"tile.store({s}, {x.text})", "tile.sync()"], x.dtype, x.run
 
     def fill_copy(self, s, shape):
-        """By a copy from global memory, waited for."""
+        """Fill by an asynchronous copy from global memory, and wait for it."""
         text, dtype, inside = self.region(shape)
         kind = self.r.choice(("copy", "async"))
         if kind == "copy":
@@ -99,7 +99,7 @@ class Memory(Shapes):
         return lines, dtype, lambda env: (inside(env, 0), 0.0)
 
     def fill_rows(self, s, shape):
-        """Row by row or column by column, in a loop."""
+        """Fill row by row or column by column, in a loop."""
         along = self.r.randrange(2)
         i, n = self.name("i"), shape[along]
         head = self.r.choice((f"range({n})", f"range({n - 1}, -1, -1)", f"range(zero, {n} + zero)", f"tile.range({n}, unroll=3)"))
@@ -137,7 +137,7 @@ class Memory(Shapes):
         return [f"{name} = tile.load({s}[{rows}[:, None], {columns}[None, :]])"], shape, dtype, lambda v, env: v[p[:, None], q[None, :]]
 
     def read_through(self, s, name, shape, dtype):
-        """Through a part of a second buffer of another layout."""
+        """Read through part of a second buffer with another layout."""
         other = self.name("s")
         text, at, (h, w) = self.box(shape)
         larger = (h + self.r.choice((0, 1, 8)), w + self.r.choice((0, 2, 16)))
@@ -153,7 +153,7 @@ class Memory(Shapes):
         return [f"{name} = tile.load({s}.permute((1, 0))[{text}])"], got, dtype, lambda v, env: v.T[at]
 
     def read_viewed(self, s, name, shape, dtype):
-        """Its bytes as another shape, or as integers."""
+        """Read the bytes with another shape, or as integers."""
         rows, columns = shape
         if self.r.random() < 0.5 or dtype == "bool":
             text, at, got = self.box((columns, rows))
@@ -166,10 +166,10 @@ class Memory(Shapes):
                 lambda v, env: np.ascontiguousarray(v).view(np.uint8).reshape(rows, row).view(kind))
 
     def read_rows(self, s, name, shape, dtype):
-        """Sums of rows, or the sum of all in a loop."""
+        """Sums of rows, or the sum of all elements in a loop."""
         i = self.name("i")
         wide = "float32" if is_float(dtype) and bits(dtype) < 64 else "float64" if is_float(dtype) else "int64"
-        if is_float(dtype):  # the largest of them: its bits do not depend on the order
+        if is_float(dtype):  # the maximum instead: its bits do not depend on the order
             lines = [f"{name} = tile.full(({shape[1]},), -1000.0, {tile_name(wide)})", f"for {i} in range({shape[0]}):",
                      f"    {name} = tile.maximum({name}, tile.cast(tile.load({s}[{i}, 0:{shape[1]}]), {tile_name(wide)}))"]
             return lines, (shape[1],), wide, lambda v, env: np.maximum(-1000.0, cast(v, wide)).max(axis=0).astype(wide)
@@ -178,7 +178,7 @@ class Memory(Shapes):
         return lines, (shape[1],), wide, lambda v, env: cast(v, wide).sum(axis=0, dtype=np.int64)
 
     def write_out(self, s, name, shape, dtype):
-        """To an output that is a little smaller or larger, by a copy."""
+        """Copy to an output that is slightly smaller or larger."""
         text, at, (h, w) = self.box(shape)
         full = (max(1, h + self.r.choice((0, 0, -1, 2))), max(1, w + self.r.choice((0, 0, -1, 2, 16 - w % 16))))
         top, left = self.r.choice((0, 0, 1, -1)), self.r.choice((0, 0, 1, -2, 4))
@@ -197,7 +197,7 @@ class Memory(Shapes):
     # -- outputs and atomics ---------------------------------------------------------------------------------------------------
 
     def store_out(self) -> Statement:
-        """A store to an output of another extent, with or without a mask, or scattered."""
+        """Store to an output with another extent, with or without a mask, or scattered."""
         shape = self.r.choice(self.shapes())
         x = self.settled_tile(shape)
         kind = self.r.choice(("edge", "mask", "scatter"))
@@ -221,7 +221,7 @@ class Memory(Shapes):
         return Statement([f"tile.store({out}[pid, {place}], {x.text}{f', mask={mask.text}' if mask else ''})"], run)
 
     def atomic(self) -> Statement:
-        """An atomic operation on points of a shared buffer or of an output that all CTAs change; the outcome is settled."""
+        """An atomic operation on points of a shared buffer or of an output that all CTAs modify, with a deterministic result."""
         kind = self.r.choice(list(ATOMICS))
         dtype = self.r.choice(ATOMICS[kind])
         alone = kind in ("exch", "cas") or self.r.random() < 0.3
@@ -275,7 +275,7 @@ class Memory(Shapes):
 
 
 def changed(kind: str, old, value):
-    """What an atomic operation leaves of an element."""
+    """The value of an element after an atomic operation."""
     with np.errstate(all="ignore"):
         return {"add": lambda: old + value, "max": lambda: max(old, value), "min": lambda: min(old, value), "and": lambda: old & value,
                 "or": lambda: old | value, "xor": lambda: old ^ value, "exch": lambda: value, "cas": lambda: value if old == 2 else old,
@@ -284,7 +284,7 @@ def changed(kind: str, old, value):
 
 
 def put(array: np.ndarray, starts: tuple, values: np.ndarray, keep: np.ndarray | None = None) -> None:
-    """Write the elements that lie inside."""
+    """Write the elements that are in bounds."""
     inner = [slice(max(0, s), max(0, min(n, s + e))) for s, e, n in zip(starts, values.shape, array.shape)]
     if not all(c.stop > c.start for c in inner):
         return

@@ -1,4 +1,4 @@
-"""Random products of small whole numbers, whose sums are exact, and pipelined loops."""
+"""Random products of small integers, whose sums are exact, and random pipelined loops."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from fuzz_program import Node, Statement
 from fuzz_scopes import Scopes
 from language_reference import bits, cast, is_float, np_dtype, tile_name
 
-SUMS = {"float64": "float64", "int8": "int32", "uint8": "int32", "int32": "int32", "int64": "int64"}  # the others' are float32
+SUMS = {"float64": "float64", "int8": "int32", "uint8": "int32", "int32": "int32", "int64": "int64"}  # the other dtypes accumulate in float32
 
 
 class Products(Scopes):
     """Draws products and pipelined loops."""
 
     def operand(self, rows: int, columns: int, dtype: str):
-        """A matrix argument of small whole numbers: its name, its array."""
+        """A matrix argument of small integers: (name, array)."""
         name = self.name("a")
         values = self.rng.integers(0 if dtype.startswith("u") else -2, 3, (rows, columns)).astype(np_dtype(dtype))
         self.args[name] = np.asfortranarray(values) if self.r.random() < 0.2 else values
@@ -28,7 +28,7 @@ class Products(Scopes):
         return pick(), pick(), pick()
 
     def matrix_operand(self, rows: int, columns: int, dtype: str, transposed: bool):
-        """Lines that bring an operand, the operand's text, its values [rows, columns]."""
+        """Statements that load an operand, the operand's expression, and its values [rows, columns]."""
         shape = (columns, rows) if transposed else (rows, columns)
         name, array = self.operand(*shape, dtype)
         region = f"{name}[0:{shape[0]}, 0:{shape[1]}]"
@@ -72,7 +72,7 @@ class Products(Scopes):
     # -- pipelined loops -------------------------------------------------------------------------------------------------------
 
     def pipelined(self) -> Statement:
-        """Copies that run ahead: places by any arithmetic of the index, any number of stages and trips."""
+        """A pipelined loop of loads whose positions are arbitrary arithmetic of the index, with any number of stages and iterations."""
         start, step = self.r.choice((0, 0, 1, -2, 5)), self.r.choice((1, 1, 2, -1, -3))
         trips, stages = self.r.choice((0, 1, 2, 3, 4, 7)), self.r.choice((1, 2, 3, 4, 5))
         over = range(start, start + trips * step, step)
@@ -112,7 +112,7 @@ class Products(Scopes):
         return Statement([*head, loop, *("    " + line for line in body)], run)
 
     def pipelined_product(self) -> Statement:
-        """A product whose operands come by blocks of k, ahead of it."""
+        """A product in a pipelined loop over blocks of k, which prefetches its operands."""
         m, n = self.r.choice((16, 32, 50, 64, 128)), self.r.choice((8, 16, 24, 32, 64))
         dtype = self.r.choice(("float16", "bfloat16", "int8", "float8_e4m3fn", "float32"))
         block, stages, trips = self.r.choice((16, 32, 64)), self.r.choice((1, 2, 3, 4)), self.r.choice((0, 1, 2, 3, 5))
@@ -139,7 +139,8 @@ class Products(Scopes):
         return Statement(lines, run)
 
     def staged(self, i: str, shape: tuple, dtype: str):
-        """A copy of the loop's body to a buffer of its own: its lines, the buffer's, and the values that trip `at` brings."""
+        """A copy in the loop's body to a separate buffer: its statements, the buffer's declaration, and the values that
+        iteration `at` loads."""
         rows, columns = shape
         s, at = self.name("s"), self.name("i")
         text, function = self.r.choice(((f"{i}", lambda n: n), (f"{i} * {rows}", lambda n: n * rows), (f"{i} % 3 + 1", lambda n: n % 3 + 1),

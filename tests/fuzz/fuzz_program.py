@@ -1,7 +1,7 @@
-"""What a random kernel is made of: pieces of source together with what they compute, and the program of them.
+"""The parts of a random kernel: pieces of source with the values that they compute, and the program made of them.
 
-A value carries a bound of its error (`slack`): 0 where each operation is exact or correctly rounded, so that the bits are
-settled; otherwise what order of addition, contraction to a fused multiply-add, and the stated ulp may change.
+A value carries an error bound (`slack`). It is 0 if each operation is exact or correctly rounded, so that the bits are
+determined; otherwise it covers the order of additions, contraction to a fused multiply-add, and the documented ulp.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import tilejit as tile
 
 @dataclass
 class Node:
-    """An expression: its source, its type, and how to compute it. `shape` None is a scalar, the same for the whole CTA.
+    """An expression: its source, its type, and how to compute it. `shape` is None for a scalar, the same for the whole CTA.
 
-    `exact`: its bits are settled. `product`: a multiplication of floats that a following addition may absorb.
+    `exact`: its bits are determined. `product`: a multiplication of floats that a following addition may be contracted with.
     """
 
     text: str
@@ -31,7 +31,7 @@ class Node:
 
 @dataclass
 class Statement:
-    """Lines of source and what they do to the variables."""
+    """Lines of source, and their effect on the variables."""
 
     lines: list[str]
     run: Callable[[dict], None]
@@ -39,8 +39,8 @@ class Statement:
 
 @dataclass
 class Program:
-    """A kernel's source, its arguments, its launch, and NumPy's outputs with their slack. Those of `same_bits` have the bits that
-    the simulator gives wherever the kernel runs."""
+    """A kernel's source, its arguments, its launch, and the outputs expected by NumPy with their slack. Those of `same_bits` have the
+    simulator's bits on every backend."""
 
     seed: int
     source: str
@@ -64,8 +64,8 @@ class Program:
         return {n: np.zeros(w.shape, w.dtype) for n, w in self.expected.items()}
 
     def simulate(self, side_by_side: bool = False) -> dict[str, np.ndarray]:
-        """Run on the simulator; fails on its findings. `side_by_side` takes the arguments in the strides that `launch` gives them,
-        which decide layouts, and so the order of sums."""
+        """Run on the simulator; fails on its findings. `side_by_side` gives the arguments the strides that `launch` gives them, which
+        determine layouts and therefore the order of sums."""
         outputs = self.outputs()
         args = {n: np.ascontiguousarray(a) if side_by_side and isinstance(a, np.ndarray) else a for n, a in self.args.items()}
         report = self.compiled_kernel().simulate(self.grid, **args, **outputs, **self.options)
@@ -80,7 +80,7 @@ class Program:
         return {n: there[n].numpy() for n in outputs}
 
     def differences(self, got: dict[str, np.ndarray], want: dict[str, np.ndarray] | None = None) -> list[str]:
-        """Where results differ from NumPy's (or from `want`, the simulator's) by more than their slack."""
+        """Results that differ from NumPy's (or from `want`, the simulator's) by more than their slack."""
         found = []
         for name, expected in (want or self.expected).items():
             slack = np.zeros(expected.shape) if want and name in self.same_bits else self.slack[name]
@@ -110,7 +110,7 @@ def eps(dtype: str) -> float:
 
 
 def rounding(dtype: str, values: np.ndarray) -> np.ndarray:
-    """Half a unit in the last place, and the smallest subnormal."""
+    """Half a unit in the last place, plus the smallest subnormal."""
     tiny = {"float16": 2.0**-25, "bfloat16": 2.0**-134, "float32": 2.0**-150, "float64": 0.0}.get(dtype, 0.0)
     with np.errstate(all="ignore"):
         return np.abs(values.astype(np.float64)) * eps(dtype) + tiny

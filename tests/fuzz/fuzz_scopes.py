@@ -1,4 +1,4 @@
-"""Random code of some threads: warps, groups of warps, single threads, and scalar programs that each thread runs its own way."""
+"""Random code in narrower scopes: warps, groups of warps, single threads, and scalar programs that diverge by thread."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Scopes(Memory):
     """Draws statements of narrower scopes than the CTA."""
 
     def scoped(self) -> Statement:
-        """Scopes side by side, each with variables of its own, whose results meet in shared memory."""
+        """Sibling scopes with their own variables, whose results are combined in shared memory."""
         kind = self.r.choice(("warp", "warps", "thread", "elect", "warpgroup", "threads"))
         parts = {"warp": (1, 2, 3), "warps": (1, 2), "thread": (1, 2), "elect": (1,), "warpgroup": (1, 2), "threads": (1,)}[kind]
         lines, runs = [], []
@@ -48,10 +48,10 @@ class Scopes(Memory):
         return f"{s} = tile.alloc({shape}, {tile_name(dtype)})", [f"{name} = tile.load({s})"]
 
     def part(self, threads: int):
-        """The statements of a scope of so many threads, and a result in shared memory."""
+        """The statements of a scope with this number of threads, and a result in shared memory."""
         outer, limits, rows, columns, around = dict(self.variables), self.limit, self.rows, self.columns, self.threads
         self.threads = threads
-        self.variables = {n: v for n, v in outer.items() if v.shape is None and n.startswith("i")}  # of the outer values the indices of loops
+        self.variables = {n: v for n, v in outer.items() if v.shape is None and n.startswith("i")}  # loop indices of the enclosing scope
         self.limit = min(self.limit, 32 * threads if threads > 1 else 8)
         self.rows, self.columns = self.r.choice((1, 2, 4, 5) if threads > 1 else (1, 2)), self.r.choice((8, 16, 31, 32) if threads > 1 else (1, 3, 4))
         self.depth += 1
@@ -78,7 +78,7 @@ class Scopes(Memory):
     # -- scalar programs ---------------------------------------------------------------------------------------------------------
 
     def divergent(self) -> Statement:
-        """A program of scalars that differs from thread to thread. NumPy runs its very text, once for each thread."""
+        """A scalar program that diverges by thread. NumPy runs the same text once for each thread."""
         n = self.r.choice((1, 7, 31, 32)) if self.threads >= 32 else 1
         dtype = self.r.choice(SCALARS)
         s, h, name = self.name("s"), self.name("s"), self.name("v")
@@ -112,7 +112,7 @@ class Scopes(Memory):
 
 
 class Scalars:
-    """Draws a program of scalars. Every assignment casts, so that Python's numbers and NumPy's wrap alike."""
+    """Draws a scalar program. Every assignment casts, so that Python's and NumPy's numbers wrap alike."""
 
     def __init__(self, r, dtype: str, data: str, s: str, h: str, prefix: str):
         self.r, self.dtype, self.data, self.s, self.h, self.prefix = r, dtype, data, s, h, prefix
@@ -190,7 +190,7 @@ def indented(lines: list[str]) -> list[str]:
 
 
 class Place:
-    """An array whose elements are places, for `Shim`."""
+    """An array whose items are memory locations, for `Shim`."""
 
     def __init__(self, array: np.ndarray):
         self.array = array
@@ -200,7 +200,7 @@ class Place:
 
 
 class Shim:
-    """What a program of scalars calls of `tile`, as one thread sees it."""
+    """The functions of `tile` that a scalar program calls, as executed by one thread."""
 
     minimum, maximum = staticmethod(min), staticmethod(max)
 

@@ -1,4 +1,4 @@
-"""Random expressions of more than two dimensions, with weak numbers, masks, functions of one's own, and special values."""
+"""Random expressions of more than two dimensions, with weak numbers, masks, user functions, and special values."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from language_reference import binary, bits, cast, is_float, np_dtype, special
 
 @tile.jit
 def after(a, b):
-    """The function ``x -> k * x + c`` of `a`, then that of `b`: associative, not commutative, wraps."""
+    """The composition of ``x -> k * x + c`` of `a` with that of `b`: associative, not commutative, wrapping."""
     (k, c), (m, d) = a, b
     return k * m, c * m + d
 
 
 @tile.jit
 def nearer(a, b):
-    """Of two pairs (value, place) that of the larger value, of equals that of the lower place."""
+    """The pair (value, index) with the larger value; of equal values, the one with the lower index."""
     (x, i), (y, j) = a, b
     keep = (x > y) | ((x == y) & (i < j))
     return tile.where(keep, x, y), tile.where(keep, i, j)
@@ -28,10 +28,10 @@ HELPERS = {"after": after, "nearer": nearer}
 
 
 class Shapes(Expressions):
-    """Draws more expressions, and scalars that steer loops."""
+    """Draws more kinds of expressions, and scalars that control loops."""
 
     def array(self, shape, dtype: str) -> np.ndarray:
-        """Values of moderate size, exact in the dtype; now and then infinities, NaN, subnormals, the largest."""
+        """Values of moderate magnitude, exact in the dtype; occasionally infinities, NaN, subnormals, or the largest value."""
         values = super().array(shape, dtype)
         if is_float(dtype) and self.r.random() < 0.12:
             values = np.where(self.rng.integers(0, 4, shape) == 0, self.rng.choice(special(dtype), shape), values)
@@ -47,7 +47,7 @@ class Shapes(Expressions):
         return shape[:at] + (extra,) + shape[at:]
 
     def make_weak(self, shape, depth):
-        """Arithmetic with a number as it is written."""
+        """Arithmetic with a literal number."""
         x = self.numeric(self.expression(shape, depth))
         if is_float(x.dtype):
             number, text = self.r.choice(((2, "2"), (0.5, "0.5"), (-3, "(-3)")))
@@ -89,7 +89,7 @@ class Shapes(Expressions):
         return Node(f"({x.text} ** {n})", x.shape, x.dtype, run)
 
     def make_bits(self, shape, depth):
-        """The bits of integers as a float, or those of memory as integers."""
+        """Integer bits reinterpreted as a float, or memory reinterpreted as integers."""
         dtype = self.r.choice(FLOATS)
         whole = f"int{bits(dtype)}"
         if self.r.random() < 0.5:
@@ -104,14 +104,14 @@ class Shapes(Expressions):
                     lambda env: (np.array(np.broadcast_to(x.run(env)[0], shape)).view(np_dtype(dtype)), 0.0))
 
     def make_masked(self, shape, depth):
-        """A load of which some elements are left out."""
+        """A masked load."""
         text, dtype, inside = self.region(shape)
         test, other = self.full(self.make_compare(shape, depth - 1), shape), self.constant(dtype)
         return Node(f"tile.load({text}, mask={test.text}, other={other.text})", shape, dtype,
                     lambda env: (np.where(np.broadcast_to(test.run(env)[0], shape), inside(env, other.run(env)[0]), other.run(env)[0]), 0.0))
 
     def make_axes(self, shape, depth):
-        """Three dimensions in another order, then as many as are asked for."""
+        """A transpose of three dimensions, then a reshape to the requested shape."""
         if len(shape) > 2:
             return self.leaf(shape)
         extents = self.r.choice([(shape[0], 1, *shape[1:]), (*shape, 1), *([(n // k, k, *shape[1:]) for n in shape[:1] for k in (2, 4) if n % k == 0])])
@@ -123,7 +123,7 @@ class Shapes(Expressions):
                     lambda env: tuple(np.transpose(np.broadcast_to(v, before), order).reshape(shape) for v in x.run(env)), x.exact, x.product)
 
     def make_folded(self, shape, depth):
-        """A reduction of several axes at once, or of all but what broadcasting brings back."""
+        """A reduction over two axes at once."""
         first, second = self.r.choice((2, 3, 5)), self.r.choice((2, 4))
         at, and_at = self.r.randrange(len(shape) + 1), self.r.randrange(len(shape) + 2)
         before = self.larger(self.larger(shape, at, first), and_at, second)
@@ -144,7 +144,7 @@ class Shapes(Expressions):
         return Node(f"tile.reshape({text}, {shape})" if keep else text, shape, dtype, run)
 
     def make_scanned(self, shape, depth):
-        """Running products and compositions, from either end."""
+        """Cumulative products and compositions, from either end."""
         x = self.settled(self.expression(shape, depth))
         dtype = self.r.choice(("int32", "uint32", "int64"))
         x = self.full(self.to(x, dtype), shape)
@@ -168,7 +168,7 @@ class Shapes(Expressions):
         return Node(text, shape, dtype, run)
 
     def make_paired(self, shape, depth):
-        """The place of the largest along a further axis, by a function of one's own or by argmax and argmin."""
+        """The index of the largest element along an additional axis, by a user function or by argmax and argmin."""
         extra, at = self.r.choice((2, 3, 8, 17, 33)), self.r.randrange(len(shape) + 1)
         before = self.larger(shape, at, extra)
         if len(before) > 3 or int(np.prod(before)) > self.limit:
@@ -189,7 +189,7 @@ class Shapes(Expressions):
         return Node(text, shape, "int32", run)
 
     def make_indexed(self, shape, depth):
-        """One of several along a dimension, with dimensions put in."""
+        """One index along a dimension, with dimensions inserted."""
         extra, at = self.r.choice((2, 3, 5)), self.r.randrange(len(shape) + 1)
         before = self.larger(shape, at, extra)
         if len(before) > 3 or int(np.prod(before)) > self.limit:
@@ -204,7 +204,7 @@ class Shapes(Expressions):
         return Node(text, shape, x.dtype, lambda env: tuple(np.broadcast_to(v, before)[tuple(picked)] for v in x.run(env)), x.exact, x.product)
 
     def sums(self) -> Statement:
-        """Sums, means, products and running sums of floats: NumPy adds in another order, the simulator in the GPU's."""
+        """Sums, means, products and cumulative sums of floats: NumPy adds in another order; the simulator uses the GPU's order."""
         shape = self.r.choice(((self.rows, self.columns), (self.columns, self.rows), (self.r.choice((3, 33, 100, 257)),), (2, self.rows, 5)))
         dtype, name = self.r.choice(("float32", "float32", "float64", "float16", "bfloat16")), self.name("a")
         array = self.args[name] = (self.rng.standard_normal((self.ctas, *shape)) * 0.5 + 0.75).astype(np_dtype(dtype))
@@ -241,7 +241,7 @@ class Shapes(Expressions):
     # -- scalars -------------------------------------------------------------------------------------------------------------
 
     def scalar(self) -> Statement:
-        """A number that memory or a tile decides, the same for all threads."""
+        """A scalar that depends on memory or a tile, the same for all threads."""
         name = self.name("i")
         if self.r.random() < 0.4:
             data, dtype = self.name("a"), self.r.choice(("int8", "int32", "int64", "uint16"))

@@ -1,4 +1,4 @@
-"""Random valid kernels from a seed, with NumPy's answer: every piece of source is made together with what it computes."""
+"""Random valid kernels from a seed, with the expected results from NumPy: each piece of source is generated with the values it computes."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from language_reference import is_float, np_dtype, tile_name
 
 
 class Generator(Products):
-    """Draws statements, and makes one program of them."""
+    """Draws statements, and assembles them into a program."""
 
     def __init__(self, seed: int):
         super().__init__(seed)
-        self.tokens = self.r.random() < 0.5    # copies are waited for by tokens, or by hand
-        self.roles = self.r.random() < 0.3     # pipelined loops have a producer
+        self.tokens = self.r.random() < 0.5    # whether copies are awaited by tokens or by groups
+        self.roles = self.r.random() < 0.3     # whether pipelined loops have a producer
         self.most_warps = self.r.choice((1, 2, 4, 8))
         self.fewest_warps = 1
-        self.threads = 1024                    # of the scope; of the CTA, more than any
-        self.meeting: list[tuple] = []         # buffers in which the results of scopes meet: (buffer, variable, shape, dtype)
+        self.threads = 1024                    # threads of the scope; for the CTA, an upper bound
+        self.meeting: list[tuple] = []         # buffers that collect the results of scopes: (buffer, variable, shape, dtype)
 
     # -- statements ------------------------------------------------------------------------------------------------------------
 
@@ -41,7 +41,7 @@ class Generator(Products):
         return Statement([f"{name} = {x.text}"], run)
 
     def stage(self) -> Statement:
-        """A tile through shared memory: written, read back elsewhere, transposed, or gathered."""
+        """A tile that goes through shared memory: written, then read in another place, transposed, or gathered."""
         rows, columns = self.r.choice(((self.rows, self.columns), (self.columns, self.rows)))
         x = self.full(self.expression((rows, columns), 2), (rows, columns))
         s, name = self.name("s"), self.name("v")
@@ -66,7 +66,7 @@ class Generator(Products):
         return Statement(lines, run)
 
     def reassign(self) -> Statement:
-        """A variable changed, keeping its type."""
+        """Assign to an existing variable, keeping its type."""
         old = self.variable(lambda v: v.text not in self.locked and v.text.startswith("v"))
         if old is None:
             return self.assign()
@@ -82,13 +82,13 @@ class Generator(Products):
         return statement
 
     def soften(self) -> None:
-        """Before a body that may run several times: floats may have lost their exactness by then."""
+        """Before a body that may run several times: mark floats as inexact, since a later iteration starts from inexact ones."""
         for v in self.variables.values():
             if is_float(v.dtype) and not v.dtype.startswith("float8"):
                 v.exact, v.product = False, True
 
     def body(self, count: int) -> list[Statement]:
-        """Statements of a branch or loop: what they name first is unknown afterwards."""
+        """Statements of a branch or loop. Names that they define are undefined afterwards."""
         before = set(self.variables)
         self.depth += 1
         statements = [self.statement() for _ in range(count)] + [self.reassign()]
@@ -117,7 +117,7 @@ class Generator(Products):
         inner = self.body(self.r.randint(0, 2))
         del self.variables[index]
         cut = self.r.randint(0, len(inner))
-        # the index is spoken of as a strong int32, which a static range's is not
+        # the index is used as a strong int32, which a static range's is not
         lines = [f"for {index}_ in {head}:", f"    {index} = tile.cast({index}_, tile.int32)"]
         for n, s in enumerate(inner):
             if leave and n == cut:
@@ -138,7 +138,7 @@ class Generator(Products):
         return Statement(lines, run)
 
     def walk(self) -> Statement:
-        """A loop of a number of trips that is known as it runs, left in its middle."""
+        """A loop with a runtime trip count that may be left early."""
         self.soften()
         k, count = self.name("i"), self.count_of(self.r.choice((1, 3, 4)))
         self.variables[k] = Node(k, None, "int32", lambda env: env[k])
@@ -166,7 +166,7 @@ class Generator(Products):
         return Statement(lines, run)
 
     def branch(self) -> Statement:
-        """An `if` on a condition that is the same for the whole CTA."""
+        """An `if` whose condition is uniform over the CTA."""
         steers = self.count_of(2)
         steered = f"{steers.text} == 1", lambda e: int(steers.run(e)[0]) == 1
         test = steered if self.r.random() < 0.4 else self.r.choice((
@@ -218,7 +218,7 @@ class Generator(Products):
         lines = ["pid = tile.program_id(0)", *(line for s in statements for line in s.lines), *stores]
         parameters = ", ".join([*self.args, *expected, "zero", "yes"])
         source = f"def fuzzed({parameters}):\n    " + "\n    ".join(lines) + "\n"
-        # 64-bit elements in half of the registers
+        # at most 128 registers per thread for the largest tile, with 64-bit elements
         warps = [w for w in (1, 2, 4, 8) if 2 * self.largest <= 128 * 32 * w and w >= self.fewest_warps] or [8]
         return Program(self.seed, source, {**self.args, "zero": 0, "yes": True}, (self.ctas,), {"num_warps": self.r.choice(warps)}, expected, slack,
                        self.same_bits)

@@ -1,6 +1,6 @@
 """Random kernels: the simulator agrees with NumPy, and the GPU agrees with the simulator.
 
-TILEJIT_FUZZ is a number of further seeds for the GPU (and for the simulator, when it is set), from 1000 on.
+TILEJIT_FUZZ is the number of additional seeds, from 1000 on, for the GPU (and for the simulator, if it is set).
 """
 
 import os
@@ -19,13 +19,13 @@ MORE = int(os.environ.get("TILEJIT_FUZZ", "0"))
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_random_kernels_agree_with_numpy(seed):
-    """To the bit where operations are exact or correctly rounded, else within what the stated ulp add up to."""
+    """Bit for bit where operations are exact or correctly rounded, otherwise within the sum of the documented ulp."""
     program = generate(seed)
     found = program.differences(program.simulate())
     assert not found, program.source + "\n".join(found)
 
 
-def test_a_seed_gives_the_same_kernel_every_time():
+def test_a_seed_always_generates_the_same_kernel():
     assert generate(3).source == generate(3).source != generate(4).source
 
 
@@ -35,7 +35,7 @@ def test_more_random_kernels_agree_with_numpy():
 
 
 def failures(seeds, on_gpu: bool, seconds: float = float("inf")) -> list[str]:
-    """What differs: the GPU from the simulator, or the simulator from NumPy."""
+    """The differences between the GPU and the simulator, or between the simulator and NumPy."""
     begin, found, count = time.perf_counter(), [], 0
     for seed in some(seeds):
         if time.perf_counter() - begin > seconds:
@@ -66,5 +66,5 @@ def test_random_kernels_agree_on_the_gpu_and_the_simulator():
 @needs_gpu()
 @pytest.mark.skipif(not MORE, reason="TILEJIT_FUZZ is the number of further seeds")
 def test_more_random_kernels_agree_on_the_gpu_and_the_simulator():
-    """As many as TILEJIT_FUZZ says and eight minutes allow."""
+    """As many as TILEJIT_FUZZ says, for at most eight minutes."""
     print(run_child(on_gpu, timeout=560, first=1000, count=MORE, seconds=480))

@@ -1,6 +1,6 @@
-"""The lowered graphs of a handful of kernels, as text: what changes here changes the code of every kernel like them.
+"""The lowered graphs of a handful of kernels, as text. A change here changes the code of every similar kernel.
 
-To accept a change: ``TILEJIT_UPDATE_GOLDEN=1 python -m pytest tests/golden``, and read the difference.
+To accept a change: run ``TILEJIT_UPDATE_GOLDEN=1 python -m pytest tests/golden`` and review the diff.
 """
 
 import os
@@ -46,7 +46,7 @@ KERNELS = {
 
 
 @pytest.mark.parametrize("name", KERNELS)
-def test_a_kernel_lowers_to_the_graph_that_its_golden_holds(name):
+def test_a_kernel_lowers_to_its_golden_graph(name):
     kernel, arrays, constants = KERNELS[name]
     found = kernel.compile(*arrays, target="sm_90a", **constants).graph
     file = DATA / f"{name}.txt"

@@ -1,4 +1,4 @@
-"""Cases of control flow: functions that Python runs as they stand, inlined in kernels whose threads or CTAs differ."""
+"""Cases of control flow: functions that Python runs unchanged, inlined in kernels whose threads or CTAs diverge."""
 
 from __future__ import annotations
 
@@ -162,14 +162,14 @@ FUNCTIONS = {
 
 
 def python(text: str, name: str):
-    """The function as Python runs it."""
+    """The function as run by Python."""
     namespace = {"static_range": range}
     exec(f"def f(a, b):\n{indent(dedent(text).strip(), '    ')}\n", namespace)
     return namespace["f"]
 
 
 def helper(text: str):
-    """The function as kernels inline it."""
+    """The function as an inlined helper."""
     from tilejit.frontend import Source
     from tilejit.jit import Kernel
     return Kernel(Source.from_text(f"def f(a, b):\n{indent(dedent(text).strip(), '    ')}\n", {"static_range": tile.static_range}), {})
@@ -179,7 +179,7 @@ POINTS = np.array(list(itertools.product(range(-3, 6), range(-2, 5))) + [(9, 9)]
 
 
 def control(name: str, level: str) -> Case:
-    """A function of FUNCTIONS at 64 points: each thread's own, each CTA's own, or the same for all from the arguments."""
+    """A function of FUNCTIONS with 64 arguments: different per thread, different per CTA, or uniform launch arguments."""
     text = FUNCTIONS[name]
     want = np.array([python(text, name)(int(a), int(b)) for a, b in POINTS], np.int32)
     if level == "threads":
@@ -251,7 +251,7 @@ def helpers() -> Case:
 
 
 def loops_of_tiles() -> Iterator[Case]:
-    """Tiles carried around loops that are unrolled by hand, by the compiler, partly, or not at all."""
+    """Tiles carried by loops that are unrolled by hand, by the compiler, partly, or not at all."""
     x = np.random.default_rng(1).integers(-9, 9, (12, 40)).astype(np.int32)
     total_ = np.zeros(40, np.int32)
     for k in range(12):
@@ -286,7 +286,7 @@ def wide_loops() -> Iterator[Case]:
 
 
 def constant_wide_loops() -> Iterator[Case]:
-    """Loops whose bounds are constants of 64 bits, by a run-time step of 32."""
+    """Loops whose bounds are 64-bit constants, with a runtime 32-bit step."""
     for over, leave in ((range(0, 2**40, 2**31 - 1), ""), (range(0, -2**40, -2**31), ""), (range(2**40, 2**40 + 9, 4), "        if n > 100:\n            break\n")):
         source = (f"def wide(y, step):\n    n = 0\n    s = step * 0 + 0 * {2**40}\n    for i in range({over.start}, {over.stop}, step):\n{leave}"
                   "        n += 1\n        s += i\n    tile.store(y[0], n)\n    tile.store(y[1], s)\n")
@@ -294,7 +294,7 @@ def constant_wide_loops() -> Iterator[Case]:
 
 
 def unsigned_loops() -> Iterator[Case]:
-    """Loops whose bounds are unsigned, and beyond the largest signed integer."""
+    """Loops with unsigned bounds, also beyond the largest signed integer."""
     for dtype, half in ((np.uint32, 2**31), (np.uint64, 2**63)):
         for head, over in (("range(a, b)", range(half - 4, half + 7)), ("range(a, b, 3)", range(half - 4, half + 7, 3)),
                            ("tile.range(a, b, 2, unroll=4)", range(half - 4, half + 15, 2)), ("tile.range(a, b, unroll=8)", range(0, 3)),
@@ -324,7 +324,7 @@ FALLING = {
 
 
 def falling_loops(name: str) -> Iterator[Case]:
-    """Loops down over uint64, from beyond the largest signed integer and across it; the index is the int64 of the same bits."""
+    """Loops that count down in uint64, from beyond the largest signed integer and across it; the index is the int64 with the same bits."""
     form, leave = FALLING[name]
     half = 2**63
     overs = [range(half + 5, half - 6, -1), range(2**64 - 1, 2**64 - 10, -3), range(2**64 - 1, half, -2**61), range(half, half - 2, -2),
@@ -342,7 +342,7 @@ def falling_loops(name: str) -> Iterator[Case]:
 
 
 def loops_at_the_ends(name: str) -> Iterator[Case]:
-    """Loops whose index, one step on, would leave the range of its dtype: there are as many trips as Python has."""
+    """Loops whose index would leave the range of its dtype after the last step: the trip count is Python's."""
     form, leave = ENDINGS[name]
     signed = (np.int32, 2**31 - 1), (np.int64, 2**63 - 1)
     for dtype, most in signed if "constant" in name else (*signed, (np.uint32, 2**32 - 1)):  # a constant and an unsigned number have 64 bits
@@ -373,7 +373,7 @@ APART = {
 
 
 def loads_apart(name: str) -> Case:
-    """An element that is the same for all, loaded by those threads that a condition or a loop of their own leaves."""
+    """A uniform element, loaded by the threads that remain in a divergent condition or loop."""
     lines, want = APART[name]
     x = np.array([7, 5, 3], np.int32)
     source = ("def apart(x, n, y):\n    t = tile.thread_id()\n    r = 0\n" + "".join(f"    {line}\n" for line in lines) + "    tile.sync()\n"
@@ -383,7 +383,7 @@ def loads_apart(name: str) -> Case:
 
 
 def absent_scopes() -> Iterator[Case]:
-    """Scopes of a warp and of a warpgroup that the launch names, in CTAs that have one."""
+    """Scopes of a warp and a warpgroup given by launch arguments, in CTAs that have or lack them."""
     for scope, warps in (("warp", 1), ("warpgroup", 4)):
         for head in (f"with tile.{scope}(n):", f"if tile.{scope}_id() == n:"):
             source = f"def named(n, y):\n    {head}\n        tile.store(y[tile.thread_id()], 1)\n"

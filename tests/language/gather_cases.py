@@ -1,4 +1,4 @@
-"""Kernels that gather, scatter and add rows of tables that lie in memory in every way, with what NumPy makes of the same."""
+"""Kernels that gather, scatter and add rows of tables with any position in memory, and the results expected by NumPy."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 ROWS = 40
 DTYPES = ("int8", "bool", "float8_e4m3fn", "float16", "bfloat16", "int32", "float32", "float64", "int64")
 ADDED = ("int32", "float32", "float16", "bfloat16")
-# what is written in the kernel, and the same of row numbers i, columns j, a given mask, and n
+# the text in the kernel, and the same as a function of row numbers i, columns j, a given mask, and n
 MASKS = {"": lambda i, j, given, n: True, "(rows < 20)[:, None]": lambda i, j, given, n: i[:, None] < 20,
          "(cols < 4 * n)[None, :]": lambda i, j, given, n: j[None] < 4 * n, "(cols < n)[None, :]": lambda i, j, given, n: j[None] < n,
          "(rows >= 3)[:, None] & (tile.arange(C) < 8)[None, :]": lambda i, j, given, n: (i >= 3)[:, None] & (np.arange(len(j)) < 8),
          "tile.load(m[0:R, 0:C], cache='ca')": lambda i, j, given, n: given}
 STARTS = {"8 * n": lambda n: 8 * n, "8 * n - 16": lambda n: 8 * n - 16, "0": lambda n: 0, "16": lambda n: 16, "4": lambda n: 4, "n": lambda n: n}
 FORMS = ("rows, START:START + C", "rows[:, None], cols[None, :]")
-# loads beside those of the table are marked by their cache operator
+# loads that are not of the table are marked by a cache operator
 KERNEL = """
 def k(w, index, m, y, n, R: tile.constexpr, C: tile.constexpr):
     rows = tile.load(index[0:R], cache="ca")
@@ -36,7 +36,8 @@ BODIES = {"gather": "tile.store(y[0:R, 0:C], tile.load(w[PLACE], other=1, mask=M
 
 @dataclass
 class Table:
-    """An array of ROWS rows that begins `offset` elements into aligned memory, where its rows, or `turned` its columns, lie `pitch` apart."""
+    """An array of ROWS rows that begins `offset` elements into aligned memory, and whose rows (or columns, if `turned`) are
+    `pitch` apart."""
 
     memory: np.ndarray = field(repr=False)
     columns: int
@@ -45,7 +46,7 @@ class Table:
     turned: bool
 
     def of(self, memory):
-        """The view of a copy of the memory, on the host or on a GPU."""
+        """The corresponding view of a copy of the memory, on the host or on a GPU."""
         lines, n = (self.columns, ROWS) if self.turned else (ROWS, self.columns)
         made = memory[self.offset:self.offset + lines * self.pitch].reshape(lines, self.pitch)[:, :n]
         return made.T if self.turned else made
@@ -62,7 +63,7 @@ def table(rng, columns: int, dtype: np.dtype, offset: int, unit: int, turned: bo
 
 @dataclass
 class Case:
-    """A call of a kernel, and what it leaves in the table or in the other array of elements."""
+    """A call of a kernel, and the expected contents of the table or of the other array."""
 
     source: str
     table: Table
@@ -73,7 +74,7 @@ class Case:
     in_table: bool
 
     def found(self, on=lambda array: array) -> np.ndarray:
-        """What the kernel leaves, of arrays that `on` brings to where it runs."""
+        """The kernel's results, for arrays that `on` moves to a backend."""
         w, arrays = self.table.of(on(self.table.memory)), [on(a) for a in self.arrays]
         tile.jit(source=self.source)[1](w, *arrays, self.n, **self.constants)
         written = w if self.in_table else arrays[-1]
@@ -89,7 +90,7 @@ class Case:
 
 def made(kind: str, dtype: str, r: int = 32, c: int = 64, start: str = "0", mask: str = "", form: str = FORMS[0], n: int = 3, offset: int = 0,
          unit: int = 16, turned: bool = False, columns: int = 64, seed: int = 0, warps: int = 1) -> Case:
-    """Rows and columns of a table that has fewer than are named; its lines are padded to a multiple of `unit` elements in memory."""
+    """Rows and columns for a table that has fewer than are addressed; its rows are padded to a multiple of `unit` elements."""
     rng, kept = np.random.default_rng(seed), np.dtype(getattr(ml_dtypes, dtype, dtype))
     w = table(rng, columns, kept, offset, unit, turned)
     y = rng.integers(0, 2 if dtype == "bool" else 16, (r, c)).astype(kept)

@@ -1,4 +1,4 @@
-"""Kernels with their inputs and what NumPy makes of them: run on the simulator, compiled for each target, run on the GPU."""
+"""Kernels with their inputs and the results expected by NumPy: run on the simulator, compiled for each target, run on the GPU."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TARGETS = ("sm_80", "sm_90a", "sm_100a", "sm_120a")
 
 @dataclass(frozen=True)
 class View:
-    """Part of an array, with its strides: ``base[index]``, its dimensions reversed if `transposed`."""
+    """A strided part of an array: ``base[index]``, with its dimensions reversed if `transposed`."""
 
     base: np.ndarray
     index: tuple = (Ellipsis,)
@@ -30,7 +30,7 @@ class View:
 
 @dataclass(frozen=True)
 class Strided(View):
-    """Any elements of a flat array: element (i, j, ...) is number ``offset + i * strides[0] + j * strides[1] + ...``."""
+    """A view with arbitrary strides of a flat array: element (i, j, ...) is number ``offset + i * strides[0] + j * strides[1] + ...``."""
 
     shape: tuple[int, ...] = ()
     strides: tuple[int, ...] = ()
@@ -51,9 +51,9 @@ def host(x):
 
 @dataclass
 class Case:
-    """One kernel: its source, its arguments, and for each output (by parameter name) what it must hold afterwards and how
-    exactly ("bits", "value", or a number of ulp). Outputs are not among the arguments; they start as `start` gives. An
-    argument or a start may be a View; of an output that is one, the whole base is compared."""
+    """A kernel: its source, its arguments, and for each output (by parameter name) the expected values and the comparison
+    ("bits", "value", or a number of ulp). Outputs are not among the arguments; `start` gives their initial values. An
+    argument or a start may be a View; for an output that is one, the whole base is compared."""
 
     name: str
     source: str
@@ -64,7 +64,7 @@ class Case:
     options: dict[str, Any] = field(default_factory=dict)
     start: dict[str, np.ndarray] = field(default_factory=dict)
     namespace: dict[str, Any] = field(default_factory=dict)
-    refused: str = ""     # the error that compiling for sm_80 gives
+    refused: str = ""     # the error expected when compiling for sm_80
     warm: Any = None
 
     def kernel(self):
@@ -80,7 +80,7 @@ class Case:
         return {**self.args, **outputs}
 
     def problems(self, arguments: dict[str, Any]) -> list[str]:
-        """What differs from what was expected."""
+        """The differences from the expected results."""
         found = []
         for name, want in self.expected.items():
             got = arguments[name].base if isinstance(arguments[name], View) else arguments[name]
@@ -93,7 +93,7 @@ class Case:
         return next((line.strip() for line in self.source.splitlines() if f"store({output}[" in line), "")
 
     def simulate(self) -> list[str]:
-        """Run on the simulator: what differs, and what it found."""
+        """Run on the simulator; returns differences and findings."""
         arguments = self.arguments()
         report = self.kernel().simulate(self.grid, **{n: host(a) for n, a in arguments.items()}, **self.options)
         return [f"{self.name}: {f}" for f in report.findings] + self.problems(arguments)
@@ -102,7 +102,7 @@ class Case:
         return self.kernel().compile(**{n: host(a) for n, a in self.arguments().items()}, **self.options, target=target)
 
     def launch(self, copies: bool = False) -> list[str]:
-        """Run on the GPU, on device arrays (or on host arrays that the launch copies there and back): what differs."""
+        """Run on the GPU, on device arrays (or on host arrays, which the launch copies); returns differences."""
         arguments = self.arguments()
         if copies:
             self.kernel()[self.grid](**{n: host(a) for n, a in arguments.items()}, **self.options, backend="cuda")
@@ -121,14 +121,14 @@ def _whole(x):
     return x.base if isinstance(x, View) else x
 
 
-def simulated(cases) -> None:
-    """Fail with everything that differs in any of the cases."""
+def check_on_simulator(cases) -> None:
+    """Fail with the differences of all cases."""
     found = [problem for case in cases for problem in case.simulate()]
     assert not found, f"{len(found)} problems\n" + "\n".join(found[:40])
 
 
-def launched(cases, copies: bool = False) -> str:
-    """Run cases on the GPU, all of them whatever fails; returns a summary, or fails with what differs."""
+def check_on_gpu(cases, copies: bool = False) -> str:
+    """Run all cases on the GPU, even after failures; returns a summary, or fails with the differences."""
     import time
     begin, found, count = time.perf_counter(), [], 0
     for case in some(cases):

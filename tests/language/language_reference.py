@@ -1,4 +1,4 @@
-"""What operators, casts and functions of the language give, computed with NumPy and exact fractions, without tilejit."""
+"""The expected results of operators, casts and functions, computed with NumPy and exact fractions, without tilejit."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def bits(name: str) -> int:
 
 
 def tile_name(name: str) -> str:
-    """The dtype as a kernel's source writes it."""
+    """The dtype as written in a kernel's source."""
     return "tile.bool_" if name == "bool" else f"tile.{name}"
 
 
 # -- values that show what rounds, wraps and saturates --------------------------------------------------------------------
 
 def special(name: str, seed: int = 0, count: int = 24) -> np.ndarray:
-    """Values at the edges of a dtype, then random ones; `count` in all."""
+    """Special values of a dtype, then random ones; `count` in all."""
     rng = np.random.default_rng([seed, DTYPES.index(name)])
     if name == "bool":
         return rng.integers(0, 2, count).astype(bool)
@@ -63,14 +63,14 @@ def special(name: str, seed: int = 0, count: int = 24) -> np.ndarray:
 
 
 def pairs(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Every value of `a` with every value of `b`, flat."""
+    """Every value of `a` paired with every value of `b`, flattened."""
     return np.repeat(a, len(b)), np.tile(b, len(a))
 
 
 # -- casts ----------------------------------------------------------------------------------------------------------------
 
 def cast(x: np.ndarray, target: str) -> np.ndarray:
-    """`exact_cast`, by NumPy where NumPy rounds once."""
+    """`exact_cast`, using NumPy where NumPy rounds once."""
     source = name_of(x)
     with np.errstate(all="ignore"):
         if is_float(source) and (target in ("float16", "float32", "float64") or target == "bfloat16" and source != "float64"):
@@ -81,8 +81,8 @@ def cast(x: np.ndarray, target: str) -> np.ndarray:
 
 
 def exact_cast(x: np.ndarray, target: str) -> np.ndarray:
-    """`x` as `target`: floats round to nearest even, to float8 saturating; to integers they truncate and saturate, and
-    NaN gives 0; integers keep the low bits; to bool says whether it is not 0."""
+    """`x` as `target`. Floats round to nearest even, float8 saturates; casts to integers truncate and saturate, and NaN gives 0;
+    integers keep the low bits; a cast to bool tests whether the number is not 0."""
     with np.errstate(all="ignore"):
         return _exact_cast(x, name_of(x), target)
 
@@ -97,7 +97,7 @@ def _exact_cast(x: np.ndarray, source: str, target: str) -> np.ndarray:
     if not is_float(source) and not is_float(target):
         return x.astype(target)
     if is_float(target):
-        numbers, at = np.unique(x.ravel().view(f"u{x.itemsize}"), return_inverse=True)  # by their bits: 0 and -0 differ
+        numbers, at = np.unique(x.ravel().view(f"u{x.itemsize}"), return_inverse=True)  # compare the bits: 0 and -0 differ
         found = np.array([rounded(v, target) for v in _exact(numbers.view(x.dtype))], object).astype(np.float64).astype(np_dtype(target))
         return found[at].reshape(x.shape)
     info = np.iinfo(target)
@@ -133,7 +133,7 @@ def rounded(value, target: str) -> float:
 # -- promotion ----------------------------------------------------------------------------------------------------------
 
 def promoted(a: str, b: str) -> str:
-    """NumPy's promotion, but an int with a float gives that float's dtype, and int64 with uint64 stays an integer."""
+    """NumPy's promotion, except that an int with a float gives that float's dtype, and int64 with uint64 stays an integer."""
     if a == b or b == "bool":
         return a
     if a == "bool":
@@ -147,7 +147,7 @@ def promoted(a: str, b: str) -> str:
 
 
 def computed_in(dtype: str, symbol: str) -> str:
-    """The dtype in which an operator computes: bools count, float8 computes in float32, quotients are floats."""
+    """The dtype in which an operator computes: bools are ints, float8 computes in float32, quotients are floats."""
     if dtype == "bool" and symbol not in ("&", "|", "^"):
         dtype = "int32"
     if dtype in FLOAT8:
@@ -170,7 +170,7 @@ _NUMPY = {"+": np.add, "-": np.subtract, "*": np.multiply, "/": np.true_divide, 
 
 
 def binary(symbol: str, x: np.ndarray, y: np.ndarray, dtype: str | None = None) -> np.ndarray:
-    """``x symbol y``; `dtype` is what the operands promote to, if not by the rule for two strong ones."""
+    """``x symbol y``; `dtype` is the promoted dtype of the operands, if it is not that of two strong ones."""
     if symbol in COMPARE:
         if dtype is None and not is_float(name_of(x)) and not is_float(name_of(y)):
             return _NUMPY[symbol](x.astype(object), y.astype(object)).astype(bool)
@@ -189,7 +189,7 @@ def binary(symbol: str, x: np.ndarray, y: np.ndarray, dtype: str | None = None) 
 # -- comparing ----------------------------------------------------------------------------------------------------------
 
 def ulps(got: np.ndarray, want: np.ndarray) -> float:
-    """The largest distance between `got` and `want` (float64) in units in the last place of `got`'s dtype."""
+    """The largest distance between `got` and `want` (float64), in units in the last place of `got`'s dtype."""
     info = ml_dtypes.finfo(got.dtype)
     got64, want = got.astype(np.float64), np.asarray(want, np.float64)
     with np.errstate(all="ignore"):
@@ -205,8 +205,8 @@ def ulps(got: np.ndarray, want: np.ndarray) -> float:
 
 
 def difference(got: np.ndarray, want: np.ndarray, how) -> str:
-    """Empty if `got` is `want`: the same bits (any NaN is a NaN), with how="value" up to the sign of 0, and with a number
-    up to that many ulp; else what differs first."""
+    """Empty if `got` equals `want`: bit for bit (all NaNs are equal), with how="value" except for the sign of 0, or with a number
+    within that many ulp. Otherwise describes the first difference."""
     if got.shape != want.shape:
         return f"shape {got.shape}, not {want.shape}"
     if isinstance(how, (int, float)):

@@ -20,7 +20,7 @@ def window(x: np.ndarray, starts, extents, other) -> np.ndarray:
 
 
 def put(y: np.ndarray, starts, values: np.ndarray, mask=None) -> None:
-    """Store `values` to the box of `y` at `starts`; what is out of bounds, or masked, is dropped."""
+    """Store `values` to the box of `y` at `starts`; elements out of bounds or masked are dropped."""
     inner = [slice(max(0, s), min(n, s + e)) for s, e, n in zip(starts, values.shape, y.shape)]
     if all(c.stop > c.start for c in inner):
         cut = tuple(slice(c.start - s, c.stop - s) for c, s in zip(inner, starts))
@@ -32,7 +32,7 @@ LAYOUTS = ("row-major", "transposed", "every other", "reversed", "offset", "inne
 
 
 def laid_out(shape, dtype: str, layout: str, seed: int) -> np.ndarray | View:
-    """An array of `shape` with the strides that `layout` names."""
+    """An array of `shape` with the strides named by `layout`."""
     if layout == "row-major":
         return filled(shape, dtype, seed)
     if layout == "transposed":
@@ -47,8 +47,8 @@ def laid_out(shape, dtype: str, layout: str, seed: int) -> np.ndarray | View:
 
 
 def boxes(shape, tile_shape, dtype: str, reading: str, writing: str, warps: int, halo: int, seed: int) -> Case:
-    """A grid of boxes read from one array and written to another, both shifted by `halo` out of the array, with `other` and
-    a mask; the bounds clip both to the element."""
+    """A grid of boxes read from one array and written to another, both shifted by `halo` beyond the array, with `other` and
+    a mask. Both are clipped element by element."""
     rank = len(shape)
     x, y = laid_out(shape, dtype, reading, seed), laid_out(shape, dtype, writing, seed + 1)
     grid = tuple(-(-(n + halo) // t) for n, t in zip(shape, tile_shape))
@@ -69,7 +69,7 @@ def boxes(shape, tile_shape, dtype: str, reading: str, writing: str, warps: int,
 
 
 def plain(shape, tile_shape, dtype: str, warps: int, cache: str = "") -> Case:
-    """Boxes without masks or halos, where vectors may be used: the ragged edge is clipped to the element."""
+    """Boxes without masks or halos, where vectors may be used; ragged edges are clipped element by element."""
     x = filled(shape, dtype, 1)
     grid = tuple(-(-n // t) for n, t in zip(shape, tile_shape))
     index = ", ".join(f"p{d} * {t}:(p{d} + 1) * {t}" for d, t in enumerate(tile_shape))
@@ -106,7 +106,7 @@ def masks() -> Case:
 
 
 def others() -> Iterator[Case]:
-    """`other` that differs between CTAs, and between the threads that read one element."""
+    """`other` that differs between CTAs, or between the threads that read the same element."""
     x = np.arange(10, 14, dtype=np.int32)
     at = lambda i, p: x[i] if i < 4 else p
     rows = [[at(i, p) for i in (*range(8), 7, 1, *range(8, 12), *range(2, 6), *range(p, p + 4))] for p in range(3)]
@@ -125,7 +125,7 @@ def others() -> Iterator[Case]:
 
 
 def gathers(dtype: str = "float32", warps: int = 4) -> Case:
-    """Index tiles in every place of an index, out of bounds too; scatters to distinct places."""
+    """Index tiles at every position of an index, also out of bounds; scatters to distinct locations."""
     x = filled((11, 13), dtype, 2)
     rng = np.random.default_rng(7)
     i, j = rng.integers(-3, 14, 24).astype(np.int32), rng.integers(-3, 16, 24).astype(np.int64)
@@ -162,8 +162,8 @@ def gathers(dtype: str = "float32", warps: int = 4) -> Case:
 
 
 def indices(dtype: str) -> Case:
-    """Index tiles and scalars of any integer dtype, in global and shared memory; those of 32 bits and more reach elements that
-    no int32 names."""
+    """Index tiles and scalars of any integer dtype, in global and shared memory; those of 32 bits and more address elements beyond
+    the range of int32."""
     top = min(np.iinfo(dtype).max, 3 << 30)
     i = np.array([0, 5, top, 3], dtype)
     x = Strided(np.arange(7, dtype=np.float32), shape=(top + 1, 7), strides=(0, 1))
@@ -181,7 +181,7 @@ def indices(dtype: str) -> Case:
 
 
 def large() -> Case:
-    """32-bit arithmetic of a block's number names elements beyond 2^31, by regions, boxes, points and windows."""
+    """32-bit arithmetic of a block's number addresses elements beyond 2^31, by regions, boxes, points and windows."""
     n, block, p = 3_000_000_007, 1024, 2_929_687  # the last block has 519 elements
     source = ("def large(x, p, a, b, c, d, e, f):\n"
               "    p += tile.program_id(0)\n"
@@ -215,7 +215,7 @@ def small_arrays() -> Iterator[Case]:
 
 
 def wide_arguments() -> Iterator[Case]:
-    """Python integers that need 64 bits stay whole; those that fit are 32-bit."""
+    """Python integers that need 64 bits are passed whole; those that fit are 32-bit."""
     source = ("def wide(x, n, y, z, w):\n"
               "    v = tile.load(x[0:4])\n"
               "    tile.store(y[0:4], v + n)\n"
@@ -243,7 +243,8 @@ def flags() -> Iterator[Case]:
 
 
 def beyond_signed() -> Iterator[Case]:
-    """Indices, starts of slices, and offsets and extents of windows of uint64 that no int64 holds are beyond the array, and not before it."""
+    """uint64 indices, slice starts, and window offsets and extents beyond the range of int64 are past the end of the array, not
+    before it."""
     source = ("def beyond(x, i, y):\n"
               "    a = tile.load(i[0])\n"
               "    tile.store(y[0, 0:8], tile.load(x[a:a + 8], other=-5))\n"
@@ -270,11 +271,11 @@ def beyond_signed() -> Iterator[Case]:
 
 
 def memory_cases(few: bool = False) -> Iterator[Case]:
-    """All cases of this file; `few` leaves out most of the shapes."""
+    """All cases of this file; `few` omits most of the shapes."""
     yield masks()
     yield from others()
     yield from small_arrays()
-    if not few:  # nobody has the memory to copy them
+    if not few:  # too large to copy
         yield large()
     yield from wide_arguments()
     yield from flags()

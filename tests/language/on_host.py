@@ -1,4 +1,4 @@
-"""Runs the LLVM IR of kernels of one thread's scalar arithmetic on the host: what is emitted is checked where there is no GPU."""
+"""Runs the LLVM IR of kernels with scalar arithmetic of one thread on the host, to check emitted code without a GPU."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 import numpy as np
 from llvmlite import binding
 
-CTAS = 7  # of the grid, as kernels on the host see it
+CTAS = 7  # of the grid, as seen by kernels on the host
 WORDS = {"b32": "i32", "b64": "i64"}
 TO_BFLOAT = """{0}bits = bitcast float {1} to i32
   {0}up = lshr i32 {0}bits, 16
@@ -25,8 +25,8 @@ FROM_BFLOAT = """{0}short = bitcast bfloat {1} to i16
 
 
 def for_host(ir: str) -> str:
-    """The kernel as a function of the host: loads and stores in assembler become LLVM's, what is asked of other threads the thread's own;
-    assertions are left out, and bfloat16, for which hosts call functions that may not be there, is rounded by integers (no NaN)."""
+    """The kernel as a host function: inline asm loads and stores become LLVM's, and values of other threads are replaced by the thread's own.
+    Assertions are omitted. bfloat16 is rounded with integer arithmetic (without NaN), since hosts may lack the functions that LLVM calls."""
     access = r'call \w+ asm sideeffect "@\$2 (ld|st)\.global\.(b32|b64) .*?", "[^"]*"\((.*)\) #1'
     lines = []
     for line in re.sub(r", !(dbg|llvm\.loop) !\d+", "", ir).splitlines():
@@ -48,11 +48,11 @@ def for_host(ir: str) -> str:
 
 
 def run(compiled, *arrays: np.ndarray) -> None:
-    """Call the kernel's function for `arrays`, of one dimension each."""
+    """Call the kernel's function for `arrays`, all one-dimensional."""
     for prepare in (binding.initialize_native_target, binding.initialize_native_asmprinter):
         prepare()
     module = binding.parse_assembly(for_host(compiled.llvm_ir))
-    # Simplified as for a GPU; how fast the host's code is does not matter.
+    # Optimised as for a GPU; the speed of the host's code does not matter.
     machine = binding.Target.from_default_triple().create_target_machine(opt=0)
     passes = binding.create_pass_builder(machine, binding.create_pipeline_tuning_options(speed_level=1))
     passes.getModulePassManager().run(module, passes)

@@ -1,4 +1,4 @@
-"""Cases of operators, casts and elementary functions over the dtypes."""
+"""Cases of operators, casts and elementary functions for all dtypes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from language_reference import (BITWISE, COMPARE, DTYPES, FLOAT8, FLOATS, INTS, 
 
 
 def divisions_by_zero(dtype: str) -> Case:
-    """Integer division by 0 gives 0 and leaves `x` as the remainder."""
+    """Integer division by 0 gives 0 and the remainder `x`."""
     x = special(dtype, 13, 40)
     zero = np.zeros_like(x)
     source = ("def divisions(a, b, o0, o1):\n    x = tile.load(a[0:40])\n    y = tile.load(b[0:40])\n"
@@ -21,7 +21,7 @@ def divisions_by_zero(dtype: str) -> Case:
 
 
 def _divisors(y: np.ndarray) -> np.ndarray:
-    """Integer division by 0 has no answer in NumPy."""
+    """Divisors without 0, for which NumPy defines no integer division."""
     return np.where(y == 0, np.ones_like(y), y) if not is_float(y.dtype.name) else y
 
 
@@ -64,7 +64,7 @@ def scalar_operators() -> Iterator[Case]:
 # -- weak numbers ------------------------------------------------------------------------------------------------------------
 
 def weak_dtype(dtype: str, number) -> str:
-    """What a dtype and a Python number promote to: the dtype, unless the number's kind is higher."""
+    """The promoted dtype of a dtype and a Python number: the dtype, unless the number's kind is higher."""
     if isinstance(number, float):
         return dtype if is_float(dtype) else "float32"
     return "int32" if dtype == "bool" and not isinstance(number, bool) else dtype
@@ -107,7 +107,7 @@ def weak_operators(dtype: str) -> Case:
 
 
 def power(x: np.ndarray, n: int) -> np.ndarray:
-    """A small integer power by multiplication from the left, each product rounded to the dtype."""
+    """A small integer power by repeated multiplication from the left, with each product rounded to the dtype."""
     result = x
     for _ in range(n - 1):
         result = binary("*", result, x)
@@ -138,7 +138,7 @@ def unary_operators(dtype: str) -> Case:
 # -- casts -------------------------------------------------------------------------------------------------------------------
 
 def casts(source: str, style: str = "tile", targets=DTYPES) -> Case:
-    """A dtype to every other, at the edges of both."""
+    """Casts from a dtype to every other, at the limits of both."""
     x = np.concatenate([special(source, 7, 60), *(back(source, t) for t in DTYPES)])
     x = np.resize(x, -(-len(x) // 32) * 32) if style == "scalar" else x
     lines, expected = [], {}
@@ -154,7 +154,7 @@ def casts(source: str, style: str = "tile", targets=DTYPES) -> Case:
 
 
 def bitcasts(source: str) -> Case:
-    """The bits of a dtype as those of every other of the same size, as a tile and as a scalar of each thread."""
+    """Bitcasts from a dtype to every other of the same size, of a tile and of a per-thread scalar."""
     x = special(source, 11, 64)[:64]
     targets = [d for d in DTYPES if d != "bool" and np_dtype(d).itemsize == x.dtype.itemsize]
     lines, expected = [], {}
@@ -166,7 +166,7 @@ def bitcasts(source: str) -> Case:
 
 
 def back(source: str, target: str) -> np.ndarray:
-    """The edges of `target`, and points half-way between its numbers, as `source` has them."""
+    """The limits of `target`, and the midpoints of its numbers, in dtype `source`."""
     edges = special(target, 9, 20)
     if is_float(target) and is_float(source) and bits(source) > bits(target):
         wide = edges.astype(np.float64)
@@ -184,7 +184,7 @@ def _erf(x):
     return np.array([math.erf(v) for v in x])
 
 
-# function -> (float64 reference, stated ulp of float32, where its arguments lie)
+# function -> (float64 reference, documented ulp in float32, range of arguments)
 FUNCTIONS = {
     "exp": (np.exp, 2, (-90, 90)), "exp2": (np.exp2, 2.5, (-130, 130)), "expm1": (np.expm1, 2, (-20, 80)),
     "log": (np.log, 1, (1e-30, 1e30)), "log2": (np.log2, 2, (1e-30, 1e30)), "log10": (np.log10, 2, (1e-30, 1e30)),
@@ -196,11 +196,11 @@ FUNCTIONS = {
     "floor": (np.floor, 0, (-1e6, 1e6)), "ceil": (np.ceil, 0, (-1e6, 1e6)), "trunc": (np.trunc, 0, (-1e6, 1e6)),
     "round": (np.rint, 0, (-1e6, 1e6)),
 }
-FLOAT64_ULP = 4  # libdevice's, and what NumPy's own may be off by
+FLOAT64_ULP = 4  # of libdevice, plus the error of NumPy's own function
 
 
 def arguments_of(name: str, dtype: str, seed: int = 0, count: int = 500) -> np.ndarray:
-    """Arguments inside a function's domain, dense near 0, with the special values."""
+    """Arguments in a function's domain, dense near 0, with the special values."""
     low, high = FUNCTIONS[name][2]
     rng = np.random.default_rng([len(name), seed])
     if low > 0:
@@ -216,8 +216,8 @@ def arguments_of(name: str, dtype: str, seed: int = 0, count: int = 500) -> np.n
 
 
 def function_case(dtype: str, names=tuple(FUNCTIONS), rows: int = 1) -> Case:
-    """Elementary functions of a tile, each against float64 within its stated ulp; 16-bit floats round once, so that they
-    are within 1/2 of theirs and a trifle. `rows` CTAs have arguments of their own."""
+    """Elementary functions of a tile, compared with float64 within their documented ulp; 16-bit floats round once, so that they
+    are within slightly more than 1/2 ulp of theirs. Each of the `rows` CTAs has its own arguments."""
     args, lines, expected, how = {}, [], {}, {}
     for i, name in enumerate(names):
         x = np.stack([arguments_of(name, dtype, seed) for seed in range(rows)])
@@ -235,7 +235,7 @@ def function_case(dtype: str, names=tuple(FUNCTIONS), rows: int = 1) -> Case:
     return case
 
 
-# fast form -> (where its arguments lie, the error that is allowed: of the result, of the argument)
+# fast form -> (range of arguments, allowed error as a function of the result and the argument)
 FAST = {
     "exp": ((-80, 80), lambda r, x: (2.5 + 1.25 * np.abs(x)) * ulp(r)),
     "exp2": ((-120, 120), lambda r, x: 2.5 * ulp(r)),
@@ -257,7 +257,7 @@ def ulp(values: np.ndarray) -> np.ndarray:
 
 
 def fast_functions_differ() -> list[str]:
-    """Run the fast forms on the GPU: which ones are further from float64 than they say."""
+    """Run the fast forms on the GPU; returns those with a larger error than documented."""
     import tilejit as tile
     from tilejit.frontend import Source
     found = []
@@ -278,7 +278,7 @@ def fast_functions_differ() -> list[str]:
 # -- selection -----------------------------------------------------------------------------------------------------------------
 
 def larger(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """NumPy's maximum, and of 0.0 and -0.0 the first."""
+    """NumPy's maximum, with 0.0 larger than -0.0."""
     zeros = (x == 0) & (y == 0)
     return np.where(zeros, np.where(np.signbit(x.astype(np.float64)), y, x), np.maximum(x, y))
 

@@ -23,7 +23,7 @@ def filled(shape, dtype: str, seed: int = 0) -> np.ndarray:
 
 
 def slices(rng, shape) -> tuple[str, tuple]:
-    """A random constant index of a tile, as source and as Python has it."""
+    """A random static index of a tile: (source text, Python index)."""
     parts, texts = [], []
     for n in shape:
         kind = rng.integers(0, 5)
@@ -52,7 +52,7 @@ def slices(rng, shape) -> tuple[str, tuple]:
 
 
 def shapes(shape, dtype: str = "int32", warps: int = 4, seed: int = 0) -> Case:
-    """What can be done to a tile's shape, on one tile of `shape`."""
+    """Shape operations on one tile of `shape`."""
     rng = np.random.default_rng([seed, len(shape), *shape])
     x = filled(shape, dtype, seed)
     want: dict[str, np.ndarray] = {"x.T": x.T, "x.reshape(-1)": x.reshape(-1), "x[None]": x[None], "x[..., None]": x[..., None]}
@@ -88,7 +88,7 @@ def shapes(shape, dtype: str = "int32", warps: int = 4, seed: int = 0) -> Case:
 
 
 def made(shape, warps: int = 4) -> Case:
-    """Tiles from nothing, alone and with each other."""
+    """Tiles created by arange, full etc., alone and combined."""
     size = int(np.prod(shape))
     count = shape[-1]
     ramp = np.broadcast_to(np.arange(3, 3 + count, dtype=np.int32), shape)

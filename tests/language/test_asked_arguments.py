@@ -1,4 +1,4 @@
-"""Vectors and boxes that begin or end where arrays' extents and numbers of the launch say: whether those are multiples is asked of it."""
+"""Vector accesses and boxes whose positions depend on extents and launch arguments: their divisibility becomes a guard."""
 
 import numpy as np
 import pytest
@@ -33,15 +33,15 @@ def test_a_load_that_begins_at_an_extent_is_as_wide_as_the_extent_allows(start, 
 
 
 @pytest.mark.parametrize("vector", VECTORS)
-def test_so_are_gathers_and_masks_of_columns_that_are_compared_with_extents(vector):
+def test_gathers_with_masks_compared_with_extents_are_as_wide_as_the_extents_allow(vector):
     columns = "tile.arange(1024)"
     ptx = kernel_of("n", f"x[row, at + {columns}]", f", mask=({columns} < x.shape[1] - at)").compile(half(4, 4096), half(4, 1024), half(vector)).ptx
     assert VECTORS[vector] in ptx and not any(wide in ptx for v, wide in VECTORS.items() if v > vector)
 
 
 @pytest.mark.parametrize("vector", VECTORS)
-def test_numbers_of_the_launch_are_asked_for_too(vector):
-    """As they are where a kernel takes sizes and row pitches as arguments."""
+def test_accesses_by_launch_arguments_are_as_wide_as_the_arguments_allow(vector):
+    """For kernels that take sizes and row pitches as arguments."""
     @tile.jit
     def kernel(x, y, pitch, n, BLOCK: tile.constexpr):
         columns, row = tile.arange(BLOCK), tile.program_id(0)
@@ -56,8 +56,8 @@ def test_numbers_of_the_launch_are_asked_for_too(vector):
         assert (y == np.where((at >= 0) & (np.arange(1024) < n), x[at], 0)).all()
 
 
-def test_rows_and_columns_that_begin_again_at_an_extent_are_side_by_side():
-    """The product of a matrix whose ragged edge is filled with its first rows and columns, by masks along k alone."""
+def test_indices_modulo_an_extent_are_contiguous_if_the_extent_allows():
+    """A matrix product whose ragged edge wraps around to the first rows and columns, with masks only along k."""
     @tile.jit
     def kernel(a, b, c, M, N, K, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr):
         m, n = tile.program_id(0) * BM + tile.arange(BM), tile.program_id(1) * BN + tile.arange(BN)
@@ -78,7 +78,7 @@ def test_rows_and_columns_that_begin_again_at_an_extent_are_side_by_side():
         assert (c == a.astype(np.float64) @ b.astype(np.float64)).all()
 
 
-def test_one_kernel_serves_extents_that_are_multiples_and_others():
+def test_one_source_serves_extents_that_are_multiples_and_others():
     @tile.jit
     def gated(x, y, BLOCK: tile.constexpr):
         row, half = tile.program_id(0), x.shape[1] // 2
@@ -93,7 +93,7 @@ def test_one_kernel_serves_extents_that_are_multiples_and_others():
         assert (y == x[:, :columns // 2] * x[:, columns // 2:]).all()
 
 
-def test_only_extents_that_matter_are_asked_for():
+def test_only_extents_that_affect_alignment_become_guards():
     @tile.jit
     def kernel(x, y, rows, columns, many):
         at, other = columns.shape[0] + 8 * many.shape[0], many.shape[0]
@@ -107,7 +107,7 @@ def test_only_extents_that_matter_are_asked_for():
 
 
 @pytest.mark.parametrize("target,variant", [("sm_80", "ldgsts"), ("sm_90a", "tma")])
-def test_an_asynchronous_copy_begins_at_an_extent(target, variant):
+def test_an_asynchronous_copy_may_begin_at_an_extent(target, variant):
     @tile.jit
     def gate_and_up(X, W, Y, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr):
         m, n, N = tile.program_id(0) * BM, tile.program_id(1) * BN, Y.shape[1]
@@ -131,7 +131,7 @@ def test_an_asynchronous_copy_begins_at_an_extent(target, variant):
     assert (y == both[:, :40] * both[:, 40:]).all()
 
 
-def test_rows_in_one_piece_are_copied_from_an_extent_on_as_one_piece():
+def test_a_bulk_copy_may_begin_at_an_extent_that_is_aligned():
     @tile.jit(num_warps=4)
     def kernel(x, y, other):
         s, bar, at = tile.alloc((256,), x.dtype), tile.mbarrier(), other.shape[0]
@@ -149,7 +149,7 @@ def test_rows_in_one_piece_are_copied_from_an_extent_on_as_one_piece():
         kernel.compile(x, y, np.empty(34, np.int8), target="sm_90a")
 
 
-def test_a_refused_start_is_told_by_what_promise_it_is_taken():
+def test_the_refusal_of_an_unaligned_start_suggests_an_assumption():
     @tile.jit
     def kernel(x, y, at):
         s, bar = tile.alloc((8, 64), x.dtype), tile.mbarrier()
@@ -161,7 +161,7 @@ def test_a_refused_start_is_told_by_what_promise_it_is_taken():
 
 
 def versions_of(kernel, calls, **constants):
-    """How many versions of a kernel serve these calls."""
+    """The number of compiled versions of a kernel after these calls."""
     for arguments in calls:
         bound, options, _ = kernel._bind(arguments, constants)
         kernel.version(bound, options, "sm_90a")
@@ -176,25 +176,25 @@ def masked(x, y, n, BLOCK: tile.constexpr):
 
 
 @pytest.mark.parametrize("own", [True, False])
-def test_ragged_numbers_have_a_version_for_each_length_of_vectors(own):
+def test_mask_bounds_of_all_divisibilities_need_one_version_per_vector_length(own):
     masked.versions.clear()
     calls = [(half(n if own else 2048), half(n if own else 2048), n) for n in range(1, 1700, 7)]
     assert versions_of(masked, calls, BLOCK=1024) == len(VECTORS)
 
 
 @pytest.mark.parametrize("block", [128, 256, 512, 1024, 2048])
-def test_no_longer_vectors_are_asked_for_than_a_thread_has_elements(block):
+def test_divisibility_is_not_queried_beyond_the_elements_of_a_thread(block):
     masked.versions.clear()
     calls = [(half(2048), half(2048), n) for n in range(1000, 1017)]
     assert versions_of(masked, calls, BLOCK=block) == min(len(VECTORS), (block // 128).bit_length())
 
 
-def test_numbers_are_not_asked_for_where_arrays_rule_vectors_out():
+def test_mask_bounds_are_not_queried_if_the_arrays_rule_vectors_out():
     masked.versions.clear()
     assert versions_of(masked, [(half(2047), half(2047), n) for n in range(1000, 1017)], BLOCK=1024) == 1
 
 
-def test_arrays_are_not_asked_where_a_mask_differs_between_neighbours_whatever_they_are():
+def test_arrays_are_not_queried_if_a_mask_may_differ_between_neighbours():
     @tile.jit
     def kernel(x, flags, y):
         i = tile.arange(1024)
@@ -204,8 +204,8 @@ def test_arrays_are_not_asked_where_a_mask_differs_between_neighbours_whatever_t
     assert versions_of(kernel, [(half(n), half(1024), half(m)) for n in range(1000, 1009) for m in range(1000, 1009)]) == 1
 
 
-def test_a_mask_s_bound_is_not_asked_for_where_a_row_pitch_has_no_vectors():
-    """Index tiles of which loads and stores have told the layout say nothing more of it."""
+def test_a_mask_bound_is_not_queried_if_the_row_pitch_rules_vectors_out():
+    """After the layout is chosen from loads and stores, their index tiles cause no further queries."""
     @tile.jit
     def kernel(x, y, pitch, n):
         row, columns = tile.program_id(0), tile.arange(1024)
@@ -221,15 +221,15 @@ def strided(x, y, down, along, to_down, to_along, M: tile.constexpr, N: tile.con
     tile.store(y[i * to_down + j * to_along], tile.load(x[i * down + j * along]))
 
 
-def test_a_stride_that_an_argument_says_is_1_is_that_of_neighbours():
-    """As in kernels that take the strides of their arrays as numbers."""
+def test_a_stride_argument_equal_to_1_makes_elements_contiguous():
+    """For kernels that take the strides of their arrays as arguments."""
     specs = half(65536), half(65536)
     for strides, nbytes in (((64, 1, 64, 1), 16), ((72, 1, 72, 1), 16), ((68, 1, 68, 1), 8), ((1, 64, 1, 64), 16), ((63, 1, 63, 1), 2),
                             ((128, 2, 128, 2), 2), ((64, -1, 64, -1), 2), ((0, 1, 64, 1), 16)):
         assert [a.vec_bytes for a in strided.compile(*specs, *strides, M=64, N=64).accesses] == [nbytes, nbytes], strides
 
 
-def test_one_kernel_serves_strides_of_1_and_others():
+def test_one_source_serves_strides_of_1_and_others():
     x = np.random.default_rng(0).integers(-99, 99, 8192).astype(np.int16)
     i, j = np.arange(32)[:, None], np.arange(64)[None, :]
     for down, along, to_down, to_along in ((64, 1, 64, 1), (64, 2, 64, 1), (1, 32, 64, 1), (64, 1, 1, 32), (65, 1, 67, 1), (3, 128, 2, 64),
@@ -240,7 +240,7 @@ def test_one_kernel_serves_strides_of_1_and_others():
         assert (y == want).all()
 
 
-def test_a_product_of_strides_that_are_numbers_goes_by_vectors():
+def test_a_product_with_strides_as_arguments_uses_vectors():
     @tile.jit
     def kernel(a, b, c, am, ak, bk, bn, cm, cn, M: tile.constexpr, N: tile.constexpr, K: tile.constexpr):
         m, n, k = tile.arange(M), tile.arange(N), tile.arange(K)
@@ -257,7 +257,7 @@ def test_a_product_of_strides_that_are_numbers_goes_by_vectors():
         assert [x.vec_bytes for x in made.accesses][:2] == [16, 16]
 
 
-def test_an_index_that_is_multiplied_by_an_argument_has_two_versions():
+def test_an_index_multiplied_by_an_argument_has_two_versions():
     @tile.jit
     def kernel(x, y, stride):
         i = tile.arange(1024)

@@ -1,4 +1,4 @@
-"""What the compiler makes of tile.assume: bounds and divisors, where the promise holds and nowhere else."""
+"""What the compiler derives from tile.assume: bounds and divisors, where the assumption holds and nowhere else."""
 
 from contextlib import nullcontext
 
@@ -29,7 +29,7 @@ def staged(x):
     return s
 
 
-def test_a_promised_bound_lets_a_store_go_by_tma():
+def test_an_assumed_bound_allows_a_store_by_tma():
     def kernel(x, row):
         s = staged(x)
         tile.assume(row >= 0)
@@ -59,7 +59,7 @@ def test_bounds_are_understood_in_every_form(words):
     assert [c.variant for c in kernel.compile(SQUARE, 3).copies if c.dst_scope == "global"] == ["tma"]
 
 
-def test_a_promise_holds_in_its_block_only():
+def test_an_assumption_holds_only_in_its_block():
     def not_outside(x, row):
         s = staged(x)
         if row > 5:
@@ -72,7 +72,7 @@ def test_a_promise_holds_in_its_block_only():
     assert stored_by(not_outside) == ["vector"]
 
 
-def test_a_promised_divisor_widens_loads():
+def test_an_assumed_divisor_widens_loads():
     @tile.jit
     def kernel(x, y, n, PROMISE: tile.constexpr):
         if PROMISE:
@@ -83,7 +83,7 @@ def test_a_promised_divisor_widens_loads():
     assert "ld.global.v4.b32" in kernel.compile(array, array, 9, PROMISE=True).ptx
 
 
-def test_a_promise_about_a_size_holds_wherever_the_size_is_named():
+def test_an_assumption_about_an_extent_holds_wherever_the_extent_is_used():
     @tile.jit
     def kernel(x, y, rows, PROMISE: tile.constexpr):
         if PROMISE:
@@ -104,7 +104,7 @@ def bounds_tested(compiled):
     ("(row >= 0) & (row < x.shape[0])", False), ("(row >= 0) & (row + 1 <= x.shape[0])", False), ("(row >= 0) & (x.shape[0] > row)", False),
     ("(row >= 0) & (row < 7) & (x.shape[0] == 7)", False),
 ])
-def test_bounds_are_not_tested_where_a_promise_says_that_they_hold(words, tested):
+def test_bounds_checks_are_omitted_where_an_assumption_implies_them(words, tested):
     from tilejit.frontend import Source
     from tilejit.jit import Kernel
     source = f"""def kernel(x, y, row):
@@ -120,7 +120,7 @@ def test_bounds_are_not_tested_where_a_promise_says_that_they_hold(words, tested
     assert (y == x[6]).all()
 
 
-def test_more_indices_than_promised_are_tested():
+def test_indices_beyond_those_assumed_are_checked():
     @tile.jit
     def kernel(x, y, row, ROWS: tile.constexpr):
         tile.assume((row >= 0) & (row + 4 <= x.shape[0]) & (x.shape[1] == 64) & (y.shape[1] == 64) & (y.shape[0] >= 8))
@@ -129,7 +129,7 @@ def test_more_indices_than_promised_are_tested():
     assert [bounds_tested(kernel.compile(x, y, 3, ROWS=rows)) > 0 for rows in (4, 8)] == [False, True]
 
 
-def test_a_broken_promise_is_a_finding():
+def test_a_violated_assumption_is_a_finding():
     @tile.jit
     def kernel(x, n):
         tile.assume(n % 8 == 0)
@@ -139,8 +139,8 @@ def test_a_broken_promise_is_a_finding():
 
 
 @pytest.mark.parametrize("text", ["n << -1", "n >> -1"])
-def test_a_shift_by_a_negative_constant_is_by_more_than_the_width(text):
-    """Its count is an unsigned number; what it makes is no bound of what follows."""
+def test_a_shift_by_a_negative_constant_counts_as_one_by_more_than_the_width(text):
+    """The count is taken as unsigned. No bound is derived from the result."""
     kernel = tile.jit(source=f"def k(x, y, n):\n    tile.assume(n >= 5)\n    at = {text}\n    tile.store(y[0:4], tile.load(x[at:at + 4], other=7))\n")
     assert bounds_tested(kernel.compile(tile.ArraySpec((64,), "float32"), tile.ArraySpec((4,), "float32"), 8)) > 0
 
@@ -164,7 +164,7 @@ def of_one_lane(home, back):
         np.testing.assert_array_equal(back(out), np.concatenate([whole, np.full(10, x[lane]), np.full(4, -1)]).astype(np.float32))
 
 
-def test_a_number_that_all_threads_hold_by_promise_is_part_of_tiles_regions_and_branches():
+def test_a_value_declared_uniform_can_be_used_with_tiles_regions_and_branches():
     of_one_lane(np.asarray, lambda out: out)
     x = np.zeros(64, np.float32)
     for target in ("sm_80", "sm_90a", "sm_100a"):
@@ -173,7 +173,7 @@ def test_a_number_that_all_threads_hold_by_promise_is_part_of_tiles_regions_and_
 
 @needs_gpu()
 @in_child(timeout=60)
-def test_promised_numbers_on_the_gpu():
+def test_assumed_and_uniform_values_work_on_the_gpu():
     of_one_lane(tile.to_device, lambda out: out.numpy())
 
 
@@ -185,7 +185,7 @@ def of_each_warp(out, BROKEN: tile.constexpr):
             tile.store(out[w * 4:w * 4 + 4], tile.full((4,), number))
 
 
-def test_the_promise_is_of_the_scope_s_threads():
+def test_uniform_refers_to_the_threads_of_the_scope():
     out = np.zeros(8, np.int32)
     of_each_warp[1](out, BROKEN=0)
     assert list(out) == [0] * 4 + [1] * 4
@@ -193,7 +193,7 @@ def test_the_promise_is_of_the_scope_s_threads():
         of_each_warp[1](out, BROKEN=1)
 
 
-def test_nan_is_the_same_number_as_nan():
+def test_nan_counts_as_equal_to_nan_in_uniform():
     @tile.jit(num_warps=1)
     def kernel(x, out):
         tile.store(out[0:8], tile.full((8,), tile.uniform(tile.load(x[tile.thread_id()]))))
@@ -206,7 +206,7 @@ def test_nan_is_the_same_number_as_nan():
         kernel[1](x, out)
 
 
-def test_what_is_uniform_is_returned_as_it_is_and_tiles_are_refused():
+def test_uniform_returns_uniform_values_unchanged_and_refuses_tiles():
     @tile.jit
     def kernel(out, n, WHOLE: tile.constexpr):
         tile.static_assert(tile.uniform(7) == 7)

@@ -1,4 +1,4 @@
-"""What does not fit is refused with a TileError that says so, and everything stays usable."""
+"""Invalid input is refused with a TileError that explains it, and leaves no damage."""
 
 import os
 import subprocess
@@ -24,7 +24,7 @@ def kernel(body: str, parameters: str = "x, y"):
 
 @pytest.fixture(autouse=True)
 def the_next_valid_call_works():
-    """After every refusal."""
+    """A valid call works after every refusal."""
     yield
     y[:] = 0
     good[1](x, y)
@@ -32,7 +32,7 @@ def the_next_valid_call_works():
 
 
 def refused(call, *texts: str, kind=tile.TileError) -> str:
-    """The call raises `kind` with every one of `texts` in its message, twice alike."""
+    """Assert that the call raises `kind` with all `texts` in its message, and the same again when repeated."""
     messages = []
     for _ in range(2):
         with pytest.raises(kind) as caught:
@@ -128,13 +128,13 @@ SOURCES = {
     ("tile.store(y[0:64], 1.0)", "store of a tile"), ("v = tile.load(x[0:64])", "load of a tile"), ("tile.sync()", "sync()"),
     ("tile.store(y[0], tile.sum(w))", "a reduction"), ("tile.store(y[0], w[3])", "slice of a tile"), ("v = w.reshape((8, 8)).T", "reshape of a tile"),
     ("v = w + w", "add of a tile"), ("tile.device_assert(w == w)", "eq of a tile"), ("v = tile.zeros((64,))", "splat of a tile")])
-def test_what_all_threads_do_together_names_the_condition_that_differs_as_it_is_written(body, what):
+def test_a_collective_operation_in_divergent_code_is_an_error_that_quotes_the_condition(body, what):
     text = f"w = tile.load(x[0:64])\nif tile.thread_id() + 1 < 5:\n    {body}"
     refused(lambda: kernel(text)[1](x, y), what, "the condition", "`tile.thread_id() + 1 < 5`", kind=tile.CompilationError)
 
 
 @pytest.mark.parametrize("loop", ["for i in range(tile.thread_id()):", "while n < tile.thread_id():\n    n += 1"])
-def test_a_tile_does_not_change_in_a_loop_that_threads_leave_one_by_one(loop):
+def test_a_tile_cannot_change_in_a_loop_that_threads_leave_at_different_times(loop):
     text = f"n = 0\nw = tile.load(x[0:64])\n{loop}\n    w = -w\ntile.store(y[0:64], w)"
     refused(lambda: kernel(text)[1](x, y), "neg of a tile needs all threads of the cta", kind=tile.CompilationError)
 
@@ -149,16 +149,16 @@ def test_a_tile_does_not_change_in_a_loop_that_threads_leave_one_by_one(loop):
     ("v = tile.load(x[i:i + 8][tile.arange(4)])", "a tile", "tile.warp_id()"),
     ("tile.atomic_add(y[i:i + 8], 1.0)", "this atomic_add", "tile.warp_id()"),
     ("tile.prefetch(x[i:i + 8])", "this prefetch", "tile.warp_id()")])
-def test_a_number_of_some_threads_has_no_part_in_what_all_of_them_share(body, what, value):
+def test_a_value_that_differs_between_threads_cannot_determine_what_they_share(body, what, value):
     text = f"i = tile.warp_id()\n{body}"
     refused(lambda: kernel(text)[1](x, y), f"the threads of the cta share {what}, and `{value}` differs between them", kind=tile.CompilationError)
-    for scope in ("with tile.warp(1):", "with tile.thread(range(40, 48)):"):  # where it is the same for all
+    for scope in ("with tile.warp(1):", "with tile.thread(range(40, 48)):"):  # there it is uniform
         kernel(f"{scope}\n    i = tile.warp_id()\n    {body}")[1](x, y)
     kernel(text)[1](x, y, num_warps=1)
 
 
-def test_a_kernel_is_nothing_to_iterate_over():
-    """Its index is a grid, of which there is always a next one."""
+def test_a_kernel_is_not_iterable():
+    """Indexing it with a grid always succeeds, so iteration would never end."""
     tuned = tile.autotune([{"num_warps": 4}])(good)
     for launched in (good, tuned):
         for walk in (list, lambda k: 3 in k, lambda k: [*zip(k, "ab")]):
@@ -170,12 +170,12 @@ def test_a_kernel_is_nothing_to_iterate_over():
         refused(lambda: one[1](x, y), "helper", kind=tile.CompilationError)
 
 
-def test_a_complex_array_is_refused_with_what_to_pass_instead():
+def test_a_complex_array_is_refused_with_an_alternative():
     text = refused(lambda: good[1](x.astype(np.complex64), y), "x.view(numpy.float32)", kind=tile.LaunchError)
     assert "float8_e3m4" not in text and "float8_e4m3fn" in text
 
 
-def test_a_launch_of_no_ctas_does_nothing_whatever_its_arrays_hold():
+def test_a_launch_with_an_empty_grid_does_nothing_whatever_its_arrays_contain():
     k = kernel("""s = tile.alloc((16, 64), x.dtype, layout=tile.swizzled(x.dtype, (16, 64), 128))
 bar = tile.mbarrier(count=1)
 with tile.elect():
@@ -207,23 +207,23 @@ RUN_TIME = {
 
 
 @pytest.mark.parametrize("body", RUN_TIME)
-def test_a_number_of_run_time_is_refused_where_a_constant_decides(body):
+def test_a_runtime_number_is_refused_where_a_constant_is_needed(body):
     message = refused(lambda: kernel(body, "x, y, n").compile(x, y, 0), RUN_TIME[body], kind=tile.CompilationError)
     assert "<source>:" in message and "^" in message
 
 
 @pytest.mark.parametrize("body", SOURCES)
-def test_a_fault_in_the_source_is_shown_at_its_line(body):
+def test_an_error_in_the_source_is_shown_at_its_line(body):
     message = refused(lambda: kernel(body, "x, y, n")[1](x, y, 4), SOURCES[body], kind=tile.CompilationError)
     assert "<source>:" in message and "^" in message and "in k" in message
 
 
-def test_a_slice_that_names_fewer_dimensions_than_the_array_has_says_so():
+def test_a_slice_with_fewer_dimensions_than_the_array_is_an_error_that_says_so():
     matrix = np.zeros((8, 8), np.float32)
     refused(lambda: kernel("tile.store(y[0:8], tile.load(x[0:8]))")[1](matrix, y), "as in x[0:BLOCK, ...]: x has 2 dimensions, and this is number 1")
 
 
-# -- what is too large ---------------------------------------------------------------------------------------------------
+# -- excessive sizes -----------------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("body, texts", [
     ("tile.store(y[0:65536], tile.load(x[0:65536]))", ("the tile float32[65536] takes 512 registers of each thread", "a thread has 255", ":2:")),
@@ -233,19 +233,19 @@ def test_a_slice_that_names_fewer_dimensions_than_the_array_has_says_so():
      ("the tile a, float32[1024, 64] takes 512 registers", "for i in range(n):")),
     ("a = tile.zeros((1024, 64))\nif n > 1:\n    a = a + n\ntile.store(y[0:64], tile.sum(a, axis=0))", ("the tile a, float32[1024, 64]",)),
 ])
-def test_a_tile_that_no_thread_can_hold_is_named(body, texts):
-    """On the simulator as well, which would else run out of memory."""
+def test_a_tile_that_fits_in_no_thread_s_registers_is_named(body, texts):
+    """On the simulator as well, which would otherwise run out of memory."""
     refused(lambda: kernel(body, "x, y, n")[1](x, y, 4), *texts, "use a smaller tile, more warps (num_warps is 4)", kind=tile.CompilationError)
     refused(lambda: kernel(body, "x, y, n").compile(x, y, 4), *texts, kind=tile.CompilationError)
 
 
 @pytest.mark.parametrize("scope, threads", [("tile.elect()", "1 thread"), ("tile.warp(1)", "32 threads"), ("tile.thread(range(0, 64))", "64 threads")])
-def test_a_tile_too_large_for_a_scope_names_its_threads(scope, threads):
+def test_a_tile_too_large_for_a_scope_is_an_error_that_says_how_many_threads_it_has(scope, threads):
     body = f"with {scope}:\n    tile.store(y[0:32768], tile.load(x[0:32768]))"
     refused(lambda: kernel(body)[1](x, y), f"a wider scope (this one has {threads} of the CTA's 128)", kind=tile.CompilationError)
 
 
-def test_a_large_tile_that_is_only_computed_is_no_fault():
+def test_a_large_tile_that_is_never_held_in_registers_is_accepted():
     k = kernel("tile.store(y[0:64], tile.max(tile.where(tile.arange(32768) % 3 == 0, 1, tile.arange(32768))))")
     k[1](x, y)
     assert (y == 32767).all()
@@ -274,13 +274,13 @@ def test_an_operand_that_does_not_fit_is_named(body, text):
     refused(lambda: kernel(body)[1](x, y), text)
 
 
-def test_too_much_shared_memory_is_refused_with_the_table_of_buffers():
+def test_too_much_shared_memory_is_an_error_with_the_table_of_buffers():
     k = kernel("s = tile.alloc((300, 1024), tile.float32)\nt = tile.alloc((4, 4), tile.int8)\ntile.store(s[0:1, 0:64], tile.zeros((1, 64)))\n"
                "tile.store(t[0:4, 0:4], tile.zeros((4, 4)))")
     refused(lambda: k[1](x, y), "sm_90a allows 232448", "1228800 bytes", "float32[300, 1024]", "16 bytes", "int8[4, 4]", "line 2", kind=tile.CompilationError)
 
 
-def test_budgets_are_kept():
+def test_compile_time_limits_are_enforced():
     refused(lambda: good.compile(x, y, max_registers=8), "max_registers=8", kind=tile.CompilationError)
     refused(lambda: kernel("tile.store(y[0:64], tile.load(x[0:64]))\ns = tile.alloc((512,), tile.float32)\ntile.store(s[0:512], 1.0)").compile(x, y, max_shared=1024),
             "max_shared allows 1024", kind=tile.CompilationError)
@@ -354,12 +354,12 @@ read_only.flags.writeable = False
     (lambda: good.compile(x, y, stream=0), "compile launches nothing: 'stream' is not for it"),
     (lambda: good.simulate(1, x, y, backend="cuda"), "simulate runs on the simulator: 'backend' is not for it"),
 ])
-def test_a_call_that_does_not_fit_is_refused(call, text):
+def test_an_invalid_call_is_refused(call, text):
     refused(call, text)
 
 
 class OnDevice:
-    """An array that says that it lives on a GPU."""
+    """An array that claims to be on a GPU."""
 
     def __init__(self, device: int = 0):
         self.device = device
@@ -368,14 +368,14 @@ class OnDevice:
         return ArrayView(0x7F0000000000, (64,), (1,), "float32", self.device, False, self)
 
 
-def test_host_and_device_arrays_do_not_mix():
+def test_host_and_device_arrays_cannot_be_mixed():
     refused(lambda: good[1](OnDevice(), y), "the arrays of a launch must be in one place, and x is on device 0, y is on the host", kind=tile.LaunchError)
     refused(lambda: good[1](OnDevice(0), OnDevice(1)), "x is on device 0, y is on device 1", kind=tile.LaunchError)
     refused(lambda: good[1](OnDevice(), OnDevice(), backend="sim"), "the simulator needs host arrays, and x is on a device", kind=tile.LaunchError)
 
 
-def test_without_a_driver_the_gpu_is_refused_and_the_simulator_named():
-    """In a process that sees no driver, wherever the tests run."""
+def test_without_a_driver_the_gpu_is_refused_and_the_error_suggests_the_simulator():
+    """In a process that finds no driver, wherever the tests run."""
     program = ("import numpy as np, tilejit as tile\nfrom tilejit.runtime import driver\ndriver.available = lambda: False\n"
                "k = tile.jit(source='def k(x):\\n    tile.store(x[0], 1.0)\\n')\n"
                "x = np.zeros(1, np.float32)\n"
@@ -386,13 +386,13 @@ def test_without_a_driver_the_gpu_is_refused_and_the_simulator_named():
     assert done.stdout.endswith("[1.]\n")
 
 
-def test_launch_options_may_be_numbers_of_numpy():
+def test_launch_options_may_be_numpy_numbers():
     for options in (dict(num_warps=np.int64(2)), dict(cluster=(np.int32(1),), spills=np.uint8(0), pdl=np.False_)):
         good[1](x, y, **options)
         np.testing.assert_array_equal(y, x + 1)
 
 
-def test_numpy_scalars_are_numbers():
+def test_numpy_scalars_count_as_numbers():
     k = kernel("tile.store(y[0:64], tile.load(x[0:64]) * n + m)", "x, y, n, m")
     for n, m in ((np.int64(3), np.float32(0.5)), (np.float64(3), np.float16(0.5)), (np.uint8(3), 0.5)):
         k[1](x, y, n, m)
@@ -401,47 +401,47 @@ def test_numpy_scalars_are_numbers():
 
 # -- the cache -------------------------------------------------------------------------------------------------------------
 
-def compiled_anew(addend: int) -> int:
-    """Compile a kernel of its own; its registers."""
+def registers_of_new_kernel(addend: int) -> int:
+    """Compile a new kernel; returns its register count."""
     return kernel(f"tile.store(y[0:64], tile.load(x[0:64]) + {addend})").compile(x, y).registers
 
 
-def test_a_cache_folder_that_cannot_be_used_costs_one_warning(monkeypatch, tmp_path):
-    """A missing place that cannot be made, and a file where the folder should be."""
+def test_an_unusable_cache_folder_causes_one_warning(monkeypatch, tmp_path):
+    """A missing folder that cannot be created, and a file in place of the folder."""
     (tmp_path / "file").write_text("x")
     for place in ("/proc/nowhere", str(tmp_path / "file")):
         monkeypatch.setenv("TILEJIT_CACHE_DIR", place)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            assert compiled_anew(11) > 0 and compiled_anew(12) > 0
+            assert registers_of_new_kernel(11) > 0 and registers_of_new_kernel(12) > 0
         assert [w for w in caught if place in str(w.message)] and len(caught) == 1, [str(w.message) for w in caught]
 
 
 def test_damaged_cache_entries_are_compiled_again(monkeypatch, tmp_path):
-    """Whatever stands in them."""
+    """Whatever they contain."""
     monkeypatch.setenv("TILEJIT_CACHE_DIR", str(tmp_path))
-    first = compiled_anew(13)
+    first = registers_of_new_kernel(13)
     for damage in (b"", b"garbage", b"\0" * 5000):
         for file in tmp_path.rglob("*"):
             if file.is_file():
                 file.write_bytes(damage)
-        assert compiled_anew(13) == first
+        assert registers_of_new_kernel(13) == first
 
 
-def test_an_assembler_that_fails_is_named(monkeypatch):
+def test_a_failing_assembler_is_named(monkeypatch):
     monkeypatch.setenv("TILEJIT_NO_CACHE", "1")
     monkeypatch.setenv("TILEJIT_PTXAS", "/nonexistent")
-    refused(lambda: compiled_anew(14), "TILEJIT_PTXAS=/nonexistent is not a program that can be run", kind=tile.ToolchainError)
+    refused(lambda: registers_of_new_kernel(14), "TILEJIT_PTXAS=/nonexistent is not a program that can be run", kind=tile.ToolchainError)
     monkeypatch.setenv("TILEJIT_PTXAS", "/bin/false")
-    refused(lambda: compiled_anew(14), "the assembler (/bin/false) refused the PTX", kind=tile.ToolchainError)
+    refused(lambda: registers_of_new_kernel(14), "the assembler (/bin/false) refused the PTX", kind=tile.ToolchainError)
     monkeypatch.delenv("TILEJIT_PTXAS")
-    assert compiled_anew(14) > 0
+    assert registers_of_new_kernel(14) > 0
 
 
 @pytest.mark.parametrize("name, words", [
     ("bf16", "; write tile.bfloat16"), ("Config", "; write a dict of constants and launch options"), ("autotun", " (did you mean 'autotune'?)"),
     ("next_power_of_2", "; write any extent: it need not be a power of two"), ("_private", ""), ("linspace_of_numpy", "")])
-def test_a_name_that_the_package_does_not_have_is_answered_outside_of_kernels_too(name, words):
+def test_an_unknown_name_of_the_package_suggests_a_similar_one_also_outside_kernels(name, words):
     assert not hasattr(tile, name)
     with pytest.raises(AttributeError) as caught:
         getattr(tile, name)
@@ -450,6 +450,6 @@ def test_a_name_that_the_package_does_not_have_is_answered_outside_of_kernels_to
 
 @pytest.mark.parametrize("name, words", [("num_stages", "write tile.pipelined(range(...), stages=n)"), ("num_warp", "did you mean 'num_warps'?"),
                                          ("BLOC", "did you mean 'BLOCK'?")])
-def test_an_option_that_a_launch_a_kernel_or_a_configuration_does_not_have_is_answered(name, words):
+def test_an_unknown_option_of_a_launch_kernel_or_configuration_suggests_a_similar_one(name, words):
     refused(lambda: good[1](x, y, **{name: 3}), words, kind=tile.LaunchError)
     refused(lambda: tile.autotune([{name: 3}])(good), words, kind=tile.LaunchError)

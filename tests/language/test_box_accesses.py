@@ -1,4 +1,4 @@
-"""Loads and stores by index tiles and masks that name boxes of an array are those of its regions."""
+"""Loads and stores whose index tiles and masks describe a box of an array become accesses of its regions."""
 
 import re
 
@@ -40,18 +40,18 @@ def moved(X, Y, low, high, M, N, R: tile.constexpr, C: tile.constexpr, DR: tile.
        st.sampled_from([1, 2, 16]), st.sampled_from([1, 8, 32]), st.integers(-5, 5), st.integers(-9, 16), st.booleans(),
        st.sampled_from(["none", "bounds", "apart", "part"]), st.sampled_from([0, 3]), st.sampled_from(["none", "bounds", "part"]),
        st.integers(-2, 20), st.integers(-2, 40), st.sampled_from(["rows", "columns", "steps", "backwards"]))
-def test_any_box_by_index_tiles_is_moved_to_the_element(target, dtype, m, n, r, c, dr, dc, turned, mask, other, written, low, high, laid):
-    """At places before and behind the array, of arrays by rows, by columns, with steps and backwards, transposed, by masks of many kinds."""
+def test_any_box_given_by_index_tiles_is_accessed_exactly(target, dtype, m, n, r, c, dr, dc, turned, mask, other, written, low, high, laid):
+    """Before and after the array, row-major, column-major, strided, reversed and transposed arrays, many kinds of masks."""
     x = np.random.default_rng(m * 91 + n).integers(-9, 9, (m, n)).astype(dtype)
     x = {"rows": x, "columns": np.asfortranarray(x), "steps": np.repeat(x, 2, 1)[:, ::2], "backwards": x[::-1].copy()[::-1]}[laid]
-    grid, y, want = moving(x, r, c, dr, dc, mask, other, written, low, high)
+    grid, y, want = make_arrays(x, r, c, dr, dc, mask, other, written, low, high)
     moved.simulate(grid, x, y, low, high, m, n, R=r, C=c, DR=dr, DC=dc, TURNED=turned, MASK=mask, OTHER=other, WRITTEN=written,
                    target=target).raise_first()
     np.testing.assert_array_equal(y, want)
 
 
-def moving(x, r, c, dr, dc, mask, other, written, low, high):
-    """The grid, an array to write to, and what stands there then."""
+def make_arrays(x, r, c, dr, dc, mask, other, written, low, high):
+    """The grid, an output array, and its initial contents."""
     m, n = x.shape
     grid = -(-max(m, 1) // r), -(-max(n, 1) // c)
     y = np.full((grid[0] * r - 1 or 1, grid[1] * c), 77, x.dtype)
@@ -73,8 +73,8 @@ def softmax(X, Y, M, N, B: tile.constexpr):
     tile.store(Y[row, c], e / tile.sum(e), mask=c < N)
 
 
-def test_a_mask_that_bounds_imply_costs_nothing():
-    """The same instructions as without it, and one binary for all numbers that are no less than the extent."""
+def test_a_mask_implied_by_the_bounds_costs_nothing():
+    """The same instructions as without it, and one binary for all arguments that are at least the extent."""
     @tile.jit
     def regions(X, Y, M, N, B: tile.constexpr):
         row = tile.program_id(0)
@@ -96,7 +96,7 @@ def test_a_mask_that_bounds_imply_costs_nothing():
 
 
 @pytest.mark.parametrize("n", [64, 40])
-def test_a_mask_of_less_than_the_array_is_kept(n):
+def test_a_mask_that_covers_less_than_the_array_is_kept(n):
     x, y = np.ones((2, 64), np.float32), np.zeros((2, 64), np.float32)
     softmax.simulate(2, x, y, 2, n, B=64).raise_first()
     np.testing.assert_allclose(y, np.where(np.arange(64) < n, 1 / n, 0)[None].repeat(2, 0), rtol=1e-6)
@@ -105,7 +105,7 @@ def test_a_mask_of_less_than_the_array_is_kept(n):
 @needs_gpu("sm_90a")
 @needs_module("torch")
 @in_child(timeout=300)
-def test_boxes_by_index_tiles_are_moved_to_the_element_on_the_gpu():
+def test_boxes_given_by_index_tiles_are_accessed_exactly_on_the_gpu():
     import torch
     rng = np.random.default_rng(0)
     for _ in range(300):
@@ -114,7 +114,7 @@ def test_boxes_by_index_tiles_are_moved_to_the_element_on_the_gpu():
         r, c, turned = 1 << r, 1 << c, bool(rng.integers(2))
         mask, written = (str(rng.choice(names)) for names in (["none", "bounds", "apart", "part"], ["none", "bounds", "part"]))
         x = rng.integers(-9, 9, (m, n)).astype(rng.choice([np.float16, np.float32, np.int8]))
-        grid, y, want = moving(x, r, c, dr, dc, mask, other, written, low, high)
+        grid, y, want = make_arrays(x, r, c, dr, dc, mask, other, written, low, high)
         there, back = torch.from_numpy(x).cuda(), torch.from_numpy(y).cuda()
         there = there.T.contiguous().T if rng.integers(2) else there
         moved[grid](there, back, low, high, m, n, R=r, C=c, DR=dr, DC=dc, TURNED=turned, MASK=mask, OTHER=other, WRITTEN=written)
@@ -138,8 +138,8 @@ def computed(X, Y, s, f, B: tile.constexpr, WHICH: tile.constexpr):
 
 
 @pytest.mark.parametrize("which, places", [("bytes", 44), ("floats", 7), ("whole", 1600), ("chosen", 8), ("capped", None)])
-def test_the_first_place_is_computed_as_all_of_them_are(which, places):
-    """In the arithmetic of its dtype, which may wrap, or cut off what is behind the point."""
+def test_the_start_of_a_box_is_computed_with_the_arithmetic_of_its_indices(which, places):
+    """In their dtype, which may wrap, or truncate fractions."""
     x, y = np.arange(1700, dtype=np.int32), np.zeros(16, np.int32)
     computed.simulate(1, x, y, 100, 3.0, B=16, WHICH=which).raise_first()
     np.testing.assert_array_equal(y, np.minimum(100 + np.arange(16), 40) if places is None else places + np.arange(16))
@@ -156,8 +156,8 @@ def moving_on(X, Y, N, B: tile.constexpr, STEP: tile.constexpr, BY: tile.constex
 
 
 @pytest.mark.parametrize("step, by, down", [(1, 1, False), (4, 2, False), (3, 1, False), (2, -2, True), (5, 0, False)])
-def test_places_that_loops_move_on_by_as_much_as_their_index(step, by, down):
-    """Or by another part of it, up or down, from another start; or as it is, where two loops move them."""
+def test_indices_that_a_loop_advances_by_a_multiple_of_its_step_are_boxes(step, by, down):
+    """By different amounts, up or down, from any start; unchanged if two loops advance them."""
     x, y = np.arange(200, dtype=np.int32), np.full(800, -1, np.int32)
     moving_on.simulate(1, x, y, 40, B=8, STEP=step, BY=by, DOWN=down).raise_first()
     want, at, back = np.full(800, -1), 3, 0
@@ -184,8 +184,8 @@ def doubled(X, Y, s, TIMES: tile.constexpr, MOVED: tile.constexpr):
 
 
 @pytest.mark.parametrize("times, moved", [(60, 0), (0, 300)])
-def test_long_chains_of_index_arithmetic_are_looked_through_once(times, moved):
-    """Of numbers that are used twice on each of 60 steps, whose ways are 2 ** 60; and of more steps in a row than are looked through."""
+def test_long_chains_of_index_arithmetic_are_analysed_once(times, moved):
+    """Values used twice in each of 60 steps have 2 ** 60 paths; and chains may be longer than the limit of the analysis."""
     x, y = np.arange(64 * (2 * moved + 2) - 9, dtype=np.float32) + 1, np.zeros(64 * (2 * moved + 2), np.float32)
     doubled.simulate(1, x, y, 0, TIMES=times, MOVED=moved).raise_first()
     want = np.zeros_like(y)

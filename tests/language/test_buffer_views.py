@@ -1,4 +1,4 @@
-"""Views of shared memory: the same bytes under another dtype, shape, order or layout."""
+"""Views of shared memory: the same bytes with another dtype, shape, order or layout."""
 
 import numpy as np
 import pytest
@@ -46,7 +46,7 @@ def reshaped(X, Y):
 
 @tile.jit(num_warps=8)
 def slots(X, Y):
-    """A ring's slots, each seen as columns of 16 bytes: the slot is known at run time."""
+    """A ring's slots, each viewed as columns of 16 bytes, at a runtime slot index."""
     ring = tile.ring(2, rows=((4, 64), X.dtype, tile.TileLayout(((4, 64, "m"), (64, 1, "m")))))
     with tile.warpgroup(1):
         with tile.elect():
@@ -62,7 +62,7 @@ def slots(X, Y):
 
 @tile.jit
 def arena(X, Y):
-    """One allocation: rows staged by TMA in its first half, results in its second, then both under one view."""
+    """One allocation: its first half receives rows by TMA, its second half holds results, then both are read through one view."""
     memory = tile.alloc((4096,), tile.uint8, align=1024)
     rows = memory[0:2048].view(X.dtype, (8, 64), tile.swizzled(X.dtype, (8, 64), 128))
     sums = memory[2048:4096].view(X.dtype, (8, 64))
@@ -89,8 +89,8 @@ def test_a_view_shows_the_same_bytes(kernel):
     np.testing.assert_array_equal(got, want)
 
 
-def test_a_shape_or_an_order_is_a_tuple_or_its_items_as_numpy_has_it():
-    """Of buffers and of tiles; one extent may be -1."""
+def test_a_shape_or_an_order_may_be_a_tuple_or_separate_arguments_as_in_numpy():
+    """For buffers and tiles; one extent may be -1."""
     @tile.jit
     def taken(X, Y):
         s = tile.alloc((8, 64), X.dtype)
@@ -107,7 +107,7 @@ def test_a_shape_or_an_order_is_a_tuple_or_its_items_as_numpy_has_it():
     np.testing.assert_array_equal(got, X.T)
 
 
-def test_a_view_takes_no_memory_of_its_own():
+def test_a_view_allocates_no_memory():
     compiled = arena.compile(X, X)
     assert compiled.shared_bytes <= 4096 + 128
     assert [c.variant for c in compiled.copies if c.op == "copy_async"] == ["tma"]
@@ -115,8 +115,8 @@ def test_a_view_takes_no_memory_of_its_own():
 
 @settings(max_examples=20, deadline=None)
 @given(st.permutations(["ready", "rows", "line", "ring", "last"]))
-def test_memory_is_placed_without_holes_in_whatever_order_it_is_asked_for(order):
-    """Barriers, rows of 128 bytes in a swizzle, a few elements, a ring of slots: what must begin at a multiple of most bytes stands first."""
+def test_shared_memory_is_allocated_without_holes_in_any_order_of_allocations(order):
+    """Barriers, swizzled rows of 128 bytes, a few elements, a ring: the largest alignments come first."""
     made = {"ready": "tile.mbarrier(n=3)", "rows": "tile.alloc((64, 64), tile.float16, layout=tile.swizzled(tile.float16, (64, 64), 128))",
             "line": "tile.alloc((12,), tile.float32)", "ring": "tile.ring(2, A=((64, 64), tile.float16), consumers=1)", "last": "tile.mbarrier()"}
     kernel = tile.jit(source="def kernel(x):\n" + "".join(f"    {name} = {made[name]}\n" for name in order)
@@ -138,7 +138,7 @@ def test_reading_through_another_view_needs_a_barrier():
         racing[1](X, np.zeros((8, 64), np.int32))
 
 
-def test_what_views_refuse():
+def test_invalid_views_are_errors():
     def refused(match, body):
         with pytest.raises(CompilationError, match=match):
             tile.jit(body).compile(X)
@@ -198,7 +198,7 @@ def test_what_views_refuse():
 
 @needs_gpu("sm_90a")
 @in_child(timeout=60)
-def test_views_on_the_gpu():
+def test_views_work_on_the_gpu():
     for kernel, meaning in CASES.items():
         want = np.ascontiguousarray(meaning(X))
         got = tile.to_device(np.zeros_like(want), 0)

@@ -1,5 +1,5 @@
-"""Every dtype, operator and access compiles without spilling registers. (That it assembles for every target is judged
-after each test of this folder: see `tests/every_kernel.py`.)"""
+"""Every dtype, operator and access compiles without register spills. (That they assemble for every target is checked
+after each test; see `tests/every_kernel.py`.)"""
 
 import re
 import runpy
@@ -20,7 +20,7 @@ from tilejit.names import entry_name
 
 
 def sample():
-    """Cases that between them use each dtype with each operator, cast, function, shape change and access."""
+    """Cases that together use each dtype with each operator, cast, function, shape change and access."""
     for i, dtype in enumerate(DTYPES):
         yield operator_cases.operators(dtype, dtype)
         yield operator_cases.operators(dtype, DTYPES[(i + 7) % len(DTYPES)], "scalar")
@@ -49,14 +49,14 @@ def test_registers_are_not_spilled():
 
 
 @pytest.mark.parametrize("dtype", FLOAT8)
-def test_casts_to_float8_are_arithmetic_before_sm_89_and_an_instruction_from_it_on(dtype):
+def test_casts_to_float8_are_arithmetic_before_sm_89_and_one_instruction_from_it_on(dtype):
     for target in ("sm_80", "sm_86", "sm_89", "sm_90a"):
         made = operator_cases.casts("float32", "tile", [dtype]).compile(target)
         assert ("cvt.rn.satfinite.e" in made.ptx) == (target in ("sm_89", "sm_90a"))
 
 
-def test_the_upper_of_two_bfloat16_becomes_float32_in_one_instruction():
-    """The word that was loaded, without its lower half."""
+def test_the_upper_of_two_packed_bfloat16_is_cast_to_float32_by_one_instruction():
+    """The loaded word with its lower half cleared."""
     @tile.jit
     def widened(x, y):
         tile.store(y[0:256], tile.load(x[0:256]))
@@ -66,7 +66,7 @@ def test_the_upper_of_two_bfloat16_becomes_float32_in_one_instruction():
 
 
 @pytest.mark.parametrize("scope", ["elect()", "thread(3)", "warp(1)", "warpgroup(0)"])
-def test_the_thread_of_a_scope_is_a_number_to_compute_with(scope):
+def test_the_thread_id_in_a_scope_can_be_used_in_arithmetic(scope):
     """Also in a scope of one thread, where it is 0."""
     kernel = tile.jit(source=f"""
 def kernel(y):
@@ -83,8 +83,8 @@ def kernel(y):
 
 @pytest.mark.parametrize("step, place", [("v = v + v + {}", "x[v:v + 4]"), ("v = v * v + v", "x[v:v + 4]"), ("v = v * 3 + {}", "x[v:v + 4]"),
                                          ("v = v + v + {}", "x[v + tile.arange(4)]"), ("v = v + v + {}", "tile.window(x, v * 0, v)[0:4]")])
-def test_an_index_that_is_computed_of_itself_many_times_is_taken_apart_once(step, place):
-    """Each step names the one before twice: taken apart at each naming, thirty of them would take minutes."""
+def test_an_index_that_uses_its_own_earlier_value_many_times_is_analysed_once(step, place):
+    """Each step uses the previous value twice; without caching, thirty of them would take minutes."""
     lines = "".join(f"    {step.format(n)}\n" for n in range(30))
     kernel = tile.jit(source=f"def steps(x, v):\n{lines}    tile.store({place}, 1.0)\n")
     begin = time.perf_counter()
@@ -92,7 +92,7 @@ def test_an_index_that_is_computed_of_itself_many_times_is_taken_apart_once(step
     assert time.perf_counter() - begin < 20
 
 
-def test_code_that_nests_too_deeply_for_a_pass_is_refused():
+def test_code_nested_too_deeply_for_a_pass_is_refused():
     lines = "    v = v * v + v\n" * 3000
     kernel = tile.jit(source=f"def deep(x):\n    v = tile.arange(4) * 1.0\n{lines}    tile.store(x[0:4], v)\n")
     with pytest.raises(tile.CompilationError, match="the code nests too deeply to be compiled"):
@@ -100,8 +100,8 @@ def test_code_that_nests_too_deeply_for_a_pass_is_refused():
 
 
 @pytest.mark.parametrize("name", ["_", "smem", "text0", "vprintf", "__nv_expf", "WARP_SZ", "gr\u00f6\u00dfe", "\u540d", "\u03ba", "entry", "add"])
-def test_a_kernel_may_have_any_name_that_python_allows(name):
-    """Also those that PTX does not have, and those of what stands beside it in its module: shared memory, texts, functions."""
+def test_a_kernel_may_have_any_valid_python_name(name):
+    """Also names that PTX does not allow, and those of other symbols in its module: shared memory, strings, functions."""
     kernel = tile.jit(source=f"""def {name}(x):
     s = tile.alloc((128,), x.dtype)
     tile.store(s, tile.exp(tile.load(x[0:128])))
@@ -115,15 +115,15 @@ def test_a_kernel_may_have_any_name_that_python_allows(name):
     assert (entry_name(name) == name) is (name in ("entry", "add"))
 
 
-def test_a_file_may_have_any_name(tmp_path):
+def test_a_source_file_may_have_any_name(tmp_path):
     folder = tmp_path / "it's \"a\" f\u00f6lder\\{0} $x %d"
     folder.mkdir()
     (folder / "named.py").write_text("import tilejit as tile\n@tile.jit\ndef kernel(x):\n    tile.store(x[0:32], 1.0)\n")
     assert runpy.run_path(str(folder / "named.py"))["kernel"].compile(tile.ArraySpec((32,), "float32")).cubin
 
 
-def test_what_the_compiler_calls_has_its_frames_in_one_piece_of_memory():
-    """Where it has not, CPython takes a piece from the system and gives it back for each of these calls."""
+def test_the_python_frames_of_the_compiler_s_recursion_fit_in_one_chunk_of_memory():
+    """Otherwise CPython allocates and frees a chunk from the system for each of these calls."""
     def nest(depth: int) -> int:
         return depth and nest(depth - 1)
 

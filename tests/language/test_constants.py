@@ -1,4 +1,4 @@
-"""Compile-time arguments: what may be one, and that each is a version of the kernel of its own."""
+"""Compile-time arguments: which values are allowed, and that each has its own version of the kernel."""
 
 import enum
 from collections import namedtuple
@@ -59,25 +59,25 @@ def result(kernel, *constants):
     return out[0]
 
 
-def test_equal_tuples_of_different_names_are_different_constants():
+def test_equal_tuples_of_different_types_are_different_constants():
     assert [result(rows_of, c) for c in (Sizes(1, 2), Swapped(1, 2), Sizes(1, 2))] == [1, 2, 1]
 
 
-def test_a_frozen_dataclass_is_a_constant():
+def test_a_frozen_dataclass_can_be_a_constant():
     assert [result(scaled), result(scaled, Config(3, 2.0)), result(scaled, Config(4))] == [1.5, 6, 2]
 
 
-def test_an_enums_member_is_a_constant():
+def test_an_enum_member_can_be_a_constant():
     assert [result(chosen, m) for m in (Mode.ONE, Mode.TWO)] == [10, 20]
 
 
-def test_what_may_change_is_no_constant():
+def test_a_mutable_object_cannot_be_a_constant():
     with pytest.raises(tile.LaunchError, match="a tuple or frozen dataclass of those, not Mutable"):
         result(rows_of, Mutable(1))
 
 
 @pytest.mark.parametrize("number", [np.int64(5), np.int32(5), np.float32(5), np.uint8(5)])
-def test_a_numpy_number_is_the_constant_that_it_is_in_python(number):
+def test_a_numpy_number_is_the_same_constant_as_the_python_number(number):
     assert result(kind_of, number) == 7.5
     out = np.zeros(2, np.float32)
     kind_of[1,](out, number)
@@ -95,7 +95,7 @@ class Typed:
 
 
 @pytest.mark.parametrize("grouped", [False, True])
-def test_a_dtype_of_numpy_or_python_is_a_constant(grouped):
+def test_a_numpy_or_python_dtype_can_be_a_constant(grouped):
     import ml_dtypes
     given = [np.float16, np.dtype("float32"), ml_dtypes.bfloat16, float, tile.float16, "bfloat16"]
     found = [result(width_of, Typed(d) if grouped else d) for d in given]
@@ -103,7 +103,7 @@ def test_a_dtype_of_numpy_or_python_is_a_constant(grouped):
     assert width_of.compile(np.zeros(2, np.float32), Typed(np.float16) if grouped else np.float16).registers > 0
 
 
-def test_an_element_type_is_compared_by_any_name_that_leads_to_it():
+def test_a_dtype_equals_every_name_for_it():
     @tile.jit
     def compared(out):
         tile.static_assert(out.dtype == np.float32 and "float32" == out.dtype and out.dtype == float and out.dtype != np.float16)
@@ -114,7 +114,7 @@ def test_an_element_type_is_compared_by_any_name_that_leads_to_it():
     assert result(compared) == 1
 
 
-def test_an_annotated_assignment_casts_by_any_name_of_an_element_type():
+def test_an_annotated_assignment_casts_with_every_name_of_a_dtype():
     @tile.jit
     def annotated(out):
         a: tile.float16 = 1 + 2**-12
@@ -126,24 +126,24 @@ def test_an_annotated_assignment_casts_by_any_name_of_an_element_type():
     assert result(annotated) == 4
 
 
-def test_a_dtype_of_torch_is_a_constant():
+def test_a_torch_dtype_can_be_a_constant():
     torch = pytest.importorskip("torch")
     assert result(width_of, torch.bfloat16) == 1
 
 
-def test_an_element_type_that_kernels_lack_is_no_constant():
+def test_an_unsupported_dtype_cannot_be_a_constant():
     with pytest.raises(tile.TileError, match="complex64.* is not an element type"):
         result(width_of, np.complex64)
 
 
-def test_warm_calls_tell_constants_apart_that_are_equal():
-    """A launch that was made before is found by its keywords: 1, 1.0 and True are equal, alone and in groups."""
+def test_warm_calls_distinguish_equal_constants_of_different_types():
+    """Launchers are cached by their keywords: 1, 1.0 and True are equal, alone and in tuples."""
     from tilejit.warm import form_of
     same = [1, 1.0, True, Number.ONE, (1,), (1.0,), Sizes(1, 2), Sizes(1.0, 2), Swapped(1, 2), Config(1, 2), Config(1, 2.0), (Config(1, 2),)]
     assert len({form_of({"x": x}) for x in same}) == len(same)
 
 
-def test_a_cast_constant_is_a_constant_to_python_too():
+def test_a_cast_constant_remains_a_python_constant():
     @tile.jit
     def cast_ones(out):
         n = tile.int32(1)
@@ -172,7 +172,7 @@ def test_elementwise_functions_of_constants_are_constants():
     assert out[0] == 3
 
 
-def test_a_numpy_number_is_a_helpers_default_too():
+def test_a_numpy_number_can_be_a_helper_s_default():
     @tile.jit
     def by_default(out):
         tile.store(out[0], scaled_by(3.0) + scaled_by(1.0, times=4))
@@ -197,7 +197,7 @@ class Positive:
                                         ("p = Positive(3).inverse", "ZeroDivisionError"),
                                         ("p = Positive(n).inverse", "TypeError: unsupported operand"),
                                         ("p = Positive(2).reverse", "has no attribute 'reverse' (did you mean 'inverse'?)")])
-def test_what_a_record_of_the_users_refuses_is_an_error_of_the_line(line, text):
+def test_an_exception_in_a_user_s_record_is_an_error_at_the_line(line, text):
     with pytest.raises(tile.CompilationError) as caught:
         tile.jit(source=f"def records(out, n):\n    {line}\n").compile(np.zeros(2, np.float32), 5)
     assert text in str(caught.value) and line in str(caught.value)

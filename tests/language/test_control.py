@@ -1,4 +1,4 @@
-"""Control flow does what Python does, thread by thread, CTA by CTA and on tiles, on the simulator."""
+"""Control flow agrees with Python, per thread, per CTA and on tiles, on the simulator."""
 
 import control_cases
 import numpy as np
@@ -6,38 +6,38 @@ import on_host
 import pytest
 import tilejit as tile
 from hypothesis import assume, given, settings, strategies as st
-from language_cases import simulated
+from language_cases import check_on_simulator
 
 
 @pytest.mark.parametrize("level", ["threads", "CTAs", "tiles"])
-def test_functions_do_what_python_does(level):
-    simulated(control_cases.control(name, level) for name in control_cases.FUNCTIONS)
+def test_functions_agree_with_python(level):
+    check_on_simulator(control_cases.control(name, level) for name in control_cases.FUNCTIONS)
 
 
-def test_helpers_are_inlined_with_their_own_names():
-    simulated([control_cases.helpers()])
+def test_helpers_are_inlined_with_their_own_variables():
+    check_on_simulator([control_cases.helpers()])
 
 
 @pytest.mark.parametrize("name", control_cases.APART)
-def test_a_load_by_some_threads_waits_for_no_others(name):
-    """What steers loops is shuffled through the warp where all of its threads load it, and only there."""
+def test_a_load_by_some_threads_does_not_wait_for_others(name):
+    """A loaded loop condition is broadcast by a shuffle only where all threads of the warp execute the load."""
     case = control_cases.loads_apart(name)
-    simulated([case])
+    check_on_simulator([case])
     kernel = tile.jit(source=case.source)
     assert "shfl" not in kernel.compile(**case.args, **case.expected, **case.options, target="sm_90a").ptx
 
 
-def test_tiles_are_carried_around_loops():
-    simulated(control_cases.loops_of_tiles())
+def test_tiles_are_carried_by_loops():
+    check_on_simulator(control_cases.loops_of_tiles())
 
 
 def test_loops_may_need_64_bits():
-    simulated([*control_cases.wide_loops(), *control_cases.constant_wide_loops()])
+    check_on_simulator([*control_cases.wide_loops(), *control_cases.constant_wide_loops()])
 
 
-def test_loops_of_unsigned_bounds_compare_them_as_such():
+def test_loops_with_unsigned_bounds_compare_unsigned():
     cases = list(control_cases.unsigned_loops())
-    simulated(cases)
+    check_on_simulator(cases)
     for case in cases:
         ir = tile.jit(source=case.source).compile(**case.args, **case.expected).llvm_ir
         assert not [line for line in ir.splitlines() if "icmp s" in line and "%p" not in line]
@@ -45,8 +45,8 @@ def test_loops_of_unsigned_bounds_compare_them_as_such():
 
 @pytest.mark.usefixtures("assembled_later")
 @pytest.mark.parametrize("name", control_cases.FALLING)
-def test_a_loop_down_from_the_upper_half_of_uint64_has_the_trips_of_python_s(name):
-    simulated(control_cases.falling_loops(name))
+def test_a_loop_down_from_the_upper_half_of_uint64_has_python_s_trip_count(name):
+    check_on_simulator(control_cases.falling_loops(name))
     for case in control_cases.falling_loops(name):
         y = np.zeros_like(case.expected["y"])
         on_host.run(case.compile("sm_90a"), *case.args.values(), y)
@@ -56,7 +56,7 @@ def test_a_loop_down_from_the_upper_half_of_uint64_has_the_trips_of_python_s(nam
 @pytest.mark.usefixtures("assembled_later")
 @pytest.mark.parametrize("name", control_cases.ENDINGS)
 def test_a_loop_ends_where_its_index_would_leave_the_range_of_its_dtype(name):
-    simulated(control_cases.loops_at_the_ends(name))
+    check_on_simulator(control_cases.loops_at_the_ends(name))
     for case in control_cases.loops_at_the_ends(name):
         y = np.zeros_like(case.expected["y"])
         on_host.run(case.compile("sm_90a"), case.args["x"], y)
@@ -66,8 +66,8 @@ def test_a_loop_ends_where_its_index_would_leave_the_range_of_its_dtype(name):
 @pytest.mark.usefixtures("assembled_later")
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
 @pytest.mark.parametrize("left", [False, True])
-def test_a_loop_by_the_number_of_ctas_ends_where_python_s_does(dtype, left):
-    """Also behind the last index of its dtype, over all of its range, without a trip, and left early."""
+def test_a_loop_with_step_num_programs_ends_as_in_python(dtype, left):
+    """Also at the last index of its dtype, over its whole range, with no iteration, and left early."""
     def strided(x, y):
         first, last, trips = tile.load(x[0]), tile.load(x[1]), 0
         if tile.program_id(0) == 0:
@@ -102,8 +102,8 @@ BOUNDS = st.sampled_from(["int32", "int64", "constant", "constant of 64 bits"])
 
 @settings(max_examples=120, deadline=None)
 @given(first=BOUNDS, last=BOUNDS, step=st.sampled_from(["int32", "int64", "number of CTAs"]), left=st.booleans(), data=st.data())
-def test_a_loop_by_a_run_time_step_has_the_trips_of_python_s(first, last, step, left, data):
-    """With bounds that are constants and values of 32 and 64 bits, near and up to the ends of their dtypes."""
+def test_a_loop_with_a_runtime_step_has_python_s_trip_count(first, last, step, left, data):
+    """With constant and runtime bounds of 32 and 64 bits, near and at the limits of their dtypes."""
     def drawn(kind, around):
         info = np.iinfo("int64" if "64" in kind else "int32")
         near = [n for n in (info.min, -9, 0, 2**33, info.max, *around) if info.min <= n <= info.max]
@@ -111,7 +111,7 @@ def test_a_loop_by_a_run_time_step_has_the_trips_of_python_s(first, last, step, 
 
     a = drawn(first, ())
     b = drawn(last, (a,))
-    least = abs(b - a) // 6 + 1  # so that trips are few
+    least = abs(b - a) // 6 + 1  # so that there are few iterations
     info = np.iinfo("int64" if step == "int64" else "int32")
     assume(least <= (7 if step == "number of CTAs" else info.max))
     by = 7 if step == "number of CTAs" else data.draw(st.sampled_from((least, min(least + 3, info.max), info.max))) * data.draw(st.sampled_from((1, -1)))
@@ -126,7 +126,7 @@ def test_a_loop_by_a_run_time_step_has_the_trips_of_python_s(first, last, step, 
     assert y.tolist() == [*numbers, *[0] * (7 - len(numbers)), len(numbers)], (source, a, b, by)
 
 
-def test_a_loop_by_the_number_of_ctas_divides_nothing():
+def test_a_loop_with_step_num_programs_needs_no_division():
     @tile.jit
     def strided(x, n):
         for t in range(tile.program_id(0), n, tile.num_programs(0)):
@@ -136,8 +136,8 @@ def test_a_loop_by_the_number_of_ctas_divides_nothing():
 
 
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
-def test_a_loop_by_large_steps_is_not_unrolled(dtype):
-    """ptxas 13.0 writes out four trips of a loop, and compares numbers that have wrapped, unless it is told not to: such a loop may not end."""
+def test_a_loop_with_a_large_step_is_not_unrolled(dtype):
+    """ptxas 13.0 unrolls such loops by four and then compares numbers that have wrapped, unless told not to: the loop might not end."""
     least, most = np.iinfo(dtype).min, np.iinfo(dtype).max
     for step in (most // 8 + 1, most // 2, most, least // 8 - 2, least):
         first, last = (least, most) if step > 0 else (most, least)
@@ -160,7 +160,7 @@ def test_a_loop_by_large_steps_is_not_unrolled(dtype):
 @pytest.mark.parametrize("roles", [False, True])
 @pytest.mark.parametrize("first,last,step", [(2**31 - 70, 2**31 - 1, 16), (-2**31, -2**31 + 10, 16), (2**31 - 9, 2**31 - 1, 8),
                                              (-2**31 + 65, -2**31, -16)])
-def test_copies_ahead_of_a_loop_end_where_the_index_would_leave_the_range_of_its_dtype(first, last, step, roles):
+def test_prefetching_loops_end_where_the_index_would_leave_the_range_of_its_dtype(first, last, step, roles):
     @tile.jit
     def ahead(x, y, first, last, step: tile.constexpr, roles: tile.constexpr):
         buffer, total = tile.alloc((16,), x.dtype), tile.zeros((16,), x.dtype)
@@ -177,32 +177,32 @@ def test_copies_ahead_of_a_loop_end_where_the_index_would_leave_the_range_of_its
 
 
 @pytest.mark.parametrize("start,stop,asked", [("0", "n", "icmp ult i32"), ("m", "n", "icmp ne i32"), ("m", "2**30", "icmp slt i32")])
-def test_a_loop_asks_one_question_a_trip_whether_or_not_its_index_may_wrap_and_ptxas_writes_out_several_trips(start, stop, asked):
-    """ptxas writes out trips of loops whose exits it can count: four loads at a time, then two, then one."""
+def test_a_loop_has_one_comparison_per_iteration_and_ptxas_unrolls_it_whether_or_not_its_index_may_wrap(start, stop, asked):
+    """ptxas unrolls loops whose trip count it can compute: four loads at a time, then two, then one."""
     kernel = tile.jit(source=f"def by_64(x, y, m, n):\n    total = 0.0\n    for i in range({start}, {stop}, 64):\n"
                              "        total += tile.load(x[i])\n    tile.store(y[0], total)\n")
     made = kernel.compile(np.zeros(9000, np.float32), np.zeros(1, np.float32), 5, 6, target="sm_90a")
     loop = made.llvm_ir[made.llvm_ir.index("\nfor"):made.llvm_ir.index("\ndone")]
-    assert [line for line in loop.splitlines() if asked in line] and loop.count("icmp") == 2  # the other is whether the element is in bounds
+    assert [line for line in loop.splitlines() if asked in line] and loop.count("icmp") == 2  # the other one is the bounds check
     assert made.sass().count("LDG") >= 7 or stop != "n"
 
 
-def test_a_scope_that_the_launch_names_is_empty_where_the_cta_has_no_such_threads():
+def test_a_scope_given_by_an_argument_is_empty_in_ctas_without_such_threads():
     cases = list(control_cases.absent_scopes())
-    simulated(cases)
+    check_on_simulator(cases)
     for case in cases:
         ptx = tile.jit(source=case.source).compile(**case.args, **case.expected, **case.options, target="sm_90a").ptx
-        assert "shfl.sync" in ptx and "setp.ne" in ptx   # the warp's id, and what it is compared with
+        assert "shfl.sync" in ptx and "setp.ne" in ptx   # the warp's index and the argument that it is compared with
 
 
-def test_a_run_time_step_of_zero_is_a_finding():
+def test_a_runtime_step_of_zero_is_a_finding():
     kernel = tile.jit(source="def k(y, step):\n    for i in range(0, 5, step):\n        tile.store(y[i], i)\n")
     finding, = kernel.simulate(1, np.zeros(5, np.int32), 0).findings
     assert finding.kind == "assertion" and "the step of a range is 0" in finding.message
 
 
-def test_a_loop_ends_at_the_end_of_an_array_of_almost_2_to_the_31():
-    """The index of the last trip and a step together pass the largest int32."""
+def test_a_loop_ends_at_the_end_of_an_array_of_almost_2_to_the_31_elements():
+    """The last index plus the step exceeds the largest int32."""
     @tile.jit
     def last_trips(x, y):
         n = 0

@@ -34,19 +34,19 @@ def wrong_operand(x):
     tile.asm("mov.u32 $0, $2;", tile.int32, 1)
 
 
-def test_inline_ptx_runs_as_its_stand_in_on_the_simulator():
+def test_inline_ptx_runs_its_python_substitute_on_the_simulator():
     x = np.arange(40, dtype=np.float32)
     out = np.empty_like(x)
     with_asm[(1,)](x, out, N=40)
     assert (out == x + 1.5).all()
 
 
-def test_inline_ptx_is_in_the_code():
+def test_inline_ptx_appears_in_the_code():
     x = tile.ArraySpec((40,), "float32")
     assert "add.f32" in with_asm.compile(x, x, N=40).ptx
 
 
-def test_inline_ptx_without_a_stand_in_cannot_be_simulated():
+def test_inline_ptx_without_a_substitute_cannot_be_simulated():
     x = np.zeros(8, np.float32)
     with pytest.raises(tile.SimulationError, match="simulate="):
         without_meaning[(1,)](x, x.copy(), N=8)
@@ -58,7 +58,7 @@ def test_inline_ptx_without_a_stand_in_cannot_be_simulated():
     (lambda x: x[..., :1], r"simulate= was given arrays of shape \(1, 64\), and returned one of shape \(1, 1\)"),
     (lambda x: x.reshape(-1), r"returned one of shape \(64,\)"),
 ])
-def test_a_stand_in_that_returns_something_else_is_refused(stand_in, words):
+def test_a_substitute_with_other_results_is_refused(stand_in, words):
     @tile.jit
     def kernel(x, out):
         tile.store(out[0:64], tile.asm("neg.f32 $0, $1;", tile.float32, tile.load(x[0:64]), simulate=stand_in))
@@ -66,7 +66,7 @@ def test_a_stand_in_that_returns_something_else_is_refused(stand_in, words):
         kernel[1](np.zeros(64, np.float32), np.zeros(64, np.float32))
 
 
-def test_a_stand_in_may_return_one_number_or_a_list():
+def test_a_substitute_may_return_one_number_or_a_list():
     for stand_in, want in ((lambda x: 3, 3), (lambda x: (x + 1).tolist(), 2)):
         @tile.jit
         def kernel(x, out):
@@ -76,12 +76,12 @@ def test_a_stand_in_may_return_one_number_or_a_list():
         assert (out == want).all()
 
 
-def test_an_operand_that_does_not_exist_is_named():
+def test_an_unknown_operand_is_named():
     with pytest.raises(tile.CompilationError, match=r"\$2 names no operand"):
         wrong_operand.compile(tile.ArraySpec((8,), "float32"))
 
 
-def test_printing_gives_a_line_for_each_active_thread(capfd):
+def test_printing_prints_a_line_for_each_active_thread(capfd):
     printing[(1,)](np.array([3.5, 4.5, 5.5], np.float32))
     assert capfd.readouterr().out.splitlines() == ["cta 0 thread 0: element 0 3.5", "cta 0 thread 1: element 1 4.5"]
 

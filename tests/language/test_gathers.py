@@ -1,4 +1,4 @@
-"""Elements that index tiles name go in the widest vectors that lie together in memory, and are NumPy's."""
+"""Gathers, scatters and scattered additions use the widest vectors that are contiguous in memory, and agree with NumPy."""
 
 import re
 from collections import Counter
@@ -24,8 +24,8 @@ TARGETS = ("sm_80", "sm_90a", "sm_100a")
 # -- elements ------------------------------------------------------------------------------------------------------------
 
 @pytest.fixture(scope="module", autouse=True)
-def vectors_judged():
-    """The simulator moves elements one by one; that those of a plan's vectors lie together is looked at here."""
+def vectors_checked():
+    """The simulator moves single elements. This checks that the elements of each planned vector are contiguous."""
     kept = {op: op.rules["simulate"] for op in (load_, store_, atomic_, ordered_load)}
 
     def judging(rule):
@@ -44,7 +44,7 @@ def vectors_judged():
 
 
 def judge(m, call, place, mask):
-    """Each vector of a call's plan is contiguous and aligned, and all of it is accessed or nothing."""
+    """Check that each vector of a call's plan is contiguous and aligned, and accessed completely or not at all."""
     plan, t, buffer = getattr(call.choice.plan, "access", call.choice.plan), place.type, place.buffer
     memory, nbytes = buffer.memory, t.dtype.nbytes
     at = np.broadcast_arrays(*(np.asarray(c, np.int64) for c in coordinates(m, place)))
@@ -63,8 +63,8 @@ def judge(m, call, place, mask):
 
 @settings(max_examples=200, deadline=None)
 @given(cases())
-def test_named_elements_are_numpys(case):
-    """Of every dtype, from tables with offsets, pitches and odd extents, with masks, and rows that are none of the table's."""
+def test_gathered_and_scattered_elements_agree_with_numpy(case):
+    """For every dtype; tables with offsets, pitches and odd extents; masks; and row numbers outside the table."""
     case.check()
 
 
@@ -86,7 +86,7 @@ def on_gpu(examples: int) -> None:
 
 
 @needs_gpu()
-def test_named_elements_are_numpys_on_the_gpu():
+def test_gathered_and_scattered_elements_agree_with_numpy_on_the_gpu():
     output = run_child(on_gpu, timeout=300, examples=200)
     assert "200 examples agree on the GPU" in output
 
@@ -94,7 +94,7 @@ def test_named_elements_are_numpys_on_the_gpu():
 # -- vectors -------------------------------------------------------------------------------------------------------------
 
 def instructions(ptx: str, word: str) -> Counter:
-    """How many loads or stores of global memory, or reductions there, move so many bytes each; without loads of row numbers and masks."""
+    """The number of global loads, stores or reductions for each size in bytes, without the loads of row numbers and masks."""
     found = re.findall(rf"\b{word}\.(?:relaxed\.gpu\.)?global(?!\.ca)[.\w:]*?(?:\.v(\d))?\.[a-z]+(\d+)(x2)?\b", ptx)
     return Counter(int(n or 1) * int(bits) * (2 if two else 1) // 8 for n, bits, two in found)
 
@@ -103,7 +103,7 @@ def instructions(ptx: str, word: str) -> Counter:
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_rows_go_in_vectors_of_16_bytes(dtype, form, target):
+def test_rows_are_accessed_with_16_byte_vectors(dtype, form, target):
     for kind, word in (("gather", "ld"), ("scatter", "st")):
         case = made(kind, dtype, form=form)
         assert instructions(case.compile(target).ptx, word) == {16: case.arrays[-1].nbytes // 16 // 32}
@@ -112,10 +112,10 @@ def test_rows_go_in_vectors_of_16_bytes(dtype, form, target):
 @pytest.mark.usefixtures("assembled_later")
 @pytest.mark.parametrize("kind, word", [("gather", "ld"), ("ordered", "ld"), ("scatter", "st")])
 @pytest.mark.parametrize("how, nbytes", [
-    (dict(offset=1), 2), (dict(offset=2), 4), (dict(offset=4), 8), (dict(offset=8), 16),        # where the table begins
-    (dict(unit=1, columns=67), 2), (dict(unit=1, columns=68), 8), (dict(turned=True), 2),       # how far its rows lie apart
-    (dict(columns=67), 2), (dict(columns=68), 8), (dict(columns=80), 16),                       # where its rows end
-    (dict(start="n"), 2), (dict(start="4"), 8), (dict(start="8 * n"), 16),                      # with which column a vector begins
+    (dict(offset=1), 2), (dict(offset=2), 4), (dict(offset=4), 8), (dict(offset=8), 16),        # offset of the table
+    (dict(unit=1, columns=67), 2), (dict(unit=1, columns=68), 8), (dict(turned=True), 2),       # row pitch
+    (dict(columns=67), 2), (dict(columns=68), 8), (dict(columns=80), 16),                       # number of columns
+    (dict(start="n"), 2), (dict(start="4"), 8), (dict(start="8 * n"), 16),                      # first column of a vector
     (dict(c=60), 8), (dict(c=63), 2),
     (dict(mask="(rows < 20)[:, None]"), 16), (dict(mask="(cols < 4 * n)[None, :]"), 8), (dict(mask="(cols < n)[None, :]"), 2),
     (dict(mask="tile.load(m[0:R, 0:C], cache='ca')"), 2), (dict(mask="(rows >= 3)[:, None] & (tile.arange(C) < 8)[None, :]"), 16)])
@@ -126,8 +126,8 @@ def test_vectors_are_as_wide_as_the_table_the_columns_and_the_mask_allow(how, nb
 
 @pytest.mark.usefixtures("assembled_later")
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-def test_rows_are_added_to_in_vectors(dtype):
-    """By the instructions that there are from Hopper on, where nobody reads the old elements."""
+def test_additions_to_rows_use_vectors(dtype):
+    """On Hopper and later, if the old elements are unused."""
     added = lambda target, mask="": set(instructions(made("add", dtype, mask=mask).compile(target).ptx, "red"))
     for target in ("sm_90a", "sm_100a"):
         assert added(target) == added(target, "(rows < 20)[:, None]") == {16}
@@ -148,7 +148,7 @@ def flat(w, index, y, R: tile.constexpr, C: tile.constexpr):
 
 @tile.jit(num_warps=1)
 def paged(w, index, y, R: tile.constexpr, C: tile.constexpr):
-    """Rows of pages of 4 rows each."""
+    """Rows in pages of 4 rows each."""
     t = tile.arange(R)
     pages = tile.load(index[t // 4], cache="ca")
     tile.store(y[0:R, 0:C], tile.load(w[pages[:, None], (t % 4)[:, None], 1, tile.arange(C)[None, :]]))
@@ -156,7 +156,7 @@ def paged(w, index, y, R: tile.constexpr, C: tile.constexpr):
 
 @tile.jit(num_warps=1)
 def marching(w, index, y, R: tile.constexpr, C: tile.constexpr):
-    """A pointer's march, as in kernels of other languages."""
+    """A pointer advanced in a loop, as in kernels of other languages."""
     rows, cols, total = tile.load(index[0:R], cache="ca"), tile.arange(C), tile.zeros((R, C), y.dtype)
     for _ in range(0, w.shape[1], C):
         total += tile.load(w[rows[:, None], cols[None, :]], mask=(rows < w.shape[0])[:, None])
@@ -164,7 +164,7 @@ def marching(w, index, y, R: tile.constexpr, C: tile.constexpr):
     tile.store(y[0:R, 0:C], total)
 
 
-def test_vectors_are_found_behind_the_arithmetic_of_indices():
+def test_vectors_are_found_through_index_arithmetic():
     rng, (r, c) = np.random.default_rng(0), (32, 64)
     x, index = rng.integers(0, 99, (40, 2 * c)).astype(np.float32), rng.integers(0, 40, r).astype(np.int32)
     y, pages = np.zeros((r, c), np.float32), rng.integers(0, 99, (40, 4, 3, c)).astype(np.float32)
@@ -185,8 +185,8 @@ def in_parts(w, index, y, scale, R: tile.constexpr, C: tile.constexpr):
         tile.store(y[0:R, k:k + C], tile.load(w[rows, k:k + C]) * factors[:, None])
 
 
-def test_rows_that_a_loop_takes_in_parts_go_to_their_threads_before_it():
-    """Row numbers, and what else there is of a row, are loaded as the loop takes them."""
+def test_row_numbers_used_in_a_loop_are_loaded_in_its_layout_before_it():
+    """The row numbers and other data of a row are loaded in the layout in which the loop uses them."""
     rng = np.random.default_rng(0)
     w, scale = rng.integers(0, 9, (40, 256)).astype(np.float32), rng.integers(0, 9, 16).astype(np.float32)
     y, index = np.ones((16, 256), np.float32), rng.integers(-3, 43, 16).astype(np.int32)
@@ -197,14 +197,14 @@ def test_rows_that_a_loop_takes_in_parts_go_to_their_threads_before_it():
 
 
 @pytest.mark.parametrize("r, c", [(0, 64), (8, 0), (0, 0)])
-def test_tiles_of_no_elements_are_refused(r, c):
+def test_tiles_without_elements_are_refused(r, c):
     for kind in ("gather", "scatter", "shared"):
         with pytest.raises(tile.CompilationError, match="extents of at least 1"):
             made(kind, "float32", r=r, c=c).compile("sm_90a")
 
 
-def test_a_table_that_lies_otherwise_gets_a_version_of_its_own():
-    """What the vectors rest on is asked of each call's arguments."""
+def test_a_table_with_other_alignment_gets_its_own_version():
+    """The facts that vectors depend on are checked for each call's arguments."""
     kernel = tile.jit(source=made("gather", "float16").source)
     for n, how in enumerate((dict(), dict(offset=1), dict(columns=67), dict(unit=1, columns=67), dict(offset=8))):
         case = made("gather", "float16", **how)

@@ -1,4 +1,4 @@
-"""What passes take to be known in branches and loops holds whenever they run: Python runs the same statements."""
+"""Known bounds in branches and loops hold whenever the code runs: compared with Python running the same statements."""
 
 from contextlib import suppress
 from itertools import count, product
@@ -36,7 +36,7 @@ def conditions(draw, names, depth=1):
 
 @st.composite
 def statements(draw, names=NAMES, depth=2, loop=False):
-    """The lines of a few statements that change i and j, and store numbers that they compute."""
+    """A few statements that change i and j, and store numbers computed from them."""
     lines = []
     for _ in range(draw(st.integers(1, 2))):
         inner = lambda names=names, loop=loop: ["    " + line for line in draw(statements(names, depth - 1, loop))]
@@ -59,7 +59,7 @@ def statements(draw, names=NAMES, depth=2, loop=False):
 
 
 def program(lines: list[str]) -> str:
-    """The kernel, whose stores are numbered by where in `x` they go."""
+    """The kernel; its stores are numbered by their position in `x`."""
     lines = ["size = x.shape[0]", "i, j = max(n, 0) * 8, size - 1", *lines]
     numbered = (line.replace("store(x[0]", f"store(x[{number}]") for number, line in enumerate(lines))
     return "def k(x, n, m):\n" + "".join(f"    {line}\n" for line in numbered)
@@ -72,7 +72,7 @@ def lowered(text: str) -> Graph:
 
 
 def known(graph: Graph) -> dict[int, tuple]:
-    """(bounds, bounds of what may wrap, divisor, which of EXTENTS from there on are in `x`) of what each store writes."""
+    """For each stored number: (bounds, bounds if it may wrap, divisor, the EXTENTS from there on that are within `x`)."""
     context, found = Context(graph, Facts(lambda fact: False), wrapping=True), {}
 
     def block(body):
@@ -89,7 +89,7 @@ def known(graph: Graph) -> dict[int, tuple]:
 
 
 class Array:
-    """What stands for `x` where Python runs the kernel's text: it keeps what is stored, by the number of the store."""
+    """Stands for `x` when Python runs the kernel's text, and records the stored values by the number of the store."""
 
     def __init__(self, size: int):
         self.shape, self.stored = (size,), {}
@@ -102,11 +102,11 @@ PYTHON = SimpleNamespace(store=list.append, load=lambda place: 0)
 
 
 class Endless(Exception):
-    """A run with more trips than anybody would wait for: a bound of a loop that other loops have multiplied by 8 time and again."""
+    """Raised after too many iterations: nested loops may multiply a bound by 8 again and again."""
 
 
 def stored(text: str, size: int, n: int, m: int) -> dict[int, list[int]]:
-    """What is stored, up to where a run has taken long enough."""
+    """The stored values, up to the point where a run has taken too long."""
     trips = count()
 
     def counted(*bounds: int):
@@ -124,13 +124,13 @@ def stored(text: str, size: int, n: int, m: int) -> dict[int, list[int]]:
 
 @settings(max_examples=150, deadline=None)
 @given(statements())
-def test_what_is_known_where_a_block_runs_holds_each_time(lines):
+def test_what_is_known_in_a_block_holds_whenever_it_runs(lines):
     text = program(lines)
     facts = known(lowered(text))
     for size, n, m in product((1, 3, 8, 17), (-2, 0, 1), (-8, -1, 0, 5)):
         values = stored(text, size, n, m)
         if any(not -1 << 31 <= value < 1 << 31 for of_one in values.values() for value in of_one):
-            continue  # an index that wraps is an error of the kernel
+            continue  # an index that wraps is an error in the kernel
         for at, ((low, high), (least, most), divisor, inside) in facts.items():
             for value in values.get(at, ()):
                 assert (low is None or low <= value) and (high is None or value <= high), f"{text}{at}: {low} to {high}, and {value}"
@@ -139,8 +139,8 @@ def test_what_is_known_where_a_block_runs_holds_each_time(lines):
 
 
 
-def asks(text: str) -> bool:
-    """Whether the one load of the text asks where its rows end or begin."""
+def has_bounds_checks(text: str) -> bool:
+    """Whether the only load of the text has bounds checks."""
     body = text.replace("\n", "\n    ")
     kernel = tile.jit(source=f"def k(x, y, n):\n    tile.assume((x.shape[1] == 64) & (y.shape[1] == 64))\n    size = x.shape[0]\n    {body}\n")
     bound, options, _ = kernel._bind((np.zeros((64, 64), np.float32), np.zeros((8, 64), np.float32), 3), {})
@@ -162,7 +162,7 @@ def loads(at: str, rows: int = 1) -> str:
     (f"if n >= 0 and n + 4 <= size:\n    {loads('n', 4)}", False),
     (f"if n >= 0 and n + 3 <= size:\n    {loads('n', 4)}", True),
     (f"if n >= 0 and tile.load(y[0, 0]) > 0 and n < size:\n    {loads('n')}", False),
-    (f"if n < size:\n    pass\nif n >= 0:\n    {loads('n')}", True),  # not behind its branch
+    (f"if n < size:\n    pass\nif n >= 0:\n    {loads('n')}", True),  # not after its branch
     (f"if n >= 0 and n < size:\n    pass\nelse:\n    {loads('n')}", True),
     (f"for i in range(size):\n    {loads('i')}", False),
     (f"for i in range(size):\n    if tile.load(y[0, i]) > 3:\n        break\n    {loads('i')}", False),
@@ -178,7 +178,7 @@ def loads(at: str, rows: int = 1) -> str:
     (f"i = 0\nwhile i < size:\n    i += 1\n    {loads('i')}", True),  # i has changed
     (f"i = 0\nwhile i < size and tile.load(y[0, i]) > 0:\n    {loads('i')}\n    i += 1", False),
     (f"i = 0\nwhile i < size:\n    {loads('i')}\n    if n > 0:\n        i += 2\n        continue\n    i += 1", False),
-    (f"i = 0\nwhile i < size:\n    {loads('i')}\n    i += n", True),  # what n is, nobody knows
+    (f"i = 0\nwhile i < size:\n    {loads('i')}\n    i += n", True),  # nothing is known about n
     (f"tile.assume(n > 0)\ni = 0\nwhile i < size:\n    {loads('i')}\n    i += n", False),
     (f"tile.assume(size % 8 == 0)\ni = 0\nwhile i < size:\n    {loads('i', 8)}\n    i += 8", False),
     (f"t = tile.program_id(0)\nwhile t < size:\n    {loads('t')}\n    t += tile.num_programs(0)", False),
@@ -187,15 +187,15 @@ def loads(at: str, rows: int = 1) -> str:
     (f"i = size - 3\nwhile i >= 0:\n    {loads('i', 3)}\n    i -= 1", False),
     (f"i = size - 3\nwhile i >= 0:\n    {loads('i', 4)}\n    i -= 1", True),
     (f"at = size\nfor i in range(n):\n    at -= 4\n    if at >= 0:\n        {loads('at', 4)}", False),
-    (f"i = 0\nwhile i < size:\n    k = tile.cast(tile.load(y[0, i]), tile.int32)\n    if k >= 0:\n        {loads('i')}\n    i += k", True),  # not in each trip
+    (f"i = 0\nwhile i < size:\n    k = tile.cast(tile.load(y[0, i]), tile.int32)\n    if k >= 0:\n        {loads('i')}\n    i += k", True),  # not in every iteration
 ])
-def test_bounds_that_conditions_and_loops_say_are_not_tested_again(text, expected):
-    assert asks(text) == expected
+def test_bounds_implied_by_conditions_and_loops_are_not_checked_again(text, expected):
+    assert has_bounds_checks(text) == expected
 
 
 @pytest.mark.parametrize("text", ["row = n\nif row >= 0:\n    STORE", "row = 0\nwhile row < n:\n    STORE\n    row += 8", "for row in range(n - 8, -1, -8):\n    STORE",
                                   "row = x.shape[0] - 8\nwhile row >= 0:\n    STORE\n    row -= 8"])
-def test_a_store_goes_by_tma_where_its_block_says_that_it_begins_in_the_array(text):
+def test_a_store_uses_tma_if_conditions_imply_that_it_begins_inside_the_array(text):
     text = text.replace("STORE", "with tile.elect():\n        tile.copy_async(x[row:row + 8, 0:64], s)\n        tile.bulk_commit()\n        tile.bulk_wait(0)")
     body = ("s = tile.alloc((8, 64), x.dtype)\ntile.store(s, 1.0)\ntile.fence_proxy_async()\ntile.sync()\n" + text).replace("\n", "\n    ")
     kernel = tile.jit(source=f"def k(x, n):\n    {body}\n")
@@ -206,17 +206,17 @@ def test_a_store_goes_by_tma_where_its_block_says_that_it_begins_in_the_array(te
     ("for i in range(56, -1, -8):\n    LOAD", True), ("for i in range(n * 8, 0, -8):\n    LOAD", True), ("for i in range(n * 8, 0, -4):\n    LOAD", False),
     ("i = n * 8\nwhile i > 0:\n    LOAD\n    i -= 8", True), ("i = n * 8\nwhile i > 0:\n    LOAD\n    i -= n", False), ("i = 0\nfor k in range(n):\n    LOAD\n    i += 16", True),
     ("tile.assume(n % 8 == 0)\ni = 0\nwhile i < 64:\n    LOAD\n    i += n", True),
-    ("i = 0\nwhile i < 64:\n    k = tile.cast(tile.load(x[i]), tile.int32)\n    if k % 8 == 0:\n        LOAD\n    i += k", False),  # of this trip alone
+    ("i = 0\nwhile i < 64:\n    k = tile.cast(tile.load(x[i]), tile.int32)\n    if k % 8 == 0:\n        LOAD\n    i += k", False),  # only for this iteration
     ("i = n\nif n % 8 == 0:\n    LOAD", True), ("i = n\nif n % 8 != 0:\n    LOAD", False), ("i = n\nif n % 8:\n    return\nLOAD", True),
 ])
-def test_loads_are_as_wide_as_what_loops_add_and_conditions_say_allows(text, wide):
+def test_loads_are_as_wide_as_loop_steps_and_conditions_allow(text, wide):
     text = text.replace("LOAD", "tile.store(y[0:1024], tile.load(x[i:i + 1024]))").replace("\n", "\n    ")
     kernel = tile.jit(source=f"def k(x, y, n):\n    {text}\n")
     array = tile.ArraySpec((4096,), "float16")
-    assert ("ld.global.v4.b32" in kernel.compile(array, array, 9, target="sm_90a").ptx) == wide  # of 8 the launch would tell
+    assert ("ld.global.v4.b32" in kernel.compile(array, array, 9, target="sm_90a").ptx) == wide  # 8 would become a guard of the launch
 
 
-def test_a_division_in_a_branch_is_unsigned_where_its_condition_says_so():
+def test_a_division_in_a_branch_is_unsigned_if_the_condition_implies_it():
     kernel = tile.jit(source="def k(out, m, n):\n    if m >= 0 and n > 0:\n        tile.store(out[0], m // n)\n")
     code = kernel.compile(tile.ArraySpec((8,), "int32"), 1, 1, target="sm_90a").llvm_ir
     assert "udiv i32" in code and "sdiv" not in code

@@ -1,4 +1,4 @@
-"""What passes take to be known of an index, bounds and a divisor, holds for every thread."""
+"""The known bounds and divisors of integers hold for every thread."""
 
 import re
 
@@ -21,7 +21,7 @@ DTYPES = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64")
 
 @st.composite
 def expressions(draw, depth=3, leaves=LEAVES):
-    """The text of an integer computed of the thread's number `t`, a number argument `n` and constants."""
+    """An integer expression of the thread's number `t`, an integer argument `n` and constants."""
     if depth == 0 or draw(st.integers(0, 5)) == 0:
         return draw(st.sampled_from(leaves))
     a, b = (draw(expressions(depth=depth - 1, leaves=leaves)) for _ in range(2))
@@ -37,7 +37,7 @@ def expressions(draw, depth=3, leaves=LEAVES):
 
 
 def known_and_computed(text: str, n: int, wrapping: bool = False):
-    """(bounds, divisor) that passes know of an expression, and its values in the threads; None where the simulator refuses it."""
+    """The known (bounds, divisor) of an expression, and its values per thread; None if the simulator reports an error."""
     kernel = tile.jit(source=f"def k(out, n):\n    t = tile.thread_id()\n    x = {text}\n    tile.store(out[t], tile.cast(x, tile.int64))\n")
     out = np.zeros(THREADS, np.int64)
     try:
@@ -66,7 +66,7 @@ def test_bounds_and_divisors_hold_in_every_thread(text, n):
 
 @settings(max_examples=150, deadline=None)
 @given(expressions(leaves=WRAPPING), st.integers(-(1 << 31), (1 << 31) - 1))
-def test_bounds_of_what_may_wrap_hold_in_every_thread(text, n):
+def test_bounds_of_integers_that_may_wrap_hold_in_every_thread(text, n):
     found = known_and_computed(text, n, wrapping=True)
     assume(found is not None)
     (low, high), _, values = found
@@ -83,8 +83,8 @@ WRAPPING_DIVISIONS = ("n // min(n, -1)", "n % (max(n, 1) * 3)")
 
 @pytest.mark.parametrize("text", (*NATURAL, *POSITIVE, *UNKNOWN, *WRAPPING_DIVISIONS))
 def test_a_division_is_as_short_as_its_operands_allow(text):
-    """Unsigned where neither side can be negative, with what division by 0 gives only where the divisor can be 0, with that of the least integer by -1
-    only where they can be; a sum or a product that may wrap can be anything."""
+    """Unsigned if neither operand can be negative; handling of division by 0 only if the divisor can be 0, and of the least integer divided
+    by -1 only if that can occur. A sum or product that may wrap can be any number."""
     kernel = tile.jit(source=f"def k(out, n):\n    t = tile.thread_id()\n    x = {text}\n    tile.store(out[t], x)\n")
     code = kernel.compile(tile.ArraySpec((THREADS,), "int32"), 1, target="sm_90a").llvm_ir
     assert ("udiv i32" in code or "urem i32" in code) == (text in NATURAL)
@@ -93,7 +93,7 @@ def test_a_division_is_as_short_as_its_operands_allow(text):
     assert bool(re.search("icmp ult i32 .*, 2", code)) == (text in WRAPPING_DIVISIONS)
 
 
-def test_what_is_promised_of_both_sides_makes_a_division_unsigned():
+def test_assumptions_about_both_operands_make_a_division_unsigned():
     kernel = tile.jit(source="def k(out, m, n):\n    tile.assume((m >= 0) & (n > 0))\n    tile.store(out[tile.thread_id()], m // n)\n")
     code = kernel.compile(tile.ArraySpec((THREADS,), "int32"), 1, 1, target="sm_90a").llvm_ir
     assert "udiv i32" in code and "icmp eq i32" not in code
@@ -102,7 +102,7 @@ def test_what_is_promised_of_both_sides_makes_a_division_unsigned():
 @pytest.mark.parametrize("text, known", [("max(t - 3, 0) // max(n, 0)", (0, 124)), ("max(n, 0) // t", (0, None)), ("(t - 3) % max(n, 0)", (-3, None)),
                                          ("t % max(n, 0)", (0, None)), ("(t - 3) % min(max(n, 0), 9)", (-3, 124)), ("t % max(n, 1)", (0, None)),
                                          ("t // n", (None, None))])
-def test_bounds_of_a_division_hold_where_the_divisor_is_0(text, known):
+def test_bounds_of_a_division_include_the_result_for_a_divisor_of_0(text, known):
     """A number divided by 0 gives 0, and itself as the remainder."""
     for n in (0, 5):
         (low, high), divisor, values = known_and_computed(text, n)
@@ -110,12 +110,12 @@ def test_bounds_of_a_division_hold_where_the_divisor_is_0(text, known):
         assert (low is None or low <= values.min()) and (high is None or values.max() <= high) and not (values % divisor).any()
 
 
-def test_an_index_computed_with_floats_is_no_multiple_of_their_integer_parts():
+def test_an_index_computed_with_floats_has_no_divisor_from_their_integer_factors():
     (_, _), divisor, values = known_and_computed("tile.cast(t * 4.5, tile.int32)", 0)
     assert divisor == 1 and values[3] == 13
 
 
-def test_an_index_that_wraps_in_a_narrow_dtype_may_be_any_number_of_it():
+def test_an_index_that_may_wrap_in_a_narrow_dtype_can_be_any_number_of_it():
     bounds, _, values = known_and_computed("tile.cast(tile.cast(t, tile.uint8) - 10, tile.int32)", 0)
     assert bounds == (0, 255) and values.max() == 255
 
@@ -123,20 +123,20 @@ def test_an_index_that_wraps_in_a_narrow_dtype_may_be_any_number_of_it():
 @pytest.mark.parametrize("text", ["t * 6364136223846793005 % 1024", "(t + 7) * 2654435761 * 2654435761 % 4096", "t * -6364136223846793005",
                                   "(t + 1) * 1000003 * 1000003 % 64", "t * 100000000 >> 28", "tile.minimum(t * 100000000 >> 28, 7)",
                                   "(t + 5) * 6364136223846793005 >> 60", "(t - 50) * 100000000", "(t * 3) << 28"])
-def test_a_product_that_surely_wraps_may_be_any_number_with_its_powers_of_two(text):
-    """Hashes multiply by large odd numbers, and an index that is made of one is a multiple of nothing."""
+def test_a_product_that_surely_wraps_keeps_only_power_of_two_divisors(text):
+    """Hashes multiply by large odd numbers; an index computed from one has no known divisor."""
     (low, high), divisor, values = known_and_computed(text, 0)
     assert (low is None or low <= values.min()) and (high is None or values.max() <= high) and not (values % divisor).any()
 
 
-def test_a_loaded_byte_is_known_to_be_one():
+def test_a_loaded_byte_has_the_bounds_of_a_byte():
     bounds, *_ = known_and_computed("tile.cast(tile.cast(tile.load(out[t]), tile.uint8), tile.int32)", 0)
     assert bounds == (0, 255)
 
 
 @pytest.mark.parametrize("text, multiple", [("t * 64 // 2", 32), ("t * 64 >> 1", 32), ("(t * 48 + 96) // 12", 4), ("t * 64 // 3", 1),
                                             ("t & ~15", 16), ("t * 6 & ~1", 2)])
-def test_a_part_of_a_multiple_is_known_to_be_one(text, multiple):
+def test_quotients_and_remainders_of_multiples_are_known_multiples(text, multiple):
     (_, _), divisor, values = known_and_computed(text, 0)
     assert divisor == multiple and not (values % multiple).any()
 
@@ -154,7 +154,7 @@ def stores(index: str):
     ("16, 0", "a * 3, b", 16), ("12, 0", "a + n * 6, b", 6), ("0, 0", "a + a + 1, b", 1), ("0, 48", "b, b + 1", 1), ("40, 8", "tile.maximum(a, 8) + (24 if i % 2 == 0 else b), b", 8),
     ("0, 0", "inner(a) + 6, b", 2), ("n, 0", "a + 16, b", 1),
     ("48, 96", "b, a + 144", 48), ("96, 144", "inner(b) - 8, a", 2)])
-def test_what_a_loop_carries_is_known_to_be_a_multiple_of_what_every_trip_keeps(loop, begin, trip, divisor):
+def test_a_carried_value_is_a_multiple_of_what_divides_its_start_and_every_change(loop, begin, trip, divisor):
     kernel = tile.jit(source=f"def k(out, n):\n    a, b = {begin}\n    i = 0\n    {loop}\n        tile.store(out[i], a)\n        a, b = {trip}\n"
                              f"        {'i = i + 1' if 'while' in loop else 'pass'}\n    tile.store(out[6], a)\n")
     kernel.source.globals.update(tile=tile, inner=four_more)
@@ -174,7 +174,7 @@ def four_more(a):
     return a
 
 
-def test_what_is_written_twice_in_a_slice_is_one_number():
+def test_an_expression_written_twice_in_a_slice_is_recognised_as_equal():
     for start in ("tile.program_id(0) * 16", "tile.program_id(0) // 2 * 16", "n % 48", "tile.minimum(n, tile.program_id(1))", "x.shape[1] - 16"):
         stores(f"{start}:{start} + 16")
         stores(f"({start}) + 4:8 + ({start})")
@@ -193,7 +193,7 @@ def test_quotients_by_a_constant_differ_by_a_constant_where_their_numerators_do_
     np.testing.assert_array_equal(x, [low <= i < low + extent for i in range(40)])
 
 
-def test_what_may_differ_is_not_one_number():
+def test_expressions_that_may_differ_are_not_taken_as_equal():
     load = "tile.cast(tile.load(x[0, 0]), tile.int32)"
     for start, stop in (("tile.program_id(0)", "tile.program_id(1)"), (load, load), ("n // 2", "n // 3"), ("n // 2", "x.shape[1] // 2"),
                         ("n // 16", "(n + 8) // 16"), ("n >> 2", "n // 8 * 2"), ("n // tile.program_id(0)", "(n + 16) // tile.program_id(0)")):
@@ -201,8 +201,8 @@ def test_what_may_differ_is_not_one_number():
             stores(f"{start}:{stop} + 16")
 
 
-def test_ids_are_known_to_be_those_of_the_launch():
-    """As LLVM writes ranges: without the stop, which for int32 may be its least number."""
+def test_ids_have_the_bounds_of_the_launch():
+    """In LLVM's range notation, whose exclusive stop may be the least int32."""
     kernel = tile.jit(source="def k(out):\n    tile.store(out[tile.thread_id()], tile.program_id(1) * tile.num_programs(0))\n")
     code = kernel.compile(tile.ArraySpec((256,), "int32"), num_warps=8, target="sm_90a").llvm_ir
     for known, register in (("0, 256", "tid.x"), ("0, 65535", "ctaid.y"), ("1, -2147483648", "nctaid.x")):

@@ -1,4 +1,4 @@
-"""Scopes of some lanes of a warp: tiles, scalars, barriers and elections there are those of the scope's own threads."""
+"""Scopes of some lanes of a warp: tiles, scalars, barriers and elections there involve only these lanes."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ pytestmark = pytest.mark.usefixtures("assembled_later")
 
 
 def lanes(first: int, stop: int):
-    """A kernel whose threads `first` to `stop` do what threads do together, beside others that do nothing."""
+    """A kernel in which threads `first` to `stop` execute collective operations, while the others do nothing."""
     return tile.jit(source=f"""def lanes(x, z, out, sums, marks, ids):
     staged = tile.alloc((64,), tile.float32)
     bar = tile.mbarrier()
@@ -48,12 +48,12 @@ def check(places, **options):
         np.testing.assert_array_equal(ids, np.resize(np.r_[first:stop, np.zeros(128)], 128))
 
 
-def test_lanes_of_a_warp_are_a_scope():
+def test_lanes_of_a_warp_can_be_a_scope():
     check(PLACES)
 
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a", "sm_100a", "sm_120a"])
-def test_barriers_shuffles_and_elections_name_the_lanes(target):
+def test_barriers_shuffles_and_elections_use_the_mask_of_the_lanes(target):
     arrays = [tile.ArraySpec(s, t) for s, t in (((8, 8), "float32"), ((8, 8), "float32"), ((2, 8, 8), "float32"), ((3, 8), "float32"), ((3,), "int32"), ((128,), "int32"))]
     ptx = lanes(8, 16).compile(*arrays, target=target).ptx
     mask = str(0xFF00)
@@ -63,8 +63,8 @@ def test_barriers_shuffles_and_elections_name_the_lanes(target):
 
 
 @pytest.mark.parametrize("first, stop", PLACES)
-def test_an_element_of_a_tile_is_the_same_for_all_threads_of_the_scope(first, stop):
-    """So it meets tiles, decides with them, and counts loops in which the threads meet."""
+def test_an_element_of_a_tile_is_uniform_in_the_scope(first, stop):
+    """So it can be combined with tiles, used as a condition around them, and as a trip count of loops with collectives."""
     kernel = tile.jit(source=f"""def kernel(x, out):
     with tile.thread(range({first}, {stop})):
         v = tile.load(x[0:8])
@@ -82,26 +82,26 @@ def test_an_element_of_a_tile_is_the_same_for_all_threads_of_the_scope(first, st
 
 @needs_gpu()
 @in_child(timeout=60)
-def test_lanes_of_a_warp_are_a_scope_on_the_gpu():
+def test_lanes_of_a_warp_can_be_a_scope_on_the_gpu():
     check(PLACES, backend="cuda")
 
 
 @pytest.mark.parametrize("first,stop", [(0, 48), (16, 48), (31, 33), (30, 64)])
-def test_parts_of_several_warps_are_no_scope(first, stop):
+def test_parts_of_several_warps_cannot_be_a_scope(first, stop):
     with pytest.raises(tile.CompilationError, match=f"threads {first} to {stop - 1} are parts of several warps"):
         tile.jit(source=f"def k(x):\n    with tile.thread(range({first}, {stop})):\n        tile.store(x[0], 1)\n").compile(tile.ArraySpec((4,), "float32"))
 
 
 @pytest.mark.parametrize("first,stop,found", [(4, 12, "8 threads from thread 4 on"), (2, 5, "found 3 threads")])
-def test_a_tile_of_lanes_begins_at_a_multiple_of_their_number(first, stop, found):
-    """Shuffles exchange the bits of the lanes' numbers. What is no tile may be done by any lanes of a warp."""
+def test_a_scope_of_lanes_with_tiles_begins_at_a_multiple_of_its_size(first, stop, found):
+    """Shuffles exchange bits of the lane index. Scopes without tiles may use any lanes of a warp."""
     source = f"def k(x):\n    with tile.thread(range({first}, {stop})):\n        tile.store(x[0:8], 1.0)\n        tile.sync()\n        tile.store(x[9], tile.{{}})\n"
     x = np.zeros(16, np.float32)
     with pytest.raises(tile.CompilationError, match=found):
         tile.jit(source=source.format("sum(tile.load(x[0:8]))")).compile(x)
 
 
-def test_the_refusal_of_a_tile_that_a_loop_carries_shows_the_loop():
+def test_the_refusal_of_a_loop_carried_tile_shows_the_loop():
     kernel = tile.jit(source="""def k(x):
     with tile.thread(range(2, 6)):
         total = tile.zeros((8,), tile.float32)
@@ -113,8 +113,8 @@ def test_the_refusal_of_a_tile_that_a_loop_carries_shows_the_loop():
         kernel.compile(tile.ArraySpec((32,), "float32"))
 
 
-def test_what_is_the_same_for_a_warp_is_so_for_its_lanes():
-    """A number of the warp enters a scope of some of its lanes, meets their tiles, and counts loops in which they meet."""
+def test_a_value_uniform_in_a_warp_is_uniform_in_its_lanes():
+    """It can be used in a scope of some lanes with their tiles, and as a trip count of loops with collectives."""
     @tile.jit
     def kernel(x, out):
         with tile.warp(1):

@@ -1,4 +1,4 @@
-"""The cases of this folder on the GPU, in a few processes: the same results as NumPy's. ``pytest -rP`` shows the summaries."""
+"""The cases of this folder on the GPU, in a few processes, compared with NumPy. ``pytest -rP`` shows the summaries."""
 
 import control_cases
 import memory_cases
@@ -6,47 +6,47 @@ import operator_cases
 import numpy as np
 import shape_cases
 import tilejit as tile
-from language_cases import launched
+from language_cases import check_on_gpu
 
 from tests.gpu import needs_gpu, run_child
 
 
 def operators():
-    launched(operator_cases.elementwise_cases())
+    check_on_gpu(operator_cases.elementwise_cases())
 
 
 def functions():
-    """Elementary functions at 100 000 arguments each."""
-    launched(operator_cases.function_case(dtype, rows=200) for dtype in ("float32", "float64", "float16", "bfloat16"))
+    """Elementary functions with 100 000 arguments each."""
+    check_on_gpu(operator_cases.function_case(dtype, rows=200) for dtype in ("float32", "float64", "float16", "bfloat16"))
     found = operator_cases.fast_functions_differ()
     assert not found, "\n".join(found)
 
 
 def memory():
-    launched([*shape_cases.shape_cases(), *memory_cases.memory_cases()])
+    check_on_gpu([*shape_cases.shape_cases(), *memory_cases.memory_cases()])
 
 
 def host_arrays():
-    """Host arrays, strided ones too, are copied to the GPU and back."""
-    launched(list(memory_cases.memory_cases(few=True)), copies=True)
+    """Host arrays, also strided ones, are copied to the GPU and back."""
+    check_on_gpu(list(memory_cases.memory_cases(few=True)), copies=True)
 
 
 def control():
-    launched(control_cases.control_cases())
+    check_on_gpu(control_cases.control_cases())
 
 
 @needs_gpu()
-def test_operators_and_casts_on_the_gpu():
+def test_operators_and_casts_agree_with_numpy_on_the_gpu():
     print(run_child(operators, timeout=300))
 
 
 @needs_gpu()
-def test_functions_keep_their_stated_accuracy_on_the_gpu():
+def test_functions_have_their_documented_accuracy_on_the_gpu():
     print(run_child(functions, timeout=120))
 
 
 @needs_gpu()
-def test_shapes_loads_and_stores_on_the_gpu():
+def test_shapes_loads_and_stores_agree_with_numpy_on_the_gpu():
     print(run_child(memory, timeout=120))
 
 
@@ -56,7 +56,7 @@ def test_host_arrays_are_copied_to_the_gpu_and_back():
 
 
 @needs_gpu()
-def test_control_flow_on_the_gpu():
+def test_control_flow_agrees_with_python_on_the_gpu():
     print(run_child(control, timeout=120))
 
 
@@ -67,7 +67,7 @@ def grown(x, n, by=2, BLOCK: tile.constexpr = 128):
 
 
 def grids_of_every_kind(place=tile.to_device):
-    """A second call takes the short way; both get the same grid."""
+    """The second call takes the fast path; both get the same grid."""
     x = place(np.zeros(1000, np.float32))
     grids = [8, (8,), (8, 1), [8, 1, 1], lambda meta: tile.cdiv(meta["n"], meta["BLOCK"]),
              lambda meta: (tile.cdiv(meta["x"].shape[0], meta["BLOCK"]), meta["by"] // 2)]
@@ -79,10 +79,10 @@ def grids_of_every_kind(place=tile.to_device):
     assert (np.asarray(x if isinstance(x, np.ndarray) else x.numpy()) == 2 * (3 * len(grids) + 3)).all()
 
 
-def test_grids_of_every_kind():
+def test_a_grid_may_be_given_in_every_form():
     grids_of_every_kind(place=lambda x: x)
 
 
 @needs_gpu()
-def test_grids_of_every_kind_on_the_gpu():
+def test_a_grid_may_be_given_in_every_form_on_the_gpu():
     run_child(grids_of_every_kind, timeout=60)

@@ -1,4 +1,4 @@
-"""The vectors of register tiles are as wide as all accesses of a shape together want them."""
+"""The vector width of a register tile's layout is chosen for all accesses of tiles of that shape together."""
 
 import re
 
@@ -55,7 +55,7 @@ def gathered(x, index, y, N: tile.constexpr):
 
 
 def widths(kernel, *arrays, **constants) -> list[tuple[str, int]]:
-    """The kinds of memory instruction: "ld" or "st", and the bytes that a thread moves by it."""
+    """The memory instructions used: "ld" or "st", and the bytes per thread."""
     found = re.findall(r"\b(ld|st)\.global[.\w:]*?(?:\.v(\d))?\.b(\d+)", kernel.compile(*arrays, **constants).ptx)
     return sorted({(word, int(n or 1) * int(bits) // 8) for word, n, bits in found})
 
@@ -66,14 +66,14 @@ def sectors(kernel, *arrays, **constants) -> int:
     return report.stats["global sectors"]
 
 
-def test_contiguous_accesses_take_vectors_of_16_bytes():
+def test_contiguous_accesses_use_vectors_of_16_bytes():
     x = np.zeros(4096, np.float32)
     assert widths(copy, x, x.copy(), N=4096) == [("ld", 16), ("st", 16)]
     assert sectors(copy, x, x.copy(), N=4096) == 2 * 4096 * 4 // 32
 
 
-def test_a_strided_load_beside_a_contiguous_store_takes_single_elements():
-    """Every second element: 64 bytes a warp and request are 8 sectors, and would be 32 if lanes stood four elements apart."""
+def test_a_strided_load_and_a_contiguous_store_use_single_elements():
+    """Every second element: 64 bytes per warp and request are 8 sectors; they would be 32 if lanes were four elements apart."""
     x, y = np.arange(8192, dtype=np.float32), np.zeros(4096, np.float32)
     assert widths(copy, x[::2], y, N=4096) == widths(every_second, x, y, N=4096) == [("ld", 4), ("st", 4)]
     for kernel, source in ((copy, x[::2]), (every_second, x)):
@@ -82,31 +82,31 @@ def test_a_strided_load_beside_a_contiguous_store_takes_single_elements():
         y[:] = 0
 
 
-def test_loads_that_no_vector_fits_decide_with_the_others():
-    """Of four accesses two stand apart from multiples of 16 bytes: single elements touch the fewest sectors."""
+def test_loads_that_cannot_be_vectors_count_in_the_choice_too():
+    """Two of four accesses are not 16-byte aligned: with single elements, the fewest sectors are accessed."""
     x, y = np.zeros(8192 + 4, np.float32), np.zeros(8192, np.float32)
     assert widths(halo, x, y, N=4096) == [("ld", 4), ("st", 4)]
     assert sectors(halo, x, y, N=4096) <= 4 * 4096 * 4 // 32 + 2 * 4096 // 32
 
 
 @pytest.mark.parametrize("narrow, wide, want", [("float16", "float32", 4), ("int8", "float32", 4), ("int8", "float16", 8)])
-def test_a_cast_to_a_wider_dtype_leaves_no_gaps_in_the_wider_one(narrow, wide, want):
-    """Vectors of 16 bytes on the narrow side would part the lanes on the wide one."""
+def test_a_cast_to_a_wider_dtype_leaves_no_gaps_between_lanes_on_the_wider_side(narrow, wide, want):
+    """16-byte vectors on the narrow side would leave gaps between the lanes on the wide side."""
     x, y = np.zeros(8192, narrow), np.zeros(8192, wide)
     assert widths(widened, x, y, N=8192) == [("ld", want * x.itemsize), ("st", want * y.itemsize)]
     assert sectors(widened, x, y, N=8192) == (x.nbytes + y.nbytes) // 32
 
 
-def test_a_stride_that_is_far_in_any_layout_leaves_the_others_their_vectors():
-    """A small transposition: one side has a sector for a few elements in any case, and a change of layout would cost more."""
+def test_a_large_stride_does_not_affect_the_vectors_of_other_accesses():
+    """A small transpose: one side needs a sector for a few elements in any layout, and converting the layout would cost more."""
     x, y = np.zeros((32, 32), np.float32), np.zeros((32, 32), np.float32)
     assert widths(transposed, x, y.T, N=32) in ([("ld", 4), ("st", 16)], [("ld", 16), ("st", 4)])
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
 @pytest.mark.parametrize("n", [64, 128])
-def test_a_transposition_changes_the_layout_and_touches_every_sector_once(dtype, n):
-    """Vectors of 16 bytes on either side, by arrays that lie otherwise and by tiles that are transposed."""
+def test_a_transpose_converts_the_layout_and_accesses_every_sector_once(dtype, n):
+    """16-byte vectors on both sides, for arrays of different order and for transposed tiles."""
     x, y = np.arange(n * n).reshape(n, n).astype(dtype), np.zeros((n, n), dtype)
     for kernel, place, want in ((transposed, y.T, x.T), (turned, y, x.T)):
         y[:] = 0
@@ -115,8 +115,8 @@ def test_a_transposition_changes_the_layout_and_touches_every_sector_once(dtype,
         np.testing.assert_array_equal(y, want)
 
 
-def test_shared_memory_that_is_used_up_leaves_a_store_as_it_is():
-    """A change of layout that could be done without refuses no kernel."""
+def test_without_enough_shared_memory_a_store_keeps_its_layout():
+    """An optional layout conversion never makes a kernel fail."""
     x, y = np.zeros((128, 128), np.float32), np.zeros((128, 128), np.float32)
     compiled = crowded.compile(x, y, N=128, target="sm_90a")
     assert "convert_layout" not in compiled.graph and "convert_layout" in turned.compile(x, y, N=128, target="sm_90a").graph
@@ -124,7 +124,7 @@ def test_shared_memory_that_is_used_up_leaves_a_store_as_it_is():
 
 @needs_gpu()
 @in_child(timeout=60)
-def test_changed_stores_are_right_on_the_gpu():
+def test_stores_with_converted_layouts_are_right_on_the_gpu():
     for dtype in ("float32", "float16", "int8", "float64"):
         for n in (64, 128) if dtype != "float64" else (64,):
             x, y = np.arange(n * n).reshape(n, n).astype(dtype), np.zeros((n, n), dtype)
@@ -132,7 +132,7 @@ def test_changed_stores_are_right_on_the_gpu():
             np.testing.assert_array_equal(y, x.T)
 
 
-def test_a_gather_by_unknown_indices_leaves_the_others_their_vectors():
+def test_a_gather_with_unknown_indices_does_not_affect_the_vectors_of_other_accesses():
     x, index, y = np.zeros(4096, np.float32), np.zeros(4096, np.int32), np.zeros(4096, np.float32)
     assert widths(gathered, x, index, y, N=4096) == [("ld", 4), ("ld", 16), ("st", 16)]
 
@@ -154,22 +154,22 @@ def counted(x, y, N: tile.constexpr):
     tile.atomic_add(y[0:N], tile.load(x[0:N]))
 
 
-def test_a_mask_that_parts_vectors_leaves_lanes_side_by_side():
+def test_a_mask_that_splits_vectors_keeps_lanes_contiguous():
     x, y = np.arange(4096, dtype=np.float32), np.zeros(4096, np.float32)
     assert widths(masked, x, y, 1001, N=4096) == [("ld", 4), ("st", 4)]
     assert sectors(masked, x, y, 1001, N=4096) <= 2 * 4096 * 4 // 32
     np.testing.assert_array_equal(y, np.where(x < 1001, x, 0))
 
 
-def test_a_mask_that_is_the_same_for_neighbours_leaves_them_a_vector():
+def test_a_mask_that_is_equal_for_neighbours_allows_vectors():
     x, y = np.ones((64, 64), np.float16), np.zeros((64, 64), np.float16)
     assert widths(masked_rows, x, y, 5, N=64) == [("ld", 16), ("st", 16)]
     masked_rows.simulate(1, x, y, 5, N=64).raise_first()
     assert (y[:5] == 1).all() and not y[5:].any()
 
 
-def test_atomics_without_vectors_leave_lanes_side_by_side():
-    """The L2 cache takes the elements of a sector together: four times as many of integers where lanes stand four elements apart."""
+def test_atomics_without_vectors_keep_lanes_contiguous():
+    """The L2 cache processes the elements of a sector together: four times as many integers as with lanes four elements apart."""
     x, y = np.ones(4096, np.int32), np.zeros(4096, np.int32)
     compiled = counted.compile(x, y, N=4096, target="sm_90a")
     assert "S[(32, 4, 32) : (1 @ axis.reg, 1 @ axis.warpid, 1 @ axis.laneid)]" in compiled.graph
@@ -184,15 +184,16 @@ def in_a_loop(x, y, N: tile.constexpr):
     tile.store(y[0:N], acc)
 
 
-def test_what_is_read_in_a_loop_weighs_more_than_what_is_written_after_it():
-    """Read and written once each, the two would be single elements."""
+def test_accesses_in_a_loop_weigh_more_than_those_after_it():
+    """If each ran once, both would use single elements."""
     x, y = np.zeros((8, 4096), np.float32), np.zeros(8192, np.float32)
     assert widths(in_a_loop, x, y[::2], N=4096) == [("ld", 8), ("st", 4)]
 
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a", "sm_100a"])
-def test_results_of_tensor_cores_do_not_narrow_the_loads_of_operands_of_their_shape(target):
-    """Loads of float16 go by 16 bytes, beside sums of float32 in the same extents that are stored and added to memory as they are made."""
+def test_accumulators_do_not_narrow_the_loads_of_operands_of_the_same_shape(target):
+    """float16 loads use 16 bytes, next to float32 accumulators of the same shape that are stored and added to memory in their
+    own layout."""
     @tile.jit
     def backward(Q, K, dO, dQ, dK, dV):
         k, dk, dv = tile.load(K[0:64, 0:64]), tile.zeros((64, 64)), tile.zeros((64, 64))

@@ -1,4 +1,4 @@
-"""Hardware barriers by name, turns, indices of fragments, counters that wrap, dependent launches."""
+"""Named hardware barriers, turns, fragment indices, wrapping counters, dependent launches."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ X = np.arange(8 * 128, dtype=np.float32).reshape(8, 128)
 
 @tile.jit(num_warps=12)
 def pipeline(X, Y, ROUNDS: tile.constexpr):
-    """Warpgroup 0 writes a buffer for warpgroups 1 and 2 in turn: two barriers each, for full and for empty."""
+    """Warpgroup 0 writes a buffer for warpgroups 1 and 2 in turn, with a full and an empty barrier for each."""
     buffer = tile.alloc((2, 128), X.dtype)
     full, empty = tile.named_barrier(256, n=2), tile.named_barrier(256, n=2)
     with tile.warpgroup(0):
@@ -98,7 +98,7 @@ def test_a_member_that_never_passes_on_is_a_deadlock():
         kernel[1](np.zeros(4, np.float32))
 
 
-def test_what_named_barriers_refuse():
+def test_invalid_uses_of_named_barriers_are_errors():
     def refused(match, body, **options):
         with pytest.raises(CompilationError, match=match):
             tile.jit(body, **options).compile(X, target="sm_90a")
@@ -150,7 +150,7 @@ def test_what_named_barriers_refuse():
 @pytest.mark.misread
 @needs_gpu()
 @in_child(timeout=60)
-def test_named_barriers_and_turns_on_the_gpu():
+def test_named_barriers_and_turns_work_on_the_gpu():
     x = tile.to_device(np.arange(1024 * 128, dtype=np.float32).reshape(1024, 128), 0)
     y = tile.to_device(np.zeros((1024, 128), np.float32), 0)
     pipeline[1,](x, y, ROUNDS=512)
@@ -178,7 +178,7 @@ def test_fragment_indices_mask_a_tile_without_moving_data():
     assert "convert_layout" not in compiled.graph and compiled.shared_bytes == 0
 
 
-def test_an_index_along_an_axis_that_is_not_there_is_refused():
+def test_a_fragment_index_along_a_missing_axis_is_refused():
     @tile.jit
     def kernel(X):
         tile.fragment_index(tile.load(X[0:8, 0:8]), 2)
@@ -223,7 +223,7 @@ def relayed(X, Y):
     tile.store(Y[p, 0:1024], v + 1)
 
 
-def test_a_dependent_launch_waits_for_the_grid_before_it():
+def test_a_dependent_launch_waits_for_the_previous_grid():
     x, y = np.zeros((3, 1024), np.float32), np.zeros((3, 1024), np.float32)
     relayed[3,](x, y)
     assert (y == 1).all()
@@ -231,7 +231,7 @@ def test_a_dependent_launch_waits_for_the_grid_before_it():
     assert ptx.index("griddepcontrol.wait") < ptx.index("ld.global") < ptx.index("griddepcontrol.launch_dependents")
 
 
-def test_a_kernel_that_may_begin_early_and_never_waits_is_warned_about():
+def test_a_kernel_launched_with_pdl_that_never_waits_causes_a_warning():
     compiled = wrapped.compile(np.zeros(1, np.uint32), np.zeros(10, np.uint32), LIMIT=3, DOWN=False, pdl=True)
     assert any("griddepcontrol_wait" in w for w in compiled.warnings)
     assert not relayed.compile(X, X).warnings
@@ -244,7 +244,7 @@ def test_dependent_launches_need_hopper():
 
 @needs_gpu()
 @in_child(timeout=60)
-def test_counters_and_dependent_launches_on_the_gpu():
+def test_wrapping_counters_and_dependent_launches_work_on_the_gpu():
     wrapped_cases(0)
     a, b = (tile.to_device(np.zeros((2000, 1024), np.float32), 0) for _ in range(2))
     for _ in range(50):
@@ -259,7 +259,7 @@ def crowded(out):
     tile.store(out[tile.program_id(0)], 1)
 
 
-def test_ctas_of_a_cluster_meet():
+def test_ctas_of_a_cluster_synchronise():
     out = np.zeros(8, np.int32)
     crowded[8,](out)
     assert (out == 1).all()
@@ -268,7 +268,7 @@ def test_ctas_of_a_cluster_meet():
 @pytest.mark.unsanitized
 @needs_gpu()
 @in_child(timeout=60)
-def test_the_driver_says_how_many_ctas_and_clusters_fit():
+def test_the_driver_reports_how_many_ctas_and_clusters_fit():
     out = tile.to_device(np.zeros(8, np.int32), 0)
     compiled = crowded.compile(out)
     assert compiled.active_ctas() == 8

@@ -9,7 +9,7 @@ import operator_cases as cases
 import pytest
 import tilejit as tile
 from hypothesis import given, settings, strategies as st
-from language_cases import Case, simulated
+from language_cases import Case, check_on_simulator
 from language_reference import DTYPES, FLOATS, cast, difference, exact_cast, np_dtype, rounded, special, tile_name
 
 pytestmark = pytest.mark.usefixtures("assembled_later")
@@ -18,40 +18,40 @@ few = settings(max_examples=25, deadline=None)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_operators_promote_and_compute_as_numpy_does(dtype):
-    """With every other dtype: values at the edges, both operands' NaN, infinities, wrap, zero."""
-    simulated(cases.operators(dtype, other) for other in DTYPES)
+def test_operators_promote_and_compute_like_numpy(dtype):
+    """With every other dtype: special values, NaN in either operand, infinities, wrapping, zero."""
+    check_on_simulator(cases.operators(dtype, other) for other in DTYPES)
 
 
-def test_scalars_that_differ_between_threads_compute_as_tiles_do():
-    simulated(cases.scalar_operators())
+def test_scalars_that_differ_between_threads_compute_like_tiles():
+    check_on_simulator(cases.scalar_operators())
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_numbers_adapt_to_the_tile_that_they_meet(dtype):
-    simulated([cases.weak_operators(dtype)])
+def test_python_numbers_adapt_to_the_dtype_of_the_tile(dtype):
+    check_on_simulator([cases.weak_operators(dtype)])
 
 
-def test_integer_division_by_zero_has_an_answer():
-    simulated(map(cases.divisions_by_zero, cases.INTS))
+def test_integer_division_by_zero_has_a_defined_result():
+    check_on_simulator(map(cases.divisions_by_zero, cases.INTS))
 
 
 @pytest.mark.parametrize("dtype", ["int32", "uint32", "int64", "uint64"])
 @pytest.mark.parametrize("known", ["", "    y = tile.maximum(y, 0)\n", "    x = tile.maximum(x, 0)\n    y = tile.maximum(y, 0)\n"])
-def test_emitted_integer_division_is_the_simulators_also_by_zero(dtype, known):
+def test_emitted_integer_division_agrees_with_the_simulator_also_by_zero(dtype, known):
     source = ("def divided(a, b, o):\n    x = tile.load(a[0])\n    y = tile.load(b[0])\n" + known +
               "    tile.store(o[0], x // y)\n    tile.store(o[1], x % y)\n")
     for x, y in ((7, 0), (0, 0), (-7, 0), (7, 2), (-7, 2), (7, -2)):
         a, b, o = (np.array(values).astype(dtype) for values in ([x], [y], [0, 0]))
         case = Case(f"{x} by {y} in {dtype}", source, {"a": a, "b": b}, {"o": o})
         on_host.run(case.compile("sm_90a"), a, b, o)
-        simulated([case])  # whose expected result is what was emitted
+        check_on_simulator([case])  # the value that was emitted as a constant
 
 
 @pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "int64"])
 @pytest.mark.parametrize("by", ["y", "tile.minimum(y, -1)", "-1"])
 def test_emitted_division_of_the_least_integer_by_minus_1_wraps(dtype, by):
-    """As NumPy's, whatever is known of the divisor, and as any other number by -1."""
+    """As in NumPy, whatever is known of the divisor, and as for any other number."""
     cast = f".to(tile.{dtype})"
     source = (f"def divided(a, b, o):\n    x = tile.load(a[0]){cast}\n    y = tile.load(b[0]){cast}\n"
               f"    tile.store(o[0], (x // {by}).to(o.dtype))\n    tile.store(o[1], (x % {by}).to(o.dtype))\n")
@@ -62,7 +62,7 @@ def test_emitted_division_of_the_least_integer_by_minus_1_wraps(dtype, by):
         got = np.ones_like(o)
         on_host.run(case.compile("sm_90a"), a, b, got)
         assert got.tolist() == [answer, 0]
-        simulated([case])
+        check_on_simulator([case])
 
 
 @pytest.mark.parametrize("dtype", ["int32", "uint32", "int64", "uint64"])
@@ -75,11 +75,11 @@ def test_emitted_division_by_a_constant_rounds_down(dtype, by):
         case = Case(f"{x} by {by} in {dtype}", source, {"a": a}, {"o": np.array([x // by, x % by], dtype)})
         on_host.run(case.compile("sm_90a"), a, o)
         assert o.tolist() == [x // by, x % by]
-        simulated([case])
+        check_on_simulator([case])
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "int32", "uint32", "int64", "uint64"])
-def test_cdiv_of_tiles_rounds_up_for_every_sign_and_up_to_the_ends_of_the_dtype(dtype):
+def test_cdiv_of_tiles_rounds_up_for_all_signs_and_at_the_limits_of_the_dtype(dtype):
     low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
     values, divisors = [low + 1, 0, 1, 7, 16, high - 1, high] + [-7] * (low < 0), [1, 3, 16, high] + [-1, -3] * (low < 0)
     x, y = (np.array(column, dtype) for column in zip(*((a, b) for a in values for b in divisors)))
@@ -94,8 +94,8 @@ def test_cdiv_of_tiles_rounds_up_for_every_sign_and_up_to_the_ends_of_the_dtype(
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"])
-def test_cdiv_by_a_run_time_divisor_is_the_same_of_scalars_and_tiles_and_0_by_0(dtype):
-    """The least value of the dtype by -1 wraps, as // does."""
+def test_cdiv_by_a_runtime_divisor_is_the_same_for_scalars_and_tiles_and_0_by_0(dtype):
+    """The least value of the dtype divided by -1 wraps, as with //."""
     low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
     divisors = [0, 1, 2, 3, high] + [-1, -2, low] * (low < 0)
     source = """def divided(a, b, o):
@@ -108,7 +108,7 @@ def test_cdiv_by_a_run_time_divisor_is_the_same_of_scalars_and_tiles_and_0_by_0(
     for x, y in ((x, y) for x in (low, 0, 7, high) for y in divisors):
         answer, of_7 = (np.array(-(-n // y) if y else 0).astype(dtype) for n in (x, 7))
         a, b, o = np.array([x, x], dtype), np.array([y, y], dtype), np.array([answer, of_7, *[answer] * 4], dtype)
-        simulated([Case(f"{x} by {y} in {dtype}", source, {"a": a, "b": b}, {"o": o})])
+        check_on_simulator([Case(f"{x} by {y} in {dtype}", source, {"a": a, "b": b}, {"o": o})])
 
 
 @pytest.mark.parametrize("dtype", ["int32", "uint32", "int64", "uint64"])
@@ -122,7 +122,7 @@ def test_emitted_cdiv_rounds_up_and_is_0_by_0(dtype):
         assert got.tolist() == o.tolist()
 
 
-def test_cdiv_of_number_arguments_adapts_as_they_do():
+def test_cdiv_of_weak_arguments_adapts_their_dtype():
     kernel = tile.jit(source="""def k(n, m, out):
     v = tile.load(out[0:4]) * tile.cdiv(n, m)
     tile.static_assert(v.dtype == tile.int8)
@@ -134,7 +134,7 @@ def test_cdiv_of_number_arguments_adapts_as_they_do():
         assert out.tolist() == [answer] * 4
 
 
-def test_cdiv_outside_kernels_takes_integers_of_any_kind_and_refuses_floats():
+def test_cdiv_outside_kernels_accepts_integers_of_any_kind_and_refuses_floats():
     assert tile.cdiv(7, 2) == tile.cdiv(np.uint8(7), np.int64(2)) == 4 and tile.cdiv(7, -2) == -3
     for a, b in ((7.5, 2), (7, 2.0), (np.float32(7), 2)):
         with pytest.raises(tile.CompilationError, match="cdiv divides integers, not .*; divide with / and round up with math.ceil"):
@@ -153,24 +153,24 @@ def test_cdiv_refuses_floats_and_a_divisor_of_0():
 
 
 def test_unary_operators_keep_the_dtype():
-    simulated(map(cases.unary_operators, DTYPES))
+    check_on_simulator(map(cases.unary_operators, DTYPES))
 
 
 @pytest.mark.parametrize("style", ["tile", "scalar"])
 def test_casts_round_once_saturate_and_wrap(style):
-    simulated(cases.casts(dtype, style) for dtype in DTYPES)
+    check_on_simulator(cases.casts(dtype, style) for dtype in DTYPES)
 
 
-def test_integers_that_float32_would_round_to_the_middle_of_two_bfloat16_are_rounded_once():
+def test_integers_that_float32_would_round_to_a_midpoint_of_bfloat16_are_rounded_once():
     for dtype in ("int32", "uint32"):
         x = np.array([236 * 2**23 + 2**22 + n for n in (-1, 0, 1)], dtype)
-        simulated([Case(dtype, "def once(a, o):\n    for i in range(3):\n        tile.store(o[i], tile.load(a[i]).to(tile.bfloat16))\n", {"a": x},
+        check_on_simulator([Case(dtype, "def once(a, o):\n    for i in range(3):\n        tile.store(o[i], tile.load(a[i]).to(tile.bfloat16))\n", {"a": x},
                         {"o": np.array([236 * 2.0**23, 236 * 2.0**23, 237 * 2.0**23]).astype(np_dtype("bfloat16"))})])
 
 
 @pytest.mark.parametrize("dtype", ["int32", "uint32", "int64", "uint64"])
-def test_integers_beside_the_middle_of_two_bfloat16_are_rounded_once_by_the_simulator_and_as_emitted(dtype):
-    """Of every size: float64 holds not all of 64 bits either."""
+def test_integers_near_a_midpoint_of_bfloat16_are_rounded_once_by_the_simulator_and_the_emitted_code(dtype):
+    """Of every size: float64 does not hold all 64-bit integers either."""
     info = np.iinfo(dtype)
     middles = [(m << e) + (1 << e - 1) for m in (128, 129, 200, 255) for e in range(1, info.bits - 9)]
     near = [n * sign for m in middles for n in (m - 1, m, m + 1) for sign in (1, -1)]
@@ -179,14 +179,14 @@ def test_integers_beside_the_middle_of_two_bfloat16_are_rounded_once_by_the_simu
     source = (f"def once(a, o):\n    for i in range({len(x)}):\n        v = tile.load(a[i]).to(tile.bfloat16)\n        "
               "tile.store(o[i], tile.bitcast(v.to(tile.float32), tile.int32))\n")
     case, emitted = Case(dtype, source, {"a": x}, {"o": want.view(np.int32)}), np.zeros(len(x), np.int32)
-    simulated([case])
+    check_on_simulator([case])
     on_host.run(case.compile("sm_90a"), x, emitted)
     np.testing.assert_array_equal(emitted.view(np.float32), want)
 
 
 @pytest.mark.parametrize("dtype", ["int32", "uint32", "int64", "uint64"])
-def test_integers_become_the_nearest_power_of_two_by_one_rounding_on_the_simulator_and_as_emitted(dtype):
-    """Of two the larger, and not because float32 has the middle of both for a smaller integer."""
+def test_integers_are_rounded_once_to_the_nearest_power_of_two_by_the_simulator_and_the_emitted_code(dtype):
+    """The larger one of two equally near, but not because float32 rounded a smaller integer to their midpoint."""
     info = np.iinfo(dtype)
     middles = [3 << e for e in range(1, info.bits - 2)]
     x = np.array([n for m in middles for n in (m - 1, m, m + 1)] + [0, 1, 2, 3, info.max, info.max - 1, info.min, *[-5] * (info.min < 0)], dtype)
@@ -195,48 +195,48 @@ def test_integers_become_the_nearest_power_of_two_by_one_rounding_on_the_simulat
     source = (f"def power(a, o):\n    for i in range({len(x)}):\n        v = tile.load(a[i]).to(tile.float8_e8m0fnu)\n        "
               "tile.store(o[i], tile.cast(tile.bitcast(v, tile.uint8), tile.int32))\n")
     case, emitted = Case(dtype, source, {"a": x}, {"o": want}), np.zeros(len(x), np.int32)
-    simulated([case])
+    check_on_simulator([case])
     on_host.run(case.compile("sm_90a"), x, emitted)
     np.testing.assert_array_equal(emitted, want)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_functions_keep_their_stated_accuracy(dtype):
-    simulated([cases.function_case(dtype), cases.fused(dtype)])
+def test_functions_have_their_documented_accuracy(dtype):
+    check_on_simulator([cases.function_case(dtype), cases.fused(dtype)])
 
 
-def test_an_fma_of_bfloat16_that_float32_would_round_to_the_middle_of_two_rounds_once():
+def test_an_fma_of_bfloat16_that_float32_would_round_to_a_midpoint_rounds_once():
     x, y, z = (np.array([v, v], np_dtype("bfloat16")) for v in (1.5, 1.1328125, 2.0**-28))
-    simulated([Case("fma", "def once(a, b, c, o):\n    for i in range(2):\n        tile.store(o[i], tile.fma(tile.load(a[i]), tile.load(b[i]), "
+    check_on_simulator([Case("fma", "def once(a, b, c, o):\n    for i in range(2):\n        tile.store(o[i], tile.fma(tile.load(a[i]), tile.load(b[i]), "
                            "tile.load(c[i])))\n", {"a": np.array([x[0], -x[0]]), "b": y, "c": z},
                     {"o": np.array([1.703125, -1.6953125]).astype(np_dtype("bfloat16"))})])
 
 
-def test_minimum_maximum_and_where_pass_nan_on():
-    simulated(cases.selections(a, b) for a, b in [*zip(DTYPES, DTYPES), ("int8", "uint16"), ("int64", "uint64"), ("float16", "bfloat16"),
+def test_minimum_maximum_and_where_propagate_nan():
+    check_on_simulator(cases.selections(a, b) for a, b in [*zip(DTYPES, DTYPES), ("int8", "uint16"), ("int64", "uint64"), ("float16", "bfloat16"),
                                                   ("bool", "float32"), ("float8_e4m3fn", "float16")])
 
 
 @few
 @given(st.sampled_from(DTYPES), st.sampled_from(DTYPES), st.sampled_from(("tile", "scalar")), st.integers(1, 2**31))
-def test_random_operands(a, b, style, seed):
-    simulated([cases.operators(a, b, style, seed)])
+def test_operators_agree_with_numpy_on_random_operands(a, b, style, seed):
+    check_on_simulator([cases.operators(a, b, style, seed)])
 
 
 @few
 @given(st.sampled_from(DTYPES), st.integers(0, 2**31))
-def test_casts_of_random_bits(source, seed):
-    """Any pattern of bits, subnormals and NaNs among them."""
+def test_casts_agree_with_the_reference_on_random_bits(source, seed):
+    """Any bit pattern, including subnormals and NaNs."""
     rng = np.random.default_rng(seed)
     dtype = np_dtype(source)
     x = rng.integers(0, 256, 64 * dtype.itemsize, np.uint8).view(dtype) if source != "bool" else special("bool", seed, 64)
     expected = {f"o{i}": cast(x, target) for i, target in enumerate(DTYPES)}
     lines = [f"tile.store(o{i}[0:64], tile.load(a[0:64]).to({tile_name(t)}))" for i, t in enumerate(DTYPES)]
-    simulated([Case(f"bits as {source}", f"def bits(a, {', '.join(expected)}):\n    " + "\n    ".join(lines) + "\n", {"a": x}, expected)])
+    check_on_simulator([Case(f"bits as {source}", f"def bits(a, {', '.join(expected)}):\n    " + "\n    ".join(lines) + "\n", {"a": x}, expected)])
 
 
-def test_the_reference_rounds_as_numpy_does():
-    """The exact rounding that these tests compare with gives what NumPy gives where NumPy rounds once."""
+def test_the_reference_rounds_like_numpy():
+    """The exact rounding of the reference agrees with NumPy where NumPy rounds once."""
     for source in DTYPES:
         for target in DTYPES:
             x = special(source, 1, 200)

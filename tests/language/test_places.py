@@ -1,4 +1,4 @@
-"""Constant places outside of their buffer are refused at the line; what masks leave out and what arrays clip are not."""
+"""Constant indices outside a buffer are compile-time errors at their line; masked and clipped elements are not."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ BY_CONSTANT = tile.jit(source=f"def k(x, r: tile.constexpr, c: tile.constexpr, R
 
 @given(st.integers(0, 12), st.integers(0, 12), st.integers(1, 6), st.integers(1, 10))
 @settings(max_examples=30, deadline=None)
-def test_the_compiler_refuses_of_constants_what_the_simulator_finds_of_run_time_numbers(r, c, rows, columns):
+def test_constant_indices_are_refused_where_the_simulator_would_find_runtime_ones(r, c, rows, columns):
     found = [f.kind for f in BY_LAUNCH.simulate((1,), A, r, c, R=rows, C=columns).findings]
     try:
         BY_CONSTANT.simulate((1,), A, r=r, c=c, R=rows, C=columns).raise_first()
@@ -49,25 +49,25 @@ def compiled(text: str, target: str = "sm_90a"):
      "elements 1 to 64 of dimension 2"),
     ("half = tile.alloc((8, 64), tile.float4_e2m1fn)\ntile.store(half[0:8, 32:96], 0.0)", "elements 32 to 95 of dimension 1, in which the shared buffer has 64"),
 ])
-def test_each_way_of_moving_elements_refuses_those_that_a_buffer_has_not(text, words):
+def test_every_kind_of_access_refuses_constant_indices_outside_its_buffer(text, words):
     with pytest.raises(CompilationError) as refusal:
         compiled(text)
     assert words in str(refusal.value) and "^^^" in str(refusal.value)
 
 
 @pytest.mark.parametrize("text", ["tile.load(t[:, 32:96])", "tile.store(t[:, 32:96], tile.zeros((128, 64)))"])
-def test_a_part_of_tensor_memory_that_constants_put_outside_is_refused(text):
+def test_a_slice_of_tensor_memory_at_constants_outside_it_is_refused(text):
     with pytest.raises(CompilationError, match="elements 32 to 95 of dimension 1, in which the tmem buffer has 64"):
         compiled(f"t = tile.alloc((128, 64), tile.float32, scope='tmem')\n{text}", "sm_100a")
 
 
 @pytest.mark.parametrize("text", [
-    "tile.store(s[0:16, 0:64], 1.0, mask=tile.arange(16)[:, None] < n)",  # what lies outside is left out,
+    "tile.store(s[0:16, 0:64], 1.0, mask=tile.arange(16)[:, None] < n)",  # what is outside is masked,
     "tile.store(x[0, 0:64], tile.load(s[9, 0:64], mask=n > 100))",
-    "tile.store(x[0:8, 64:128], tile.load(x[1000:1008, 0:64]))",  # or clipped: an array's extents are those of the launch,
+    "tile.store(x[0:8, 64:128], tile.load(x[1000:1008, 0:64]))",  # or clipped: an array's extents are known at launch only,
     "tile.store(tile.window(x, (0, 0), (8, 8))[8:16, 0:8], 1.0)",
-    "s[0:16, 0:64][0:8, 0:64]",  # or named only
+    "s[0:16, 0:64][0:8, 0:64]",  # or not accessed
     "tile.store(s[0:16, 0:64][4:8, 0:64], 1.0)",
 ])
-def test_what_moves_no_element_outside_is_no_mistake(text):
+def test_code_that_accesses_nothing_outside_is_accepted(text):
     compiled(text)

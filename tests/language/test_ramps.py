@@ -1,4 +1,4 @@
-"""What passes take to be known of neighbouring elements of a tile holds for all of them."""
+"""What is known about neighbouring elements of an integer tile holds for all of them."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ def k(x, out, n):
 
 @st.composite
 def expressions(draw, depth=3):
-    """The text of an integer tile, or of a scalar, computed of indices, of what is loaded, of a number argument and of constants."""
+    """An expression of an integer tile or scalar, of indices, loaded values, an integer argument and constants."""
     if depth == 0 or draw(st.integers(0, 4)) == 0:
         return draw(st.sampled_from(LEAVES))
     a, b = (draw(expressions(depth=depth - 1)) for _ in range(2))
@@ -44,7 +44,7 @@ LOOPS = ("v = {a}", "v = tile.broadcast_to({a}, (16, 32))\n    for _ in range(n 
 
 
 def known_and_computed(text: str, n: int):
-    """The context of a kernel's graph, the tile that it stores, and its elements; None where the simulator refuses it."""
+    """The context of a kernel's graph, the tile that it stores, and the tile's values; None if the simulator reports an error."""
     kernel = tile.jit(source=KERNEL.replace("TEXT", text))
     x, out = np.random.default_rng(0).integers(-100, 100, (R, C)).astype(np.int32), np.zeros((R, C), np.int64)
     try:
@@ -60,7 +60,7 @@ def known_and_computed(text: str, n: int):
 
 @settings(max_examples=250, deadline=None)
 @given(st.sampled_from(LOOPS), expressions(), expressions(), st.integers(-50, 300))
-def test_ramps_hold_in_every_element(form, a, b, n):
+def test_known_steps_between_neighbours_hold_in_every_element(form, a, b, n):
     found = known_and_computed(form.format(a=a, b=b), n)
     assume(found is not None)
     context, stored, out = found
@@ -69,8 +69,8 @@ def test_ramps_hold_in_every_element(form, a, b, n):
 
 @settings(max_examples=150, deadline=None)
 @given(st.sampled_from(LOOPS), expressions(), expressions(), st.sampled_from((0, 8, 16, 24, 120, 304)))
-def test_ramps_hold_where_the_arguments_are_what_the_launch_is_asked_for(form, a, b, n):
-    """Multiples of 8, as the columns of the array are."""
+def test_known_steps_between_neighbours_hold_under_the_guards_of_the_launch(form, a, b, n):
+    """The arguments are multiples of 8, like the array's columns."""
     found = known_and_computed(form.format(a=a, b=b), n)
     assume(found is not None)
     context, stored, out = found
@@ -96,13 +96,13 @@ def check(out, claimed):
     ("v = tile.cast(j < n, tile.int32)", None), ("v = j % (x.shape[1] * 8)", (1, 8)), ("v = j // (8 * x.shape[0])", (0, 1)), ("v = j % (n * 8)", None),
     ("v = j\n    for _ in range(n):\n        v += 64", (1, 8)), ("v = j\n    for _ in range(n):\n        v += 4", (1, 4)),
     ("v = j\n    for _ in range(n):\n        v = v * 2", None)])
-def test_what_indices_and_masks_are_made_of_is_looked_through(text, want):
+def test_index_and_mask_arithmetic_is_analysed(text, want):
     context, stored, _ = known_and_computed(text, 2)
     found = context.ramp(stored, -1, 8)
     assert found == want if want is None or want[1] == 1 else (found[0], found[1] % want[1]) == (want[0], 0)
 
 
-def test_what_is_computed_in_many_steps_is_not_looked_through():
-    """Nor does it exhaust Python's stack."""
+def test_very_long_chains_of_arithmetic_are_not_analysed():
+    """And do not exhaust Python's stack."""
     context, stored, _ = known_and_computed("v = j\n    for _ in tile.static_range(90):\n        v = v + loaded - loaded", 2)
     assert context.ramp(stored, -1, 8) is None

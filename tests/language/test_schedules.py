@@ -1,4 +1,4 @@
-"""Orders of tiles, persistent loops, and numbers that a producer hands to consumers."""
+"""Tile orders, persistent loops, and tile numbers that a producer passes to consumers."""
 
 import numpy as np
 import pytest
@@ -45,19 +45,19 @@ def test_grouped_goes_down_the_columns_of_a_group_of_rows():
     assert sequence(5, 2, "grouped", 2).tolist() == [[0, 0], [1, 0], [0, 1], [1, 1], [2, 0], [3, 0], [2, 1], [3, 1], [4, 0], [4, 1]]
 
 
-def test_snake_begins_a_group_at_the_column_where_the_last_one_ended():
+def test_snake_begins_a_group_at_the_column_where_the_previous_group_ended():
     order = sequence(6, 7, "snake", 2)
     ends = order[13], order[14]
     assert ends[0][1] == ends[1][1] == 6
 
 
 @pytest.mark.parametrize("m, n", [(4, 4), (8, 8), (16, 16), (6, 10), (12, 20), (3, 8), (32, 2)])
-def test_hilbert_steps_to_a_neighbour(m, n):
+def test_hilbert_moves_to_an_adjacent_tile(m, n):
     steps = np.abs(np.diff(sequence(m, n, "hilbert"), axis=0)).sum(axis=1)
     assert (steps == 1).all()
 
 
-def test_hilbert_in_odd_extents_steps_to_a_diagonal_neighbour_at_worst():
+def test_hilbert_with_odd_extents_moves_to_a_diagonal_neighbour_at_worst():
     for m, n in ((5, 7), (9, 13), (15, 15), (7, 4)):
         steps = np.abs(np.diff(sequence(m, n, "hilbert"), axis=0))
         assert steps.max() == 1
@@ -77,7 +77,7 @@ def own_order(out, M, N):
         i += 1
 
 
-def test_an_order_may_be_the_kernel_s_own():
+def test_an_order_may_be_a_helper_of_the_kernel():
     out = np.zeros(6, np.int32)
     own_order[1,](out, 2, 3)
     assert out.tolist() == [102, 101, 100, 2, 1, 0]
@@ -119,8 +119,8 @@ NAMES = "'row', 'column', 'grouped', 'snake', 'hilbert' or a helper under @tile.
     (dict(tiles_n=(2, 2)), "tiles_n is an integer, not tuple (2, 2)"),
     (dict(tiles_n=-1), "tiles_n is a number of tiles, at least 0, not -1"),
 ])
-def test_what_is_no_grid_of_tiles_no_order_or_no_group_is_refused_where_it_is_given(given, words):
-    """At the call of `tile_order` and `tile_at`, though the order of a loop is a helper that the loop calls."""
+def test_invalid_grids_orders_and_groups_are_errors_at_the_call(given, words):
+    """At the call of `tile_order` or `tile_at`, even if a loop's order is a helper that is called later."""
     given = dict(tiles_m=2, tiles_n=3, order="grouped", group=8) | given
     M, N, ORDER, GROUP = given.values()
 
@@ -141,7 +141,7 @@ def test_what_is_no_grid_of_tiles_no_order_or_no_group_is_refused_where_it_is_gi
         assert message == words and line[carets.index("^"):].startswith(call)
 
 
-def test_a_loop_over_tiles_begins_at_one_of_them():
+def test_the_start_of_a_loop_over_tiles_must_be_an_existing_tile():
     @tile.jit
     def from_before(out):
         for m, n in tile.tile_order(2, 2, first=-1):
@@ -151,7 +151,7 @@ def test_a_loop_over_tiles_begins_at_one_of_them():
 
 
 @pytest.mark.parametrize("order", sorted(ORDERS))
-def test_a_tile_has_a_number_that_is_an_integer(order):
+def test_a_tile_number_must_be_an_integer(order):
     @tile.jit
     def by_half(out):
         m, n = tile.tile_at(1.5, 2, 2, order)
@@ -161,7 +161,7 @@ def test_a_tile_has_a_number_that_is_an_integer(order):
 
 
 @pytest.mark.parametrize("stride", [0, -1])
-def test_a_stride_that_reaches_no_further_tile_is_refused(stride):
+def test_a_stride_that_reaches_no_second_tile_is_refused(stride):
     @tile.jit
     def strided(out):
         for m, n in tile.tile_order(2, 2, stride=stride):
@@ -196,11 +196,11 @@ def test_a_first_tile_and_a_stride_of_run_time_visit_every_such_tile_once(dtype,
     assert (out.reshape(-1) == want).all()
 
 
-# -- tiles counted in memory, handed through a ring ----------------------------------------------------------------------
+# -- tiles from a counter, passed through a ring -------------------------------------------------------------------------
 
 @tile.jit(num_warps=8)
 def handed(counter, out, tiles):
-    """A producer asks for tile numbers and hands them to a consumer warpgroup through a ring of two slots."""
+    """A producer fetches tile numbers from a counter and passes them to a consumer warpgroup through a ring of two slots."""
     numbers = tile.ring(2, T=((1,), tile.int32), filled="stores")
     with tile.warpgroup(0):
         with tile.elect():
@@ -231,16 +231,16 @@ def handed_case(device=None):
         assert got.tolist() == want
 
 
-def test_a_counter_hands_out_each_tile_once_and_wraps_by_itself():
+def test_a_counter_hands_out_each_tile_once_and_wraps_around():
     handed_case()
 
 
 @pytest.mark.parametrize("target", TARGETS[1:])
-def test_a_handed_tile_assembles(target):
+def test_a_kernel_with_handed_out_tiles_assembles(target):
     handed.compile(tile.ArraySpec((1,), "uint32"), tile.ArraySpec((50,), "int32"), 7, target=target)
 
 
-def test_the_counter_is_one_uint32_of_global_memory():
+def test_the_counter_must_be_one_uint32_in_global_memory():
     with pytest.raises(CompilationError, match="the counter is one uint32 element"):
         handed[1,](np.zeros(1, np.int32), np.zeros(5, np.int32), 5)
 
@@ -254,7 +254,7 @@ def test_a_counter_hands_out_each_tile_once_on_the_gpu():
 
 @needs_gpu()
 @in_child(timeout=120)
-def test_schedules_on_the_gpu():
+def test_schedules_work_on_the_gpu():
     for order in ORDERS:
         for m, n in ((0, 3), (1, 1), (5, 7), (16, 16), (13, 4)):
             out = tile.to_device(np.zeros((m, n), np.int32), 0)

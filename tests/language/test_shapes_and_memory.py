@@ -6,7 +6,7 @@ import pytest
 import shape_cases
 import tilejit as tile
 from hypothesis import assume, given, settings, strategies as st
-from language_cases import simulated
+from language_cases import check_on_simulator
 from language_reference import DTYPES, np_dtype
 
 few = settings(max_examples=30, deadline=None)
@@ -14,25 +14,25 @@ warps = st.sampled_from((1, 2, 4, 8))
 extents = st.lists(st.sampled_from((1, 2, 3, 4, 7, 8, 13, 16, 31, 32)), min_size=1, max_size=3).map(tuple)
 
 
-def test_shapes_and_constants():
-    simulated(shape_cases.shape_cases())
+def test_shapes_and_created_tiles_agree_with_numpy():
+    check_on_simulator(shape_cases.shape_cases())
 
 
-def test_loads_stores_gathers_and_arguments():
-    simulated(memory_cases.memory_cases())
+def test_loads_stores_gathers_and_arguments_agree_with_numpy():
+    check_on_simulator(memory_cases.memory_cases())
 
 
 @few
 @given(extents, st.sampled_from([d for d in DTYPES if d != "bool"]), warps, st.integers(0, 1000))
-def test_tiles_of_any_shape(shape, dtype, num_warps, seed):
+def test_tiles_of_any_shape_agree_with_numpy(shape, dtype, num_warps, seed):
     padded = np.prod([1 << (n - 1).bit_length() for n in shape])
-    assume(2 * padded * np_dtype(dtype).itemsize <= 4 * 128 * 32 * num_warps)  # twice the tile in half of the registers
-    simulated([shape_cases.shapes(shape, dtype, num_warps, seed), shape_cases.made(shape, num_warps)])
+    assume(2 * padded * np_dtype(dtype).itemsize <= 4 * 128 * 32 * num_warps)  # two tiles in half of the registers
+    check_on_simulator([shape_cases.shapes(shape, dtype, num_warps, seed), shape_cases.made(shape, num_warps)])
 
 
 @st.composite
 def box(draw):
-    """An array, a tile that covers it raggedly, and how both lie in memory."""
+    """An array, a tile that covers it raggedly, and the strides of both."""
     rank = draw(st.integers(1, 3))
     shape = tuple(draw(st.integers(1, 20)) for _ in range(rank))
     tile_shape = tuple(draw(st.sampled_from((1, 2, 3, 4, 5, 8, 16))) for _ in range(rank))
@@ -43,17 +43,17 @@ def box(draw):
 
 @few
 @given(box())
-def test_boxes_are_clipped_to_the_element_whatever_the_strides(case):
-    simulated([case])
+def test_boxes_are_clipped_element_by_element_whatever_the_strides(case):
+    check_on_simulator([case])
 
 
 @few
 @given(st.sampled_from(DTYPES), st.integers(1, 70), st.integers(1, 70), st.sampled_from((4, 8, 16, 32)), warps)
-def test_ragged_edges_with_vectors(dtype, rows, columns, block, num_warps):
-    simulated([memory_cases.plain((rows, columns), (8, block), dtype, num_warps)])
+def test_ragged_edges_are_clipped_with_vector_accesses(dtype, rows, columns, block, num_warps):
+    check_on_simulator([memory_cases.plain((rows, columns), (8, block), dtype, num_warps)])
 
 
-def test_a_slice_from_a_literal_negative_number_goes_on_to_the_end():
+def test_a_slice_from_a_negative_literal_extends_to_the_end():
     kernel = tile.jit(source="""def k(x, y):
     tile.store(y[0, 0:3], tile.load(x[-3:]))
     tile.store(y[1, -3:], tile.load(tile.window(x, 1, 4)[-3:]))
@@ -63,7 +63,7 @@ def test_a_slice_from_a_literal_negative_number_goes_on_to_the_end():
     assert y.tolist() == [[2, 1, 0], [4, 3, 2]]
     short = np.zeros((2, 3), np.int32)
     kernel[1,](np.ones(2, np.int32), short)
-    assert short[0].tolist() == [0, 1, 1]  # what begins before the array is out of bounds there
+    assert short[0].tolist() == [0, 1, 1]  # elements before the array are out of bounds there
 
 
 S, R, axis = tile.S, tile.R, tile.axis
@@ -94,7 +94,7 @@ def test_a_layout_that_shared_memory_cannot_have_is_refused(layout, words, viewe
 
 
 @pytest.mark.parametrize("layout", [S[(8, 64):(-64, 1)] + 448, S[(8, 64):(64, 1)] + 7, S[(8, 64):(1, 8)], S[(8, 64):(65, 1)], S[(8, 64):(64, -1)] + 63])
-def test_a_layout_may_run_backwards_begin_late_and_leave_gaps(layout):
+def test_a_layout_may_have_negative_strides_an_offset_and_gaps(layout):
     x = np.arange(512, dtype=np.float32).reshape(8, 64)
     through[1,](x, layout, False)
     assert (x == np.arange(1, 513).reshape(8, 64)).all()

@@ -1,4 +1,4 @@
-"""``tile.stack`` is NumPy's, and costs no instructions where the new dimension stays in a thread's registers."""
+"""``tile.stack`` agrees with NumPy, and costs no instructions if the new dimension stays in a thread's registers."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from hypothesis import given, settings, strategies as st
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=2), st.integers(1, 4), st.data(),
        st.sampled_from(("float32", "int8", "float16", "bool")), st.integers(1, 4))
-def test_stacked_tiles_are_numpys(shape, count, data, dtype, warps):
+def test_stacked_tiles_agree_with_numpy(shape, count, data, dtype, warps):
     axis = data.draw(st.integers(-len(shape) - 1, len(shape)))
     rng = np.random.default_rng(0)
     x = rng.integers(0, 100, (count, *shape)).astype(dtype)
@@ -34,8 +34,8 @@ def test_tiles_of_several_dtypes_are_promoted():
     np.testing.assert_array_equal(out, np.stack((x, y)))
 
 
-def test_nibbles_are_unpacked_without_selections():
-    """The two halves of each byte, next to each other: vectors of stores, and no instruction that chooses or exchanges."""
+def test_nibbles_are_unpacked_without_selects():
+    """The two halves of each byte become adjacent: vector stores, and no select or shuffle instruction."""
     @tile.jit
     def unpack(q, out, N: tile.constexpr):
         v = tile.load(q[0:N])
@@ -52,7 +52,7 @@ def test_nibbles_are_unpacked_without_selections():
                                          ("tile.stack((v, v[0:16]))", "have one shape, not [32] and [16]"),
                                          ("tile.stack((v, v), 3)", "axis 3 is out of range"),
                                          ("tile.stack((v, 1))", "stack takes a tuple of tiles")])
-def test_what_cannot_be_stacked_is_refused(text, words):
+def test_invalid_operands_of_stack_are_refused(text, words):
     with pytest.raises(tile.CompilationError) as caught:
         tile.jit(source=f"def k(x):\n    v = tile.load(x[0:32])\n    w = {text}\n").compile(tile.ArraySpec((32,), "float32"))
     assert words in str(caught.value)
@@ -64,8 +64,8 @@ INTERLEAVED = {"pairs by a reshape": "pairs = v.reshape((R, HALF, 2))\n    a, b 
 
 @pytest.mark.parametrize("how", INTERLEAVED)
 @pytest.mark.parametrize("rows", [3, 5, 8])
-def test_neighbours_are_taken_apart_and_put_together_in_registers_also_where_rows_are_padded(how, rows):
-    """A rotary embedding whose pairs are neighbours: nothing goes through shared memory, and loads and stores are vectors."""
+def test_adjacent_elements_are_split_and_joined_in_registers_also_with_padded_rows(how, rows):
+    """A rotary embedding with interleaved pairs: no shared memory, and vector loads and stores."""
     kernel = tile.jit(source=f"""
 def rotary(x, cos, sin, out, R: tile.constexpr, HALF: tile.constexpr):
     c, s = tile.load(cos[0:HALF])[None, :], tile.load(sin[0:HALF])[None, :]
@@ -91,8 +91,8 @@ SIDES = {"a, k in pairs": ("(N, K // 2)", "Q[0:N, k // 2:k // 2 + BK // 2]", 2, 
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a", "sm_100a", "sm_120a"])
 @pytest.mark.parametrize("side", SIDES)
-def test_nibbles_become_an_operand_in_registers(side, target):
-    """Weights of four bits, two in a byte, times float16: what a thread loads it unpacks, and stores once, by 16 bytes."""
+def test_nibbles_become_a_product_operand_in_registers(side, target):
+    """4-bit weights, two per byte, times float16: a thread unpacks what it loads, and stores it once in 16-byte vectors."""
     shape, place, axis, whole, product, sums = SIDES[side]
     kernel = tile.jit(source=f"""
 def w4a16(A, Q, C, BK: tile.constexpr, N: tile.constexpr):

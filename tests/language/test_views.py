@@ -1,4 +1,4 @@
-"""Kernels on arrays of any dtype, shape, strides and offset agree with NumPy: on the simulator, and on the GPU."""
+"""Kernels on arrays of any dtype, shape, strides and offset agree with NumPy, on the simulator and on the GPU."""
 
 import os
 import re
@@ -15,7 +15,7 @@ ON_THE_GPU = 400    # of all kinds
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-def test_arrays_may_lie_in_memory_in_any_way(kind):
+def test_arrays_may_have_any_strides_and_offset(kind):
     @settings(max_examples=EXAMPLES, deadline=None)
     @given(view_cases([kind]))
     def agrees(case):
@@ -25,13 +25,13 @@ def test_arrays_may_lie_in_memory_in_any_way(kind):
 
 
 def on_gpu(examples: int) -> None:
-    """Draw cases; run each on the simulator and, when that agrees with NumPy, on the GPU."""
+    """Draw cases; run each on the simulator and, if that agrees with NumPy, on the GPU."""
     ran = Counter()
 
     @settings(max_examples=examples, deadline=None, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
     @given(view_cases(), st.booleans())
     def agrees(case, copies):
-        """`copies`: with host arrays, which the launch copies there and back."""
+        """`copies`: with host arrays, which the launch copies to the GPU and back."""
         assert not (found := case.simulate()), "\n".join(found)
         assert not (found := case.launch(copies)), "on the GPU: " + "\n".join(found)
         ran[case.name.split(" in ")[0].split(",")[0]] += 1
@@ -42,7 +42,7 @@ def on_gpu(examples: int) -> None:
 
 
 @needs_gpu()
-def test_arrays_may_lie_in_memory_in_any_way_on_the_gpu():
+def test_arrays_may_have_any_strides_and_offset_on_the_gpu():
     examples = max(ON_THE_GPU // int(os.environ.get("TILEJIT_EVERY", "1")), 20)
     output = run_child(on_gpu, timeout=300, examples=examples)
     print(output)

@@ -1,4 +1,4 @@
-"""What compiles and should still be known is a warning: once, in the kernel's own list, and filtered as Python's are."""
+"""Warnings: issued once, listed in the compiled kernel, and filtered like Python's."""
 
 import warnings
 
@@ -25,7 +25,7 @@ def spilling(**options):
     return tile.jit(source=SPILLS, num_warps=1, **options)
 
 
-def test_a_kernel_that_spills_registers_warns_once_of_the_bytes_and_how_to_accept_them():
+def test_a_kernel_that_spills_warns_once_with_the_bytes_and_how_to_accept_them():
     kernel = spilling()
     with pytest.warns(tile.TileWarning) as told:
         compiled = kernel.compile(*SPECS)
@@ -36,14 +36,14 @@ def test_a_kernel_that_spills_registers_warns_once_of_the_bytes_and_how_to_accep
     assert f"spills={compiled.spills} accepts it" in str(warning.message) and compiled.warnings[-1] in str(warning.message)
 
 
-def test_a_kernel_that_spills_warns_from_the_cache_too():
+def test_a_kernel_that_spills_warns_also_when_loaded_from_the_cache():
     for cached in (False, True):
         with pytest.warns(tile.TileWarning, match="registers spill"):
             compiled = spilling().compile(*SPECS)
         assert (list(compiled.compile_time) == ["cache"]) == cached
 
 
-def test_a_kernel_with_a_budget_for_spills_does_not_warn_of_them():
+def test_a_kernel_with_spills_set_does_not_warn_about_them():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         compiled = spilling(spills=4096).compile(*SPECS)
@@ -51,14 +51,14 @@ def test_a_kernel_with_a_budget_for_spills_does_not_warn_of_them():
 
 
 @pytest.mark.parametrize("allowed", [0, 4])
-def test_a_kernel_over_its_budget_for_spills_does_not_compile(allowed):
+def test_a_kernel_that_exceeds_its_spills_does_not_compile(allowed):
     for _ in range(2):  # nothing of the first attempt is taken for a kernel
         with pytest.raises(tile.CompilationError, match=f"the kernel spills .* bytes of registers, and spills={allowed} allows no more") as caught:
             spilling(spills=allowed).compile(*SPECS)
         assert "def wide" in str(caught.value)
 
 
-def test_a_kernel_that_spills_after_it_ran_on_the_simulator_warns():
+def test_a_kernel_that_spills_warns_after_it_ran_on_the_simulator():
     import numpy as np
     kernel, x, y = spilling(), np.ones(4097, np.float32), np.ones(4096, np.float32)
     with warnings.catch_warnings():

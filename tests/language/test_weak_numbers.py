@@ -1,4 +1,4 @@
-"""A Python number takes the dtype of what it meets, or the author hears that it does not fit; explicit casts convert."""
+"""A Python number takes the dtype of the other operand, or it is an error that it does not fit; explicit casts convert."""
 
 import math
 
@@ -38,13 +38,13 @@ def test_a_number_argument_takes_the_dtype_of_a_tile_only_if_it_fits(dtype, low,
     assert beyond
 
 
-def test_an_argument_with_a_constant_added_has_to_fit_too():
+def test_an_argument_plus_a_constant_must_fit_too():
     np.testing.assert_array_equal(run("tile.store(y[0:32], 2 + n - 3)", n=128), 127)
     with pytest.raises(tile.LaunchError, match=r"n - 1 does not fit in int8 .* n = 129"):
         run("tile.store(y[0:32], 2 + n - 3)", n=129)
 
 
-def test_one_number_in_range_does_not_compile_the_kernel_again_for_another():
+def test_a_number_in_range_is_served_by_the_version_compiled_for_another():
     k = kernel(ADD)
     for n in (1, 2, -3, 127):
         k[1](x8, np.zeros(32, np.int8), n)
@@ -52,7 +52,7 @@ def test_one_number_in_range_does_not_compile_the_kernel_again_for_another():
     assert len(versions) == 1
 
 
-def test_an_argument_that_needs_64_bits_does_not_fit_in_a_tile_of_8():
+def test_an_argument_that_needs_64_bits_does_not_fit_in_an_8_bit_tile():
     with pytest.raises(tile.LaunchError, match=rf"n = {2**40}"):
         run(ADD, n=2**40)
     np.testing.assert_array_equal(run(ADD, "int64", 2**40, np.arange(32, dtype=np.int32)), np.arange(32) + 2**40)
@@ -68,7 +68,7 @@ def test_the_simulator_finds_a_computed_number_that_does_not_fit(body, lost):
     assert not k.simulate(1, x8, np.zeros(32, np.int8), 63).findings
 
 
-def test_a_launch_with_a_number_beyond_its_type_names_it_and_the_range():
+def test_a_launch_with_a_number_out_of_range_names_it_and_the_range():
     with pytest.raises(tile.LaunchError, match=rf"n = {2**63} does not fit in 64 bits \(int64 holds -{2**63} to {2**63 - 1}\)"):
         run(ADD, n=2**63)
     with pytest.raises(tile.LaunchError, match=r"n = 1e\+39 does not fit in float32"):
@@ -76,7 +76,7 @@ def test_a_launch_with_a_number_beyond_its_type_names_it_and_the_range():
     assert run("tile.store(y[0:32], n)", "float32", math.inf)[0] == math.inf
 
 
-def test_a_literal_that_fits_in_32_unsigned_bits_leaves_them_unsigned():
+def test_a_literal_that_fits_in_uint32_keeps_the_dtype_uint32():
     x = np.arange(32, dtype=np.uint32)
     np.testing.assert_array_equal(run("v = tile.load(x[0:32]) * 2654435761\ntile.static_assert(v.dtype == "
                                       "tile.uint32)\ntile.store(y[0:32], v)", "uint32", x=x),
@@ -89,20 +89,20 @@ def test_a_literal_that_fits_in_32_unsigned_bits_leaves_them_unsigned():
     (1e9, "float8_e4m3fn", 448),
     (0.1, "float16", np.float16(0.1)), (3, "float32", 3)])
 @pytest.mark.parametrize("spelled", ["tile.cast({}, tile.{})", "tile.{1}({0})", "({}).to(tile.{})", "({}).astype(tile.{})"])
-def test_an_explicit_cast_of_a_literal_converts_as_that_of_a_tile(spelled, number, dtype, result):
+def test_an_explicit_cast_of_a_literal_converts_like_that_of_a_tile(spelled, number, dtype, result):
     name = dtype + "_" * (dtype == "bool")
     y = run(f"tile.store(y[0:32], {spelled.format(number, name)})", getattr(ml_dtypes, dtype, dtype))
     assert (y == np.array(result).astype(y.dtype)).all()
 
 
-def test_a_number_known_while_compiling_is_cast_and_has_a_dtype_as_one_of_the_launch():
+def test_a_compile_time_number_is_cast_and_typed_like_a_launch_argument():
     body = ("wide = tile.uint32(0xFFFFFFFF)\n"
             "tile.static_assert(wide.dtype == tile.uint32 and (5).dtype == tile.int32 and 0.5.dtype == tile.float32 and n.dtype == tile.int32)\n"
             "tile.store(y[0:32], wide.to(tile.uint64) * wide.to(tile.uint64) >> 32)")
     assert (run(body, "int64", 5) == 0xFFFFFFFE).all()
 
 
-def test_casts_of_literals_that_are_no_numbers_saturate_and_nan_is_zero():
+def test_casts_of_infinite_literals_saturate_and_nan_is_zero():
     body = "tile.store(y[0:32], tile.cast(float('{}'), tile.int32))"
     assert [run(body.format(x), "int32")[0] for x in ("inf", "-inf", "nan")] == [2**31 - 1, -2**31, 0]
 
@@ -112,13 +112,13 @@ def test_an_explicit_cast_of_an_argument_keeps_its_low_bits():
         assert (run(f"tile.store(y[0:32], tile.load(x[0:32]) * 0 + {cast})", n=300) == 44).all()
 
 
-def test_int_of_a_long_integer_is_that_integer():
+def test_int_of_a_64_bit_integer_keeps_its_value():
     assert run("tile.store(y[0:32], int(n))", "int64", 2**40)[0] == 2**40
 
 
 @pytest.mark.parametrize("dtype, result", [("float16", np.inf), ("bfloat16", np.inf), ("float8_e4m3fn", 448.0), ("float8_e5m2", 57344.0)])
 @pytest.mark.parametrize("number", ["10**18", "3.4e39", "float('inf')"])
-def test_a_written_number_beyond_a_float_dtype_is_what_its_cast_gives(dtype, result, number):
+def test_a_literal_beyond_the_range_of_a_float_dtype_equals_its_cast(dtype, result, number):
     if (dtype, number) == ("bfloat16", "10**18"):
         result = float(ml_dtypes.bfloat16(10**18))
     for value in (f"tile.where(v > 0, v, {number})", f"tile.full((32,), {number}, v.dtype)", f"tile.cast({number}, v.dtype) + tile.zeros((32,))"):

@@ -1,4 +1,4 @@
-"""tile.window: bounds narrower than the array's, to the element, on every path."""
+"""tile.window: bounds narrower than the array's, exact to the element, on every path."""
 
 import numpy as np
 import pytest
@@ -44,7 +44,7 @@ def nested(x, y, k, N: tile.constexpr):
 
 
 def inside(shape, r, c, m, n) -> np.ndarray:
-    """Which elements of an array a window has."""
+    """The elements of an array that are in a window."""
     i, j = np.indices(shape)
     return (i >= r) & (i < r + m) & (j >= c) & (j < c + n)
 
@@ -85,14 +85,14 @@ def check_nested(backend: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int16", "float64"])
-def test_what_lies_outside_of_a_window_is_neither_read_nor_written(dtype):
-    """Windows in the middle, over the edges, empty and beyond the array; coordinates before and after the window."""
+def test_elements_outside_a_window_are_neither_read_nor_written(dtype):
+    """Windows inside, across the edges, empty and beyond the array; coordinates before and after the window."""
     check_shifted("sim", dtype)
 
 
 @pytest.mark.parametrize("how", ["copy", "copy_async"])
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
-def test_copies_keep_a_windows_bounds(dtype, how):
+def test_copies_respect_a_window_s_bounds(dtype, how):
     check_moved("sim", dtype, how)
 
 
@@ -132,14 +132,14 @@ def check_far(backend: str, dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
-def test_a_window_that_ends_beyond_the_numbers_of_its_dtype_has_the_bounds_of_the_array(dtype):
-    """Offsets and extents from the least number to the greatest: no sum of them wraps to what is inside."""
+def test_a_window_that_ends_beyond_the_range_of_its_dtype_has_the_bounds_of_the_array(dtype):
+    """Offsets and extents from the least number to the greatest: no sum of them wraps to a position inside."""
     check_far("sim", dtype)
 
 
 @needs_gpu()
 @in_child(timeout=200)
-def test_windows_keep_their_bounds_on_a_gpu():
+def test_windows_are_respected_on_a_gpu():
     for dtype in ("float32", "int16", "float64"):
         check_shifted("cuda", dtype)
     for dtype in ("float32", "float16", "int8"):
@@ -168,8 +168,8 @@ def whole(x, y):
     tile.copy(y[0:8, 0:64], s)
 
 
-def test_a_tensor_map_has_no_windows_but_the_whole_array_is_none():
-    """The reason is said; a window with the array's own bounds is the array."""
+def test_a_tensor_map_cannot_be_of_a_window_unless_it_is_the_whole_array():
+    """The error gives the reason; a window with the array's own bounds is the array."""
     x = tile.ArraySpec((64, 64), "float32")
     copies = by_one_thread.compile(x, x, 5).copies
     assert any("a window, whose bounds are not" in reason for _, reason in copies[0].declined), copies[0].declined
@@ -178,7 +178,7 @@ def test_a_tensor_map_has_no_windows_but_the_whole_array_is_none():
     np.testing.assert_array_equal(a, b)
 
 
-def test_vectors_stay_where_a_windows_bounds_are_multiples_of_them():
+def test_vectors_are_used_if_a_window_s_bounds_are_multiples_of_them():
     @tile.jit
     def kernel(x, y, n, UNIT: tile.constexpr):
         tile.store(y[0:1024], tile.load(tile.window(x, 8 * UNIT, n * UNIT)[0:1024]))
@@ -197,7 +197,7 @@ def test_vectors_stay_where_a_windows_bounds_are_multiples_of_them():
     ("tile.load(tile.window(x, (0, 0), (4, x.shape[1] - 1))[0:4, :])", "extent of this slice is known at launch only"),
     ("tile.tensor_map(tile.window(x, (0, 0), (4, 4))[0:4, 0:4])", "this is a window"),
 ])
-def test_a_window_that_is_none_is_an_error_that_says_why(body, said):
+def test_an_invalid_window_is_an_error_that_says_why(body, said):
     kernel = tile.jit(source=f"def k(x):\n    {body}\n")
     kernel.source.globals["tile"] = tile
     with pytest.raises(tile.CompilationError) as error:

@@ -1,8 +1,8 @@
-"""Cases drawn by hypothesis: every dtype, 0 to 4 dimensions, any extents, strides and offsets, against NumPy.
+"""Cases drawn by hypothesis: every dtype, 0 to 4 dimensions, any extents, strides and offsets, compared with NumPy.
 
-A few kernels (one source for each kind and rank) see arrays that lie in memory in any way: dimensions in any order,
-steps, gaps, reversed, an offset; and inputs that are broadcast by strides of 0. Of an output, everything that it is a
-view of is compared, so that a write beside it is seen too. The simulator's test and the GPU's draw from `view_cases`.
+A few kernels (one source for each kind and rank) run on arrays with any memory layout: dimensions in any order,
+steps, gaps, reversed, an offset; inputs may be broadcast by strides of 0. For an output view, its whole base is
+compared, so that writes outside the view are noticed. The simulator's test and the GPU's draw from `view_cases`.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from language_cases import Case, Strided, host
 from language_reference import COMPARE, DTYPES, FLOAT8, binary, cast, is_float, np_dtype, promoted, special
 from memory_cases import put, window
 
-TILES = {0: (), 1: (64,), 2: (8, 16), 3: (4, 4, 8), 4: (2, 4, 2, 8)}  # what one CTA handles, by rank
+TILES = {0: (), 1: (64,), 2: (8, 16), 3: (4, 4, 8), 4: (2, 4, 2, 8)}  # extents of one CTA's tile, by rank
 
 
 @lru_cache(maxsize=None)
 def kernel_of(source: str):
-    """The kernel of a source, one for all cases that share it: its versions are found again."""
+    """The kernel of a source, one object for all cases that share it, so that its versions are reused."""
     from tilejit.frontend import Source
     from tilejit.jit import Kernel
     return Kernel(Source.from_text(source, {"tile": tile}), {})
@@ -30,7 +30,7 @@ def kernel_of(source: str):
 # -- arrays --------------------------------------------------------------------------------------------------------------
 
 def values(draw, count: int, dtype: str) -> np.ndarray:
-    """`count` numbers: edges of the dtype among them."""
+    """`count` numbers, including the limits of the dtype."""
     seed = draw(st.integers(0, 1000))
     return np.random.default_rng(seed).permutation(np.resize(special(dtype, seed, 64), count))
 
@@ -42,7 +42,7 @@ def small(draw, count: int, dtype: str) -> np.ndarray:
 
 
 def laid_out(draw, shape: tuple, dtype: str, fill, broadcast: bool) -> Strided:
-    """An array of `shape` somewhere in a flat one."""
+    """An array of `shape` at a random position in a flat one."""
     order = draw(st.permutations(range(len(shape))))
     steps = st.sampled_from((1, 1, 1, 2, 3, -1, -1, -2, *((0, 0) if broadcast else ())))
     strides, room, start = [0] * len(shape), 1, 0
@@ -57,14 +57,14 @@ def laid_out(draw, shape: tuple, dtype: str, fill, broadcast: bool) -> Strided:
 
 
 def extents(draw, rank: int) -> tuple[int, ...]:
-    """None, one, a few more or fewer than tiles of them, along each dimension."""
+    """None, one, or a few more or fewer elements than whole tiles, along each dimension."""
     return tuple(draw(st.one_of(st.integers(1, 2 * t + 1), st.sampled_from((0, 1, t - 1, t, t + 1, 2 * t)))) for t in TILES[rank])
 
 
 # -- sources -------------------------------------------------------------------------------------------------------------
 
 def places(rank: int, shift: str = "", first: str = "") -> str:
-    """The index of a CTA's tile, as source; `first` in place of the first dimension's."""
+    """The index of a CTA's tile, as source; `first` replaces that of the first dimension."""
     parts = [f"p{d} * {t}{shift}:(p{d} + 1) * {t}{shift}" for d, t in enumerate(TILES[rank])]
     if first:
         parts[0] = first
@@ -72,7 +72,7 @@ def places(rank: int, shift: str = "", first: str = "") -> str:
 
 
 def kernel_text(rank: int, parameters: str, *lines: str) -> str:
-    """A kernel of `lines`; p0, p1, ... are the tile's numbers. The fourth dimension shares a grid axis with the third."""
+    """A kernel with body `lines`; p0, p1, ... are the tile's indices. The fourth dimension shares a grid axis with the third."""
     head = [f"p{d} = tile.program_id({d})" for d in range(min(rank, 3))]
     if rank == 4:
         head += ["p3 = p2 % last", "p2 = p2 // last"]
@@ -81,7 +81,7 @@ def kernel_text(rank: int, parameters: str, *lines: str) -> str:
 
 
 def grid_of(shape, more: int = 0) -> tuple[tuple, dict]:
-    """The grid that covers `shape`, with `more` CTAs along each axis that find nothing; and the argument of rank 4."""
+    """The grid that covers `shape`, with `more` CTAs along each axis that are out of bounds; and the argument of rank 4."""
     counts = [-(-n // t) + more for n, t in zip(shape, TILES[len(shape)])]
     if len(shape) < 4:
         return tuple(counts) or (1,), {}
@@ -89,7 +89,7 @@ def grid_of(shape, more: int = 0) -> tuple[tuple, dict]:
 
 
 def tiles_of(grid: tuple, last: dict, rank: int):
-    """The numbers of each CTA's tile."""
+    """The tile indices of each CTA."""
     for at in np.ndindex(grid):
         yield at[:rank] if rank < 4 else (*at[:2], at[2] // last["last"], at[2] % last["last"])
 
@@ -97,7 +97,7 @@ def tiles_of(grid: tuple, last: dict, rank: int):
 # -- kinds of kernels ----------------------------------------------------------------------------------------------------
 
 def written(y: Strided) -> tuple[Strided, np.ndarray]:
-    """A copy of an output to compute into, and the part of it that the kernel sees."""
+    """A copy of an output to compute the expected result in, and the view of it that the kernel gets."""
     want = Strided(y.base.copy(), shape=y.shape, strides=y.strides, offset=y.offset)
     return want, host(want)
 
@@ -131,7 +131,7 @@ COPIES = {"load and store": ("tile.store(y[{to}], tile.load(x[{at}], other=OTHER
 
 
 def copied(draw) -> Case:
-    """Tiles that begin before the array and end after it, filled and clipped to the element."""
+    """Tiles that begin before the array and end after it, filled and clipped element by element."""
     way = draw(st.sampled_from(sorted(COPIES)))
     rank, dtype = draw(st.integers(0 if way == "load and store" else 1, 4)), draw(st.sampled_from(DTYPES))
     shape, halo = extents(draw, rank), draw(st.sampled_from((0, 0, 1, 4)))
@@ -148,7 +148,7 @@ def copied(draw) -> Case:
 
 
 def reduced(draw) -> Case:
-    """Each tile's sum, or largest or smallest element, along one axis."""
+    """The sum, maximum or minimum of each tile along one axis."""
     rank, dtype = draw(st.integers(1, 4)), draw(st.sampled_from(DTYPES))
     axis, name = draw(st.integers(0, rank - 1)), draw(st.sampled_from(("sum", "max", "min")))
     shape, tiles = extents(draw, rank), TILES[rank]
@@ -171,7 +171,7 @@ def reduced(draw) -> Case:
 
 
 def _reduced(blocks: np.ndarray, axis: int, name: str, dtype: str) -> np.ndarray:
-    """Sums of integers are at least int32; those of floats round once to their dtype."""
+    """Integer sums are at least 32-bit; float sums round once to their dtype."""
     if name != "sum":
         return (blocks.astype(np.int32).max(axis) if name == "max" else blocks.astype(np.int32).min(axis)).astype(np_dtype(dtype))
     if is_float(dtype):
@@ -182,7 +182,7 @@ def _reduced(blocks: np.ndarray, axis: int, name: str, dtype: str) -> np.ndarray
 
 
 def gathered(draw) -> Case:
-    """Rows by an array of indices, out of bounds too: those read `other`, and the last dimensions are boxes."""
+    """Rows by an array of indices, also out of bounds: those read `other`. The last dimensions are boxes."""
     rank, dtype = draw(st.integers(1, 4)), draw(st.sampled_from(DTYPES))
     shape, tiles, wide = extents(draw, rank), TILES[rank], draw(st.sampled_from(("int32", "int64")))
     count = draw(st.integers(0, 2 * tiles[0] + 1))

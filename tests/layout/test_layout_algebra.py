@@ -1,4 +1,4 @@
-"""Layouts by example: the short form, the questions they answer, and what they refuse."""
+"""Layouts by example: the short notation, queries, and errors."""
 
 import pickle
 
@@ -10,7 +10,7 @@ from tilejit.errors import CompilationError, TileError
 from tilejit.layout import Axis, R, S, Swizzle, TileLayout, axis, row_major, standard, strided
 
 
-def test_the_short_form_means_triples():
+def test_the_short_notation_stands_for_triples():
     assert S[(8, 64):(64, 1)] == TileLayout([(8, 64, "m"), (64, 1, "m")])
     assert S[4, 6] == S[(4, 6):(6, 1)] == row_major((4, 6)) == strided((4, 6), (6, 1))
     assert S[512:1] == TileLayout([(512, 1)])
@@ -26,14 +26,14 @@ def test_a_layout_prints_as_it_is_written():
     assert repr(Swizzle(3, 3, 3) @ (S[64:1] + 512)) == "Swizzle(3, 3, 3) @ (S[64:1] + 512)"
 
 
-def test_axes_are_their_names():
+def test_axes_are_identified_by_their_names():
     assert axis.laneid == "laneid" and {axis.m: 1} == {"m": 1}
     assert isinstance(axis.reg, Axis) and repr(axis.reg) == "axis.reg"
     assert repr(4 @ axis.laneid) == "4 @ axis.laneid"
     assert S[8 : np.int64(4) @ axis.laneid] == S[8 : 4 @ axis.laneid]
 
 
-def test_layouts_are_values():
+def test_layouts_compare_by_value():
     layout = Swizzle(3, 2, 3) @ (S[(8, 32):(32, 1)] + R[2:1024] + 16)
     assert pickle.loads(pickle.dumps(layout)) == layout
     assert len({layout, pickle.loads(pickle.dumps(layout)), S[8, 32]}) == 2
@@ -42,7 +42,7 @@ def test_layouts_are_values():
         layout.shards = ()
 
 
-def test_an_offset_counts_before_the_swizzle():
+def test_an_offset_is_added_before_the_swizzle():
     swizzle = Swizzle(3, 3, 3)
     layout = swizzle @ (S[(8, 64):(64, 1)] + 64)
     assert layout.offset_of(3, 17, shape=(8, 64)) == swizzle.apply(64 + 3 * 64 + 17)
@@ -55,14 +55,14 @@ def test_a_128_byte_swizzle_of_16_bit_elements_is_the_textbook_formula():
     assert (layout.offset_of(i, k, shape=(8, 64)) == 64 * i + 8 * ((k // 8) ^ i) + k % 8).all()
 
 
-def test_mode_0_is_row_major_where_16_bytes_do_not_divide_a_row():
+def test_mode_0_is_row_major_if_a_row_is_not_a_multiple_of_16_bytes():
     assert standard(16, (8, 12), 0) == S[8, 12] and standard(16, (8, 12), 0).is_trivial
     assert not standard(16, (8, 16), 0).is_trivial
 
 
 @pytest.mark.parametrize("arguments", [
     (16, (8, 60), 128), (16, (12, 64), 128), (16, (64,), 64), (16, (8, 64), 48), (12, (8, 64), 0), (16, (), 0)])
-def test_shapes_that_a_mode_cannot_tile_are_refused_with_what_it_needs(arguments):
+def test_shapes_that_a_swizzle_mode_cannot_tile_are_refused_with_what_it_needs(arguments):
     with pytest.raises(CompilationError, match="needs|mode is"):
         standard(*arguments)
 
@@ -107,12 +107,12 @@ def test_wrong_input_is_a_tile_error_that_says_what_was_found(wrong):
     assert len(str(error.value)) > 20
 
 
-def test_an_unknown_axis_is_answered_with_the_nearest_name():
+def test_an_unknown_axis_is_an_error_that_suggests_the_nearest_name():
     with pytest.raises(CompilationError, match="did you mean 'laneid'"):
         TileLayout([(4, 1, "lane_id")])
 
 
-def test_contiguity_is_about_the_order_and_compactness_about_the_place():
+def test_contiguity_depends_on_the_order_and_compactness_on_the_addresses():
     assert S[4, 6].is_contiguous and S[4, 6].is_trivial and S[4, 6].is_compact
     assert (S[4, 6] + 3).is_contiguous and not (S[4, 6] + 3).is_trivial
     assert not S[(4, 6):(1, 4)].is_contiguous and S[(4, 6):(1, 4)].is_compact
@@ -121,7 +121,7 @@ def test_contiguity_is_about_the_order_and_compactness_about_the_place():
     assert not S[8 : 1 @ axis.laneid].is_contiguous and not (S[4:1] + R[2:4]).is_compact
 
 
-def test_a_contiguous_run_ends_where_a_swizzle_chunk_does():
+def test_a_contiguous_run_ends_at_a_swizzle_chunk():
     assert S[8, 64].contiguous_run() == 512
     assert S[(8, 64):(72, 1)].contiguous_run() == 64
     assert S[(8, 64):(1, 8)].contiguous_run() == 1
@@ -129,7 +129,7 @@ def test_a_contiguous_run_ends_where_a_swizzle_chunk_does():
     assert (standard(16, (8, 64), 128) + 4).contiguous_run() == 4
 
 
-def test_the_longest_chain_runs_through_memory_without_gaps():
+def test_the_longest_chain_is_a_run_of_memory_without_gaps():
     assert S[(8, 4, 64):(64, 512, 1)].longest_chain() == (2, 0, 1)
     assert S[(8, 1, 64):(72, 5, 1)].longest_chain() == (2,)
     assert S[(8, 4, 64):(64, 512, 1)].longest_chain(S[(8, 4, 64):(64, 520, 1)]) == (2, 0)
@@ -146,7 +146,7 @@ def test_composition_addresses_a_tile_in_another_order():
 
 
 class Symbol:
-    """A runtime extent or start, as the compiler would have one."""
+    """A runtime extent or start, like the compiler's."""
 
     def __init__(self, name):
         self.name = name
@@ -178,7 +178,7 @@ def test_global_layouts_may_have_symbolic_extents_strides_and_starts():
     assert tile.extents == (128, 32) and repr(tile.offset["m"]) == "((start*ld)+16)"
 
 
-def test_a_symbolic_start_cuts_several_shards_only_where_its_divisor_is_known():
+def test_a_symbolic_start_splits_over_several_shards_only_if_its_divisor_is_known():
     atoms = S[(8, 4, 64):(64, 512, 1)]
     start = Symbol("start")
     region = ((0, 8), (start, 64))
@@ -187,6 +187,6 @@ def test_a_symbolic_start_cuts_several_shards_only_where_its_divisor_is_known():
     assert cut.extents == (8, 1, 64) and repr(cut.offset["m"]) == "((start//64)*512)"
 
 
-def test_a_region_may_leave_the_array_at_its_outermost_shard():
+def test_a_region_may_exceed_the_array_only_at_its_outermost_shard():
     assert S[100, 64].slice((100, 64), ((64, 128), (0, 64))) == S[128, 64] + 4096
     assert S[100, 64].slice((100, 64), ((-1, 4), (0, 64))) == S[4, 64] + -64

@@ -1,4 +1,4 @@
-"""Layouts as pictures."""
+"""Drawings of layouts."""
 
 from xml.etree import ElementTree
 
@@ -21,7 +21,7 @@ def test_a_memory_layout_shows_its_offsets():
     assert [label for label, _ in cells(S[4:2]._repr_svg_())] == ["0", "2", "4", "6"]
 
 
-def test_with_the_width_of_an_element_colours_are_banks():
+def test_with_an_element_width_colours_show_banks():
     drawn = cells(standard(32, (8, 32), 128).draw((8, 32), bits=32))
     rows = [[colour for _, colour in drawn[32 * i:32 * i + 32]] for i in range(8)]
     assert all(len(set(row)) == 32 for row in rows)                    # a row reaches every bank
@@ -39,12 +39,12 @@ def test_tensor_memory_shows_lanes_and_columns():
     assert cells(tmem_datapath("G", 8).draw((32, 8)))[2][0] == "32, 0"
 
 
-def test_large_and_deep_tiles_are_flattened_and_cut_with_a_word():
+def test_large_and_multidimensional_tiles_are_flattened_and_truncated_with_a_note():
     assert len(cells(row_major((2, 3, 4)).draw())) == 24
     svg = row_major((100, 300)).draw()
     assert len(cells(svg)) == 64 * 64 and "the first 64 x 64 of 100 x 300" in svg
 
 
 @pytest.mark.parametrize("layout", [S[()], S[1:1], S[4 : 0 @ axis.reg]])
-def test_degenerate_layouts_draw(layout):
+def test_degenerate_layouts_can_be_drawn(layout):
     assert cells(layout.draw())

@@ -83,7 +83,7 @@ def test_a_blocked_tile_is_padded_less_than_twofold_in_each_dimension(tile):
     ((64, 100), 128, 4, (64, 128), 64),
     ((17,), 96, 2, (32,), 2),
     ((96,), 96, 1, (96,), 1),             # three warps side by side
-    ((3,), 128, 8, (3,), 3),              # nothing to spread: everyone holds the tile
+    ((3,), 128, 8, (3,), 3),              # nothing to distribute: every thread holds the tile
     ((), 128, 1, (), 1),
 ])
 def test_blocked_tiles_take_few_registers_and_little_padding(shape, threads, vec, domain, registers):
@@ -91,7 +91,7 @@ def test_blocked_tiles_take_few_registers_and_little_padding(shape, threads, vec
     assert found == domain and reg_count(layout) == registers
 
 
-def test_lanes_stand_side_by_side_first_then_warps():
+def test_lanes_are_adjacent_before_warps_are():
     layout, _ = blocked((4, 1024), 128, 4)
     assert layout.apply(0, 4, shape=(4, 1024)) == {"warpid": 0, "laneid": 1, "reg": 0}
     assert layout.apply(0, 128, shape=(4, 1024)) == {"warpid": 1, "laneid": 0, "reg": 0}
@@ -99,7 +99,7 @@ def test_lanes_stand_side_by_side_first_then_warps():
     assert layout.apply(1, 0, shape=(4, 1024)) == {"warpid": 0, "laneid": 0, "reg": 8}
 
 
-def test_a_column_major_order_turns_the_tile_around():
+def test_a_column_major_order_transposes_the_distribution():
     across, _ = blocked((64, 32), 128, 4)
     down, _ = blocked((32, 64), 128, 4, order=(0, 1))
     for i, j in [(0, 0), (3, 5), (63, 31), (17, 8)]:
@@ -139,7 +139,7 @@ def assert_collapsed(layout, domain, dim, threads):
 
 @examples
 @given(blocked_tiles(), st.data())
-def test_after_a_collapse_each_thread_holds_the_rows_that_it_held_parts_of(tile, data):
+def test_after_a_reduction_each_thread_holds_the_rows_of_which_it_held_elements(tile, data):
     shape, threads, vec, order = tile
     if not shape:
         return
@@ -148,18 +148,18 @@ def test_after_a_collapse_each_thread_holds_the_rows_that_it_held_parts_of(tile,
 
 
 @pytest.mark.parametrize("dim", [0, 1])
-def test_fragments_collapse_too(dim):
+def test_fragments_can_be_reduced_too(dim):
     assert_collapsed(*wgmma_accumulator(128, 64), dim, 128)
     assert_collapsed(*mma_fragment("m16n8k16", "c", (64, 32), (2, 2)), dim, 128)
 
 
-def test_the_row_sums_of_an_accumulator_live_in_two_registers_of_each_quad():
+def test_the_row_sums_of_an_accumulator_are_two_registers_replicated_over_each_quad():
     layout, domain = collapse(*wgmma_accumulator(64, 128), 1)
     assert domain == (64, 1) and reg_count(layout) == 2
     assert layout.replicas == ((4, 1, "laneid"),)
 
 
-def test_dimensions_of_extent_1_come_and_go():
+def test_dimensions_of_extent_1_can_be_added_and_removed():
     layout, domain = blocked((8, 16), 32, 1)
     wider = insert_dim(layout, domain, 1)
     assert wider[1] == (8, 1, 16) and insert_dim(layout, domain, -1)[1] == (8, 16, 1)
@@ -172,7 +172,7 @@ def test_equal_register_maps_are_equal_layouts():
 
 
 # ---- fragments, by the formulas of the PTX ISA ----
-# Each gives (row, column) of register i in the lane with this group (lane >> 2) and thread (lane % 4).
+# Each function gives (row, column) of register i in the lane with this group (lane >> 2) and thread (lane % 4).
 
 FORMULAS = {
     ("m16n8k16", "a"): lambda g, t, i: (g if 0 <= i < 2 or 4 <= i < 6 else g + 8,
@@ -199,7 +199,7 @@ def tile_of(kind, operand):
 
 
 @pytest.mark.parametrize("kind, operand", FORMULAS)
-def test_mma_fragments_are_those_of_the_ptx_isa(kind, operand):
+def test_mma_fragments_match_the_ptx_isa(kind, operand):
     shape = tile_of(kind, operand)
     layout, domain = mma_fragment(kind, operand, shape)
     table = thread_table(layout, domain, 32)
@@ -210,7 +210,7 @@ def test_mma_fragments_are_those_of_the_ptx_isa(kind, operand):
 
 
 @pytest.mark.parametrize("kind, operand", FORMULAS)
-def test_mma_operands_of_several_warps_are_blocks_of_instructions(kind, operand):
+def test_mma_operands_of_several_warps_are_blocks_of_instruction_tiles(kind, operand):
     (height, width), (m, n) = tile_of(kind, operand), (2, 4)
     rows, columns = (m if operand in "ac" else 1), (n if operand in "bc" else 1)
     shape = (height * rows * 2, width * columns * 3)
@@ -228,19 +228,19 @@ def test_mma_operands_of_several_warps_are_blocks_of_instructions(kind, operand)
         assert table[thread, register] == row * shape[1] + column
 
 
-def test_mma_operands_are_padded_to_whole_instructions():
+def test_mma_operands_are_padded_to_whole_instruction_tiles():
     assert mma_fragment("m16n8k16", "a", (40, 20), (2, 1))[1] == (64, 32)
     assert mma_fragment("m16n8k16", "D", (40, 20), (2, 1))[1] == (64, 24)
 
 
 @pytest.mark.parametrize("warps", [(1, 1), (4, 1), (2, 2)])
-def test_an_accumulator_is_the_a_operand_of_the_next_product(warps):
+def test_an_accumulator_fragment_is_the_a_fragment_of_the_next_product(warps):
     rows_only = (warps[0], 1)
     assert mma_fragment("m16n8k16", "c", (64, 64), rows_only) == mma_fragment("m16n8k16", "a", (64, 64), rows_only)
     assert wgmma_accumulator(128, 64) == wgmma_a_registers(128, 64, 16)
 
 
-def test_wgmma_accumulators_are_those_of_the_ptx_isa():
+def test_wgmma_accumulators_match_the_ptx_isa():
     """d[i] of m64nNk16: row 16 * warp + group + 8 * (i / 2 % 2), column 8 * (i / 4) + 2 * thread + i % 2."""
     layout, domain = wgmma_accumulator(256, 40, warpgroups=2)
     table = thread_table(layout, domain, 256)
@@ -252,7 +252,7 @@ def test_wgmma_accumulators_are_those_of_the_ptx_isa():
 
 
 @pytest.mark.parametrize("bits, kind", [(32, "m16n8k8"), (16, "m16n8k16"), (8, "m16n8k32")])
-def test_wgmma_takes_a_from_registers_as_mma_does_16_rows_per_warp(bits, kind):
+def test_wgmma_a_fragments_in_registers_match_mma_with_16_rows_per_warp(bits, kind):
     width = tile_of(kind, "a")[1]
     table = thread_table(*wgmma_a_registers(64, 2 * width, bits), 128)
     per_step = 16 * width // 32
@@ -274,7 +274,7 @@ ATOMS = {  # (row of 16 or 32, 32-bit column) of register i of a lane, columns o
 
 @pytest.mark.parametrize("atom", ATOMS)
 @pytest.mark.parametrize("bits", [32, 16])
-def test_tensor_memory_loads_give_each_lane_what_the_ptx_isa_draws(atom, bits):
+def test_tensor_memory_loads_distribute_elements_as_in_the_ptx_isa(atom, bits):
     formula, width = ATOMS[atom]
     height, packed, columns = (32 if atom == "32x32b" else 16), 32 // bits, 4 * width * (32 // bits)
     for rows in {128, 4 * height}:
@@ -287,7 +287,7 @@ def test_tensor_memory_loads_give_each_lane_what_the_ptx_isa_draws(atom, bits):
             assert table[thread, register] == row * columns + column * packed + i % packed
 
 
-def test_tensor_memory_datapaths_place_rows_on_lanes():
+def test_tensor_memory_data_paths_map_rows_to_lanes():
     lanes = {name: tmem_datapath(name, 64) for name in "ABCDEFG"}
     for r, c in [(0, 0), (5, 3), (17, 40), (31, 63)]:
         assert lanes["D"].apply(r, c, shape=(128, 64)) == {"TLane": r, "TCol": c}

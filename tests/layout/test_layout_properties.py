@@ -1,4 +1,4 @@
-"""The algebra against its definition, over random layouts."""
+"""The algebra compared with its definition, over random layouts."""
 
 from itertools import product
 from math import prod
@@ -29,7 +29,7 @@ def layouts(draw, axes=AXES):
 
 @st.composite
 def permuted(draw, pad=False):
-    """A layout that reaches each place of memory at most once: row-major extents in another order."""
+    """A layout that maps at most one element to each address: row-major extents in another order."""
     extents = draw(extents_lists)
     strides, reached = [0] * len(extents), 1
     for i in draw(st.permutations(range(len(extents)))):
@@ -70,7 +70,7 @@ def by_definition(layout: TileLayout, index: int) -> dict:
 
 
 def image(layout: TileLayout, index: int) -> set:
-    """All places of an element, replicas included, without the swizzle."""
+    """All positions of an element, replicas included, without the swizzle."""
     plain = by_definition(layout.without_swizzle(), index)
     places = set()
     for steps in product(*(range(extent) for extent, _, _ in layout.replicas)):
@@ -92,7 +92,7 @@ def same_values(found: dict, expected: dict) -> bool:
 
 @examples
 @given(layouts(), st.data())
-def test_apply_is_the_definition_in_every_shape_of_the_index(layout, data):
+def test_apply_matches_the_definition_for_indices_of_every_shape(layout, data):
     shape = data.draw(shapes_of(layout.size()))
     for index in range(layout.size()):
         expected = by_definition(layout, index)
@@ -103,7 +103,7 @@ def test_apply_is_the_definition_in_every_shape_of_the_index(layout, data):
 
 @examples
 @given(layouts(), st.data())
-def test_apply_gives_arrays_what_it_gives_ints(layout, data):
+def test_apply_gives_the_same_for_arrays_as_for_ints(layout, data):
     shape = data.draw(shapes_of(layout.size()))
     arrays = layout.apply(*np.indices(shape), shape=shape)
     for index, coord in enumerate(np.ndindex(*shape)):
@@ -112,7 +112,7 @@ def test_apply_gives_arrays_what_it_gives_ints(layout, data):
 
 
 class Emitted:
-    """A value that only knows the arithmetic that emitted code has."""
+    """A value that supports only the arithmetic of emitted code."""
 
     def __init__(self, value, log):
         self.value, self.log = value, log
@@ -145,7 +145,7 @@ def test_index_arithmetic_runs_unchanged_on_emitted_values(layout, data):
 
 @examples
 @given(permuted(pad=True))
-def test_a_coordinate_per_shard_needs_no_division(layout):
+def test_coordinates_given_per_shard_need_no_division(layout):
     log = []
     layout.offset_of(*(Emitted(0, log) for _ in layout.extents), shape=layout.extents)
     assert not {"__floordiv__", "__mod__", "__rshift__", "__and__"} & set(log)
@@ -160,7 +160,7 @@ def test_the_printed_form_evaluates_to_the_layout(layout):
 
 @examples
 @given(layouts())
-def test_canonicalize_keeps_the_map_and_happens_once(layout):
+def test_canonicalize_preserves_the_map_and_is_idempotent(layout):
     canonical = layout.canonicalize()
     assert canonical.canonicalize() == canonical
     assert len(canonical.shards) <= len(layout.shards)
@@ -169,7 +169,7 @@ def test_canonicalize_keeps_the_map_and_happens_once(layout):
 
 @examples
 @given(permuted(pad=True), st.data())
-def test_group_keeps_the_map_and_splits_at_the_shape(layout, data):
+def test_group_preserves_the_map_and_splits_shards_at_the_shape(layout, data):
     shape = data.draw(st.sampled_from([layout.extents, (layout.size(),), layout.canonicalize().extents]))
     finer = tuple(f for n in shape for f in data.draw(shapes_of(n)))
     for target in (shape, finer):
@@ -185,7 +185,7 @@ def test_group_keeps_the_map_and_splits_at_the_shape(layout, data):
 
 @examples
 @given(st.lists(st.sampled_from([1, 2, 4, 8]), min_size=1, max_size=3), st.data())
-def test_group_many_refines_shapes_of_powers_of_two_together(extents, data):
+def test_group_many_splits_power_of_two_shapes_consistently(extents, data):
     layout = TileLayout.row_major(extents)
     shapes = [data.draw(shapes_of(layout.size())) for _ in range(3)]
     grouped, many = layout.group_many(shapes)
@@ -215,14 +215,14 @@ def test_a_slice_is_the_layout_of_its_region(layout, data):
 
 @examples
 @given(st.lists(st.integers(1, 6), min_size=2, max_size=3), st.data())
-def test_a_region_is_declined_only_if_no_two_shards_could_say_it(extents, data):
+def test_a_region_is_refused_only_if_no_combination_of_shards_can_express_it(extents, data):
     layout = TileLayout([(e, 100**i) for i, e in enumerate(extents)])
     start = data.draw(st.integers(0, layout.size() - 1))
     extent = data.draw(st.integers(1, layout.size() - start))
     if layout.slice((layout.size(),), ((start, extent),)) is None:
         inner = extents[-1]
-        assert start // inner != (start + extent - 1) // inner           # it crosses a boundary
-        assert start % inner or extent % inner or len(extents) > 2       # and not along whole inner runs
+        assert start // inner != (start + extent - 1) // inner           # it crosses a shard boundary
+        assert start % inner or extent % inner or len(extents) > 2       # and does not consist of whole inner runs
 
 
 @examples
@@ -237,7 +237,7 @@ def test_permute_reorders_the_coordinates(layout, data):
 
 @examples
 @given(permuted(), permuted())
-def test_tiling_repeats_the_inner_tile_at_the_outer_places(inner, outer):
+def test_tiling_repeats_the_inner_tile_at_the_positions_of_the_outer_one(inner, outer):
     rank = max(len(inner.extents), len(outer.extents))
     inner_shape = (1,) * (rank - len(inner.extents)) + inner.extents
     outer_shape = (1,) * (rank - len(outer.extents)) + outer.extents
@@ -253,7 +253,7 @@ def test_tiling_repeats_the_inner_tile_at_the_outer_places(inner, outer):
 
 @examples
 @given(permuted())
-def test_the_inverse_leads_every_place_back_to_its_element(layout):
+def test_the_inverse_maps_every_position_back_to_its_element(layout):
     inverse = layout.inverse()
     index = np.arange(layout.size())
     assert (inverse.offset_of(layout.offset_of(index)) == index).all()
@@ -263,7 +263,7 @@ def test_the_inverse_leads_every_place_back_to_its_element(layout):
 
 @examples
 @given(permuted(pad=True), permuted(pad=True), st.integers(0, 9))
-def test_composition_is_one_layout_after_the_other_or_refused(outer, inner, start):
+def test_composition_is_one_layout_after_the_other_or_an_error(outer, inner, start):
     inner = inner + start
     try:
         composed = outer.compose(inner)
@@ -286,7 +286,7 @@ def test_pack_undoes_unpack(layout, n):
 
 @examples
 @given(permuted(pad=True), st.integers(0, 32), swizzles)
-def test_a_contiguous_run_is_contiguous_wherever_it_starts(layout, start, swizzle):
+def test_a_contiguous_run_is_contiguous_from_every_start(layout, start, swizzle):
     layout = (layout + start).with_swizzle(swizzle)
     run = layout.contiguous_run()
     rows = offsets_of(layout).reshape(-1, run)
@@ -299,7 +299,7 @@ def test_a_contiguous_run_is_contiguous_wherever_it_starts(layout, start, swizzl
 
 @examples
 @given(st.one_of(permuted(), permuted(pad=True)), st.integers(0, 64), swizzles)
-def test_a_compact_layout_fills_its_run_of_memory(layout, start, swizzle):
+def test_a_compact_layout_fills_its_range_of_memory(layout, start, swizzle):
     layout = (layout + start).with_swizzle(swizzle)
     offsets = np.sort(offsets_of(layout))
     assert offsets[-1] < layout.span()

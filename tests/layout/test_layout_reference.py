@@ -1,4 +1,4 @@
-"""The algebra against reference plans: standard shared layouts, swizzles, and results of operations."""
+"""The algebra compared with reference data: standard shared layouts, swizzles, and results of operations."""
 
 import json
 from pathlib import Path
@@ -37,7 +37,7 @@ OPERATIONS = {
 
 
 @pytest.mark.parametrize("case", DATA["standard"], ids=lambda c: f"{c['bits']}bit-{c['mode_bytes']}B-{c['shape']}")
-def test_standard_shared_layouts_are_those_of_the_reference(case):
+def test_standard_shared_layouts_match_the_reference(case):
     layout = standard(case["bits"], case["shape"], case["mode_bytes"])
     assert layout == layout_of(case["layout"])
     for coord, offset in case["samples"]:
@@ -48,7 +48,7 @@ def test_standard_shared_layouts_are_those_of_the_reference(case):
 
 
 @pytest.mark.parametrize("case", DATA["swizzles"], ids=lambda c: str(c["swizzle"]))
-def test_swizzles_move_elements_as_in_the_reference_and_are_their_own_inverse(case):
+def test_swizzles_match_the_reference_and_are_their_own_inverse(case):
     swizzle = Swizzle(*case["swizzle"])
     for address, swizzled in case["samples"]:
         assert swizzle.apply(address) == swizzled
@@ -80,7 +80,7 @@ def test_operations_give_the_results_of_the_reference(case):
 
 
 @pytest.mark.parametrize("case", DATA["size_span"])
-def test_size_and_span_are_those_of_the_reference(case):
+def test_size_and_span_match_the_reference(case):
     layout = layout_of(case["layout"])
     assert layout.size() == case["size"]
     assert {name: layout.span(name) for name in case["span"]} == case["span"]

@@ -1,5 +1,5 @@
-"""Attention forward, as far as the language must be able to say it: roles, rings with lifetimes of their own, products from
-registers, row state over accumulator fragments, masked blocks peeled in front, turns, tiles handed out one by one."""
+"""Attention forward, which exercises what such a kernel needs of the language: roles, rings with different lifetimes, products with
+register operands, row state in accumulator fragments, masked blocks peeled off, turns, tiles handed out by a counter."""
 
 import tilejit as tile
 
@@ -8,7 +8,8 @@ LOG2_E = 1.4426950408889634
 
 @tile.jit
 def softmax_step(s, row_max, row_sum, scale, first_row, first_column, columns, DTYPE: tile.constexpr, MASKED: tile.constexpr, CAUSAL: tile.constexpr):
-    """One block of scores into the running maximum and sum; (probabilities, new maximum, new sum, factor of what was before)."""
+    """Update the running maximum and sum with one block of scores; returns (probabilities, new maximum, new sum, factor for
+    earlier results)."""
     if MASKED:
         at_row, at_column = first_row + tile.fragment_index(s, 0), first_column + tile.fragment_index(s, 1)
         seen = at_column < columns
@@ -62,10 +63,10 @@ def attention(Q, K, V, O, counter, scale, BN: tile.constexpr, D: tile.constexpr,
                 t = tile.load(slot.T[0])
             if t < tiles:
                 h, m = t // above, above - 1 - t % above
-                tile.assume((h >= 0) & (m >= 0))  # a number from memory: a store's place must be known not to be negative
+                tile.assume((h >= 0) & (m >= 0))  # a loaded number: a store's position must be known not to be negative
                 row = m * BM + w * 64
                 last = tile.cdiv(min(columns, (m + 1) * BM) if CAUSAL else columns, BN)
-                whole = min(m * BM, columns) // BN if CAUSAL else columns // BN  # blocks that need no mask
+                whole = min(m * BM, columns) // BN if CAUSAL else columns // BN  # blocks without a mask
                 with queries.consume() as slot:
                     q = tile.load(slot.Q[w * 64:w * 64 + 64, :])
                 baton.take(w)

@@ -1,16 +1,16 @@
-"""Pipelined loops whose copies go where branches and loops in their bodies say."""
+"""Pipelined loops whose copy positions depend on branches and loops in their bodies."""
 
 import tilejit as tile
 
 
 @tile.jit
-def wandering(A, out, n, turn, ROLES: tile.constexpr, STAGES: tile.constexpr = 3):
-    """Rows of A in an order of its own, the one that `walked` says, each half as heavy as the next."""
+def rows_in_computed_order(A, out, n, turn, ROLES: tile.constexpr, STAGES: tile.constexpr = 3):
+    """Rows of A in an order computed in the loop, which `expected_order` reproduces; each has half the weight of the next."""
     s = tile.alloc((64,), A.dtype)
     total = tile.zeros((64,))
     for i in tile.pipelined(range(n), stages=STAGES, warp_specialize=ROLES):
         row = n - 1 - i if turn % 2 == 1 else i
-        if i % 3 == 0:  # for the copy and for the rest of the trip
+        if i % 3 == 0:  # used by the copy and by the rest of the body
             row = row // 2
             total += 1.0
         far = 0
@@ -23,8 +23,8 @@ def wandering(A, out, n, turn, ROLES: tile.constexpr, STAGES: tile.constexpr = 3
     tile.store(out[0:64], total)
 
 
-def walked(n, turn):
-    """The row of each trip, and whether it adds 1."""
+def expected_order(n, turn):
+    """The row of each iteration, and whether it adds 1."""
     for i in range(n):
         row = n - 1 - i if turn % 2 else i
         row = row // 2 if i % 3 == 0 else row
@@ -36,7 +36,7 @@ def walked(n, turn):
 
 @tile.jit(num_warps=4)
 def boxes(A, out, n, turn, ROLES: tile.constexpr):
-    """Boxes of a matrix along one row of them, from the left or from the right: a bulk copy of each needs to know where its bytes begin."""
+    """Boxes of a matrix along one row of boxes, from the left or from the right. A bulk copy of each needs the alignment of its start."""
     s = tile.alloc((16, 64), A.dtype, layout=tile.auto)
     total = tile.zeros((16, 64))
     last = (n - 1) * 64

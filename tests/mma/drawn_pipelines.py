@@ -1,4 +1,4 @@
-"""Persistent products around pipelined loops, drawn at random: types, majors, tiles, warps, stages, roles, ways to store."""
+"""Random persistent products around pipelined loops: types, majors, tiles, warps, stages, roles, ways to store."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def drawn(A, B, C, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr, S
             tile.store(C[m:m + BM, n:n + BN], acc)
 
 
-# (operands, result, sums, precision)
+# (operands, result, accumulator, precision)
 TYPES = [("float16", "float16", "float32", None), ("bfloat16", "bfloat16", "float32", None), ("float16", "float32", "float32", None),
          ("int8", "int32", "int32", None), ("float8_e4m3fn", "float32", "float32", None), ("float32", "float32", "float32", "tf32"),
          ("bfloat16", "float32", "float32", None)]
@@ -53,7 +53,7 @@ TYPES = [("float16", "float16", "float32", None), ("bfloat16", "bfloat16", "floa
 
 @dataclass(frozen=True)
 class Draw:
-    """A kernel: its types, its constants, how many warps it has."""
+    """A kernel: its types, its constants, and its number of warps."""
 
     types: tuple
     constants: dict
@@ -61,23 +61,23 @@ class Draw:
 
     @staticmethod
     def of(number: int) -> "Draw":
-        """The kernel of a number. Types, stages, roles and warps go round, so that some twenty numbers have all of them."""
+        """The kernel with a number. Types, stages, roles and warps cycle, so that about twenty consecutive numbers cover all of them."""
         r = random.Random(number)
         types, stages, warps = TYPES[number % len(TYPES)], 2 + number % 4, (4, 8, 1, 4, 2)[number % 5]
         itemsize, stored = np_dtype(types[0]).itemsize, np_dtype(types[1]).itemsize
         while True:
-            bm = r.choice((32, 64) if warps < 4 else (*[16 * warps] * 4, 128, 48))  # wgmma takes 64 rows of each warpgroup
+            bm = r.choice((32, 64) if warps < 4 else (*[16 * warps] * 4, 128, 48))  # wgmma takes 64 rows per warpgroup
             bn, bk, staged = r.choice((16, 32, 64, 96, 128)), r.choice((32, 64, 128)) // itemsize, r.random() < 0.7
             if bm * bn <= 2048 * warps and stages * (bm + bn) * bk * itemsize + staged * bm * bn * stored <= ROOM:
                 break
-        mostly = 0.6 if itemsize == 2 else 0.8  # the majors that every engine takes
+        mostly = 0.6 if itemsize == 2 else 0.8  # the majors that every path supports
         constants = dict(BM=bm, BN=bn, BK=bk, STAGES=stages, ROLES=number % 3 > 0, TA=r.random() < 1 - mostly, TB=r.random() < mostly,
                          SUMS=getattr(tile, types[2]), PRECISION=types[3], TURN=r.random() < 0.5, STAGED=staged, GROUP=r.choice((1, 2, 8)))
         return Draw(types, constants, warps)
 
     def extents(self, cases: int):
-        """(m, n, k): 0, 1, stages - 1, stages and stages + 1 trips, whole and ragged ones, several tiles for some CTAs. Most have a multiple
-        of 16 columns, as TMA stores them."""
+        """(m, n, k): 0, 1, stages - 1, stages and stages + 1 iterations, whole and ragged, several tiles for some CTAs. Most have a multiple
+        of 16 columns, as TMA stores need."""
         r, c = random.Random(repr(self)), self.constants
         for at in range(cases):
             trips = (c["STAGES"] + 1, 0, c["STAGES"], 1, c["STAGES"] - 1)[at % 5]
@@ -86,7 +86,7 @@ class Draw:
             yield r.randint(1, 3 * c["BM"]), n if at % 5 == 4 else -(-n // 16) * 16, k
 
     def check(self, m: int, n: int, k: int, launch) -> None:
-        """One product, held to the roundings that its sums and its result may make. `launch(grid, *arrays, **options)` runs it."""
+        """Check one product, with bounds from the roundings of its accumulation and result. `launch(grid, *arrays, **options)` runs it."""
         dtype, result, sums, precision = self.types
         a, b = operand(m, k, self.constants["TA"], dtype, 1), operand(k, n, self.constants["TB"], dtype, 2)
         c = np.zeros((m, -(-n // 16) * 16), np_dtype(result))[:, :n]
@@ -97,7 +97,7 @@ class Draw:
             return
         x, y = x.astype(np.float64), y.astype(np.float64)
         exact, size = x @ y, np.abs(x) @ np.abs(y)
-        # Products and partial sums round once each; TF32 has cut both operands to 10 bits, sums of float8 keep 13 below the largest term.
+        # Products and partial sums round once each; TF32 truncates operands to 10 bits; float8 accumulation keeps 13 bits below the largest term.
         cut = 2.0 ** -9 if precision else 2.0 ** -12 if "float8" in dtype else 0.0
         stored = {"float16": 2.0 ** -11, "bfloat16": 2.0 ** -8}.get(result, 0.0)
         wrong = np.abs(c.astype(np.float64) - exact) > size * (2 * k * 2.0 ** -23 + cut) + np.abs(exact) * stored + 2.0 ** -25
@@ -105,6 +105,6 @@ class Draw:
 
 
 def operand(rows: int, columns: int, turned: bool, dtype: str, seed: int) -> np.ndarray:
-    """A matrix [rows, columns], or its transposition, whose rows lie 16 elements or a multiple apart, as TMA takes them."""
+    """A matrix [rows, columns], or its transpose, whose row pitch is a multiple of 16 elements, as TMA needs."""
     rows, columns = (columns, rows) if turned else (rows, columns)
     return numbers((rows, -(-max(columns, 1) // 16) * 16), np_dtype(dtype), seed)[:, :columns]

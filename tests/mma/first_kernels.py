@@ -1,4 +1,4 @@
-"""Kernels as one writes them first, of tiles that are loaded and multiplied: in an ordinary loop (`STAGES` = 0), or in a pipelined one."""
+"""Kernels written in the simplest way, with loaded tiles that are multiplied: in an ordinary loop (`STAGES` = 0), or in a pipelined one."""
 
 import tilejit as tile
 
@@ -16,7 +16,7 @@ def product(A, B, C, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr,
 
 @tile.jit
 def by_bytes(A, W, S, C, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr, STAGES: tile.constexpr = 3, ROLES: tile.constexpr = False):
-    """``C = A @ W^T`` of weights of 8 bits with a scale for each row."""
+    """``C = A @ W^T`` with 8-bit weights and a scale for each row."""
     m, n = tile.tile_at(tile.program_id(0), tile.cdiv(C.shape[0], BM), tile.cdiv(C.shape[1], BN), group=8)
     m, n = m * BM, n * BN
     acc = tile.zeros((BM, BN))
@@ -29,7 +29,7 @@ def by_bytes(A, W, S, C, BM: tile.constexpr, BN: tile.constexpr, BK: tile.conste
 @tile.jit
 def by_nibbles(A, W, S, C, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr, STAGES: tile.constexpr = 3, ROLES: tile.constexpr = False,
                GROUP: tile.constexpr = 128):
-    """``C = A @ W^T`` of weights of 4 bits, two of a row in a byte, with a scale for each `GROUP` of k."""
+    """``C = A @ W^T`` with 4-bit weights, two of a row per byte, and a scale for each `GROUP` along k."""
     m, n = tile.tile_at(tile.program_id(0), tile.cdiv(C.shape[0], BM), tile.cdiv(C.shape[1], BN), group=8)
     m, n = m * BM, n * BN
     acc = tile.zeros((BM, BN))
@@ -62,7 +62,7 @@ def by_words(A, W, S, C, BM: tile.constexpr, BN: tile.constexpr, BK: tile.conste
 @tile.jit
 def attention(Q, K, V, O, scale, BM: tile.constexpr, BN: tile.constexpr, D: tile.constexpr, STAGES: tile.constexpr = 2,
               ROLES: tile.constexpr = False):
-    """Softmax in base 2 of `scale` times the products of Q [H, M, D] and K [H, N, D], by V [H, N, D]."""
+    """Softmax in base 2 of `scale` times the products of Q [H, M, D] and K [H, N, D], multiplied by V [H, N, D]."""
     h, m = tile.program_id(1), tile.program_id(0) * BM
     q, most, total, acc = tile.load(Q[h, m:m + BM, 0:D]), tile.full((BM,), -1e30, tile.float32), tile.zeros((BM,)), tile.zeros((BM, D))
     for n in tile.pipelined(range(0, K.shape[1], BN), stages=STAGES, warp_specialize=ROLES) if STAGES else range(0, K.shape[1], BN):
@@ -77,7 +77,7 @@ def attention(Q, K, V, O, scale, BM: tile.constexpr, BN: tile.constexpr, D: tile
 @tile.jit
 def by_indices(A, B, C, M, N, K, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr, STAGES: tile.constexpr = 3,
                ROLES: tile.constexpr = False):
-    """The product as one writes it where there are pointers: by index tiles, with a mask on every load."""
+    """The product as in languages with pointers: with index tiles, and a mask on every load."""
     m, n = tile.tile_at(tile.program_id(0), tile.cdiv(M, BM), tile.cdiv(N, BN), group=8)
     rm, rn, rk = m * BM + tile.arange(BM), n * BN + tile.arange(BN), tile.arange(BK)
     acc = tile.zeros((BM, BN))
@@ -91,7 +91,7 @@ def by_indices(A, B, C, M, N, K, BM: tile.constexpr, BN: tile.constexpr, BK: til
 @tile.jit
 def walking(A, B, C, M, N, K, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr, STAGES: tile.constexpr = 3,
             ROLES: tile.constexpr = False):
-    """The same, of indices that each trip moves on, and of rows that begin anew where the matrix ends."""
+    """The same with indices that each iteration advances, and rows that wrap around at the end of the matrix."""
     m, n = tile.tile_at(tile.program_id(0), tile.cdiv(M, BM), tile.cdiv(N, BN), group=8)
     rm, rn, rk = (m * BM + tile.arange(BM)) % M, (n * BN + tile.arange(BN)) % N, tile.arange(BK)
     acc = tile.zeros((BM, BN))
@@ -105,7 +105,7 @@ def walking(A, B, C, M, N, K, BM: tile.constexpr, BN: tile.constexpr, BK: tile.c
 
 @tile.jit
 def gathered(A, R, B, C, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr, STAGES: tile.constexpr = 3, ROLES: tile.constexpr = False):
-    """``C = A[R] @ B^T``: the rows of A [M, K] whose numbers R has, as the tokens of an expert."""
+    """``C = A[R] @ B^T``: the rows of A [M, K] selected by the indices R, like the tokens of an expert."""
     m, n = tile.tile_at(tile.program_id(0), tile.cdiv(C.shape[0], BM), tile.cdiv(C.shape[1], BN), group=8)
     m, n = m * BM, n * BN
     rows = tile.load(R[m:m + BM], other=-1)

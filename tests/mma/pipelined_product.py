@@ -1,4 +1,4 @@
-"""A matrix product in the short form: a persistent kernel around a pipelined loop, for tests and measurements."""
+"""A matrix product in the short form: a persistent kernel around a pipelined loop, for tests and benchmarks."""
 
 import tilejit as tile
 
@@ -17,7 +17,7 @@ def product(A, B, C, BM: tile.constexpr = 128, BN: tile.constexpr = 256, BK: til
         m, n = m * BM, n * BN
         acc = tile.zeros((BM, BN))
         for s in tile.pipelined(range(0, A.shape[1], BK), stages=STAGES, warp_specialize=ROLES):
-            k = last - s if i % 2 == 1 else s  # what alternate tiles share is still in L2
+            k = last - s if i % 2 == 1 else s  # the operands that alternating tiles share are still in L2
             tile.copy_async(sA, A[m:m + BM, k:k + BK])
             tile.copy_async(sB, B[n:n + BN, k:k + BK])
             acc = tile.dot(sA, sB, acc, trans_b=True)

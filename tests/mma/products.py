@@ -1,4 +1,4 @@
-"""What tests of matrix products share: operands in every order and stride, the bound of their sums, the call by name of a configuration."""
+"""Helpers for tests of matrix products: operands in every order and stride, error bounds, configurations for calls by name."""
 
 import os
 from contextlib import contextmanager
@@ -14,13 +14,13 @@ from tilejit.kernels.scales import scale
 from tilejit.runtime.arrays import describe
 
 BF16, E4M3, E5M2 = ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2
-PLACES = {"float16": 11, "bfloat16": 8, "float32": 24, "float8_e4m3fn": 4}  # significant bits of a result
+PLACES = {"float16": 11, "bfloat16": 8, "float32": 24, "float8_e4m3fn": 4}  # significant bits of the result's mantissa
 TARGETS = ("sm_90a", "sm_100a")
 
 
 @contextmanager
-def on(target: str):
-    """NumPy arrays are multiplied as on the target."""
+def multiplying_on(target: str):
+    """Multiply NumPy arrays as on the target."""
     before = os.environ.get("TILEJIT_TARGET")
     os.environ["TILEJIT_TARGET"] = target
     try:
@@ -32,12 +32,12 @@ def on(target: str):
 
 
 def with_configs(hopper, blackwell):
-    """Parametrize by target and configuration: None, and those given for either target."""
+    """Parametrize by target and configuration: None, and the given ones for each target."""
     return pytest.mark.parametrize("target,config", [*(("sm_90a", c) for c in (None, *hopper)), *(("sm_100a", c) for c in (None, *blackwell))])
 
 
-def laid(x, how: str):
-    """The same numbers in other strides: rows or columns side by side, rows padded to 16 bytes, every second element, reversed."""
+def with_layout(x, how: str):
+    """The same numbers with other strides: row-major or column-major, rows padded to 16 bytes, every second element, reversed."""
     *batch, m, n = x.shape
     if how == "columns":
         return np.ascontiguousarray(x.swapaxes(-1, -2)).swapaxes(-1, -2)
@@ -54,8 +54,9 @@ def laid(x, how: str):
     return np.ascontiguousarray(x)
 
 
-def entering(x, rounded=True):
-    """float64 of what the multipliers see: TF32 has 10 bits of mantissa, to which TMA rounds to the nearest (even) or the tensor cores cut."""
+def as_multiplied(x, rounded=True):
+    """float64 of the values that enter the multipliers: TF32 has 10 mantissa bits; TMA rounds to nearest even, and the tensor
+    cores truncate."""
     if x.dtype == np.float32:
         bits = np.ascontiguousarray(x).view(np.uint32)
         bits = bits + np.uint32(0xFFF) + (bits >> np.uint32(13) & np.uint32(1)) if rounded else bits
@@ -63,9 +64,10 @@ def entering(x, rounded=True):
     return x.astype(np.float64)
 
 
-def close(got, a, b, scale=1.0, rounded=True):
-    """Exact for integers (which wrap); else within one rounding of the result, and the roundings of k sums in float32."""
-    x, y = entering(a, rounded), entering(b, rounded)
+def assert_close(got, a, b, scale=1.0, rounded=True):
+    """Assert that integers are exact (they wrap), and floats within one rounding of the result plus the roundings of k float32
+    additions."""
+    x, y = as_multiplied(a, rounded), as_multiplied(b, rounded)
     exact = (x @ y) * scale
     if got.dtype.kind in "iu":
         np.testing.assert_array_equal(got, (a.astype(np.int64) @ b.astype(np.int64)).astype(got.dtype))
@@ -75,7 +77,7 @@ def close(got, a, b, scale=1.0, rounded=True):
 
 
 def product(a, b, out_dtype=None, **options):
-    """The result, of an `out` full of NaN (or of the largest integer) before."""
+    """The result, with `out` initially full of NaN (or of the largest integer)."""
     shape = (*(a.shape[:-2] or b.shape[:-2]), a.shape[-2], b.shape[-1])
     dtype = np.dtype(out_dtype or (np.int32 if a.dtype.kind in "iu" else BF16 if a.dtype.itemsize == 1 else a.dtype))
     out = np.full(shape, np.iinfo(dtype).max if dtype.kind in "iu" else np.nan, dtype)
@@ -91,7 +93,7 @@ OPERANDS = ((BF16, BF16), (np.float16, np.float16), (np.float32, np.float32), (E
 
 
 def planned(a, b, out, epilogue, tiles, config=None, fast_accum=False, scales=(), target="sm_90a"):
-    """The launch that these arrays come to."""
+    """The launch planned for these arrays."""
     scaled = tuple(scale("a scale", s) for s in scales)
     return _planned(*map(describe, (a, b, out)), None, scaled, fast_accum, epilogue, 0, [describe(t) for t in tiles], config, target)
 
@@ -125,5 +127,5 @@ def bias_gelu_added(acc, row, column, bias, residual):
 @tile.jit
 def of_many_values(acc, row, column):
     powers = tile.exp(acc), tile.tanh(acc), tile.erf(acc), acc * acc
-    total = tile.sum(powers[0] + powers[1] + powers[2] + powers[3])  # none of them is done with until all have been added up
+    total = tile.sum(powers[0] + powers[1] + powers[2] + powers[3])  # all must stay alive until the end
     return powers[0] * total + powers[1] / total + powers[2] * acc + powers[3]

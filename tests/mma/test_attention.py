@@ -1,4 +1,4 @@
-"""What an attention kernel must be able to say (DESIGN: structure, accumulators): the whole kernel, and its parts by themselves."""
+"""Attention: the whole kernel, and the language features that it needs one by one (see DESIGN: structure, accumulators)."""
 
 import itertools
 import re
@@ -29,7 +29,7 @@ def inputs(heads, rows, columns, d, dtype, seed=0):
 
 
 def near(got, q, k, v, scale, causal, dtype):
-    """Probabilities and the result round to `dtype` once each, and the values are of order 1."""
+    """Assert closeness: probabilities and the result round to `dtype` once each, and the values are of order 1."""
     want = reference(q, k, v, scale, causal)
     eps = float(ml_dtypes.finfo(dtype).eps)
     bound = eps * (np.abs(want) + np.abs(v).astype(np.float64).max())
@@ -53,12 +53,12 @@ def run(grid, heads, rows, columns, d, dtype, bn, nc, causal, stages, place=None
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("rows, columns", [(64, 64), (200, 200), (128, 33), (1, 130), (257, 384)])
 def test_attention_is_exact_to_the_rounding_of_its_dtype(rows, columns, causal):
-    """Roles with registers, rings with lifetimes of their own, products from registers, row state, turns, tiles from a counter."""
+    """Roles with registers, rings with different lifetimes, products with register operands, row state, turns, tiles from a counter."""
     run(2, 2, rows, columns, 64, BF16, 64, 2, causal, 2, seed=rows)
 
 
 @pytest.mark.parametrize("bn, nc, d, dtype, stages", [(128, 1, 64, np.float16, 1), (64, 3, 64, BF16, 2), (64, 2, 128, np.float16, 2)])
-def test_compile_time_variants_of_attention(bn, nc, d, dtype, stages):
+def test_compile_time_variants_of_attention_are_right(bn, nc, d, dtype, stages):
     run(3, 1, 200, 200, d, dtype, bn, nc, True, stages)
 
 
@@ -68,31 +68,32 @@ def compiled(d=128, bn=64, stages=2, spills=0):
 
 
 def test_a_block_of_keys_is_one_tensor_copy_whatever_its_swizzle_atoms():
-    """Rows of 256 bytes lie in two atoms of 128; the planner splits them into a dimension of the map."""
+    """Rows of 256 bytes are in two atoms of 128; the planner makes them a dimension of the map."""
     made = compiled()
     assert [(c.variant, c.instructions) for c in made.copies] == [("tma", 1)] * 4
     assert all(m.rank >= 4 for m in made.tensor_maps)
 
 
-def test_the_steps_keep_the_order_in_which_they_are_written():
-    """In the steady loop: take the turn, product with K, product with V, pass the turn on, wait for one, wait for all."""
+def test_the_emitted_steps_keep_the_order_of_the_source():
+    """In the steady-state loop: take the turn, product with K, product with V, pass the turn on, wait for one, wait for all."""
     words = ("bar.sync", "wgmma.mma_async", "wgmma.commit_group", "bar.arrive", "wgmma.wait_group.sync.aligned 1", "wgmma.wait_group.sync.aligned 0")
     found = [next(w for w in words if w in line) for line in compiled().ptx.splitlines() if any(w in line for w in words)]
     steps = [w for w, _ in itertools.groupby(found)]
     steady = ["bar.sync", "wgmma.mma_async", "wgmma.commit_group", "wgmma.mma_async", "wgmma.commit_group", "bar.arrive",
               "wgmma.wait_group.sync.aligned 1", "wgmma.wait_group.sync.aligned 0"]
-    assert sum(steps[i:i + len(steady)] == steady for i in range(len(steps))) == 2  # the masked loop and the clean one
+    assert sum(steps[i:i + len(steady)] == steady for i in range(len(steps))) == 2  # the masked loop and the unmasked one
 
 
-def test_probabilities_become_the_operand_without_moving():
-    """An accumulator converted in place is the register operand of the next product: packed in pairs, no shuffle, no scratch."""
+def test_probabilities_become_a_product_operand_without_moving():
+    """An accumulator converted in place is the register operand of the next product: packed in pairs, with no shuffle and no
+    scratch memory."""
     graph, ptx = compiled().graph, compiled().ptx
     assert "convert_layout" not in graph
     assert "cvt.rn.bf16x2.f32" in ptx and "ex2.approx.ftz.f32" in ptx
 
 
-def test_row_maxima_are_shuffled_inside_quads_only():
-    """A row of an accumulator lies in four lanes: distances 1 and 2."""
+def test_row_maxima_are_shuffled_only_within_quads():
+    """A row of an accumulator is held by four lanes: shuffle distances 1 and 2."""
     @tile.jit
     def kernel(A, B, out):
         a = tile.alloc((64, 64), A.dtype, layout=tile.swizzled(A.dtype, (64, 64), 128))
@@ -117,7 +118,7 @@ def test_row_maxima_are_shuffled_inside_quads_only():
 
 @tile.jit(num_warps=4)
 def partial_rows(A, B, sums, tops, N: tile.constexpr, WIDE: tile.constexpr):
-    """Row state that stays with each thread: the parts of a row that other threads hold are added after the loop."""
+    """Per-thread row state: the parts of a row held by other threads are added after the loop."""
     a = tile.alloc((64, 64), A.dtype, layout=tile.swizzled(A.dtype, (64, 64), 128))
     b = tile.alloc((64, 64), A.dtype, layout=tile.swizzled(A.dtype, (64, 64), 128))
     tile.copy(a, A[0:64, 0:64])
@@ -137,8 +138,8 @@ def partial_rows(A, B, sums, tops, N: tile.constexpr, WIDE: tile.constexpr):
 
 
 @pytest.mark.parametrize("wide", [1, 2, 8])
-def test_row_state_may_stay_with_each_thread_until_the_end(wide):
-    """Columns that a thread holds are summed by it, as many side by side as one says; lanes exchange nothing inside the loop."""
+def test_row_state_may_stay_per_thread_until_the_end(wide):
+    """Each thread sums its own columns, in a given number of partial sums; lanes exchange nothing inside the loop."""
     a, b = (np.random.default_rng(i).standard_normal((64, 64)).astype(BF16) for i in range(2))
     sums, tops = np.zeros(64, np.float32), np.zeros(64, np.float32)
     partial_rows.simulate(1, a, b, sums, tops, N=3, WIDE=wide).raise_first()
@@ -150,8 +151,8 @@ def test_row_state_may_stay_with_each_thread_until_the_end(wide):
     assert "wgmma.mma_async" in loop and "shfl" not in loop and "shfl" in after and "convert_layout" not in made.graph
 
 
-def test_queries_come_to_the_registers_by_ldmatrix_and_a_product_that_begins_at_zero_reads_no_sums():
-    """The left operand is loaded once for a tile, and stays over the loop; the first product's scale-d is false."""
+def test_queries_are_loaded_to_registers_by_ldmatrix_and_a_product_from_zero_reads_no_accumulator():
+    """The left operand is loaded once per tile, and kept over the loop; scale-d of the first product is false."""
     ptx = compiled().ptx
     assert "ldmatrix.sync" in ptx.partition("wgmma.mma_async")[0]
     first = [line for line in ptx.split(";") if "wgmma.mma_async" in line]
@@ -160,7 +161,7 @@ def test_queries_come_to_the_registers_by_ldmatrix_and_a_product_that_begins_at_
 
 @tile.jit(num_warps=4)
 def epilogue_behind(A, B, C, N: tile.constexpr):
-    """Tile t is stored while the product of tile t + 1 runs: the loop's first and last steps stand outside it."""
+    """Tile t is stored while the product of tile t + 1 runs: the loop's first and last steps are peeled off."""
     a = tile.alloc((N, 64, 64), A.dtype, layout=tile.swizzled(A.dtype, (N, 64, 64), 128))
     b = tile.alloc((64, 64), A.dtype, layout=tile.swizzled(A.dtype, (64, 64), 128))
     tile.copy(a, A[0:N, 0:64, 0:64])
@@ -187,12 +188,12 @@ def epilogue_case(place=lambda x: x, back=lambda x: x):
     np.testing.assert_array_equal(back(there[2]), a.astype(np.float32) @ b.astype(np.float32))
 
 
-def test_an_epilogue_runs_behind_the_next_tile_s_product():
+def test_an_epilogue_runs_under_the_next_tile_s_product():
     epilogue_case()
 
 
-def test_a_vote_of_the_warp_skips_a_rescale():
-    """Where no row's maximum grew, the warp does not touch the accumulator."""
+def test_a_warp_vote_skips_rescaling():
+    """If no row's maximum grew, the warp does not touch the accumulator."""
     @tile.jit(num_warps=1)
     def kernel(X, Y):
         x, old = tile.load(X[0:32]), tile.load(Y[0:32])
@@ -205,7 +206,7 @@ def test_a_vote_of_the_warp_skips_a_rescale():
     assert "vote.sync.any" in kernel.compile(x, y).ptx
 
 
-def test_a_number_from_memory_that_steers_a_loop_is_known_to_be_uniform():
+def test_a_loaded_number_that_controls_a_loop_is_known_to_be_uniform():
     """It passes through a shuffle, so that descriptors stay in uniform registers."""
     @tile.jit
     def kernel(N, Y):
@@ -227,8 +228,8 @@ def test_a_fast_reciprocal_is_one_instruction():
     assert len(re.findall(r"rcp\.approx\.ftz\.f32\s", ptx)) == 1 and not re.search(r"\bdiv\.|\bfma\.", ptx)
 
 
-def test_a_view_of_atoms_is_one_copy_and_either_major():
-    """[D/64][rows][64] of one buffer: filled by one tensor copy, read with its k along the rows and across them."""
+def test_a_view_of_swizzle_atoms_is_one_copy_and_an_operand_of_either_major():
+    """[D/64][rows][64] of one buffer: filled by one tensor copy, and read both K-major and MN-major."""
     @tile.jit(num_warps=4)
     def kernel(X, C, Ct):
         s = tile.alloc((2, 64, 64), X.dtype, layout=tile.swizzled(X.dtype, (2, 64, 64), 128))
@@ -259,13 +260,13 @@ def test_a_view_of_atoms_is_one_copy_and_either_major():
 
 
 def test_a_variant_with_too_few_registers_is_refused():
-    """An accumulator and Q of 128 registers each: the assembler would serialise the products."""
+    """The accumulator and Q take 128 registers each: the assembler would serialise the products."""
     with pytest.raises(ToolchainError, match="serialized"):
         compiled(d=256, stages=1)
 
 
-def test_autotune_passes_over_variants_that_serialise_products_or_spill():
-    """What the assembler says of a variant is a reason like any other."""
+def test_autotune_skips_variants_that_serialise_products_or_spill():
+    """Advisories of the assembler count like errors."""
     common = dict(NC=2, CAUSAL=True, num_warps=12, spills=0)
     configs = dict(enumerate([dict(common, BN=64, D=256, STAGES=1), dict(common, BN=64, D=128, STAGES=2), dict(common, BN=192, D=128, STAGES=1)]))
     tuned, arrays = tile.autotune(list(configs.values()))(attention), [tile.ArraySpec((4, 512, 256), "bfloat16") for _ in range(4)]
@@ -276,7 +277,7 @@ def test_autotune_passes_over_variants_that_serialise_products_or_spill():
 
 @needs_gpu("sm_90a")
 @in_child(timeout=180)
-def test_attention_on_the_gpu():
+def test_attention_is_right_on_the_gpu():
     place = lambda x: tile.to_device(x, 0)
     for rows, causal in ((64, False), (1000, False), (1000, True), (2048, True), (65, True)):
         run(132, 4, rows, rows, 64, BF16, 64, 2, causal, 2, place, seed=rows)

@@ -1,4 +1,4 @@
-"""What the tensor cores and their pipelines do not have is an error at its line, with what is needed, and no assembler is asked."""
+"""Unsupported tensor core operations and pipelines are errors at their line that say what is needed, before the assembler runs."""
 
 import numpy as np
 import pytest
@@ -11,14 +11,14 @@ SPEC = tile.ArraySpec((512, 512), "float32")
 
 @pytest.fixture(autouse=True)
 def no_assembler(monkeypatch):
-    """Nothing of this page gets as far."""
+    """Fails if a test of this file reaches the assembler."""
     def asked(*_, **__):
         raise AssertionError("the assembler was asked")
     monkeypatch.setattr(assembler, "assemble", asked)
 
 
 def refused(lines, words, line, target="sm_90a", **options):
-    """The error's words, and its line in the kernel whose body is `lines`, counted from 1."""
+    """The error's message, checked to be at the given line of the kernel body `lines`, counted from 1."""
     kernel = tile.jit(source="def wrong(x):\n" + "".join(f"    {text}\n" for text in lines))
     with pytest.raises(CompilationError, match=words) as caught:
         kernel.compile(SPEC, target=target, **options)
@@ -38,8 +38,8 @@ WIDE = {"float16": 64, "bfloat16": 64, "float32": 32, "float8_e4m3fn": 128, "flo
 
 @pytest.mark.parametrize("dtype", WIDE)
 @pytest.mark.parametrize("n", [4, 12, 100, 252, 264])
-def test_a_number_of_columns_that_no_instruction_has(dtype, n):
-    """Of every type."""
+def test_an_unsupported_number_of_columns_is_an_error(dtype, n):
+    """For every type."""
     precision = ', precision="tf32"' if dtype == "float32" else ""
     refused([*operands((64, WIDE[dtype]), (-(-n // 8) * 8, WIDE[dtype]), dtype), f"tile.mma_async(None, a, b[0:{n}], trans_b=True{precision})"],
             f"there is no m64n{n}k", 3)
@@ -47,7 +47,7 @@ def test_a_number_of_columns_that_no_instruction_has(dtype, n):
 
 @pytest.mark.parametrize("n", [40, 56, 72, 248])
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
-def test_integers_have_fewer_numbers_of_columns(dtype, n):
+def test_integers_support_fewer_numbers_of_columns(dtype, n):
     refused([*operands((64, 128), (n, 128), dtype), "tile.mma_async(None, a, b, trans_b=True)"], f"there is no m64n{n}k32", 3)
 
 
@@ -70,8 +70,8 @@ LAST = "tile.mma_async(None, a, b, trans_b=True)"
     ([*operands((64, 64), (64, 64), "float16"), "a, b = a[:, 8:40], b[:, 8:40]"], "a: a part of it begins neither at a multiple of 32 bytes"),
     ([*operands((64, 128), (64, 64), "float16"), "at = tile.program_id(0)", "a = a[:, at:at + 64]"], "a: elements to .64 of dimension 1 cut across"),
 ])
-def test_operands_that_no_descriptor_names(lines, words):
-    """Rows one after the other, padded, every other element, foreign swizzles, parts that begin where none may."""
+def test_operands_that_no_descriptor_expresses_are_errors(lines, words):
+    """Unswizzled rows, padding, every other element, other swizzles, slices with unaligned starts."""
     refused([*lines, LAST], words, len(lines) + 1)
 
 
@@ -81,7 +81,7 @@ def test_operands_that_no_descriptor_names(lines, words):
     ("tile.mma_async(None, a, b, trans_b=True)", "precision='tf32' for float32 operands"),
     ("tile.mma_async(None, a, b, trans_b=True, precision='half')", "precision is None or 'tf32'"),
 ])
-def test_float32_enters_with_its_k_side_by_side(call, words):
+def test_float32_operands_must_be_k_major(call, words):
     refused([*operands((64, 64), (64, 64), "float32"), call], words, 3)
 
 
@@ -89,15 +89,15 @@ def test_float32_enters_with_its_k_side_by_side(call, words):
 @pytest.mark.parametrize("call", ["tile.dot(a, b, precision='tf32')", "tile.dot(tile.load(a), tile.load(b), precision='tf32', variant='fma')",
                                   "tile.mma(None, a, b, precision='tf32')", "tile.mma_async(None, a, b, precision='tf32')"])
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a", "sm_100a"])
-def test_a_precision_of_operands_that_are_not_float32(call, dtype, target):
+def test_a_precision_for_operands_other_than_float32_is_an_error(call, dtype, target):
     words = "precision='tf32' rounds operands of float32 to 10 bits of mantissa, and %s is %s: leave it out"
     refused([*operands((64, 64), (64, 64), dtype, a_span=None, b_span=None), call], words % ("a", dtype), 3, target)
-    if dtype.startswith(("float", "bfloat")):  # an integer and a float are no operands of one product, whatever the precision
+    if dtype.startswith(("float", "bfloat")):  # an integer and a float cannot be operands of one product, whatever the precision
         refused([*operands((64, 64), (64, 64), "float32", dtype, None, None), call], words % ("b", dtype), 3, target)
 
 
 @pytest.mark.parametrize("dtype,kind", [("float16", None), ("float8_e5m2", "f8f6f4"), ("int8", "i8"), ("float16", "tf32")])
-def test_a_precision_of_operands_in_tensor_memory_s_products_that_are_not_float32(dtype, kind):
+def test_a_precision_for_tensor_memory_products_of_operands_other_than_float32_is_an_error(dtype, kind):
     lines = [*operands((128, 64), (64, 64), dtype, a_span=64, b_span=64), 'acc = tile.alloc((128, 64), "float32", scope="tmem")', "with tile.elect():",
              f"    tile.mma_async(acc, a, b, trans_b=True, kind={kind!r}, precision='tf32')"]
     refused(lines, f"precision='tf32' rounds operands of float32 .*and a is {dtype}", 5, "sm_100a")
@@ -106,8 +106,8 @@ def test_a_precision_of_operands_in_tensor_memory_s_products_that_are_not_float3
 @pytest.mark.parametrize("call", ["tile.copy_async(s, h[0:64, 0:64], precision='tf32').wait()", "tile.copy_async(s, h[0:64, 0:64], precision='tf32')",
                                   "tile.copy_async(s, h[0:64, 1:65], precision='tf32').wait()"])
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a", "sm_100a"])
-def test_a_precision_of_copies_of_what_is_not_float32(call, target):
-    """On every path, ordinary loads and stores too."""
+def test_a_rounding_precision_for_copies_of_other_dtypes_than_float32_is_an_error(call, target):
+    """On every path, including ordinary loads and stores."""
     kernel = tile.jit(source=f'def wrong(h):\n    s = tile.alloc((64, 64), "float16")\n    {call}\n')
     with pytest.raises(CompilationError, match="precision='tf32' on float16|vector: needs no precision=") as caught:
         kernel.compile(tile.ArraySpec((512, 512), "float16"), target=target)
@@ -116,24 +116,25 @@ def test_a_precision_of_copies_of_what_is_not_float32(call, target):
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "float8_e4m3fn", "float8_e5m2"])
 @pytest.mark.parametrize("options", ["trans_a=True, trans_b=True", ""])
-def test_bytes_enter_wgmma_with_their_k_side_by_side(dtype, options):
-    """The other major is that of 16-bit types alone."""
+def test_operands_of_8_bits_must_be_k_major_for_wgmma(dtype, options):
+    """Only 16-bit types can be MN-major."""
     refused([*operands((64, 64), (64, 64), dtype, None, 64, 64), f"tile.mma_async(None, a, b, {options})"], f"of {dtype} is not contiguous along k", 3)
 
 
 @pytest.mark.parametrize("shape,options,words", [
     ((64, 48), "", r"b of int8 is not contiguous along k.*hold it as \[n, k\], with trans_b=True"),       # rows that fit no swizzle
-    ((64, 128), "trans_a=True, trans_b=True", r"a of int8 is not contiguous along k.*hold it as \[m, k\]"),  # parts that begin inside of the swizzle
+    ((64, 128), "trans_a=True, trans_b=True", r"a of int8 is not contiguous along k.*hold it as \[m, k\]"),  # slices that begin inside the swizzle
 ])
-def test_bytes_that_lie_the_wrong_way_are_refused_for_that_and_not_for_their_layout(shape, options, words):
+def test_operands_of_8_bits_with_the_wrong_major_are_refused_for_that_and_not_for_their_layout(shape, options, words):
     lines = [f'a = tile.alloc({shape if "trans_a" in options else (64, 64)}, "int8", layout=tile.auto)',
              f'b = tile.alloc({shape if "trans_a" not in options else (64, 64)}, "int8", layout=tile.auto)']
     refused([*lines, f"tile.mma_async(None, a, b, {options})"], words, 3)
 
 
 @pytest.mark.parametrize("columns", [24, 40, 72, 104, 232])
-def test_rows_that_fit_no_swizzle_lie_in_columns_of_16_bytes_for_products_that_take_nothing_else(columns):
-    """By tile.auto; `dot` has mma_sync for plain rows, which is faster than columns that TMA fills. Allocations that lie row after row are told so."""
+def test_rows_that_fit_no_swizzle_are_laid_out_in_16_byte_columns_if_the_product_takes_nothing_else(columns):
+    """By tile.auto; `dot` uses mma_sync for plain rows, which is faster than columns filled by TMA. Explicit row-major
+    allocations get an error."""
     lines = ['a = tile.alloc((64, 64), "float16", layout=tile.auto)', f'b = tile.alloc((64, {columns}), "float16", layout=%s)', "tile.%s"]
     kernel = lambda layout, call: tile.jit(source="def k(x):\n" + "".join(f"    {t}\n" for t in (lines[0], lines[1] % layout, lines[2] % call)))
     call, laid = "mma_async(None, a, b); tile.mma_commit(); tile.mma_wait(0)", f'tile.swizzled("float16", (64, {columns}), 0)'
@@ -149,8 +150,8 @@ def test_rows_that_fit_no_swizzle_lie_in_columns_of_16_bytes_for_products_that_t
 
 
 @pytest.mark.parametrize("product", ["a, b[:, 40:128]", "b[:, 32:96], a, trans_a=True"])
-def test_a_part_that_begins_inside_of_a_row_of_the_swizzle_is_not_called_unswizzled(product):
-    """What goes by another path for that is warned of with the same words."""
+def test_a_slice_that_begins_inside_a_swizzle_row_is_not_called_unswizzled(product):
+    """If another path is used because of it, the warning has the same text."""
     lines, words = operands((64, 64), (64, 256), "float16"), "begins inside the 64 elements of a row of the swizzle and extends beyond them: begin it at a multiple of 64"
     refused([*lines, f"tile.mma_async(None, {product})"], words, 3)
     kernel = tile.jit(source="def k(x):\n" + "".join(f"    {t}\n" for t in [*lines, f"tile.dot({product})"]))
@@ -170,7 +171,7 @@ def staged(A, B, C, LAYOUT: tile.constexpr, ROLES: tile.constexpr):
 
 
 @pytest.mark.parametrize("roles", [False, True])
-def test_rows_that_fit_no_swizzle_are_told_the_layout_that_fits_in_pipelined_loops_too(roles):
+def test_an_error_for_rows_that_fit_no_swizzle_suggests_a_layout_in_pipelined_loops_too(roles):
     specs = tile.ArraySpec((64, 256), "float16"), tile.ArraySpec((256, 72), "float16"), tile.ArraySpec((64, 72), "float32")
     warned, = staged.compile(*specs, LAYOUT=tile.auto, ROLES=roles).warnings
     assert "no swizzle fits 64 rows of 144 bytes" in warned and "layout=tile.swizzled(dtype, shape, 0)" in warned
@@ -185,7 +186,7 @@ def test_rows_that_fit_no_swizzle_are_told_the_layout_that_fits_in_pipelined_loo
 @pytest.mark.parametrize("call", ["tile.mma_async(None, a, b[0:32])", "tile.mma_async(None, a[0:64, 0:32], b)",
                                   "tile.mma_async(None, a, b[:, 0:32], trans_b=True)",
                                   "tile.dot(a, b[0:32])", "tile.dot(tile.load(a), b[0:16])"])
-def test_extents_along_k_that_differ(call):
+def test_different_extents_along_k_are_an_error(call):
     refused([*operands((64, 64), (64, 64), "float16"), call], "their k differ", 3)
 
 
@@ -196,8 +197,8 @@ SUMS = [("float16", "bfloat16"), ("float16", "float64"), ("float16", "int32"), (
 
 @pytest.mark.parametrize("dtype,sums", SUMS)
 @pytest.mark.parametrize("given", [False, True])
-def test_an_accumulator_that_does_not_exist(dtype, sums, given):
-    """Asked for by dtype=, or by the tile that is added to."""
+def test_an_unsupported_accumulator_is_an_error(dtype, sums, given):
+    """Requested by dtype=, or given as the accumulator tile."""
     precision = ", precision='tf32'" if dtype == "float32" else ""
     acc, asked = (f"tile.zeros((64, 64), tile.{sums})", "") if given else ("None", f", dtype=tile.{sums}")
     refused([*operands((64, WIDE[dtype]), (64, WIDE[dtype]), dtype), f"tile.mma_async({acc}, a, b, trans_b=True{asked}{precision})"],
@@ -205,7 +206,7 @@ def test_an_accumulator_that_does_not_exist(dtype, sums, given):
 
 
 @pytest.mark.parametrize("dtype,sums", [pair for pair in SUMS if pair[1] != "float64"])
-def test_an_accumulator_that_tensor_memory_does_not_have(dtype, sums):
+def test_an_accumulator_that_tensor_memory_does_not_support_is_an_error(dtype, sums):
     precision = ", precision='tf32'" if dtype == "float32" else ""
     refused([*operands((128, WIDE[dtype]), (64, WIDE[dtype]), dtype), f'acc = tile.alloc((128, 64), "{sums}", scope="tmem")',
              "with tile.elect():", f"    tile.mma_async(acc, a, b, trans_b=True{precision})"],
@@ -220,8 +221,8 @@ def test_an_accumulator_that_tensor_memory_does_not_have(dtype, sums):
     ([], "needs sm_90a, and the target is sm_80", dict(target="sm_80")),
     ([], "tile.tcgen05_commit.bar. signals the end of products into tensor memory", dict(target="sm_100a")),
 ])
-def test_groups_are_closed_and_awaited_where_wgmma_multiplies(call, around, words, options):
-    """By whole warpgroups, on the target that has it."""
+def test_commits_and_waits_of_products_need_a_scope_that_can_use_wgmma(call, around, words, options):
+    """Whole warpgroups, on a target with wgmma."""
     refused([*around, "    " * len(around) + call], words, len(around) + 1, **options)
 
 
@@ -230,12 +231,12 @@ def test_groups_are_closed_and_awaited_where_wgmma_multiplies(call, around, word
     ("None", "tile.program_id(0) > 0", "there is nothing to accumulate in"),
     ("tile.zeros((64, 64))", "tile.thread_id() > 0", "share this mma_async, so accumulate must be the same for all of them"),
 ])
-def test_conditions_that_a_product_into_registers_does_not_take(acc, accumulate, words):
+def test_a_runtime_accumulate_condition_is_refused_for_unsupported_products(acc, accumulate, words):
     refused([*operands((64, 64), (64, 64), "float16"), f"tile.mma_async({acc}, a, b, trans_b=True, accumulate={accumulate})"], words, 3)
 
 
 @pytest.mark.parametrize("target", ["sm_90a", "sm_100a"])
-def test_one_thread_starts_no_product_into_registers(target):
+def test_one_thread_cannot_issue_a_product_into_registers(target):
     refused([*operands((64, 64), (64, 64), "float16"), "with tile.elect():", "    tile.mma_async(None, a, b, trans_b=True)"],
             "a product into registers must be started by whole warpgroups: leave out tile.elect()", 4, target=target)
 
@@ -261,8 +262,8 @@ R, FILL = "ring = tile.ring(2, A=((64, 64), tile.float32))", "    tile.copy_asyn
     (["ring = tile.ring(x.shape[0], A=((64, 64), tile.float32))"], "stages is a constant of at least 1, not a scalar int32", 1),
     (["for i in range(3):", "    ring = tile.ring(2, A=((64, 64), tile.float32))"], "once, at CTA scope and outside loops", 2),
 ])
-def test_rings_that_nobody_could_use(lines, words, line):
-    """Slots that are never filled, or that only some threads take; names that a ring and its slots do not have."""
+def test_unusable_rings_are_errors(lines, words, line):
+    """Slots that are never filled, or that only some threads acquire; unknown names of rings and slots."""
     refused(lines, words, line)
 
 
@@ -271,12 +272,12 @@ def test_rings_that_nobody_could_use(lines, words, line):
     ("tile.mma_async(acc, a, b, trans_b=True, accumulate=0.5)", "accumulate is a condition, as k > 0, not the number 0.5"),
     ("tile.mma_async(acc, a, b, transb=True)", "did you mean 'trans_b'"),
 ])
-def test_options_that_say_nothing_to_a_product_into_tensor_memory(call, words):
+def test_options_without_effect_on_a_product_into_tensor_memory_are_errors(call, words):
     refused([*operands((128, 64), (64, 64), "float16"), 'acc = tile.alloc((128, 64), "float32", scope="tmem")', "with tile.elect():", f"    {call}"], words, 5, target="sm_100a")
 
 
-def test_buffers_that_tensor_memory_has_no_room_for():
-    """Named at the largest one."""
+def test_buffers_that_exceed_tensor_memory_are_an_error():
+    """At the line of the largest one."""
     refused([f'acc{n} = tile.alloc((128, {n}), "float32", scope="tmem")' for n in (64, 256, 224)], "1024 columns of tensor memory", 2,
             target="sm_100a")
 
@@ -296,12 +297,12 @@ def test_buffers_that_tensor_memory_has_no_room_for():
     (["ring = tile.ring(3, D=((128, 256), tile.float32), filled='products')", "with tile.warp(0):", "    with tile.elect():",
       "        with ring.produce() as slot:", "            pass"], "tensor memory has 128 lanes and 512 columns", 1, "sm_100a"),
 ])
-def test_a_ring_that_does_not_fit(lines, words, line, target):
-    """In the shared memory of a target, or in tensor memory: at the buffer that takes the most."""
+def test_a_ring_that_does_not_fit_in_memory_is_an_error(lines, words, line, target):
+    """In the target's shared memory, or in tensor memory: at the line of the largest buffer."""
     refused(lines, words, line, target)
 
 
-def test_a_budget_of_shared_memory_names_the_largest_buffer():
+def test_exceeding_max_shared_names_the_largest_buffer():
     refused(["small = tile.alloc((16,), tile.float32)", "large = tile.alloc((64, 64), tile.float32)", "tile.store(small[0], 1.0)",
              "tile.store(large[0, 0], 1.0)"],
             "max_shared allows 8192", 2, max_shared=8192)

@@ -1,4 +1,4 @@
-"""The plain product with factors of blocks that the tensor cores of Blackwell multiply by: mxfp8, mxfp4, nvfp4, as torch._scaled_mm takes them."""
+"""Block-scaled matmul with the scale formats of Blackwell's tensor cores: mxfp8, mxfp4, nvfp4, with arguments as for torch._scaled_mm."""
 
 import ml_dtypes
 import numpy as np
@@ -6,7 +6,7 @@ import pytest
 import tilejit as tile
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.mma.products import laid, on, planned
+from tests.mma.products import with_layout, multiplying_on, planned
 from tests.tmem.test_block_scaled import E2M1, FORMS, operand
 from tilejit import kernels
 from tilejit.errors import LaunchError
@@ -20,8 +20,8 @@ E8M0, E4M3 = ml_dtypes.float8_e8m0fnu, ml_dtypes.float8_e4m3fn
 
 @pytest.fixture(autouse=True, scope="module")
 def blackwell():
-    """NumPy arrays are multiplied as on Blackwell."""
-    with on("sm_100a"):
+    """Multiply NumPy arrays as on Blackwell."""
+    with multiplying_on("sm_100a"):
         yield
 
 
@@ -34,7 +34,7 @@ def checked(m, n, k, form, seed=0, a_is="rows", b_is="rows", dtype=np.float32, f
     rng = np.random.default_rng(seed)
     (a, sa, x), (b, sb, y) = operand(rng, m, k, form), operand(rng, n, k, form)
     if FORMS[form][0] is not E2M1:
-        a, b = laid(a, a_is), laid(b, b_is)
+        a, b = with_layout(a, a_is), with_layout(b, b_is)
     if flat:
         sa, sb = sa.reshape(-1), sb.reshape(len(sb), -1)
     c = np.full((m, n), np.nan, dtype)
@@ -48,8 +48,8 @@ def checked(m, n, k, form, seed=0, a_is="rows", b_is="rows", dtype=np.float32, f
        flat=st.booleans(),
        a_is=st.sampled_from(("rows", "columns", "padded", "spaced")), b_is=st.sampled_from(("rows", "columns", "reversed")),
        dtype=st.sampled_from((np.float32, ml_dtypes.bfloat16)))
-def test_any_extents_of_every_form_are_right_in_the_chosen_configuration(m, n, k, form, seed, flat, a_is, b_is, dtype):
-    """Ragged rows, columns and units, elements of a byte in any strides, factors flat or in any shape of their units."""
+def test_block_scaled_products_of_any_extents_and_formats_are_right(m, n, k, form, seed, flat, a_is, b_is, dtype):
+    """Ragged rows, columns and blocks, one-byte elements with any strides, scale factors flat or in any equivalent shape."""
     k = 32 * k if FORMS[form][0] is E2M1 else 32 * k - seed % 32
     checked(m, n, k, form, seed, a_is, b_is, dtype, flat)
 
@@ -57,16 +57,16 @@ def test_any_extents_of_every_form_are_right_in_the_chosen_configuration(m, n, k
 @pytest.mark.parametrize("form,bn,pair,splits,swapped", [("mxf8", 256, False, 1, False), ("nvf4", 128, True, 1, True), ("mxf8", 256, True, 1, False),
                                                           ("nvf4", 256, True, 1, False), ("mxf8", 128, False, 2, False),
                                                          ("nvf4", 128, False, 4, True)])
-def test_tiles_pairs_and_splits_with_factors_are_right(form, bn, pair, splits, swapped):
-    """Sums of one tile or of two beside the factors, two CTAs for a tile, several for its k, operands that change places."""
+def test_tiles_cta_pairs_and_split_k_with_scale_factors_are_right(form, bn, pair, splits, swapped):
+    """One or two accumulators next to the factors, two CTAs per tile, several for its k, swapped operands."""
     checked(200, 270, 416, form, config=config_of(form, bn, pair, splits=splits, swapped=swapped, stages=2))
 
 
 @pytest.mark.parametrize("target", ["sm_100a", "sm_103a"])
 @pytest.mark.parametrize("form", sorted(FORMS))
 @pytest.mark.parametrize("bn,pair", [(256, False), (128, True)])
-def test_every_form_assembles_without_spills(bn, pair, form, target):
-    """Elements and factors by TMA, factors on by tcgen05.cp, one commit for the slot of both."""
+def test_every_format_assembles_without_spills(bn, pair, form, target):
+    """Elements and factors by TMA, factors then by tcgen05.cp, one commit for the slot of both."""
     from tilejit.kernels.blackwell import persistent
     rng = np.random.default_rng(0)
     (a, sa, _), (b, sb, _) = operand(rng, 256, 1024, form), operand(rng, 256, 1024, form)
@@ -79,7 +79,7 @@ def test_every_form_assembles_without_spills(bn, pair, form, target):
     assert copies == (1 + bn // 128) * constants["BK"] // constants["BLOCK"] // 4 and made.ptx.count("tcgen05.commit") == 2
 
 
-def test_factors_and_sums_fit_beside_each_other():
+def test_scale_factors_and_accumulators_fit_in_tensor_memory():
     for itemsize, block in ((1, 32), (0.5, 32), (0.5, 16)):
         for extents in ((1, 1, 32), (4096, 4096, 4096), (16, 8192, 8192), (100000, 40, 96), (64, 64, 65536)):
             c = choose(Problem(*extents, 1, itemsize, 2, block=block), 148)
@@ -89,15 +89,15 @@ def test_factors_and_sums_fit_beside_each_other():
             assert c.stages * ((128 + c.bn // (2 if c.pair else 1)) * 128 + units * 512 * (1 + c.bn // 128)) <= SHARED
 
 
-def test_scaled_sums_go_through_an_epilogue():
-    """A factor for the whole result, as nvfp4 has beside those of blocks, is an argument."""
+def test_scaled_accumulators_go_through_an_epilogue():
+    """A scale for the whole result, as nvfp4 has in addition to those of blocks, is an argument."""
     rng = np.random.default_rng(4)
     (a, sa, x), (b, sb, y) = operand(rng, 70, 128, "nvf4"), operand(rng, 90, 128, "nvf4")
     c = kernels.matmul(a, b.T, None, times, (0.25,), scale_a=sa, scale_b=sb)
     assert c.dtype == ml_dtypes.bfloat16 and np.allclose(c.astype(np.float64), x @ y.T * 0.25, rtol=2.0 ** -7, atol=1e-2)
 
 
-def test_no_k_makes_zeros():
+def test_products_with_k_of_zero_are_zero():
     a, b, none = np.zeros((5, 0), E4M3), np.zeros((0, 7), E4M3), np.zeros(0, E8M0)
     assert (kernels.matmul(a, b, np.ones((5, 7), np.float32), scale_a=none, scale_b=none) == 0).all()
 
@@ -107,7 +107,7 @@ def times(acc, row, column, factor):
     return acc * factor
 
 
-def test_what_does_not_fit_is_named():
+def test_invalid_operands_and_scales_are_named():
     rng = np.random.default_rng(5)
     (a, sa, _), (b, sb, _) = operand(rng, 200, 160, "mxf8"), operand(rng, 130, 160, "mxf8")
     (p, sp, _), (q, sq, _) = operand(rng, 200, 160, "nvf4"), operand(rng, 130, 160, "nvf4")
@@ -135,20 +135,20 @@ def test_what_does_not_fit_is_named():
     }.items():
         with pytest.raises(LaunchError, match=match):
             call()
-    with on("sm_90a"):
+    with multiplying_on("sm_90a"):
         with pytest.raises(LaunchError, match="float4 is multiplied by the tensor cores of sm_100a and sm_103a, and the target is sm_90a"):
             kernels.matmul(p, q.T, scale_a=sp, scale_b=sq)
         with pytest.raises(LaunchError, match=r"scale_a must be \[M or M/128, K/128\]"):
             kernels.matmul(a, b.T, scale_a=sa, scale_b=sb)
 
 
-def test_a_transposed_packed_matrix_is_an_operand_of_products_only():
+def test_a_transposed_packed_matrix_can_only_be_an_operand_of_products():
     x = tile.pack(np.arange(12).reshape(2, 6) % 6, "float4_e2m1fn")
     assert x.T.shape == (6, 2) and x.T.T.shape == (2, 6)
     np.testing.assert_array_equal(x.T.unpack().astype(np.float32), x.unpack().T.astype(np.float32))
     y = np.zeros((6, 2), np.float32)
     cast[1,](tile.pack(np.arange(12).reshape(6, 2) % 6, "float4_e2m1fn"), y)
-    np.testing.assert_array_equal(y, [[0, 1], [2, 3], [4, 4], [0, 1], [2, 3], [4, 4]])  # 5 lies between 4 and 6: to the even one
+    np.testing.assert_array_equal(y, [[0, 1], [2, 3], [4, 4], [0, 1], [2, 3], [4, 4]])  # 5 is between 4 and 6, and rounds to the even one
     with pytest.raises(LaunchError, match=r"packed float4_e2m1fn needs a contiguous last dimension; this array has shape \(3, 2\) and strides \(1, 3\)"):
         cast[1,](x.T, np.zeros((6, 2), np.float32))
     with pytest.raises(LaunchError, match="a matrix has a transpose"):

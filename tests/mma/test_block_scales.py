@@ -1,4 +1,4 @@
-"""Products of float8 with a scale for each block of 128 along k, and sums of 128 of k that threads add up."""
+"""Products of float8 with a scale for each block of 128 along k, and float32 accumulation by threads after each 128 of k."""
 
 from dataclasses import replace
 
@@ -9,7 +9,7 @@ import tilejit as tile
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.drawn import drawn
-from tests.mma.products import EXTENT, LAYOUTS, laid, planned, product
+from tests.mma.products import EXTENT, LAYOUTS, with_layout, planned, product
 from tilejit import ArraySpec, kernels
 from tilejit.errors import LaunchError
 from tilejit.kernels.hopper import persistent
@@ -23,18 +23,18 @@ def up(extent: int) -> int:
 
 
 def scales(rng, extent: int, k: int, by_row: bool) -> np.ndarray:
-    """Random ones as [extent or extent / 128, k / 128]: not powers of two, of both signs."""
+    """Random scales [extent or extent / 128, k / 128]: not powers of two, of both signs."""
     return (rng.uniform(0.5, 2, (extent if by_row else up(extent), up(k))) * rng.choice((-1, 1))).astype(np.float32)
 
 
-def spread(s: np.ndarray, extent: int, k: int) -> np.ndarray:
+def per_element(s: np.ndarray, extent: int, k: int) -> np.ndarray:
     """The scale of each element [extent, k]."""
     s = s if len(s) == extent else np.repeat(s, 128, 0)[:extent]
     return np.repeat(s.astype(np.float64), 128, 1)[:, :k]
 
 
 def close(got, x, y):
-    """Within one rounding of the result, the roundings of k sums in float32, and of two factors."""
+    """Assert an error within one rounding of the result, the roundings of k float32 additions, and those of two scale factors."""
     exact, k = x @ y, x.shape[1]
     places = 8 if got.dtype.name == "bfloat16" else 24
     bound = np.abs(exact) * 2.0 ** -places + np.abs(x) @ np.abs(y) * (k + 6) * 2.0 ** -23 + 1e-6
@@ -42,17 +42,17 @@ def close(got, x, y):
 
 
 def checked(rng, m, n, k, by_row, by_column, a_is="rows", b_is="columns", dtypes=(E4M3, E4M3), scales_are="rows", out=None, **options):
-    a, b = (laid(rng.standard_normal(shape).astype(dtype), how) for shape, dtype, how in (((m, k), dtypes[0], a_is), ((k, n), dtypes[1], b_is)))
+    a, b = (with_layout(rng.standard_normal(shape).astype(dtype), how) for shape, dtype, how in (((m, k), dtypes[0], a_is), ((k, n), dtypes[1], b_is)))
     sa, sb = scales(rng, m, k, by_row), scales(rng, n, k, by_column)
-    got = product(a, b, out, scale_a=laid(sa, scales_are), scale_b=laid(sb.T, scales_are), **options)
-    close(got, a.astype(np.float64) * spread(sa, m, k), b.astype(np.float64) * spread(sb, n, k).T)
+    got = product(a, b, out, scale_a=with_layout(sa, scales_are), scale_b=with_layout(sb.T, scales_are), **options)
+    close(got, a.astype(np.float64) * per_element(sa, m, k), b.astype(np.float64) * per_element(sb, n, k).T)
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(m=EXTENT, n=EXTENT, k=st.one_of(st.integers(1, 20), st.sampled_from((127, 128, 129, 300, 640))), by_row=st.booleans(), by_column=st.booleans(),
        a_is=LAYOUTS, b_is=LAYOUTS, scales_are=LAYOUTS, dtypes=st.sampled_from(((E4M3, E4M3), (E4M3, E5M2), (E5M2, E4M3))), seed=st.integers(0, 99))
-def test_any_extents_and_both_kinds_of_scales(m, n, k, by_row, by_column, a_is, b_is, scales_are, dtypes, seed):
-    """Ragged blocks at every edge, scales by row or for 128 of them, in any strides."""
+def test_block_scaled_products_of_any_extents_and_both_kinds_of_scales_are_right(m, n, k, by_row, by_column, a_is, b_is, scales_are, dtypes, seed):
+    """Ragged blocks at every edge, scales per row or per 128 rows, with any strides."""
     checked(np.random.default_rng(seed), m, n, k, by_row, by_column, a_is, b_is, dtypes, scales_are)
 
 
@@ -60,9 +60,9 @@ def test_any_extents_and_both_kinds_of_scales(m, n, k, by_row, by_column, a_is, 
 @pytest.mark.parametrize("bm,bn,splits,swapped",
                          [(128, 256, 1, False), (192, 128, 1, False), (192, 64, 1, True), (128, 64, 1, True), (64, 64, 2, False),
                                                   (64, 32, 4, True), (64, 128, 1, False)])
-def test_tiles_splits_and_exchanged_operands_with_scales(bm, bn, splits, swapped, by_row, by_column):
-    """Tiles of one block of columns and of two, and of one and a half of rows; a split of k, operands that change places; results by
-    TMA and by stores, each with scales by row and for 128 of them of either operand."""
+def test_block_scaled_tiles_split_k_and_swapped_operands_are_right(bm, bn, splits, swapped, by_row, by_column):
+    """Tiles with one or two blocks of columns, and one or one and a half of rows; split k, swapped operands; results stored by
+    TMA or by threads, each with scales per row and per 128 rows of either operand."""
     config = Config.of(bm, bn, 128, itemsize=1, stored=4, splits=splits, swapped=swapped, stages=3)
     checked(np.random.default_rng(1), 200, 331 if by_row == by_column else 384, 600, by_row, by_column, config=config, out=np.float32)
     if splits > 1:
@@ -71,26 +71,26 @@ def test_tiles_splits_and_exchanged_operands_with_scales(bm, bn, splits, swapped
 
 
 @pytest.mark.parametrize("m", [36, 70, 120])
-def test_rows_of_scales_in_exchanged_places_take_any_number_of_bytes_of_a_slot(m):
-    """As the model chooses tiles as wide as so few rows."""
+def test_scale_rows_of_swapped_operands_may_take_any_number_of_bytes_in_a_slot(m):
+    """The model chooses tiles as wide as the few rows."""
     checked(np.random.default_rng(1), m, 331, 400, True, False, out=np.float32)
 
 
-def test_scales_of_a_tile_whose_width_is_no_multiple_of_32():
-    """They come by TMA to a ring whose slots each begin where it may write."""
+def test_scales_of_a_tile_whose_width_is_not_a_multiple_of_32_are_right():
+    """TMA loads them to a ring whose slots must all begin at aligned addresses."""
     for m, n in ((33, 130), (200, 331)):
         checked(np.random.default_rng(1), m, n, 300, True, True, config=Config.of(64, 48, 128, itemsize=1, stored=4, stages=3, blocks=True))
 
 
-def test_scaled_sums_go_through_the_epilogue_and_tiles_come_ahead():
+def test_scaled_accumulators_go_through_the_epilogue_with_prefetched_tiles():
     rng = np.random.default_rng(2)
     m, n, k = 300, 328, 520
-    a, b = rng.standard_normal((m, k)).astype(E4M3), laid(rng.standard_normal((k, n)).astype(E4M3), "columns")
+    a, b = rng.standard_normal((m, k)).astype(E4M3), with_layout(rng.standard_normal((k, n)).astype(E4M3), "columns")
     sa, sb = scales(rng, m, k, True), scales(rng, n, k, False)
     bias, residual = rng.standard_normal(n).astype(np.float32), rng.standard_normal((m, n)).astype(np.float16)
     got = kernels.matmul(a, b, np.empty((m, n), np.float16), linear, (bias,), tiles=(residual,), scale_a=sa, scale_b=sb.T,
                          config=Config.of(128, 128, itemsize=1, stages=3))
-    want = (a.astype(np.float64) * spread(sa, m, k)) @ (b.astype(np.float64) * spread(sb, n, k).T) + bias + residual
+    want = (a.astype(np.float64) * per_element(sa, m, k)) @ (b.astype(np.float64) * per_element(sb, n, k).T) + bias + residual
     np.testing.assert_allclose(got, want, rtol=2e-3, atol=2e-2)
 
 
@@ -99,10 +99,10 @@ def linear(acc, row, column, bias, residual):
     return acc + tile.load(bias[column:column + acc.shape[1]])[None, :] + residual
 
 
-def test_sums_of_float8_are_added_up_by_threads_unless_told_otherwise():
-    """The default, `fast_accum`, and other dtypes, which the tensor cores sum in float32 alone."""
+def test_float8_is_accumulated_by_threads_unless_fast_accum_is_set():
+    """The default, `fast_accum`, and other dtypes, which the tensor cores accumulate in float32 themselves."""
     rng = np.random.default_rng(3)
-    a, b = rng.standard_normal((70, 700)).astype(E4M3), laid(rng.standard_normal((700, 90)).astype(E4M3), "columns")
+    a, b = rng.standard_normal((70, 700)).astype(E4M3), with_layout(rng.standard_normal((700, 90)).astype(E4M3), "columns")
     for fast in (False, True):
         close(product(a, b, np.float32, fast_accum=fast), a.astype(np.float64), b.astype(np.float64))
     float8, half = np.zeros((64, 64), E4M3), np.zeros((64, 64), np.float16)
@@ -112,8 +112,8 @@ def test_sums_of_float8_are_added_up_by_threads_unless_told_otherwise():
     assert not planned(half, half, half, None, (), config).constants["PROMOTED"]
 
 
-def test_choices_for_sums_added_up_by_threads_fit_the_registers():
-    """Of the model's choices for large products, neither with nor without scales spills one."""
+def test_configurations_with_accumulation_by_threads_do_not_spill():
+    """The model's choices for large products, with and without scales."""
     array = ArraySpec((8192, 8192), "float8_e4m3fn")
     for promoted in ((), (True, False), (False, False), (True, True)):
         config = choose(Problem(8192, 8192, 8192, 1, 1, 2, promoted=promoted), 132)
@@ -126,14 +126,14 @@ def test_choices_for_sums_added_up_by_threads_fit_the_registers():
 
 
 @pytest.mark.parametrize("promoted", [(), (True, False), (False, False), (True, True), (False, True)])
-def test_tiles_that_the_model_takes_have_columns_of_one_block_of_scales(promoted):
-    """Those of few columns may have another number of them: there is no other tile beside theirs."""
+def test_tiles_that_the_model_chooses_have_the_columns_of_one_scale_block(promoted):
+    """Except narrow tiles that cover all columns, with no other tile next to them."""
     for extents in ((64, 96, 512), (384, 300, 4096), (768, 1536, 4096), (96, 768, 16384), (3000, 5000, 1000)):
         for c in ranked(Problem(*extents, itemsize=1, promoted=promoted), 132):
             assert 128 % c.bn == 0 or c.bn == 256 or extents[not c.swapped] <= c.bn <= 128
 
 
-def test_columns_of_several_blocks_of_scales_are_refused_unless_the_product_has_no_more_than_one():
+def test_tiles_across_scale_blocks_are_refused_unless_the_product_has_only_one_block_of_columns():
     rng = np.random.default_rng(0)
     a, b = drawn(rng, (70, 256), E4M3), drawn(rng, (256, 120), E4M3)
     sa, sb = rng.random((70, 2), np.float32) + 0.5, rng.random((2, 1), np.float32) + 0.5
@@ -144,7 +144,7 @@ def test_columns_of_several_blocks_of_scales_are_refused_unless_the_product_has_
         kernels.matmul(a, np.tile(b, 2), scale_a=sa, scale_b=np.tile(sb, 2), config=config)
 
 
-def test_scales_that_do_not_fit_are_errors():
+def test_scales_of_the_wrong_shape_are_errors():
     a, b = np.zeros((300, 260), E4M3), np.zeros((260, 200), E4M3)
     sa, sb = np.ones((300, 3), np.float32), np.ones((3, 2), np.float32)
     half = np.zeros((64, 64), np.float16)
@@ -166,8 +166,8 @@ def test_scales_that_do_not_fit_are_errors():
 
 @pytest.mark.parametrize("dtype", [np.float16, E4M3, np.int8])
 @pytest.mark.parametrize("batch", [(), (2,)])
-def test_a_factor_is_a_number_or_an_array_of_one_in_any_shape(dtype, batch):
-    """As torch has it: of no dimension, of one, of two, which for two matrices of float8 are those of blocks as well."""
+def test_a_scale_is_a_number_or_an_array_of_one_element_of_any_rank(dtype, batch):
+    """As in torch: of rank 0, 1 or 2; for two float8 matrices, the latter could also be block scales."""
     a, b = np.ones((*batch, 40, 200), dtype), np.ones((200, 24), dtype)
     for shape in ((), (1,), (1, 1), (1, 1, 1)):
         for given in (dict(scale_a=np.full(shape, 0.5, np.float32)), dict(scale_a=np.float32(0.25), scale_b=np.full(shape, 2, np.float32)),

@@ -1,4 +1,4 @@
-"""Waits for the reads of a store stand where the next trip needs them."""
+"""Waits for the reads of a bulk store are placed where the next iteration needs them."""
 
 import re
 
@@ -11,7 +11,7 @@ pytestmark = pytest.mark.usefixtures("assembled_later")
 
 
 def test_a_tile_is_stored_while_the_next_one_is_multiplied():
-    """The wait until the engine has read the staging buffer stands behind the next tile's products, and behind the loop over tiles."""
+    """The wait for the reads of the staging buffer comes after the next tile's products, and after the loop over tiles."""
     shape = tile.ArraySpec((4096, 4096), "bfloat16")
     consumers = product.compile(shape, shape, shape).graph.split("  warpgroup ")[2]
     names = re.findall(r"^ *(?:%\S+ = )?(mma_wait|bulk_wait|sync|store|fence_proxy_async|copy_async|bulk_commit|yield %pipeline)\b",
@@ -23,8 +23,8 @@ def test_a_tile_is_stored_while_the_next_one_is_multiplied():
 
 @tile.jit(num_warps=4)
 def turned_over(A, C, n, VIEWED: tile.constexpr):
-    """Threads write what the next trip's products read, perhaps through another view: the wait at the trip's end is the barrier between them,
-    and stays there."""
+    """Threads write what the next iteration's products read, perhaps through another view: the wait at the iteration's end is the
+    barrier between them, and stays there."""
     s, sC = tile.alloc((64, 64), A.dtype, layout=tile.swizzled(A.dtype, (64, 64), 128)), tile.alloc((64, 64), C.dtype, layout=tile.auto)
     read = s.permute((1, 0)) if VIEWED else s
     tile.store(s, tile.load(A[0:64, 0:64]))
@@ -41,8 +41,8 @@ def turned_over(A, C, n, VIEWED: tile.constexpr):
 
 
 @pytest.mark.parametrize("viewed", [False, True])
-def test_a_wait_that_orders_what_threads_write_stays_at_the_end_of_the_trip(viewed):
-    """The products of the next trip read it."""
+def test_a_wait_that_orders_writes_of_threads_stays_at_the_end_of_the_iteration(viewed):
+    """The products of the next iteration read them."""
     a = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float16)
     c, x = np.zeros((192, 64), np.float32), a.astype(np.float64)
     turned_over.simulate(1, a, c, 3, VIEWED=viewed).raise_first()
@@ -69,8 +69,8 @@ def from_rows_by_instructions(A, C):
         tile.copy_async(C[t * 64:t * 64 + 64, 0:64], sC).wait(read=True)
 
 
-def test_an_instruction_that_only_computes_keeps_no_wait_back_and_may_say_where_copies_go():
-    """By what the table says of it: it is like the language's own operators, also in the copies of later trips."""
+def test_a_pure_ptx_instruction_does_not_block_moving_a_wait_and_may_compute_copy_positions():
+    """According to the table's effects it is like the language's operators, also when copied to prefetched iterations."""
     a = np.random.default_rng(0).standard_normal((256, 128)).astype(np.float16)
     c = np.zeros((256, 64), np.float32)
     from_rows_by_instructions.simulate(2, a, c).raise_first()

@@ -1,4 +1,4 @@
-"""Products that CUDA graphs capture on arrays of a library whose allocator knows nothing of captures."""
+"""Products captured by CUDA graphs, on arrays of a library whose allocator does not know about captures."""
 
 import pytest
 
@@ -10,8 +10,8 @@ pytestmark = needs_module("cupy")
 @needs_gpu("sm_90a")
 @in_child(timeout=100)
 @pytest.mark.parametrize("padded", [False, True])
-def test_what_a_captured_product_needs_meanwhile_is_given_to_nobody_else(padded):
-    """Sums that CTAs leave for each other, and copies of operands whose rows TMA cannot read."""
+def test_temporary_memory_of_a_captured_product_is_not_given_to_anyone_else(padded):
+    """Partial sums exchanged between CTAs, and copies of operands whose rows TMA cannot read."""
     import cupy
     from tilejit import kernels
     from tilejit.kernels.config import Config
@@ -24,7 +24,7 @@ def test_what_a_captured_product_needs_meanwhile_is_given_to_nobody_else(padded)
     out, stream = cupy.empty((m, n), cupy.float16), cupy.cuda.Stream(non_blocking=True)
     cupy.cuda.Device().synchronize()
     with stream:
-        kernels.matmul(a, b, out, config=config)  # compiled, and its memory in the stream's pool: a capture cannot ask the driver for any
+        kernels.matmul(a, b, out, config=config)  # compiled, with its memory in the stream's pool: during a capture, the driver cannot allocate
         want = out.copy()
         stream.begin_capture()
         kernels.matmul(a, b, out, config=config)

@@ -1,4 +1,4 @@
-"""A configuration that no kernel takes is an error that names the field, before anything is compiled; one that is taken gives the product."""
+"""An invalid configuration is an error that names the field, before anything is compiled; a valid one computes the product."""
 
 import random
 from dataclasses import replace
@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tilejit as tile
-from tests.mma.products import close
+from tests.mma.products import assert_close
 from tilejit import kernels
 from tilejit.errors import CompilationError, LaunchError, ToolchainError
 from tilejit.kernels.blackwell_plan import BlackwellConfig, ranked as ranked_blackwell
@@ -89,13 +89,13 @@ OF_BLACKWELL = [
 
 
 @pytest.mark.parametrize("fields,words", OF_EITHER + OF_HOPPER)
-def test_a_configuration_that_hopper_has_no_kernel_for(fields, words):
+def test_configurations_without_a_hopper_kernel_are_errors(fields, words):
     with pytest.raises(LaunchError, match=words):
         kernels.matmul(A, B, config=replace(HOPPER, **fields))
 
 
 @pytest.mark.parametrize("fields,words", OF_EITHER + OF_BLACKWELL)
-def test_a_configuration_that_blackwell_has_no_kernel_for(fields, words, monkeypatch):
+def test_configurations_without_a_blackwell_kernel_are_errors(fields, words, monkeypatch):
     monkeypatch.setenv("TILEJIT_TARGET", "sm_100a")
     with pytest.raises(LaunchError, match=words):
         kernels.matmul(A, B, config=replace(BLACKWELL, **fields))
@@ -105,16 +105,16 @@ def test_a_configuration_that_blackwell_has_no_kernel_for(fields, words, monkeyp
     (40, lambda x: x.astype(np.int8), "8, 16, 24, 32 and multiples of 16 columns of integers: config.bn must be one of these, not 40"),
     (24, lambda x: np.asfortranarray(x), "A is column-major, and has changed places with B: .* 8 or a multiple of 16 columns, not 24"),
 ])
-def test_columns_that_some_operands_cannot_have(bn, operands, words):
+def test_tile_widths_that_some_operands_cannot_have_are_errors(bn, operands, words):
     config = Config(64, bn, 128, 3, regs=(None, None), width=8, swapped=bn == 24)
     with pytest.raises(LaunchError, match=words):
         kernels.matmul(operands(A), B.astype(operands(A).dtype), config=config)
-    close(kernels.matmul(np.ascontiguousarray(A), np.asfortranarray(B), config=config), A, B)
+    assert_close(kernels.matmul(np.ascontiguousarray(A), np.asfortranarray(B), config=config), A, B)
 
 
 @pytest.mark.parametrize("sizes,words", [(dict(itemsize=0), "an operand's element: 1, 2 or 4, not 0"), (dict(itemsize=3), "1, 2 or 4, not 3"),
                                          (dict(stored=0), "a result's element: 1, 2, 4 or 8, not 0"), (dict(stored="2"), "1, 2, 4 or 8, not '2'")])
-def test_a_configuration_of_elements_that_there_are_not(sizes, words):
+def test_configurations_for_element_sizes_that_do_not_exist_are_errors(sizes, words):
     with pytest.raises(LaunchError, match=words):
         Config.of(64, 64, **sizes)
 
@@ -123,18 +123,18 @@ def test_a_configuration_of_elements_that_there_are_not(sizes, words):
                                          (dict(itemsize=3), "or 0.5 of float4, not 3"), (dict(stored=0), "a result's element: 1, 2, 4 or 8, not 0"),
                                          (dict(pair="yes"), "config.pair must be True or False, not 'yes'"),
                                          (dict(block=8), "16 or 32, or 0 without factors, not 8")])
-def test_a_configuration_of_blackwell_of_what_there_is_not(sizes, words):
+def test_blackwell_configurations_for_unsupported_elements_are_errors(sizes, words):
     with pytest.raises(LaunchError, match=words):
         BlackwellConfig.of(64, **sizes)
 
 
 @pytest.mark.parametrize("bn,fits", [(208, "16"), (48, "16"), (96, "16, 32")])
-def test_columns_at_once_that_tma_cannot_store_are_refused_with_those_that_it_can(bn, fits):
-    """Of a result by columns whose operands have changed places: what goes at once otherwise is any part of 32 columns and more."""
+def test_a_store_width_that_tma_cannot_store_is_an_error_that_lists_the_valid_ones(bn, fits):
+    """For column-major results with swapped operands; otherwise any divisor of the tile's columns from 32 on is valid."""
     a, b = np.ones((64, 128), np.float16), np.ones((128, 64), np.float16)
     with pytest.raises(LaunchError, match=f"not {bn // 2}; divisors of config.bn = {bn} among these are {fits}$"):
         kernels.matmul(a, b, np.zeros((64, 64), np.float16, order="F"), config=Config.of(64, bn, swapped=True, width=bn // 2))
-    close(kernels.matmul(a, b, np.zeros((64, 64), np.float16, order="F"), config=Config.of(64, bn, swapped=True, width=16)), a, b)
+    assert_close(kernels.matmul(a, b, np.zeros((64, 64), np.float16, order="F"), config=Config.of(64, bn, swapped=True, width=16)), a, b)
 
 
 @tile.jit
@@ -145,8 +145,8 @@ def plus(sums, row, column, x):
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("bm,bn,swapped", [(128, 200, True), (64, 104, True), (64, 24, True), (192, 200, False)])
-def test_any_tile_goes_with_results_by_rows_and_by_columns_and_with_an_epilogue(bm, bn, swapped, order, dtype):
-    """By stores of the threads, where no divisor of a tile's columns has as many bytes as TMA stores at once: so it is with these of 2 bytes."""
+def test_every_tile_supports_row_major_and_column_major_results_and_an_epilogue(bm, bn, swapped, order, dtype):
+    """Threads store the result if no divisor of the tile's columns has the bytes of a TMA store, as here with 2-byte elements."""
     size = np.dtype(dtype).itemsize
     config = Config.of(bm, bn, swapped=swapped, stored=size, width=8 if size == 4 else 0)
     rng = np.random.default_rng(0)
@@ -159,7 +159,7 @@ def test_any_tile_goes_with_results_by_rows_and_by_columns_and_with_an_epilogue(
 
 
 def compile_three(dtype, by_columns, bn):
-    """Three consumers multiply tiles of so many columns; few registers spill at most."""
+    """Compile a kernel in which three consumers multiply tiles of this many columns; at most a few registers may spill."""
     n, size, out = 4096, np.dtype(dtype).itemsize, np.int32 if dtype == np.int8 else dtype
     big = lambda t, turned: np.lib.stride_tricks.as_strided(np.zeros(16, t), (n, n), (n * np.dtype(t).itemsize, np.dtype(t).itemsize)[::-1 if turned else 1])
     a, b, c = big(dtype, by_columns), big(dtype, True), big(out, False)
@@ -171,8 +171,8 @@ def compile_three(dtype, by_columns, bn):
 
 @pytest.mark.parametrize("dtype,by_columns,most", [(np.float16, False, 200), (np.float16, True, 200), (np.int8, False, 192), (np.float32, False, 200),
                                                    (np.float32, True, 192)])
-def test_registers_hold_the_widest_tile_that_is_taken_and_no_wider(dtype, by_columns, most, monkeypatch):
-    """The rule says what the assembler would."""
+def test_registers_hold_exactly_the_tile_widths_that_are_accepted(dtype, by_columns, most, monkeypatch):
+    """The rule agrees with the assembler."""
     compile_three(dtype, by_columns, most)
     with pytest.raises(LaunchError, match=f"with config.bm=192 config.bn must be at most {most if dtype != np.int8 else 200}; 256 columns fit"):
         compile_three(dtype, by_columns, most + 16)
@@ -181,10 +181,10 @@ def test_registers_hold_the_widest_tile_that_is_taken_and_no_wider(dtype, by_col
         compile_three(dtype, by_columns, most + 16)
 
 
-def test_numbers_of_numpy_are_taken_as_pythons():
+def test_numpy_numbers_are_accepted_like_python_s():
     config = replace(HOPPER, bn=np.int64(64), stages=np.int32(3), late=np.int64(0), order=("grouped", np.int64(4)), swapped=np.False_, kept=np.True_)
-    close(kernels.matmul(A, B, config=config), A, B)
-    close(kernels.grouped_matmul([A], [B], config=config)[0], A, B)
+    assert_close(kernels.matmul(A, B, config=config), A, B)
+    assert_close(kernels.grouped_matmul([A], [B], config=config)[0], A, B)
 
 
 @pytest.mark.parametrize("make,words", [
@@ -202,13 +202,13 @@ def test_numbers_of_numpy_are_taken_as_pythons():
     (lambda: BlackwellConfig.of(192, splits=8), "a slot takes 40960 bytes of shared memory, .* leave 34816"),
     (lambda: BlackwellConfig.of(256, splits=8), "a slot takes 49152 bytes of shared memory, .* leave 0: .* or fewer splits"),
 ])
-def test_a_configuration_that_cannot_be_made(make, words):
+def test_configurations_that_cannot_be_constructed_are_errors(make, words):
     with pytest.raises(LaunchError, match=words):
         make()
 
 
-def test_a_configuration_prints_whatever_its_fields_are():
-    """Also numbers of NumPy, and what no kernel takes."""
+def test_a_configuration_can_be_printed_whatever_its_fields_are():
+    """Including NumPy numbers, and invalid values."""
     assert str(replace(HOPPER, swapped=np.True_, pair=np.bool_(False), splits="2")) == "64x64x64/3 k/2 swapped"
     assert str(replace(BLACKWELL, swapped=np.True_, pair=np.True_, splits=None)) == "256x64x64/3 by pairs k/None swapped"
     assert str(Config.of(64, 64, splits=2, clustered=False)) == "64x64x64/14 k/2 in memory"
@@ -229,7 +229,7 @@ def test_a_configuration_prints_whatever_its_fields_are():
     (dict(passing=True), "config.passing is for matmul alone: it must be False with grouped_matmul, not True"),
     (dict(dependent=np.True_), "config.dependent is for matmul alone: it must be False with grouped_matmul, not True"),
 ])
-def test_a_configuration_that_grouped_products_have_no_kernel_for(fields, words):
+def test_configurations_without_a_grouped_kernel_are_errors(fields, words):
     config = replace(HOPPER, **fields)
     with pytest.raises(LaunchError, match=words):
         kernels.grouped_matmul([A], [B], config=config)
@@ -248,8 +248,8 @@ def drawn(rng: random.Random, base, **fields):
                             behind=(False, True), clustered=(False, True))),
     ("sm_100a", BLACKWELL, {}),
 ])
-def test_a_configuration_is_refused_by_name_or_gives_the_product(target, base, fields, monkeypatch):
-    """And none is refused deep in a kernel, but for shared memory and registers."""
+def test_every_configuration_is_refused_with_a_named_field_or_computes_the_product(target, base, fields, monkeypatch):
+    """Only exceeding shared memory or registers is found later, by the compiler."""
     monkeypatch.setenv("TILEJIT_TARGET", target)
     rng, values = random.Random(0), np.random.default_rng(0)
     a, b = values.integers(-2, 3, (200, 160)).astype(np.float16), values.integers(-2, 3, (160, 88)).astype(np.float16)
@@ -287,8 +287,8 @@ def test_a_cluster_of_any_number_of_ctas_up_to_16_shares_a_tile(target, of, spli
     assert launch.kernel.compile(*launch.operands(a, b, got), 1.0, 1.0, 0, 0, 0, 0, *launch.shares, target=target, **launch.constants).spills == 0
 
 
-def test_the_model_chooses_what_the_kernels_take():
-    """Also where a tile's columns are all that a matrix has, which may lie side by side."""
+def test_the_model_chooses_only_valid_configurations():
+    """Also if a tile's columns are all that a matrix has, and may be contiguous."""
     for n in range(1, 129, 5):
         for across in ((False, False), (True, False), (False, True), (True, True)):
             for problem in (Problem(n, 3000, 2000, across=across), Problem(3000, n, 2000, across=across)):
@@ -301,16 +301,16 @@ def test_the_model_chooses_what_the_kernels_take():
                     check_blackwell(config, 2, False, across[0 if config.swapped else 1], None)
     for rows in (24, 72):
         a, b = np.asfortranarray(np.ones((rows, 200), np.float16)), np.ones((200, 304), np.float16)
-        close(kernels.matmul(a, b), a, b)
+        assert_close(kernels.matmul(a, b), a, b)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
-def test_the_model_chooses_columns_that_tma_stores_at_once_where_results_lie_by_columns(dtype):
-    """Also of tiles that are as wide as the result, or fill one round."""
+def test_the_model_chooses_store_widths_that_tma_supports_for_column_major_results(dtype):
+    """Also for tiles as wide as the result, and for tiles that fill one wave."""
     stored = np.dtype(dtype).itemsize
     for m, n in ((24, 1280), (72, 1280), (200, 1280), (1024, 1280), (1280, 300)):
         for config in ranked(Problem(m, n, 2000, stored=stored), 132, True):
             check_hopper(config, 2, False, False, stored if config.width * stored >= 32 else None)
     for m, n in ((24, 600), (200, 72), (208, 600)):
         a, b, out = np.ones((m, 40), np.float16), np.ones((40, n), np.float16), np.zeros((m, n), dtype, order="F")
-        close(kernels.matmul(a, b, out), a, b)
+        assert_close(kernels.matmul(a, b, out), a, b)

@@ -1,4 +1,4 @@
-"""Products of warpgroups whose `a` comes from shared memory to registers, where these have no room for it beside the sums."""
+"""Warpgroup products whose operand `a` would go from shared memory to registers, but does not fit next to the accumulator."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ def product(A, B, C, M: tile.constexpr, N: tile.constexpr, K: tile.constexpr):
 
 @tile.jit(num_warps=12)
 def by_roles(A, B, C, REGS: tile.constexpr):
-    """A producer that gives registers back, and one scope of two consumers."""
+    """A producer that releases registers, and one scope of two consumers."""
     a, b = tile.alloc((256, 64), A.dtype, layout=tile.auto), tile.alloc((64, 128), B.dtype, layout=tile.auto)
     tile.copy(a, A[0:256, 0:64])
     tile.copy(b, B[0:64, 0:128])
@@ -38,8 +38,8 @@ def operands(m, n, k):
     return a, b, np.zeros((m, n), np.float32), 2 * a.astype(np.float64) @ b.astype(np.float64)
 
 
-def right(kernel, m, n, k, crowded, **options):
-    """On the simulator, and as code without the assembler's advisories: whether a comes from shared memory."""
+def check(kernel, m, n, k, crowded, **options):
+    """Checks the simulator's result and assembles without advisories; returns whether `a` is read from shared memory."""
     a, b, c, expected = operands(m, n, k)
     kernel.simulate(1, a, b, c, **options).raise_first()
     np.testing.assert_array_equal(c, expected)
@@ -52,21 +52,22 @@ SHAPES = [(128, 128, 192, 4, False), (128, 128, 208, 4, True), (128, 128, 256, 4
 
 
 @pytest.mark.parametrize("m,n,k,warps,crowded", SHAPES)
-def test_an_a_that_registers_do_not_hold_beside_the_sums_is_read_from_shared_memory(m, n, k, warps, crowded):
-    """The assembler would let the products follow one another, and the package refuse the kernel."""
-    right(product, m, n, k, crowded, M=m, N=n, K=k, num_warps=warps)
+def test_operand_a_is_read_from_shared_memory_if_registers_cannot_hold_it_next_to_the_accumulator(m, n, k, warps, crowded):
+    """Otherwise the assembler would serialise the products, and the kernel would be refused."""
+    check(product, m, n, k, crowded, M=m, N=n, K=k, num_warps=warps)
 
 
 @pytest.mark.parametrize("regs", [None, 232])
-def test_registers_that_a_scope_asks_for_count(regs):
-    """Of 12 warps each thread begins with 168, too few for 128 sums and 32 words of a; with 232 a stays where it is."""
-    right(by_roles, 256, 128, 64, regs is None, REGS=regs)
+def test_registers_requested_by_a_scope_are_taken_into_account(regs):
+    """With 12 warps each thread starts with 168, too few for a 128-register accumulator and 32 words of a; with 232, a stays in
+    registers."""
+    check(by_roles, 256, 128, 64, regs is None, REGS=regs)
 
 
 @needs_module("torch")
 @needs_gpu("sm_90a")
 @in_child(timeout=120)
-def test_products_whose_a_is_in_registers_or_has_no_room_there_are_right_on_the_gpu():
+def test_products_with_operand_a_in_registers_or_without_room_for_it_are_right_on_the_gpu():
     import torch
     cases = [(product, (m, n, k), dict(M=m, N=n, K=k, num_warps=warps)) for m, n, k, warps, _ in SHAPES]
     for kernel, extents, options in (*cases, *((by_roles, (256, 128, 64), dict(REGS=regs)) for regs in (None, 232))):

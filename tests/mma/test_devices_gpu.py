@@ -1,4 +1,4 @@
-"""Products on a second GPU: its own modules, tensor maps, room for sums and flags, while another device is current."""
+"""Products on a second GPU: its own modules, tensor maps, temporary memory and flags, while another device is current."""
 
 import pytest
 
@@ -8,8 +8,8 @@ pytestmark = [needs_module("torch"), pytest.mark.unsanitized]
 
 
 def cases():
-    """Extents and configurations: a product by TMA, one whose last round all CTAs share, k by clusters, k through memory, in exchanged places,
-    by pairs, and by the model's choice one whose rows are copied first."""
+    """Extents and configurations: TMA operands, a shared last wave, split k in clusters, split k through memory, swapped operands,
+    pairs, and by the model's choice a product whose rows are copied first."""
     from dataclasses import replace
     from tilejit.kernels.plan import Config
     return (((300, 200, 520), Config.of(128, 128)), ((1600, 2600, 512), replace(Config.of(128, 256), stream=True)),
@@ -18,7 +18,7 @@ def cases():
 
 
 def in_memory():
-    """CTAs that share k leave sums and flags in memory."""
+    """Partial sums and flags of CTAs that share k are in global memory."""
     from tilejit.kernels.plan import Config
     return Config.of(64, 128, splits=5, clustered=False)
 
@@ -30,14 +30,14 @@ def operands(m, n, k, device):
 
 
 def close(got, exact):
-    """To the rounding of each element, and those of sums in float32 and of `tanh.approx` beside large terms."""
+    """Assert closeness: the rounding of each element, plus those of float32 additions and of `tanh.approx` next to large terms."""
     assert ((got.double() - exact).abs() <= exact.abs() * 2.0 ** -7 + exact.abs().max() * 2.0 ** -14).all()
 
 
 @needs_gpu("sm_90a", count=2)
 @in_child(timeout=300)
 @pytest.mark.parametrize("current", [0, 1])
-def test_products_go_to_the_device_of_their_operands_and_have_the_same_bits_there(current):
+def test_products_run_on_the_device_of_their_operands_with_the_same_bits(current):
     import torch
     from tilejit import kernels
     torch.cuda.set_device(current)
@@ -47,7 +47,7 @@ def test_products_go_to_the_device_of_their_operands_and_have_the_same_bits_ther
             a, b = operands(*extents, device)
             out = kernels.matmul(a, b, config=config)
             assert out.device == a.device and torch.cuda.current_device() == current
-            for _ in range(150):    # beyond the launches after which they are native
+            for _ in range(150):    # more launches than are needed to switch to the native launcher
                 again = kernels.matmul(a, b, config=config)
             assert torch.equal(again, out)
             made.append(out.cpu())
@@ -57,7 +57,7 @@ def test_products_go_to_the_device_of_their_operands_and_have_the_same_bits_ther
 
 @needs_gpu("sm_90a", count=2)
 @in_child(timeout=300)
-def test_groups_epilogues_graphs_and_tuned_products_run_on_a_second_device():
+def test_grouped_products_epilogues_graphs_and_tuned_products_run_on_a_second_device():
     import torch
     from tests.mma.products import bias_gelu_added
     from tilejit import kernels
@@ -87,7 +87,7 @@ def test_groups_epilogues_graphs_and_tuned_products_run_on_a_second_device():
 @needs_gpu("sm_90a", count=2)
 @needs_module("cupy")
 @in_child(timeout=240)
-def test_results_that_are_made_lie_where_their_operands_do():
+def test_allocated_results_are_on_the_device_of_their_operands():
     import cupy
     import numpy as np
     import tilejit as tile

@@ -1,4 +1,4 @@
-"""``tile.dot``: every type, major, extent and path against NumPy on the simulator, with bounds from the arithmetic."""
+"""``tile.dot``: every type, major, extent and path compared with NumPy on the simulator, with bounds from the arithmetic."""
 
 import re
 
@@ -35,7 +35,8 @@ def product(A, B, C, a_shape: tile.constexpr, b_shape: tile.constexpr, TA: tile.
 
 def check(m, n, k, dtype="float16", other=None, ta=False, tb=False, places="ab", layout=tile.auto, acc="float32", precision=None, variant=None,
           twice=True, target="sm_80", warps=4, on_gpu=False):
-    """One product (twice over with `twice`), held to the roundings that its sums may make; on the simulator of a target, or on the GPU."""
+    """Check one product (two accumulated ones with `twice`) within the roundings of its accumulation, on the simulator of a
+    target or on the GPU."""
     a, b = numbers((k, m) if ta else (m, k), np_dtype(dtype), 1), numbers((n, k) if tb else (k, n), np_dtype(other or dtype), 2)
     c = np.zeros((m, n), np_dtype(acc))
     options = dict(a_shape=a.shape, b_shape=b.shape, TA=ta, TB=tb, PLACES=places, LAYOUT=layout, PRECISION=precision, VARIANT=variant, TWICE=twice)
@@ -49,9 +50,9 @@ def check(m, n, k, dtype="float16", other=None, ta=False, tb=False, places="ab",
         return
     x, y = x.astype(np.float64), y.astype(np.float64)
     exact, size = times * (x @ y), times * (np.abs(x) @ np.abs(y))
-    # 2k products, each exact or rounded once in the sums' type, and as many additions whose partial sums are at most `size`.
+    # 2k products, each exact or rounded once in the accumulator's type, and as many additions with partial sums of at most `size`.
     unit = {"float32": 2.0 ** -23, "float16": 2.0 ** -10, "float64": 2.0 ** -52}[acc]
-    # Both operands are cut to 10 bits of mantissa; sums of float8 keep 13 bits below the largest term.
+    # Both operands are truncated to 10 mantissa bits; float8 accumulation keeps 13 bits below the largest term.
     rounded = 2.0 ** -9 if precision else 2.0 ** -12 if on_gpu and "float8" in dtype else 0.0
     least = 2.0 ** -24 * 2 * k if acc == "float16" else 0.0
     assert (np.abs(c.astype(np.float64) - exact) <= size * (2 * times * k * unit + rounded) + least).all()
@@ -65,7 +66,7 @@ EXTENTS = st.integers(1, 40) | st.just(64)
 
 
 FLOATS8, INTS8 = ("float8_e4m3fn", "float8_e5m2"), ("int8", "uint8")
-# (a, b, sums, precision): every product that mma.sync has, and some that threads make.
+# (a, b, accumulator, precision): every product that mma.sync has, and some by threads.
 TYPES = [("float16", "float16", "float32", None), ("float16", "float16", "float16", None), ("bfloat16", "bfloat16", "float32", None),
          ("float32", "float32", "float32", "tf32"), ("float64", "float64", "float64", None),
          *((a, b, acc, None) for a in FLOATS8 for b in FLOATS8 for acc in ("float32", "float16")),
@@ -77,24 +78,24 @@ BY_THREADS = [("float32", "float32", "float32", None), ("int32", "int32", "int32
 @settings(max_examples=100, deadline=None)
 @given(EXTENTS, EXTENTS, EXTENTS, st.sampled_from(TYPES + MIXED + BY_THREADS), st.booleans(), st.booleans(), st.sampled_from(["ab", "a", "b", ""]),
        st.sampled_from([1, 2, 4, 6, 8]), st.sampled_from(["sm_80", "sm_90a", "sm_120a"]))
-def test_any_extents_types_majors_and_places_give_the_product(m, n, k, types, ta, tb, places, warps, target):
-    """Operands in registers or shared memory, either way round, in any number of warps."""
+def test_products_of_any_extents_types_majors_and_memories_are_right(m, n, k, types, ta, tb, places, warps, target):
+    """Operands in registers or shared memory, of either major, in any number of warps."""
     dtype, other, acc, precision = types
-    warps = max(warps, 4) if 64 in (m, n, k) else warps  # what threads can hold
+    warps = max(warps, 4) if 64 in (m, n, k) else warps  # limited by the threads' registers
     check(m, n, k, dtype, other, ta, tb, places, acc=acc, precision=precision, warps=warps, target=target)
 
 
 @pytest.mark.parametrize("dtype,other,acc", [("float16", None, "float16"), ("float8_e4m3fn", "float8_e5m2", "float32"),
                                              ("float8_e5m2", None, "float16"),
                                              ("int8", "uint8", "int32"), ("uint8", "int8", "int32"), ("float16", "bfloat16", "float32")])
-def test_pairs_of_types_and_their_accumulators(dtype, other, acc):
-    """Mixed operands, float16 sums, sums of integers that wrap."""
+def test_products_of_mixed_types_and_their_accumulators_are_right(dtype, other, acc):
+    """Mixed operands, float16 accumulators, integer accumulators that wrap."""
     check(48, 40, 72, dtype, other, acc=acc, target="sm_90a")
 
 
 @pytest.mark.parametrize("ta,tb", [(False, True), (True, False)])
-def test_wgmma_takes_the_call_where_it_can(ta, tb):
-    """The same source on Hopper, by warpgroups; its fence orders what the threads have stored."""
+def test_dot_uses_wgmma_where_possible(ta, tb):
+    """The same source on Hopper, by warpgroups; it inserts the fence for what the threads have stored."""
     check(128, 64, 64, "bfloat16", ta=ta, tb=tb, target="sm_90a", variant="wgmma", warps=8)
     check(64, 64, 64, "bfloat16", tb=tb, places="b", target="sm_90a", variant="wgmma")
 
@@ -102,13 +103,13 @@ def test_wgmma_takes_the_call_where_it_can(ta, tb):
 @pytest.mark.parametrize("target", ["sm_90a", "sm_100a"])
 @pytest.mark.parametrize("dtype,acc", [("float16", "float32"), ("int8", "int32")])
 def test_a_matrix_may_have_one_column(dtype, acc, target):
-    """Which no instruction of a warpgroup takes: another path does."""
+    """wgmma does not support that: another path is used."""
     for ta, tb in ((False, False), (False, True), (True, False), (True, True)):
         check(128, 1, 32, dtype, ta=ta, tb=tb, acc=acc, target=target)
 
 
-def test_float32_is_exact_unless_tf32_is_asked_for():
-    """Sums of threads keep every bit of the operands; tf32 enters the tensor cores with 10."""
+def test_float32_is_exact_unless_tf32_is_requested():
+    """Accumulation by threads keeps every bit of the operands; tf32 uses tensor cores with 10 mantissa bits."""
     check(33, 20, 50, "float32", variant="fma")
     check(33, 20, 50, "float32", precision="tf32", variant="mma_sync")
     with pytest.raises(DispatchError, match="they would be rounded to 10 bits"):
@@ -128,7 +129,7 @@ def compiled(target, dtype="bfloat16", acc="float32", shape=(64, 64, 64), **opti
 @pytest.mark.parametrize("target,variant", [("sm_80", "mma_sync"), ("sm_90a", "wgmma"), ("sm_100a", "tcgen05"), ("sm_120a", "mma_sync")])
 @pytest.mark.parametrize("dtype,acc", [("float16", "float16"), ("bfloat16", "float32"), ("int8", "int32")])
 def test_every_target_assembles_its_path(target, variant, dtype, acc):
-    """What was chosen is told, with the reasons of the others, and is in the code."""
+    """The chosen path is recorded, with the reasons against the others, and appears in the code."""
     made = compiled(target, dtype, acc, spills=0)
     record, = made.products
     assert record.variant == variant and record.source.startswith("acc = tile.dot(a, b, trans_a=TA") and record.line > 0
@@ -143,21 +144,21 @@ def test_every_target_assembles_its_path(target, variant, dtype, acc):
 @pytest.mark.usefixtures("assembled_later")
 @pytest.mark.parametrize("shape", [(64, 32, 32), (33, 20, 17)])
 def test_the_other_types_assemble(dtype, acc, target, shape):
-    """float64, float8, and what threads sum by themselves."""
+    """float64, float8, and products by threads."""
     compiled(target, dtype, acc, shape, VARIANT=None, LAYOUT=None, spills=0)
 
 
 @pytest.mark.usefixtures("assembled_later")
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a", "sm_100a", "sm_103a", "sm_120a"])
 @pytest.mark.parametrize("dtype,other,acc,precision", TYPES)
-def test_mma_sync_of_every_type_is_machine_code_on_every_target(dtype, other, acc, precision, target):
-    """The instruction of these types; operands whose k lies side by side come by ldmatrix, but for float64, which it does not know."""
+def test_mma_sync_of_every_type_assembles_on_every_target(dtype, other, acc, precision, target):
+    """The instruction for these types; K-major operands are loaded by ldmatrix, except float64, which it does not support."""
     arrays = [tile.ArraySpec(s, t) for s, t in (((64, 64), dtype), ((32, 64), other), ((64, 32), acc))]
     options = dict(a_shape=(64, 64), b_shape=(32, 64), TA=False, TB=True, PLACES="ab", LAYOUT=tile.auto, PRECISION=precision,
                    VARIANT="mma_sync", TWICE=False)
     from tilejit.ops.mma.warp import instruction
     made = product.compile(*arrays, target=target, spills=0, **options)
-    widened = dtype in FLOATS8 and target in ("sm_80", "sm_86")  # float16 holds them exactly
+    widened = dtype in FLOATS8 and target in ("sm_80", "sm_86")  # exactly representable in float16
     as_float16 = dtype in FLOATS8 and target not in ("sm_89", "sm_120a")
     assert instruction(*(("float16", "float16") if as_float16 else (dtype, other)), acc) in made.ptx
     assert ("ldmatrix.sync" in made.ptx) == (dtype != "float64" and not widened)
@@ -167,7 +168,7 @@ def test_mma_sync_of_every_type_is_machine_code_on_every_target(dtype, other, ac
 @pytest.mark.parametrize("target", ["sm_80", "sm_86", "sm_89", "sm_90a"])
 @pytest.mark.parametrize("a_dtype,b_dtype", [("float8_e4m3fn", "float8_e4m3fn"), ("float8_e5m2", "float8_e4m3fn")])
 @pytest.mark.parametrize("places", ["ab", "b", ""])
-def test_products_of_float8_are_the_same_on_targets_that_multiply_them_as_float16(a_dtype, b_dtype, places, target):
+def test_float8_products_are_the_same_on_targets_that_convert_to_float16(a_dtype, b_dtype, places, target):
     """Operands in shared memory or in registers, with extents that no instruction has."""
     rng = np.random.default_rng(0)
     a, b = (rng.integers(-8, 9, s).astype(np_dtype(t)) for s, t in (((50, 40), a_dtype), ((24, 40), b_dtype)))
@@ -180,8 +181,8 @@ def test_products_of_float8_are_the_same_on_targets_that_multiply_them_as_float1
 
 
 @pytest.mark.parametrize("target,fastest", [("sm_90a", "wgmma"), ("sm_100a", "tcgen05"), ("sm_80", None), ("sm_120a", None)])
-def test_a_layout_that_keeps_a_product_from_the_fastest_path_is_a_warning(target, fastest):
-    """At its line, where the kernel does not ask for another path; not where rows of registers, extents or the target do."""
+def test_a_layout_that_prevents_the_fastest_path_causes_a_warning(target, fastest):
+    """At its line, unless the kernel requests another path; not if register tiles, extents or the target are the reason."""
     found = compiled(target, LAYOUT=None).warnings
     assert len(found) == (fastest is not None)
     if fastest is not None:
@@ -193,22 +194,22 @@ def test_a_layout_that_keeps_a_product_from_the_fastest_path_is_a_warning(target
 
 
 @pytest.mark.parametrize("target", ["sm_90a", "sm_100a"])
-def test_a_layout_is_no_warning_where_another_one_alone_would_not_do(target):
-    """Exact float32 is for no tensor core, however it lies."""
+def test_there_is_no_warning_about_a_layout_if_changing_it_alone_would_not_help(target):
+    """Exact float32 cannot use tensor cores, whatever its layout."""
     made = compiled(target, "float32", LAYOUT=None)
     assert made.products[0].variant == "fma" and made.warnings == ()
 
 
 @pytest.mark.parametrize("target", ["sm_90a", "sm_100a"])
-def test_a_layout_that_the_compiler_has_chosen_is_no_warning_where_none_serves(target):
+def test_there_is_no_warning_about_an_automatic_layout_if_no_layout_would_help(target):
     """8 columns of 8 bits: no swizzle has rows of 8 bytes."""
     made = compiled(target, "int8", "int32", (64, 8, 64), b_shape=(64, 8), TB=False)
     assert made.products[0].variant == "mma_sync" and made.warnings == ()
 
 
 @pytest.mark.parametrize("dtype,precision", [("int8", None), ("uint8", None), ("float8_e4m3fn", None), ("float32", "tf32")])
-def test_an_operand_whose_k_lie_elsewhere_than_the_fastest_path_reads_them_is_a_warning(dtype, precision):
-    """With the cure, which is one; not where it is asked for, where the product is narrow, and where the path is not the target's."""
+def test_an_operand_with_the_wrong_major_for_the_fastest_path_causes_a_warning(dtype, precision):
+    """With the remedy, which works. Not if another path is requested, if the product is narrow, or if the target lacks the path."""
     acc = "int32" if "int" in dtype else "float32"
     case = dict(dtype=dtype, acc=acc, PRECISION=precision)
     fastest = {"sm_90a": "wgmma", "sm_100a": "tcgen05"} if precision else {"sm_90a": "wgmma"}
@@ -223,8 +224,8 @@ def test_an_operand_whose_k_lie_elsewhere_than_the_fastest_path_reads_them_is_a_
         assert not compiled(target, **case, TA=False, TB=True).warnings
 
 
-def test_the_record_is_the_same_from_the_cache(tmp_path, monkeypatch):
-    """A kernel that was found tells what the compiled one told: its products, and that a layout keeps one from the fastest path."""
+def test_a_cached_kernel_has_the_same_records_and_warnings(tmp_path, monkeypatch):
+    """Its products, and the warning about a layout that prevents the fastest path."""
     monkeypatch.setenv("TILEJIT_CACHE_DIR", str(tmp_path))
     told = []
     for _ in range(2):
@@ -235,8 +236,8 @@ def test_the_record_is_the_same_from_the_cache(tmp_path, monkeypatch):
     assert found.products == first.products and found.warnings == first.warnings and len(found.warnings) == 1
 
 
-def test_a_path_may_be_demanded():
-    """By the call or by a block around it; where it cannot be had, every reason is in the error."""
+def test_a_path_can_be_requested():
+    """By the call or by a block around it; if it is impossible, the error lists every reason."""
     with pytest.raises(DispatchError, match="needs the target sm_90a: sm_80"):
         compiled("sm_80", VARIANT="wgmma")
 
@@ -274,8 +275,8 @@ def test_wrong_operands_are_errors_at_the_line(call, words):
     assert caught.value.loc.line == 3
 
 
-def test_a_dot_that_only_some_threads_reach_is_an_error():
-    """The product is of all threads of the scope."""
+def test_a_dot_in_divergent_code_is_an_error():
+    """All threads of the scope must execute the product."""
     @tile.jit
     def partial(C):
         a = tile.zeros((16, 16), tile.float16)
@@ -286,8 +287,8 @@ def test_a_dot_that_only_some_threads_reach_is_an_error():
         partial.compile(tile.ArraySpec((16, 16), "float32"))
 
 
-def test_the_instructions_are_those_of_the_table():
-    """Every pair of types: the mnemonic exists for its targets, and takes as many registers as the code gives it."""
+def test_the_instructions_of_products_are_in_the_ptx_table():
+    """Every pair of types: the mnemonic exists on its targets, and takes as many registers as the code passes."""
     from tilejit.dtypes import DTYPES
     from tilejit.ops.mma.warp import FLOATS8, instruction, results_of, words_of
     from tilejit.ptx import form
@@ -300,13 +301,13 @@ def test_the_instructions_are_those_of_the_table():
 
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
-def test_a_product_of_one_warp_or_warpgroup(target):
-    """The scope at hand multiplies: a warp its own, a warpgroup by wgmma where the target has it."""
+def test_one_warp_or_warpgroup_can_compute_a_product(target):
+    """The current scope multiplies: a warp by mma_sync, a warpgroup by wgmma if the target has it."""
     @tile.jit(num_warps=8)
     def scopes(A, C, FENCE: tile.constexpr):
         sA = tile.alloc((64, 64), A.dtype, layout=tile.auto)
         tile.copy(sA, A[0:64, 0:64])
-        if FENCE:  # wgmma reads what other threads than its scope's have stored
+        if FENCE:  # wgmma reads what threads outside its scope have stored
             tile.fence_proxy_async()
         tile.sync()
         with tile.warp(2):
@@ -323,7 +324,7 @@ def test_a_product_of_one_warp_or_warpgroup(target):
 
 @tile.jit
 def ragged_then_loop(A, B, C, D):
-    """A product of 3 along k: the zeros beyond it may be the register in which a loop's index begins."""
+    """A product with k = 3: the zeros beyond it may be in the register in which a loop's index begins."""
     s = tile.alloc((32, 3), A.dtype)
     tile.copy(s, A[0:32, 0:3])
     tile.sync()
@@ -340,8 +341,8 @@ def ragged_operands(a: str, b: str):
 
 @pytest.mark.parametrize("target", ["sm_90a", "sm_100a", "sm_120a"])
 @pytest.mark.parametrize("a,b", [("float8_e4m3fn", "float8_e4m3fn"), ("float8_e5m2", "float8_e4m3fn"), ("float8_e5m2", "float8_e5m2")])
-def test_zeros_along_k_of_float8_are_converted_as_zeros(a, b, target):
-    """Where warps have no product of float8, its operands are converted; ptxas takes other numbers for known upper halves of words."""
+def test_float8_padding_along_k_is_converted_as_zeros(a, b, target):
+    """If mma.sync has no float8, operands are converted; ptxas can substitute other registers for the unused upper halves of words."""
     x, y, c, d = ragged_operands(a, b)
     want = x.astype(np.float32) @ y.astype(np.float32) + 1
     made = ragged_then_loop.compile(x, y, c, d, target=target)
@@ -354,7 +355,7 @@ def test_zeros_along_k_of_float8_are_converted_as_zeros(a, b, target):
 @pytest.mark.usefixtures("assembled_later")
 @pytest.mark.parametrize("dtype,other", [("float8_e4m3fn", "float16"), ("bfloat16", "float8_e5m2"), ("float16", "float8_e5m2"), ("bfloat16", "float16")])
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a", "sm_100a"])
-def test_floats_of_two_dtypes_are_multiplied_in_one_that_holds_both(dtype, other, target):
+def test_floats_of_two_dtypes_are_multiplied_in_a_dtype_that_holds_both(dtype, other, target):
     """From shared memory and from registers, by the instructions of that dtype."""
     for places in ("ab", "a", ""):
         check(33, 24, 50, dtype, other, places=places, target=target, variant="mma_sync")
@@ -379,9 +380,9 @@ def chained(A, B, C, TURNED: tile.constexpr):
 @pytest.mark.usefixtures("assembled_later")
 @pytest.mark.parametrize("warps", [2, 4])
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a", "sm_120a"])
-def test_a_product_that_another_takes_from_registers_is_made_where_that_needs_it(target, warps):
-    """Each warp has whole rows of both, and no shared memory comes between; a transposed one has to pass through it, from where it is loaded as
-    matrices."""
+def test_a_product_used_as_a_register_operand_is_computed_in_the_layout_that_the_next_needs(target, warps):
+    """Each warp has whole rows of both, without shared memory in between; a transposed one goes through shared memory, and is loaded by
+    ldmatrix."""
     a, b = (np.random.default_rng(n).integers(-2, 3, (64, 64)).astype(np.float16) for n in (1, 2))
     c, first = np.zeros((64, 64), np.float32), a.astype(float) @ b.astype(float)
     for turned in (False, True):
@@ -391,7 +392,7 @@ def test_a_product_that_another_takes_from_registers_is_made_where_that_needs_it
         np.testing.assert_array_equal(c, (first.T if turned else first) @ b)
 
 
-def test_columns_that_no_instruction_has_are_passed_over_without_a_search_for_names_near_it(monkeypatch):
+def test_unsupported_numbers_of_columns_are_skipped_without_a_search_for_similar_names(monkeypatch):
     """Among a thousand forms that took 0.1 s each time."""
     monkeypatch.setattr("tilejit.ptx.lookup.get_close_matches", lambda *_: pytest.fail("a search"))
     check(64, 20, 32, target="sm_90a")

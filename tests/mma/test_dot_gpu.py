@@ -15,7 +15,7 @@ import tilejit as tile
 
 
 def both(kernel, grid, arrays, out, *rest, **options):
-    """What the GPU and the simulator write to `out`, which stands after `arrays`."""
+    """The values of `out`, the argument after `arrays`, on the GPU and on the simulator."""
     results = []
     for backend in ("cuda", "sim"):
         written = np.full_like(out, 0)
@@ -51,8 +51,8 @@ def test_products_of_warps_and_threads_are_right_on_the_gpu():
 
 @needs_gpu("sm_90a", "sm_100a", "sm_103a", "sm_120a")
 @in_child(timeout=240)
-def test_any_extents_types_majors_and_places_give_the_product_on_the_gpu():
-    """As on the simulator; integers are exact there and here, so they are the same bits."""
+def test_products_of_any_extents_types_majors_and_memories_are_right_on_the_gpu():
+    """As on the simulator; integers are exact on both, and therefore bit-identical."""
     @settings(max_examples=len(some(range(40))), deadline=None, derandomize=True, database=None, phases=[Phase.generate])
     @given(EXTENTS, EXTENTS, EXTENTS, st.sampled_from(TYPES + MIXED + BY_THREADS), st.booleans(), st.booleans(),
            st.sampled_from(["ab", "a", "b", ""]), st.sampled_from([4, 6, 8]))
@@ -64,7 +64,7 @@ def test_any_extents_types_majors_and_places_give_the_product_on_the_gpu():
 @needs_gpu()
 @in_child(timeout=240)
 def test_pipelined_loops_are_right_on_the_gpu():
-    """0 to stages + 1 trips and a ragged one, with and without roles; loops that read by ordinary loads."""
+    """0 to stages + 1 iterations and a ragged one, with and without roles; loops that read by ordinary loads."""
     for roles in (False, True):
         for k in (0, 32, 64, 96, 128, 136):
             a, b = numbers((64, max(k, 8)), np.float16, 1), numbers((32, max(k, 8)), np.float16, 2)
@@ -78,7 +78,7 @@ def test_pipelined_loops_are_right_on_the_gpu():
 
 @needs_gpu()
 @in_child(timeout=240)
-def test_pipelined_loops_by_run_time_steps_orders_and_tables_are_right_on_the_gpu():
+def test_pipelined_loops_with_runtime_steps_orders_and_tables_are_right_on_the_gpu():
     a, blocks = numbers((15, 64), np.float32, 1), numbers((5, 64, 64), np.float16, 2)
     table = np.array([3, -1, 4, 0, 0, 2, -5, 1, 3], np.int32)
     for roles in (False, True):
@@ -100,8 +100,8 @@ def test_products_in_branches_of_loops_are_right_on_the_gpu():
 
 @needs_gpu()
 @in_child(timeout=240)
-def test_the_short_form_multiplies_on_the_gpu():
-    """The persistent kernel, ragged and aligned, many times over: the same bits each time."""
+def test_the_short_form_is_right_on_the_gpu():
+    """The persistent kernel, ragged and aligned, many times: the same bits each time."""
     for m, n, k in ((1000, 520, 712), (1024, 1024, 1024), (130, 101, 71)):
         a, b = numbers((m, k), ml_dtypes.bfloat16, 1), numbers((n, k), ml_dtypes.bfloat16, 2)
         first = None
@@ -116,7 +116,7 @@ def test_the_short_form_multiplies_on_the_gpu():
 @needs_gpu()
 @in_child(timeout=240)
 def test_attention_in_the_short_form_is_right_on_the_gpu():
-    """Row state in the fragments, ragged keys."""
+    """Row state in the fragments, a ragged number of keys."""
     q, k, v = (numbers((n, 64), np.float16, n) for n in (300, 500, 500))
     s = q.astype(np.float64) @ k.T.astype(np.float64) * 0.125
     p = np.exp(s - s.max(axis=1, keepdims=True))
@@ -130,7 +130,7 @@ def test_attention_in_the_short_form_is_right_on_the_gpu():
 @needs_gpu("sm_90a", "sm_100a", "sm_103a", "sm_120a")
 @in_child(timeout=120)
 def test_pipelined_loops_in_clusters_are_right_on_the_gpu():
-    """Both CTAs of a cluster, with and without roles, many times over: the same bits each time."""
+    """Both CTAs of a cluster, with and without roles, many times: the same bits each time."""
     for k in (0, 40, 200, 640):
         a, b = numbers((64, max(k, 1)), np.float16, 1)[:, :k], numbers((128, max(k, 1)), np.float16, 2)[:, :k]
         for roles in (False, True):
@@ -145,8 +145,8 @@ def test_pipelined_loops_in_clusters_are_right_on_the_gpu():
 
 @needs_gpu("sm_90a")
 @in_child(timeout=120)
-def test_a_product_pending_over_the_trips_of_a_loop_is_right_on_the_gpu():
-    """No trip, one, many; the same bits each time."""
+def test_a_product_in_flight_across_loop_iterations_is_right_on_the_gpu():
+    """No iteration, one, many; the same bits each time."""
     a, b = numbers((64, 64), ml_dtypes.bfloat16, 1), numbers((64, 64), ml_dtypes.bfloat16, 2)
     for n in (0, 1, 2, 7):
         first = None
@@ -161,8 +161,8 @@ def test_a_product_pending_over_the_trips_of_a_loop_is_right_on_the_gpu():
 
 @needs_gpu("sm_89", "sm_90a", "sm_100a", "sm_103a", "sm_120a")
 @in_child(timeout=60)
-def test_float8_of_a_ragged_k_is_right_on_the_gpu():
-    """The zeros beyond k count nothing, whatever else is in the kernel."""
+def test_float8_with_a_ragged_k_is_right_on_the_gpu():
+    """Padding along k adds nothing, whatever else the kernel contains."""
     for a, b in (("float8_e4m3fn", "float8_e4m3fn"), ("float8_e5m2", "float8_e4m3fn"), ("float8_e5m2", "float8_e5m2")):
         x, y, c, d = ragged_operands(a, b)
         want = x.astype(np.float32) @ y.astype(np.float32) + 1

@@ -1,4 +1,4 @@
-"""``tile.dot`` among other work: the layouts of what is added, scaled, reduced and loaded beside a product follow its fragments."""
+"""``tile.dot`` among other operations: the layouts of values added, scaled, reduced and loaded follow its fragments."""
 
 import numpy as np
 import pytest
@@ -8,8 +8,8 @@ from tests.drawn import numbers
 pytestmark = pytest.mark.usefixtures("assembled_later")
 
 
-def test_fragments_meet_elementwise_work_and_reductions_without_scratch():
-    """Rows of the accumulator are reduced in their quads, and come back as the next product's operand by renaming."""
+def test_elementwise_operations_and_reductions_of_fragments_need_no_scratch_memory():
+    """Rows of the accumulator are reduced within quads, and become the next product's operand by renaming registers."""
     @tile.jit
     def rows(A, B, C):
         sA, sB = tile.alloc((64, 64), A.dtype, layout=tile.auto), tile.alloc((64, 64), B.dtype, layout=tile.auto)
@@ -32,8 +32,8 @@ def test_fragments_meet_elementwise_work_and_reductions_without_scratch():
         assert "convert_layout" not in made.graph and "st.shared" not in made.ptx.partition("mma")[2]
 
 
-def test_what_a_loop_adds_to_is_converted_once():
-    """An accumulator that begins as a sum of loaded numbers changes its layout before the loop."""
+def test_the_accumulator_of_a_loop_is_converted_once():
+    """An accumulator initialised with a sum of loaded values changes its layout before the loop."""
     @tile.jit
     def more(A, C, n):
         sA = tile.alloc((32, 32), A.dtype, layout=tile.auto)
@@ -97,8 +97,8 @@ def sometimes_added(A, C, n):
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a", "sm_120a"])
 @pytest.mark.parametrize("kernel", [sometimes_reset, sometimes_scaled, sometimes_added])
-def test_a_product_in_a_branch_of_a_loop_changes_no_layout_in_the_loops(kernel, target):
-    """Its accumulator has the product's layout in all of the loops around, whichever way sets it anew or works on it."""
+def test_a_product_in_a_branch_of_a_loop_causes_no_layout_conversions_in_loops(kernel, target):
+    """Its accumulator has the product's layout in all enclosing loops, whichever branch assigns it or uses it."""
     a, n = numbers((32, 32), np.float16, 1) / 8, 4
     c = np.stack([numbers((32, 32), np.float32, 3)] * n)
     x, want, acc = a.astype(np.float64) @ a.astype(np.float64), c.astype(np.float64), np.zeros((32, 32))
@@ -123,8 +123,8 @@ def test_a_product_in_a_branch_of_a_loop_changes_no_layout_in_the_loops(kernel, 
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a", "sm_100a"])
 @pytest.mark.parametrize("start", ["gathered", "loaded", "computed"])
-def test_rows_that_a_loop_carries_beside_its_products_have_the_products_layout(start, target):
-    """Maxima that begin at numbers from memory, as with sinks of attention: the loop changes no layout, whatever they begin in."""
+def test_row_state_carried_by_a_loop_with_products_has_their_layout(start, target):
+    """Maxima initialised from memory, as with attention sinks: the loop converts no layout, whatever the initial one is."""
     @tile.jit
     def maxima(A, first, places, C, n):
         sA = tile.alloc((64, 64), A.dtype, layout=tile.auto)
@@ -161,8 +161,8 @@ def test_rows_that_a_loop_carries_beside_its_products_have_the_products_layout(s
 
 
 @pytest.mark.parametrize("where", ["loop", "branch", "both", "twice"])
-def test_an_operand_loaded_before_the_loop_or_the_branch_that_uses_it_takes_its_layout(where):
-    """Queries of attention: rows that stay in registers come by ldmatrix, scaled on the way, and no memory is between."""
+def test_an_operand_loaded_before_the_loop_or_branch_that_uses_it_is_loaded_in_its_layout(where):
+    """Queries of attention: rows that stay in registers are loaded by ldmatrix and scaled, without going through memory."""
     @tile.jit
     def kept(A, B, C, n):
         a = tile.alloc((64, 64), A.dtype, layout=tile.swizzled(A.dtype, (64, 64), 128))
@@ -203,9 +203,9 @@ def test_an_operand_loaded_before_the_loop_or_the_branch_that_uses_it_takes_its_
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
 @pytest.mark.parametrize("first", ["sum", "loaded"])
-def test_what_is_loaded_to_meet_a_product_takes_its_layout(target, first):
-    """A bias and a residual need no change of layout, whichever operand stands first, through casts and reshapes; a load that
-    something else has used before keeps its own."""
+def test_a_tile_loaded_to_be_combined_with_a_product_is_loaded_in_its_layout(target, first):
+    """A bias and a residual need no layout conversion, whichever operand comes first, through casts and reshapes; a load with an
+    earlier use in another layout keeps that."""
     @tile.jit
     def finished(A, bias, R, C, LOADED_FIRST: tile.constexpr, USED: tile.constexpr):
         sA = tile.alloc((64, 64), A.dtype, layout=tile.auto)

@@ -1,4 +1,4 @@
-"""``tile.dot`` through tensor memory (sm_100a, sm_103a): values, what stays there over loops, and where it does not fit."""
+"""``tile.dot`` through tensor memory (sm_100a, sm_103a): values, what stays there across loops, and where it does not fit."""
 
 from itertools import takewhile
 
@@ -17,12 +17,12 @@ SIZE = {"float16": 2, "bfloat16": 2, "float32": 4, "int8": 1, "uint8": 1, "float
 @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.sampled_from([64, 128, 256]), st.integers(1, 8), st.integers(1, 5), st.sampled_from(sorted(SIZE)), st.booleans(), st.booleans(),
        st.sampled_from(["ab", "b"]), st.sampled_from([4, 8]), st.booleans(), st.booleans())
-def test_any_extents_types_and_majors_that_fit(m, columns, steps, dtype, ta, tb, places, warps, half, twice):
-    """Rows in one or several instructions, `a` from shared memory or registers, by one warpgroup or two, onto a sum or none."""
+def test_products_of_any_supported_extents_types_and_majors_are_right(m, columns, steps, dtype, ta, tb, places, warps, half, twice):
+    """Rows in one or several instructions, `a` in shared memory or registers, one warpgroup or two, with or without an accumulator."""
     k, n = 32 // SIZE[dtype] * steps, 16 * columns
-    places, warps = "ab" if m == 256 or ta else places, 8 if m == 256 else warps  # what threads can hold
+    places, warps = "ab" if m == 256 or ta else places, 8 if m == 256 else warps  # limited by the threads' registers
     if dtype == "float32":
-        ta, tb = False, True  # k side by side
+        ta, tb = False, True  # K-major
     if SIZE[dtype] == 1:
         ta, tb = ta and m != 256 and m % 128 == 0, tb or n % 128 != 0
     acc = "float16" if half and dtype in ("float16", "float8_e5m2") else ACCUMULATOR.get(dtype, "float32")
@@ -32,20 +32,20 @@ def test_any_extents_types_and_majors_that_fit(m, columns, steps, dtype, ta, tb,
 
 @pytest.mark.parametrize("warps,m,n,places,variant", [(12, 128, 96, "ab", "tcgen05"), (12, 384, 8, "ab", "tcgen05"), (12, 128, 64, "ab", None),
                                                       (12, 128, 48, "b", None), (20, 64, 40, "ab", None)])
-def test_warpgroups_of_any_number_share_sums(warps, m, n, places, variant):
-    """By tensor memory where their columns, or blocks of 128 rows, divide among them; else warps multiply."""
+def test_any_number_of_warpgroups_can_share_an_accumulator(warps, m, n, places, variant):
+    """In tensor memory if its columns, or blocks of 128 rows, can be divided among them; otherwise warps multiply."""
     check(m, n, 64, tb=True, places=places, warps=warps, target="sm_100a", variant=variant)
 
 
-def test_an_operand_from_registers_has_a_place_beside_the_sums():
-    """Also where both have the same dtype and extents."""
+def test_an_operand_from_registers_has_its_own_columns_next_to_the_accumulator():
+    """Also if both have the same dtype and extents."""
     check(128, 32, 32, "float32", tb=True, places="b", target="sm_100a", precision="tf32", variant="tcgen05")
 
 
 @pytest.mark.parametrize("dtype,k", [("bfloat16", 64), ("float16", 192), ("float8_e4m3fn", 128), ("int8", 256)])
 @pytest.mark.parametrize("ta,tb", [(True, True), (False, False), (True, False)])
-def test_operands_with_their_rows_side_by_side(dtype, k, ta, tb):
-    """Either major, also of one byte."""
+def test_operands_may_be_mn_major(dtype, k, ta, tb):
+    """Either major, also for one-byte elements."""
     check(128, 128, k, dtype, ta=ta, tb=tb, acc=ACCUMULATOR.get(dtype, "float32"), target="sm_100a", variant="tcgen05")
 
 
@@ -53,7 +53,7 @@ def test_operands_with_their_rows_side_by_side(dtype, k, ta, tb):
 
 @tile.jit(num_warps=4)
 def summed(A, B, C, D, n, outer, FROM: tile.constexpr, HOW: tile.constexpr):
-    """Products of parts of two matrices in shared memory, added up in loops of several forms."""
+    """Products of slices of two matrices in shared memory, accumulated in several kinds of loops."""
     sA, sB = tile.alloc((128, 64), A.dtype, layout=tile.auto), tile.alloc((32, 64), B.dtype, layout=tile.auto)
     tile.copy(sA, A[0:128, 0:64])
     tile.copy(sB, B[0:32, 0:64])
@@ -125,8 +125,8 @@ HOWS = ("for", "backwards", "while", "parts", "nested", "scaled", "branch", "two
 
 @pytest.mark.parametrize("how", HOWS)
 @pytest.mark.parametrize("begin", ["zero", "tile"])
-def test_sums_in_loops_of_any_number_of_trips(how, begin):
-    """0, 1 and more trips, in every form of loop, from zero or from a tile."""
+def test_accumulation_in_loops_of_any_trip_count_is_right(how, begin):
+    """0, 1 and more iterations, in every kind of loop, from zero or from a tile."""
     rng = np.random.default_rng(0)
     a, b, d = (rng.integers(-3, 4, s) for s in ((128, 64), (32, 64), (128, 32)))
     d = d * (begin == "tile")
@@ -138,7 +138,7 @@ def test_sums_in_loops_of_any_number_of_trips(how, begin):
 
 @pytest.mark.parametrize("how,begin,loads,stores", [("for", "zero", 1, 0), ("for", "tile", 1, 1), ("parts", "zero", 1, 0), ("while", "zero", 1, 1),
                                                     ("two", "zero", 2, 0), ("read", "zero", 1, 1), ("scaled", "zero", 1, 1)])
-def test_sums_that_a_loop_only_hands_on_stay_in_tensor_memory(how, begin, loads, stores):
+def test_accumulators_carried_by_a_loop_stay_in_tensor_memory(how, begin, loads, stores):
     """They are stored once before the loop, if at all, and loaded once after it."""
     specs = [tile.ArraySpec(s, t) for s, t in (((128, 64), "float16"), ((32, 64), "float16"), ((128, 32), "float32"), ((128, 32), "float32"))]
     made = summed.compile(*specs, 5, 3, FROM=begin, HOW=how, target="sm_103a")
@@ -172,8 +172,8 @@ def by_hand(A, B, C, STAGES: tile.constexpr, ROLES: tile.constexpr):
 
 @pytest.mark.parametrize("roles", [False, True])
 @pytest.mark.parametrize("stages", [1, 2, 4])
-def test_products_written_by_hand_give_their_slots_back_by_commits(stages, roles):
-    """Trips around the ring, in several orders of events."""
+def test_products_written_by_hand_release_their_slots_by_commits(stages, roles):
+    """Several rounds of the ring, in several orders of events."""
     for trips in sorted({1, stages, stages + 1, 2 * stages + 1}):
         rng = np.random.default_rng(trips)
         a, b = rng.standard_normal((128, 64 * trips)).astype(np.float16), rng.standard_normal((64, 64 * trips)).astype(np.float16)
@@ -184,7 +184,7 @@ def test_products_written_by_hand_give_their_slots_back_by_commits(stages, roles
 
 @tile.jit(num_warps=4)
 def beside(A, B, X, C, D, n, ROLES: tile.constexpr):
-    """A pipelined loop whose products read what it does not stage."""
+    """A pipelined loop whose products read memory that it does not stage."""
     sA, sB = tile.alloc((128, 64), A.dtype, layout=tile.auto), tile.alloc((64, 64), B.dtype, layout=tile.auto)
     row, acc, done = tile.alloc((64,), X.dtype), tile.alloc((128, 64), "float32", scope="tmem"), tile.mbarrier()
     tile.copy(sA, A[0:128, 0:64])
@@ -206,8 +206,8 @@ def beside(A, B, X, C, D, n, ROLES: tile.constexpr):
 
 
 @pytest.mark.parametrize("roles", [False, True])
-def test_slots_that_threads_read_are_given_back_by_threads(roles):
-    """Products of other memory in the loop change nothing about that."""
+def test_slots_that_threads_read_are_released_by_threads(roles):
+    """Products of other memory in the loop do not change that."""
     rng = np.random.default_rng(0)
     a, b = rng.integers(-3, 4, (128, 64)).astype(np.float16), rng.integers(-3, 4, (64, 64)).astype(np.float16)
     x, c, d = rng.integers(-9, 9, (7, 64)).astype(np.float32), np.zeros((128, 64), np.float32), np.zeros(64, np.float32)
@@ -219,7 +219,7 @@ def test_slots_that_threads_read_are_given_back_by_threads(roles):
 
 @tile.jit(num_warps=4)
 def read_too(A, C, D, STAGES: tile.constexpr, ROLES: tile.constexpr):
-    """Threads read the slots that products read."""
+    """Threads read the slots that products read too."""
     s, acc, done = tile.alloc((128, 64), A.dtype, layout=tile.auto), tile.alloc((128, 64), "float32", scope="tmem"), tile.mbarrier()
     total = tile.zeros((128, 64))
     for k in tile.pipelined(range(0, A.shape[1], 64), stages=STAGES, warp_specialize=ROLES):
@@ -237,8 +237,8 @@ def read_too(A, C, D, STAGES: tile.constexpr, ROLES: tile.constexpr):
 
 @pytest.mark.parametrize("roles", [False, True])
 @pytest.mark.parametrize("stages", [1, 2, 3])
-def test_slots_that_threads_and_products_read_are_given_back_by_both(stages, roles):
-    """A slot is empty when its products are done and the threads have read it."""
+def test_slots_that_threads_and_products_read_are_released_by_both(stages, roles):
+    """A slot is empty when its products have completed and the threads have read it."""
     a = np.random.default_rng(0).integers(-3, 4, (128, 64 * 7)).astype(np.float16)
     for seed in range(4):
         c, d = np.zeros((128, 64), np.float32), np.zeros((128, 64), np.float32)
@@ -247,8 +247,8 @@ def test_slots_that_threads_and_products_read_are_given_back_by_both(stages, rol
         np.testing.assert_array_equal(d, a.astype(np.float32).reshape(128, 7, 64).sum(axis=1))
 
 
-def test_sums_read_before_the_last_commit_was_waited_for_are_found():
-    """Products of a pipelined loop are under way when it is over."""
+def test_reading_an_accumulator_before_waiting_for_the_last_commit_is_found():
+    """Products of a pipelined loop are still in flight when it ends."""
     @tile.jit(num_warps=4)
     def early(A, C):
         s = tile.alloc((128, 64), A.dtype, layout=tile.auto)
@@ -278,8 +278,8 @@ def several_tiles(A, B, C, BM: tile.constexpr, BN: tile.constexpr, BK: tile.cons
 @given(st.integers(1, 300), st.integers(1, 20), st.integers(0, 25), st.sampled_from([64, 128]), st.sampled_from([32, 64]),
        st.integers(1, 4), st.booleans(),
        st.sampled_from([4, 8]), st.integers(0, 99))
-def test_persistent_products_of_any_extents(m, n, k, bm, bk, stages, roles, warps, seed):
-    """Rings and barriers go on from tile to tile, and the loop of a tile may have no trip."""
+def test_persistent_products_of_any_extents_are_right(m, n, k, bm, bk, stages, roles, warps, seed):
+    """Rings and barriers continue from tile to tile, and the loop of a tile may have no iteration."""
     n, k = 8 * n, 8 * k
     rng = np.random.default_rng(seed)
     a, b = rng.standard_normal((m, max(k, 1))).astype(np.float16), rng.standard_normal((max(k, 1), n)).astype(np.float16)
@@ -294,7 +294,7 @@ def test_persistent_products_of_any_extents(m, n, k, bm, bk, stages, roles, warp
 
 @pytest.mark.parametrize("roles", [False, True])
 def test_a_pipelined_loop_of_products_waits_for_none_of_them(roles):
-    """Each trip commits to its slot; one commit and one wait come after the loop, which is where the sums are loaded."""
+    """Each iteration commits to its slot; one commit and one wait come after the loop, where the accumulator is loaded."""
     spec = tile.ArraySpec((4096, 4096), "bfloat16")
     made = several_tiles.compile(spec, spec, tile.ArraySpec((4096, 4096), "float32"), BM=128, BN=256, BK=64, STAGES=4, ROLES=roles, num_warps=8,
                                  target="sm_100a")
@@ -306,7 +306,8 @@ def test_a_pipelined_loop_of_products_waits_for_none_of_them(roles):
 @pytest.mark.parametrize("roles", [False, True])
 @pytest.mark.parametrize("bm,d", [(128, 64), (128, 128), (64, 32)])
 def test_attention_multiplies_from_tensor_memory(bm, d, roles):
-    """The second product's `a` is a register tile: it goes through tensor memory in the layout that it has, and so do the scaled sums."""
+    """The second product's `a` is a register tile: it goes to tensor memory without a layout conversion, and so does the
+    rescaled accumulator."""
     rng = np.random.default_rng(0)
     q, k, v = (rng.standard_normal((n, d)).astype(np.float16) for n in (150, 200, 200))
     out = np.zeros((150, d), np.float32)
@@ -339,8 +340,8 @@ def side_by_side(A, B, C):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_warpgroups_multiply_side_by_side(seed):
-    """Each in tensor memory and with a barrier of its own."""
+def test_warpgroups_multiply_concurrently(seed):
+    """Each has its own tensor memory and barrier."""
     rng = np.random.default_rng(seed)
     a, b = rng.integers(-3, 4, (2, 128, 32)).astype(np.float16), rng.integers(-3, 4, (32, 32)).astype(np.float16)
     c = np.zeros((2, 128, 32), np.float32)
@@ -363,8 +364,8 @@ def test_warpgroups_multiply_side_by_side(seed):
     (dict(target="sm_103a", dtype="int8", acc="int32"), "kind::i8 on sm_103a"),
     (dict(LAYOUT=None), "a: "),
 ])
-def test_where_it_does_not_fit_another_path_says_why(options, words):
-    """The reason stands in the record, and in the error of a call that demands the path."""
+def test_a_product_that_does_not_fit_in_tensor_memory_records_the_reason(options, words):
+    """Also in the error of a call that requests the path."""
     options = {"target": "sm_100a", **options}
     made = compiled(**options)
     record, = made.products
@@ -374,8 +375,8 @@ def test_where_it_does_not_fit_another_path_says_why(options, words):
     assert words in str(caught.value)
 
 
-def test_tensor_memory_that_is_used_up_leaves_products_to_the_warps():
-    """Columns of the kernel's own and of products before count; sums that are in registers again give their place to the next."""
+def test_products_without_room_in_tensor_memory_are_left_to_the_warps():
+    """Columns of the kernel's own buffers and of earlier products count; those of accumulators that are back in registers are reused."""
     @tile.jit(num_warps=4)
     def kernel(A, C, OWN: tile.constexpr):
         s = tile.alloc((128, 64), A.dtype, layout=tile.auto)
@@ -395,8 +396,8 @@ def test_tensor_memory_that_is_used_up_leaves_products_to_the_warps():
     assert "enough free tensor memory: 1024 columns" in dict(crowded[0].declined)["tcgen05"]
 
 
-def test_a_slot_s_products_are_started_by_one_thread():
-    """A thread that is not elected could not be told apart from the one that commits."""
+def test_the_products_of_a_slot_must_be_issued_by_one_elected_thread():
+    """The compiler could not identify another thread as the one that commits."""
     @tile.jit(num_warps=4)
     def kernel(A):
         s = tile.alloc((128, 64), A.dtype, layout=tile.auto)

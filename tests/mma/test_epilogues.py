@@ -1,4 +1,4 @@
-"""Functions through which sums go before they are stored: on the simulator against NumPy, and what the compiler makes of them."""
+"""Epilogue functions of `matmul`: on the simulator compared with NumPy, and the generated code."""
 
 import warnings
 from dataclasses import replace
@@ -9,7 +9,7 @@ import pytest
 import tilejit as tile
 from tests.drawn import drawn
 from tests.gpu import in_child, needs_gpu
-from tests.mma.products import (BF16, E4M3, LAID, added, bias_gelu_added, bias_gelu_residual, laid, of_many_values, on, planned,
+from tests.mma.products import (BF16, E4M3, LAID, added, bias_gelu_added, bias_gelu_residual, with_layout, of_many_values, multiplying_on, planned,
                                 plus_one, product, with_configs)
 from tilejit import ArraySpec, kernels
 from tilejit.errors import SharedMemoryError
@@ -33,13 +33,13 @@ def matrix_and_place(acc, z, row, column, scale):
               [BlackwellConfig.of(64, epilogue=True), BlackwellConfig.of(64, True, stored=4, epilogue=True), BlackwellConfig.of(32, False, True, epilogue=True),
                BlackwellConfig.of(64, True, True, epilogue=True), BlackwellConfig.of(64, stored=4, epilogue=True, splits=2),
                BlackwellConfig.of(32, False, True, epilogue=True, splits=4)])
-def test_an_epilogue_sees_sums_and_where_they_are(target, config):
-    """Bias, activation and residual, through every kernel, swapped or not."""
+def test_an_epilogue_receives_the_accumulator_and_its_position(target, config):
+    """Bias, activation and residual, in every kernel, with and without swapped operands."""
     rng = np.random.default_rng(3)
     m, n, k = 100, 72, 300
     a, b = drawn(rng, (m, k), np.float16), drawn(rng, (k, n), np.float16)
     bias, residual = drawn(rng, (n,), np.float32), drawn(rng, (m, n), np.float16)
-    with on(target):
+    with multiplying_on(target):
         got = product(a, b, np.float32, epilogue=bias_gelu_residual, arguments=(bias, residual), config=config)
     v = a.astype(np.float64) @ b.astype(np.float64) + bias
     want = 0.5 * v * (1 + np.vectorize(erf)(v * 0.70710678)) + residual
@@ -55,9 +55,9 @@ def scaled_plus(acc, row, column, scale, beside, other):
 @pytest.mark.parametrize("bm,bn,behind,width", [(128, 64, False, 64), (64, 128, True, 32), (64, 128, False, 128)])
 @pytest.mark.parametrize("k", [40, 300])
 @pytest.mark.parametrize("stream", [False, True])
-def test_tiles_of_the_results_shape_come_ahead(dtype, bm, bn, behind, width, k, stream):
-    """Many tiles for each CTA, some of which share the last of them, ragged at both edges; by TMA where the dtype is the result's, by loads of
-    threads else."""
+def test_epilogue_tiles_of_the_result_s_shape_are_prefetched(dtype, bm, bn, behind, width, k, stream):
+    """Many tiles per CTA, a shared last wave, ragged at both edges; by TMA if the dtype is the result's, otherwise by loads of
+    threads."""
     rng = np.random.default_rng(5)
     m, n = 300, 328
     a, b = drawn(rng, (m, k), np.float16), drawn(rng, (k, n), np.float16)
@@ -73,9 +73,9 @@ def test_tiles_of_the_results_shape_come_ahead(dtype, bm, bn, behind, width, k, 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("m,n,k,width,late", [(600, 328, 330, 32, 32), (300, 328, 570, 32, 96), (260, 136, 590, 64, 64), (40, 104, 600, 64, 64),
                                               (300, 264, 500, 64, 64), (300, 264, 40, 64, 64)])
-def test_columns_left_over_are_finished_under_the_next_tile(m, n, k, width, late, stream):
-    """One tile for a CTA and many, ragged at both edges, of 128 x 128; where a CTA may have fewer slots at once than the pieces take, fewer
-    are left over."""
+def test_deferred_columns_are_finished_under_the_next_tile(m, n, k, width, late, stream):
+    """One tile per CTA and many, ragged at both edges, of 128 x 128. Where the CTA may have fewer stages than the parts take, fewer
+    columns are deferred."""
     rng = np.random.default_rng(7)
     a, b = drawn(rng, (m, k), np.float16), drawn(rng, (k, n), np.float16)
     beside, other = drawn(rng, (m, n), np.float16), drawn(rng, (m, n), np.float32)
@@ -90,7 +90,7 @@ def test_columns_left_over_are_finished_under_the_next_tile(m, n, k, width, late
     assert launch.constants["LATE"] == min(late, max(least - 3, 0) * 16 // width * width)
 
 
-def test_no_columns_are_left_over_where_a_piece_does_not_fit_in_a_buffer():
+def test_no_columns_are_deferred_if_a_part_does_not_fit_in_a_buffer():
     rng = np.random.default_rng(8)
     a, b, beside = (rng.integers(-2, 3, shape).astype(dtype) for shape, dtype in (((256, 640), np.float16), ((640, 200), np.float16), ((256, 200), np.float32)))
     for late in (8, 24, 64):
@@ -105,9 +105,9 @@ def plus_rounded(acc, row, column, beside):
     return tile.cast(acc, beside.dtype) + beside
 
 
-def left_over(home, m, n, k, dtype, b_by_rows, shared, narrow):
-    """The largest tile with as many columns left over as the model takes for such a B; small integers, so that only the result is rounded, and
-    for an epilogue that takes its sums in 16 bits the sums before."""
+def check_deferred_columns(home, m, n, k, dtype, b_by_rows, shared, narrow):
+    """The largest tile with as many deferred columns as the model chooses for this B; small integers, so that only the result is rounded, and
+    for an epilogue with 16-bit accumulators, before it the accumulators."""
     rng = np.random.default_rng(9)
     a, b, beside, other = (rng.integers(-2, 3, shape).astype(dtype) for shape in ((m, k), (k, n), (m, n), (m, n)))
     config = choose(Problem(4096, 4096, 4096, epilogue=True, ahead=True, across=(False, b_by_rows), narrow=narrow), 132)
@@ -127,9 +127,9 @@ def left_over(home, m, n, k, dtype, b_by_rows, shared, narrow):
 @pytest.mark.parametrize("dtype", [np.float16, BF16])
 @pytest.mark.parametrize("b_by_rows", [False, True])
 @pytest.mark.parametrize("shared,k,narrow", [(False, 840, False), (True, 1416, False), (False, 1352, True), (True, 2440, True)])
-def test_as_many_columns_as_the_model_leaves_over_are_finished_right(shared, k, narrow, b_by_rows, dtype):
-    """Several tiles for a CTA, ragged at both edges and along k."""
-    left_over(np.asarray, 300, 504, k, dtype, b_by_rows, shared, narrow)
+def test_the_number_of_deferred_columns_that_the_model_chooses_is_right(shared, k, narrow, b_by_rows, dtype):
+    """Several tiles per CTA, ragged at both edges and along k."""
+    check_deferred_columns(np.asarray, 300, 504, k, dtype, b_by_rows, shared, narrow)
 
 
 @needs_gpu("sm_90a")
@@ -138,9 +138,9 @@ def test_as_many_columns_as_the_model_leaves_over_are_finished_right(shared, k, 
 @pytest.mark.parametrize("shared,extents,narrow", [
     (False, (5000, 2312, 1096), False), (True, (2300, 2312, 4168), False), (True, (5000, 2568, 4168), False),
     (False, (5000, 2312, 1352), True), (True, (2300, 2312, 4168), True), (True, (5000, 2568, 8072), True)])
-def test_as_many_columns_as_the_model_leaves_over_are_finished_right_on_the_gpu(shared, extents, narrow, b_by_rows):
+def test_the_number_of_deferred_columns_that_the_model_chooses_is_right_on_the_gpu(shared, extents, narrow, b_by_rows):
     for dtype in (np.float16, BF16):
-        left_over(tile.to_device, *extents, dtype, b_by_rows, shared, narrow)
+        check_deferred_columns(tile.to_device, *extents, dtype, b_by_rows, shared, narrow)
 
 
 @tile.jit
@@ -150,7 +150,7 @@ def doubled(acc, row, column):
 
 @pytest.mark.parametrize("b_by_rows", [False, True])
 @pytest.mark.parametrize("shared,k", [(False, 840), (True, 1416)])
-def test_columns_are_left_over_with_an_epilogue_that_gets_the_sums_alone(shared, k, b_by_rows):
+def test_columns_are_deferred_with_an_epilogue_that_only_takes_the_accumulator(shared, k, b_by_rows):
     """By the model's choice; small integers, so that only the result is rounded."""
     rng = np.random.default_rng(9)
     a, b = (rng.integers(-2, 3, shape).astype(BF16) for shape in ((300, k), (k, 504)))
@@ -163,8 +163,8 @@ def test_columns_are_left_over_with_an_epilogue_that_gets_the_sums_alone(shared,
     assert planned(a, b, got, doubled, (), chosen).constants["LATE"] == LATE
 
 
-def of_several_matrices_left_over(home, m, n, k, shared):
-    """With the number of the matrix, of which the tile before may have another, one to three consumers, and factors."""
+def check_deferred_columns_of_batches(home, m, n, k, shared):
+    """With the number of the matrix, which may differ from that of the previous tile, one to three consumers, and scales."""
     rng = np.random.default_rng(8)
     a, b = drawn(rng, (3, m, k), np.float16), drawn(rng, (3, k, n), np.float16)
     beside, other = drawn(rng, (3, m, n), np.float16), drawn(rng, (3, m, n), np.float16)
@@ -179,26 +179,26 @@ def of_several_matrices_left_over(home, m, n, k, shared):
 
 
 @pytest.mark.parametrize("shared,k", [(False, 450), (True, 1000)])
-def test_columns_of_several_matrices_are_left_over_too(shared, k):
-    of_several_matrices_left_over(np.asarray, 200, 136, k, shared)
+def test_columns_of_batched_products_can_be_deferred_too(shared, k):
+    check_deferred_columns_of_batches(np.asarray, 200, 136, k, shared)
 
 
 @needs_gpu("sm_90a")
 @in_child(timeout=60)
-def test_columns_of_several_matrices_are_left_over_on_the_gpu_too():
+def test_columns_of_batched_products_can_be_deferred_on_the_gpu():
     """A CTA has several tiles."""
     for shared, k in ((False, 450), (True, 2000)):
-        of_several_matrices_left_over(tile.to_device, 2500, 1032, k, shared)
+        check_deferred_columns_of_batches(tile.to_device, 2500, 1032, k, shared)
 
 
 @pytest.mark.parametrize("how", LAID)
 @pytest.mark.parametrize("batch", [(), (3,), (2, 2)])
 @with_configs([Config.of(64, 32, swapped=True, stages=3)], [BlackwellConfig.of(32, False, True, epilogue=True)])
-def test_tiles_in_any_strides_and_leading_dimensions(how, batch, target, config):
+def test_epilogue_tiles_may_have_any_strides_and_leading_dimensions(how, batch, target, config):
     rng = np.random.default_rng(6)
     a, b = drawn(rng, (*batch, 130, 40), np.float16), drawn(rng, (*batch, 40, 72), np.float16)
-    beside, other = laid(drawn(rng, (*batch, 130, 72), np.float16), how), drawn(rng, (*batch, 130, 72), np.float16)
-    with on(target):
+    beside, other = with_layout(drawn(rng, (*batch, 130, 72), np.float16), how), drawn(rng, (*batch, 130, 72), np.float16)
+    with multiplying_on(target):
         got = product(a, b, np.float16, epilogue=of_several if batch else scaled_plus, arguments=(2.0,), tiles=(beside, other), config=config)
     want = (a.astype(np.float64) @ b.astype(np.float64)) * 2 + beside - other
     np.testing.assert_allclose(got, want, atol=4e-3, rtol=1e-3)
@@ -209,8 +209,8 @@ def of_several(acc, z, row, column, scale, beside, other):
     return scaled_plus(acc, row, column, scale, beside, other)
 
 
-def test_a_large_product_chooses_to_bring_its_residual_ahead_and_to_leave_columns_over():
-    """The largest tile, with buffers for all of its columns, and the last round is shared; nothing spills."""
+def test_a_large_product_prefetches_its_residual_and_defers_columns():
+    """The largest tile, with buffers for all of its columns, and a shared last wave; nothing spills."""
     for b_by_rows in (False, True):
         assert choose(Problem(4096, 4096, 4096, epilogue=True, ahead=True, across=(False, b_by_rows)), 132).late == LATE
     assert choose(Problem(4096, 4096, 4096, epilogue=True), 132).late == choose(Problem(1024, 4096, 4096, epilogue=True, ahead=True), 132).late == 0
@@ -231,7 +231,7 @@ def of_many_values_added(acc, row, column, beside):
     return of_many_values(acc, row, column) + beside
 
 
-def test_columns_are_not_left_over_where_that_spills():
+def test_columns_are_not_deferred_if_that_spills():
     big = np.lib.stride_tricks.as_strided(np.zeros(16, BF16), (4096, 4096), (8192, 2))
     launch = planned(big, big, big, of_many_values_added, (big,), choose(Problem(4096, 4096, 4096, epilogue=True, ahead=True), 132))
     assert launch.constants["LATE"] == LATE
@@ -244,7 +244,7 @@ def test_columns_are_not_left_over_where_that_spills():
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("epilogue,spills", [(plus_one, False), (of_many_values, True)])
-def test_an_epilogue_that_spills_registers_warns_of_the_bytes_and_what_to_change(stream, epilogue, spills):
+def test_an_epilogue_that_spills_causes_a_warning_with_the_bytes_and_a_remedy(stream, epilogue, spills):
     big = np.lib.stride_tricks.as_strided(np.zeros(16, BF16), (2304, 2304), (4608, 2))
     launch = planned(big, big, big, epilogue, (), replace(Config.of(128, 256, epilogue=True), stream=stream))
     spec = ArraySpec(big.shape, "bfloat16")
@@ -260,9 +260,9 @@ def test_an_epilogue_that_spills_registers_warns_of_the_bytes_and_what_to_change
 
 
 @with_configs([Config.of(64, 32), Config.of(64, 32, swapped=True)], [BlackwellConfig.of(32, stored=4), BlackwellConfig.of(32, False, True, stored=4)])
-def test_an_epilogue_of_several_matrices_is_given_their_number(target, config):
+def test_an_epilogue_of_batched_products_gets_the_number_of_the_matrix(target, config):
     a, b = np.zeros((3, 70, 16), BF16), np.zeros((3, 16, 40), BF16)
-    with on(target):
+    with multiplying_on(target):
         got = product(a, b, np.float32, epilogue=matrix_and_place, arguments=(0.5,), config=config)
     z, i, j = np.indices((3, 70, 40))
     np.testing.assert_array_equal(got, (i * 100 + j) * 0.5 + z)
@@ -274,8 +274,8 @@ def times_and_plus(acc, z, row, column, factor, first, second, third):
 
 
 @pytest.mark.parametrize("m,n,k", [(129, 142, 42), (100, 130, 20), (40, 250, 1500)])
-def test_tiles_of_a_result_that_threads_store_fit_in_shared_memory(m, n, k):
-    """Rows of the result that TMA does not take: 64 columns at a time come to the sums' layout."""
+def test_epilogue_tiles_of_a_result_stored_by_threads_fit_in_shared_memory(m, n, k):
+    """For results whose rows TMA cannot store: 64 columns at a time are converted to the accumulator's layout."""
     rng = np.random.default_rng(11)
     a, b = drawn(rng, (3, m, k), BF16), drawn(rng, (k, n), BF16)
     tiles = [rng.integers(-3, 4, shape).astype(BF16) for shape in ((m, n), (1, m, n), (3, 1, n))]
@@ -287,8 +287,8 @@ def test_tiles_of_a_result_that_threads_store_fit_in_shared_memory(m, n, k):
 
 
 @pytest.mark.parametrize("splits,bn", [(1, 160), (2, 256), (1, 104)])
-def test_a_tile_that_threads_store_is_finished_in_parts(splits, bn):
-    """Also where the parts are not all as wide."""
+def test_a_tile_stored_by_threads_is_finished_in_parts(splits, bn):
+    """Also if the parts have different widths."""
     rng = np.random.default_rng(12)
     a, b = drawn(rng, (70, 300), np.float16), drawn(rng, (300, 243), np.float16)
     residual = drawn(rng, (70, 243), np.float32)
@@ -298,11 +298,11 @@ def test_a_tile_that_threads_store_is_finished_in_parts(splits, bn):
 
 @tile.jit
 def added_in_another_order(acc, row, column, beside):
-    """Each sum and one of another thread, which comes through shared memory."""
+    """Adds to each accumulator element that of another thread, which goes through shared memory."""
     return acc + tile.reshape(acc, (acc.shape[1], acc.shape[0])).T + beside
 
 
-def test_what_the_model_chooses_has_fewer_slots_where_an_epilogue_needs_their_memory():
+def test_the_model_s_configuration_gets_fewer_stages_if_an_epilogue_needs_their_memory():
     big = lambda shape: np.lib.stride_tricks.as_strided(np.zeros(16, np.float16), shape, (shape[1] * 2, 2))
     a, b, out = big((1271, 2000)), big((232, 2000)).T, big((1271, 232))
     config = Config.of(64, 80, width=16, epilogue=False)
@@ -315,8 +315,8 @@ def test_what_the_model_chooses_has_fewer_slots_where_an_epilogue_needs_their_me
 
 
 @pytest.mark.parametrize("stored", [1, 2])
-def test_exact_sums_of_float8_go_to_the_result_as_wide_as_they_are_added_up(stored):
-    """Many short tiles with a residual, which else go 256 columns at a time."""
+def test_float8_accumulated_by_threads_is_stored_in_parts_as_wide_as_it_is_accumulated(stored):
+    """Many tiles of small k with a residual; other kernels store 256 columns at a time."""
     config = choose(Problem(8192, 8192, 512, itemsize=1, stored=stored, epilogue=True, ahead=True, promoted=()), 132)
     assert config.bn == 256 and config.width == 128
     rng = np.random.default_rng(13)

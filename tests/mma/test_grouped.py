@@ -1,4 +1,4 @@
-"""Grouped products: on the simulator against NumPy in float64, lists and stacked rows, and what the compiler makes of them."""
+"""Grouped products: on the simulator compared with float64, lists and stacked rows, and the generated code."""
 
 from dataclasses import replace
 from itertools import product
@@ -9,7 +9,7 @@ import tilejit as tile
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.drawn import drawn
-from tests.mma.products import BF16, E4M3, E5M2, close, laid
+from tests.mma.products import BF16, E4M3, E5M2, assert_close, with_layout
 from tilejit import ArraySpec, kernels
 from tilejit.errors import LaunchError
 from tilejit.kernels import grouped as planning
@@ -35,53 +35,53 @@ def blank(shape, dtype):
 
 
 def of_tile(shape, dtypes, **options):
-    """The configuration of a tile, or the choice."""
+    """The configuration with a tile, or the default choice."""
     return shape and replace(Config.of(*shape, itemsize=np.dtype(dtypes[0]).itemsize, stored=np.dtype(result_type(dtypes[0])).itemsize), **options)
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(groups=GROUPS, dtypes=st.sampled_from(OPERANDS), shape=TILES, a_is=LAYOUTS, b_is=LAYOUTS, out_is=st.one_of(st.none(), LAYOUTS),
        mixed=st.booleans(), kept=st.booleans(), pair=st.booleans(), seed=st.integers(0, 1 << 16))
-def test_a_list_of_any_products(groups, dtypes, shape, a_is, b_is, out_is, mixed, kept, pair, seed):
-    """Extents from 0 on, every layout, each product's own or one for all, results made or given."""
+def test_a_list_of_any_products_is_right(groups, dtypes, shape, a_is, b_is, out_is, mixed, kept, pair, seed):
+    """Extents from 0 on, every layout, separate operands or one for all, results allocated or given."""
     rng = np.random.default_rng(seed)
     layouts = ("rows", "columns", "padded", "spaced", "reversed")
     pick = lambda how: layouts[rng.integers(5)] if mixed else how
-    a = [laid(drawn(rng, (m, k), dtypes[0]), pick(a_is)) for m, n, k in groups]
-    b = [laid(drawn(rng, (k, n), dtypes[1]), pick(b_is)) for m, n, k in groups]
-    out = None if out_is is None else [laid(blank((m, n), result_type(dtypes[0])), pick(out_is)) for m, n, k in groups]
+    a = [with_layout(drawn(rng, (m, k), dtypes[0]), pick(a_is)) for m, n, k in groups]
+    b = [with_layout(drawn(rng, (k, n), dtypes[1]), pick(b_is)) for m, n, k in groups]
+    out = None if out_is is None else [with_layout(blank((m, n), result_type(dtypes[0])), pick(out_is)) for m, n, k in groups]
     got = kernels.grouped_matmul(a, b, out, precision="tf32" if dtypes[0] == np.float32 else None,
                                  config=of_tile(shape, dtypes, kept=kept, pair=pair))
     assert out is None or got is out
     assert len(got) == len(groups)
     for x, y, z in zip(a, b, got):
         assert z.dtype == result_type(dtypes[0])
-        close(z, x, y)
+        assert_close(z, x, y)
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(sizes=st.lists(EXTENT, min_size=0, max_size=8), n=EXTENT, k=EXTENT, after=st.integers(0, 70), dtypes=st.sampled_from(OPERANDS), shape=TILES,
        a_is=LAYOUTS, b_is=LAYOUTS, out_is=st.one_of(st.none(), LAYOUTS), kept=st.booleans(), pair=st.booleans(), seed=st.integers(0, 1 << 16))
-def test_stacked_rows_of_any_groups(sizes, n, k, after, dtypes, shape, a_is, b_is, out_is, kept, pair, seed):
-    """Each group's rows by its matrix; the rows after the last group stay as they are."""
+def test_stacked_rows_of_any_groups_are_right(sizes, n, k, after, dtypes, shape, a_is, b_is, out_is, kept, pair, seed):
+    """Each group's rows are multiplied by its matrix; the rows after the last group are unchanged."""
     rng = np.random.default_rng(seed)
     total = sum(sizes) + after
-    a = laid(drawn(rng, (total, k), dtypes[0]), a_is)
-    b = laid(drawn(rng, (len(sizes), k, n), dtypes[1]), b_is)
-    out = None if out_is is None else laid(blank((total, n), result_type(dtypes[0])), out_is)
+    a = with_layout(drawn(rng, (total, k), dtypes[0]), a_is)
+    b = with_layout(drawn(rng, (len(sizes), k, n), dtypes[1]), b_is)
+    out = None if out_is is None else with_layout(blank((total, n), result_type(dtypes[0])), out_is)
     got = kernels.grouped_matmul(a, b, out, offs=np.cumsum(sizes).astype(np.int32), precision="tf32" if dtypes[0] == np.float32 else None,
                                  config=of_tile(shape, dtypes, kept=kept, pair=pair))
     assert got.shape == (total, n) and (out is None or got is out)
     start = 0
     for size, y in zip(sizes, b):
-        close(got[start:start + size], a[start:start + size], y)
+        assert_close(got[start:start + size], a[start:start + size], y)
         start += size
     assert out is None or got[start:].tobytes() == blank((after, n), got.dtype).tobytes()
 
 
 @tile.jit
 def weighted(sums, group, row, column, weights, bias, factor):
-    """By a weight for each row, and a bias for each column of each group."""
+    """With a weight for each row, and a bias for each column of each group."""
     w = tile.load(weights[group, row:row + sums.shape[0]]) if len(weights.shape) == 2 else tile.load(weights[row:row + sums.shape[0]])
     return tile.maximum(sums * w[:, None] + tile.load(bias[group, column:column + sums.shape[1]])[None, :], 0.0) * factor
 
@@ -90,12 +90,12 @@ def weighted(sums, group, row, column, weights, bias, factor):
 @given(groups=st.lists(st.tuples(EXTENT, EXTENT, EXTENT), min_size=1, max_size=5), dtype=st.sampled_from((np.float16, BF16, E4M3)),
        stored=st.sampled_from((None, np.float32)),
        shape=TILES, swapped=st.booleans(), by_columns=st.booleans(), pair=st.booleans(), seed=st.integers(0, 1 << 16))
-def test_an_epilogue_of_a_list_sees_the_product_and_where_its_tile_is(groups, dtype, stored, shape, swapped, by_columns, pair, seed):
-    """Also where the operands change places, as they do by themselves where all results lie by columns."""
+def test_an_epilogue_of_a_list_gets_the_group_and_the_position_of_its_tile(groups, dtype, stored, shape, swapped, by_columns, pair, seed):
+    """Also with swapped operands, which are chosen automatically if all results are column-major."""
     rng = np.random.default_rng(seed)
     a, b = [drawn(rng, (m, k), dtype) for m, n, k in groups], [drawn(rng, (k, n), dtype) for m, n, k in groups]
     weights, bias = drawn(rng, (len(groups), max(g[0] for g in groups)), np.float32), drawn(rng, (len(groups), max(g[1] for g in groups)), np.float32)
-    out = [laid(blank((m, n), stored), "columns" if by_columns else "rows") for m, n, k in groups] if stored else None
+    out = [with_layout(blank((m, n), stored), "columns" if by_columns else "rows") for m, n, k in groups] if stored else None
     config = shape and replace(Config.of(*shape, itemsize=np.dtype(dtype).itemsize, stored=4 if stored else 2, epilogue=True), swapped=swapped,
                               pair=pair)
     for g, got in enumerate(kernels.grouped_matmul(a, b, out, weighted, (weights, bias, 0.5), config=config)):
@@ -108,7 +108,7 @@ def test_an_epilogue_of_a_list_sees_the_product_and_where_its_tile_is(groups, dt
 
 
 @pytest.mark.parametrize("n", [64, 60])
-def test_an_epilogue_of_stacked_rows_gets_the_row_of_the_stack(n):
+def test_an_epilogue_of_stacked_rows_gets_the_row_in_the_stack(n):
     rng = np.random.default_rng(n)
     sizes, tokens, experts = [70, 0, 5, 64], drawn(rng, (150, 96), BF16), drawn(rng, (4, 96, n), BF16)
     weights, bias, offs = drawn(rng, (150,), np.float32), drawn(rng, (4, n), np.float32), np.cumsum(sizes).astype(np.int32)
@@ -120,7 +120,7 @@ def test_an_epilogue_of_stacked_rows_gets_the_row_of_the_stack(n):
 
 
 @pytest.mark.parametrize("count", [1, 127, 129, 300])
-def test_more_groups_than_are_searched_at_once(count):
+def test_more_groups_than_are_searched_at_once_are_right(count):
     rng = np.random.default_rng(count)
     a, b = drawn(rng, (2 * count, 16), BF16), drawn(rng, (count, 16, 16), BF16)
     sizes = rng.integers(0, 3, count)
@@ -130,46 +130,46 @@ def test_more_groups_than_are_searched_at_once(count):
     got = kernels.grouped_matmul(a, b, offs=offs)
     lists = [a[s:e] for s, e in zip(starts, offs)]
     for s, e, z, y in zip(starts, offs, kernels.grouped_matmul(lists, list(b)), b):
-        close(got[s:e], a[s:e], y)
-        close(z, a[s:e], y)
+        assert_close(got[s:e], a[s:e], y)
+        assert_close(z, a[s:e], y)
 
 
 @pytest.mark.parametrize("offs", [[-4, 20, 20, 500], [200, 200, 200, 200], [0, 0, 0, 0], [-9, -3, 0, 100]])
-def test_offsets_that_leave_the_rows_are_cut_to_them(offs):
+def test_offsets_outside_the_rows_are_clamped(offs):
     rng = np.random.default_rng(5)
     a, b = drawn(rng, (100, 64), BF16), drawn(rng, (4, 64, 32), BF16)
     whole = np.full((164, 32), np.nan, BF16)
     kernels.grouped_matmul(a, b, whole[32:132], offs=np.array(offs, np.int32))
     stops = np.clip([0, *offs], 0, 100)
     for start, stop, y in zip(stops, stops[1:], b):
-        close(whole[32 + start:32 + stop], a[start:stop], y)
+        assert_close(whole[32 + start:32 + stop], a[start:stop], y)
     left = whole.astype(np.float32)
     assert np.isnan(left[:32]).all() and np.isnan(left[32 + stops[-1]:]).all()
 
 
-def test_what_lies_between_the_elements_of_a_result_is_left_alone():
+def test_memory_between_the_elements_of_a_result_is_unchanged():
     rng = np.random.default_rng(1)
     wide = [np.full((70, 96), np.nan, BF16), np.full((3, 40), np.nan, BF16)]
     outs = [wide[0][:, 8:80], wide[1][:, :13]]
     a, b = [drawn(rng, (70, 40), BF16), drawn(rng, (3, 8), BF16)], [drawn(rng, (40, 72), BF16), drawn(rng, (8, 13), BF16)]
     kernels.grouped_matmul(a, b, outs)
     for x, y, z, w in zip(a, b, outs, wide):
-        close(z, x, y)
+        assert_close(z, x, y)
         z[...] = np.nan
         assert np.isnan(w.astype(np.float32)).all()
 
 
-def test_the_same_call_gives_the_same_bits():
+def test_repeated_calls_give_the_same_bits():
     rng = np.random.default_rng(2)
     a, b = [drawn(rng, (m, 300), BF16) for m in (5, 200, 64)], [drawn(rng, (300, 80), BF16) for _ in range(3)]
     first, again = kernels.grouped_matmul(a, b), kernels.grouped_matmul(a, b)
     assert all(x.tobytes() == y.tobytes() for x, y in zip(first, again))
 
 
-# -- results that stay in registers until the next piece's products run ------------------------------------------------------------
+# -- kept results ------------------------------------------------------------------------------------------------------------------
 
 class InAnyOrder:
-    """The kernel, launched on the simulator with what the machine leaves open drawn by a seed."""
+    """Launches the kernel on the simulator with the unspecified order of events drawn from a seed."""
 
     def __init__(self, seed):
         self.kernel, self.seed = grouped_hopper.grouped, seed
@@ -188,8 +188,8 @@ class InAnyOrder:
        buffers=st.integers(1, 3), stages=st.integers(2, 4), behind=st.booleans(), ctas=st.integers(1, 4), pair=st.booleans(), stacked=st.booleans(),
        seed=st.integers(0, 1 << 16))
 def test_kept_results_go_to_their_own_group_in_any_order_of_the_roles(monkeypatch, groups, shape, buffers, stages, behind, ctas, pair, stacked, seed):
-    """Few CTAs and groups of few tiles, so that most pieces are of another group than the one before, of which some have no rows for a consumer
-    and some fewer slots of k than results have parts; the simulator finds a map that is edited before a store has read it."""
+    """Few CTAs and groups of few tiles, so that most pieces are of another group than the previous one; some have no rows for a consumer,
+    and some fewer k-steps than results have parts. The simulator would find a map that is edited before a store has read it."""
     (bm, bn), width = shape
     rng, config = np.random.default_rng(seed), Config.of(bm, bn, bk=64, width=width)
     config = replace(config, kept=True, buffers=buffers, stages=stages, behind=behind, pair=pair)
@@ -202,29 +202,29 @@ def test_kept_results_go_to_their_own_group_in_any_order_of_the_roles(monkeypatc
             a, b = drawn(rng, (sum(sizes) + 5, k), BF16), drawn(rng, (len(sizes), k, n), BF16)
             got = kernels.grouped_matmul(a, b, offs=np.cumsum(sizes).astype(np.int32), config=config)
             for size, stop, y in zip(sizes, np.cumsum(sizes), b):
-                close(got[stop - size:stop], a[stop - size:stop], y)
+                assert_close(got[stop - size:stop], a[stop - size:stop], y)
         else:
             a, b = [drawn(rng, (m, k), BF16) for m, n, k in groups], [drawn(rng, (k, n), BF16) for m, n, k in groups]
             for x, y, z in zip(a, b, kernels.grouped_matmul(a, b, config=config)):
-                close(z, x, y)
+                assert_close(z, x, y)
 
 
 @pytest.mark.parametrize("pair", [False, True])
 @pytest.mark.parametrize("buffers", [2, 3, 8])
-def test_maps_are_read_before_they_are_bound_again_where_a_tile_has_fewer_parts_than_there_are_buffers(monkeypatch, buffers, pair):
+def test_maps_are_read_before_they_are_rebound_if_a_tile_has_fewer_parts_than_there_are_buffers(monkeypatch, buffers, pair):
     rng, config = np.random.default_rng(0), replace(Config.of(64, 64, width=64), kept=True, buffers=buffers, stages=3, pair=pair)
     monkeypatch.setattr(planning, "_processors", lambda device: 1)
     monkeypatch.setattr(planning, "PLANS", {})
     monkeypatch.setattr(grouped_hopper, "grouped", InAnyOrder(0))
     a, b = ([drawn(rng, (64, 64), BF16) for _ in range(12)] for _ in range(2))
     for x, y, z in zip(a, b, kernels.grouped_matmul(a, b, config=config)):
-        close(z, x, y)
+        assert_close(z, x, y)
 
 
 @pytest.mark.parametrize("listed", [True, False])
 @pytest.mark.parametrize("stored,epilogue,kept", [(np.float16, None, True), (np.float32, None, False), (np.float16, weighted, False)])
-def test_results_are_kept_where_there_are_registers_for_them(monkeypatch, listed, stored, epilogue, kept):
-    """With an epilogue or results of 4 bytes they are not, and all is right."""
+def test_results_are_kept_if_registers_allow(monkeypatch, listed, stored, epilogue, kept):
+    """With an epilogue or 4-byte results they are not; all are right."""
     rng, seen, real = np.random.default_rng(3), [], planning._constants
     monkeypatch.setattr(planning, "PLANS", {})
     monkeypatch.setattr(planning, "_constants", lambda *args, **more: seen.append(real(*args, **more)) or seen[-1])
@@ -253,8 +253,8 @@ def compiled(config, listed, b_by_rows=False, **options):
 @pytest.mark.parametrize("pair", [False, True])
 @pytest.mark.parametrize("listed", [True, False])
 @pytest.mark.parametrize("shape", [(128, 256), (192, 192), (64, 256)])
-def test_the_largest_tiles_are_fast_code(shape, listed, pair):
-    """Nothing spills, and copies go by TMA; one CTA of a pair tells the other the number of a piece from a list."""
+def test_the_largest_tiles_compile_to_fast_code(shape, listed, pair):
+    """Nothing spills, and copies use TMA; for lists, one CTA of a pair sends the other the number of the piece."""
     made = compiled(replace(Config.of(*shape), pair=pair), listed)
     assert made.spills == 0 and {x.variant for x in made.copies} == {"tma"}
     assert made.ptx.count("multicast::cluster") == 2 * pair and made.ptx.count("st.async") == (pair and listed)
@@ -266,8 +266,8 @@ def test_the_largest_tiles_are_fast_code(shape, listed, pair):
 @pytest.mark.parametrize("listed", [True, False])
 @pytest.mark.parametrize("shape", [t for t in ALL_TILES if t[1] in (16, 32) or t[1] % 64 == 0 and t != (192, 192)])
 def test_tiles_keep_their_results_in_registers_without_spilling(shape, listed):
-    """As many slots as the model takes beside the buffers, and one loop of products. Tiles that fill the registers with either order of B,
-    alone and in pairs, others with half of these from a list and the other half in one array."""
+    """With as many stages as the model uses next to the buffers, and one loop of products. Tiles that fill the registers, with either major
+    of B, alone and in pairs; of the others, half from lists and half from one array."""
     config, full = replace(Config.of(*shape, width=narrow(shape[1], 64), least=4), kept=True), shape[0] * shape[1] >= 128 * 192
     for b_by_rows, pair in product((False, True), repeat=2):
         if full or (b_by_rows != pair) == listed:
@@ -276,14 +276,14 @@ def test_tiles_keep_their_results_in_registers_without_spilling(shape, listed):
 
 
 @pytest.mark.parametrize("extents,shape", [(((16, 2048, 2048),) * 64, (64, 256)), (((4096, 4096, 4096),) * 8, (128, 256))])
-def test_the_choice_follows_the_groups(extents, shape):
-    """Few rows take low tiles, many the largest."""
+def test_the_chosen_tile_depends_on_the_groups(extents, shape):
+    """Few rows get low tiles, many the largest."""
     c = choose_grouped(extents, 2, 2, 132)
     assert (c.bm, c.bn) == shape
 
 
-def test_results_are_kept_where_ctas_have_several_tiles():
-    """Then a fourth slot has the place of the buffers for a whole tile."""
+def test_results_are_kept_if_ctas_have_several_tiles():
+    """A fourth stage then uses the memory of the buffers for a whole tile."""
     many = choose_grouped(((4096, 4096, 4096),) * 8, 2, 2, 132)
     assert many.kept and (many.stages, many.width, many.buffers) == (4, 64, 2)
     assert not choose_grouped(((128, 256, 4096),) * 8, 2, 2, 132).kept
@@ -293,16 +293,16 @@ def test_results_are_kept_where_ctas_have_several_tiles():
 
 @pytest.mark.parametrize("extents,pair", [
     (((4096, 4096, 4096),) * 8, True), (((700, 2048, 1024), (64, 2048, 1024)) * 32, True),
-    (((700, 2048, 512),) * 64, False),      # eight slots a tile
-    (((256, 1024, 4096),) * 8, False),      # one round
-    (((128, 2048, 4096),) * 64, False),     # no tile has another above it
+    (((700, 2048, 512),) * 64, False),      # eight k-steps per tile
+    (((256, 1024, 4096),) * 8, False),      # one wave
+    (((128, 2048, 4096),) * 64, False),     # no tile has another one above it
 ])
-def test_pairs_share_the_work_where_tiles_are_long_and_have_neighbours(extents, pair):
+def test_pairs_are_chosen_if_tiles_are_long_and_have_neighbours(extents, pair):
     assert choose_grouped(extents, 2, 2, 132).pair == pair
 
 
 @pytest.mark.parametrize("extents,stored", [(((256, 64, 64),) * 8, 2), (((256, 64, 2048),) * 8, 2), (((40, 64, 64),), 2), (((256, 64, 64),) * 8, 4)])
-def test_the_choice_is_a_configuration_that_can_be_given(extents, stored):
+def test_the_choice_is_a_configuration_that_can_be_passed(extents, stored):
     config = choose_grouped(extents, 2, stored, 4)
     a, b = [drawn(np.random.default_rng(0), (m, k), np.float16) for m, _, k in extents], [np.eye(k, n, dtype=np.float16) for _, n, k in extents]
     out = [np.empty((m, n), np.float16 if stored == 2 else np.float32) for m, n, _ in extents]
@@ -310,16 +310,16 @@ def test_the_choice_is_a_configuration_that_can_be_given(extents, stored):
         np.testing.assert_array_equal(z, x[:, :64])
 
 
-def test_pieces_of_pairs_are_two_tiles():
-    """One above the other, and of a last row of tiles side by side, at the end one alone."""
+def test_the_pieces_of_pairs_are_two_tiles():
+    """One above the other; in a last row of tiles side by side, possibly a single one at the end."""
     config = replace(Config.of(128, 64), pair=True)
     for m, n, count in ((256, 640, 10), (128, 640, 5), (128, 600, 5), (1, 320, 3), (700, 320, 15), (600, 320, 13), (0, 320, 0)):
         assert planning.pieces(config, m, n) == count
     assert planning.pieces(Config.of(128, 64), 700, 320) == 30
 
 
-def test_products_with_few_rows_go_beside_others():
-    """Those of the largest K and the most rows first; the few rows evenly among them, by the time that they take."""
+def test_groups_with_few_rows_are_interleaved_with_others():
+    """Those with the largest K and the most rows come first; groups with few rows are distributed evenly among them by their duration."""
     shapes = [(m, 1024, k) for k in (512, 4096) for m in (16, 4096, 100, 2048, 64, 1024, 128, 512)] + [(0, 1024, 64), (64, 0, 64)]
     order = [shapes[g] for g in _sequence(shapes)]
     assert sorted(order) == sorted(s for s in shapes if 0 not in s)
@@ -331,7 +331,7 @@ def test_products_with_few_rows_go_beside_others():
     assert abs(halves[0] - halves[1]) < 0.2
 
 
-def test_wrong_groups_are_errors(monkeypatch):
+def test_invalid_groups_are_errors(monkeypatch):
     zeros = lambda *shape, dtype=np.float16: np.zeros(shape, dtype)
     a, b = [zeros(8, 16), zeros(4, 32)], [zeros(16, 8), zeros(32, 8)]
     offs = np.array([4, 8], np.int32)

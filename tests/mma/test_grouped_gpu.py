@@ -1,4 +1,4 @@
-"""Grouped products on a GPU: against float64, in every form and dtype, the same bits each time, in CUDA graphs, on two streams."""
+"""Grouped products on a GPU: compared with float64, every form and dtype, the same bits each time, in CUDA graphs, on two streams."""
 
 import time
 
@@ -6,7 +6,7 @@ import pytest
 
 from tests.gpu import in_child, needs_gpu, needs_module, some
 
-pytestmark = [needs_module("torch"), pytest.mark.misread]  # work is handed from thread to thread through a ring
+pytestmark = [needs_module("torch"), pytest.mark.misread]  # work is passed between threads through a ring
 
 
 def matrix(rows, columns, dtype, by_column=False, pad=0):
@@ -17,7 +17,7 @@ def matrix(rows, columns, dtype, by_column=False, pad=0):
 
 
 def check(got, a, b, dtype):
-    """Within the roundings of the arithmetic of the product in float64; integers exactly."""
+    """Assert that floats are within the roundings of the arithmetic compared with float64, and integers exact."""
     import torch
     exact = a.double() @ b.double()
     if dtype == "int8":
@@ -39,8 +39,8 @@ def sizes(count, seed, top=700):
 @needs_gpu("sm_90a")
 @in_child(timeout=200)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "float8_e4m3fn", "int8"])
-def test_lists_of_many_extents(dtype):
-    """Extents from 0 on, both majors, rows that TMA cannot take, results given and made, and by pairs of CTAs."""
+def test_lists_of_many_extents_are_right(dtype):
+    """Extents from 0 on, both majors, rows that TMA cannot read, results given and allocated, and pairs of CTAs."""
     import torch
     from dataclasses import replace
     from tilejit import kernels
@@ -66,7 +66,7 @@ def test_lists_of_many_extents(dtype):
 
 @needs_gpu("sm_90a")
 @in_child(timeout=200)
-def test_every_tile_takes_lists_and_stacked_rows():
+def test_every_tile_supports_lists_and_stacked_rows():
     import torch
     from dataclasses import replace
     from tilejit import kernels
@@ -79,7 +79,7 @@ def test_every_tile_takes_lists_and_stacked_rows():
     rows, stack = matrix(500, 328, "bfloat16"), torch.randn(5, 328, 520, device="cuda").bfloat16()
     offs = torch.tensor([0, 131, 131, 400, 477], device="cuda", dtype=torch.int32)
     for (bm, bn), kept in some([(t, kept) for t in TILES if t[1] > 8 for kept in (False, True) if not kept or t[1] <= 64 or t[1] % 64 == 0], least=3):
-        if kept and (bm, bn) == (192, 192):  # too many registers; 8 columns are too narrow for what is stored at once
+        if kept and (bm, bn) == (192, 192):  # too many registers; 8 columns are less than the width of a store
             continue
         config = Config.of(bm, bn, width=narrow(bn, 64) if kept else 0, least=4 if kept else 3)
         config = replace(config, regs=REGISTERS[bm], kept=kept, pair=kept == (bm == 128))
@@ -97,7 +97,7 @@ def test_every_tile_takes_lists_and_stacked_rows():
 @needs_gpu("sm_90a")
 @in_child(timeout=120)
 def test_graphs_and_streams_have_their_own_maps():
-    """Captured, replayed with other numbers in the operands and other offsets; two streams at the same time."""
+    """Captured, and replayed with other numbers in the operands and other offsets; two streams at the same time."""
     import torch
     from tilejit import kernels
     torch.manual_seed(0)
@@ -147,7 +147,7 @@ def test_graphs_and_streams_have_their_own_maps():
 
 @needs_gpu("sm_90a")
 @in_child(timeout=60)
-def test_a_thousand_launches_of_changing_lists():
+def test_a_thousand_launches_of_changing_lists_are_right():
     """No hang, no wrong element: products of small integers are exact."""
     import numpy as np
     import torch
@@ -171,9 +171,9 @@ def test_a_thousand_launches_of_changing_lists():
 @needs_gpu("sm_90a")
 @in_child(timeout=100)
 @pytest.mark.parametrize("pair", [False, True])
-def test_two_thousand_launches_that_keep_results(pair):
-    """Groups with rests of 64 rows and fewer, whose tiles a consumer passes over, of few slots of k and many; small integers: the bits are those
-    of the same tiles stored at once."""
+def test_two_thousand_launches_with_kept_results_are_right(pair):
+    """Groups with remainders of 64 rows and fewer, whose tiles a consumer skips, with few k-steps and many; small integers: the bits are those
+    of the same tiles without kept results."""
     import numpy as np
     import torch
     from dataclasses import replace

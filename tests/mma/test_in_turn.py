@@ -1,5 +1,5 @@
-"""Consumers that multiply the last slots of a CTA's last tile one after the other: on the simulator against NumPy, on the GPU, where the model has
-them do so, and launches that wait for the grid ahead once they know their tile."""
+"""Staggered consumers, which multiply the last stages of a CTA's last tile one after the other: on the simulator compared with NumPy, on
+the GPU, when the model chooses them, and early launches that wait for the previous grid once they know their tile."""
 
 import re
 from dataclasses import replace
@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tests.drawn import drawn
 from tests.gpu import in_child, needs_gpu, needs_module, some
-from tests.mma.products import BF16, E4M3, LAYOUTS, added, close, laid, planned, plus_one, product
+from tests.mma.products import BF16, E4M3, LAYOUTS, added, assert_close, with_layout, planned, plus_one, product
 from tests.mma.test_matmul_gpu import checked
 from tilejit import kernels
 from tilejit.errors import LaunchError
@@ -22,8 +22,8 @@ EXTENT = st.one_of(st.integers(1, 40), st.sampled_from((127, 128, 129, 200, 257,
 PROCESSORS = 132
 
 
-def in_turn(bm, bn, alone, dtype=BF16, **options):
-    """A configuration for operands of the dtype, with results of 2 bytes or, of integers and float32, of 4."""
+def staggered_config(bm, bn, alone, dtype=BF16, **options):
+    """A configuration for operands of the dtype, with 2-byte results or, for integers and float32, 4-byte ones."""
     itemsize = np.dtype(dtype).itemsize
     config = Config.of(bm, bn, itemsize=itemsize, stored=4 if itemsize == 4 or dtype is np.int8 else 2, width=8 if bn % 16 else 16,
                        **{key: options.pop(key) for key in ("stages", "swapped") if key in options})
@@ -37,47 +37,47 @@ def in_turn(bm, bn, alone, dtype=BF16, **options):
 @example(m=520, n=520, slots=5, more=1, dtype=BF16, bm=128, bn=64, stages=3, alone=3, behind=True, swapped=False, a_is="rows", b_is="columns", batch=(), seed=0)
 @example(m=520, n=520, slots=3, more=0, dtype=BF16, bm=192, bn=64, stages=4, alone=4, behind=False, swapped=True, a_is="columns", b_is="rows", batch=(), seed=1)
 @example(m=257, n=129, slots=1, more=0, dtype=np.int8, bm=256, bn=32, stages=2, alone=2, behind=True, swapped=False, a_is="rows", b_is="columns", batch=(3,), seed=2)
-def test_any_product_whose_last_slots_go_in_turn_is_right(m, n, slots, more, dtype, bm, bn, stages, alone, behind, swapped, a_is, b_is, batch, seed):
-    """With fewer slots than a turn has, as many and more, none among them; several tiles to a CTA, of which the last is done so."""
+def test_any_product_with_staggered_last_stages_is_right(m, n, slots, more, dtype, bm, bn, stages, alone, behind, swapped, a_is, b_is, batch, seed):
+    """With fewer k-steps than are staggered, as many and more, also none; several tiles per CTA, of which the last is staggered."""
     rng, k = np.random.default_rng(seed), max(slots * 128 // np.dtype(dtype).itemsize + more, 0)
-    a, b = laid(drawn(rng, (*batch, m, k), dtype), a_is), laid(drawn(rng, (*batch, k, n), dtype), b_is)
-    config = in_turn(bm, bn, alone, dtype, stages=stages, swapped=swapped)
+    a, b = with_layout(drawn(rng, (*batch, m, k), dtype), a_is), with_layout(drawn(rng, (*batch, k, n), dtype), b_is)
+    config = staggered_config(bm, bn, alone, dtype, stages=stages, swapped=swapped)
     config = replace(config, behind=behind)
-    close(product(a, b, config=config, fast_accum=True), a, b)
+    assert_close(product(a, b, config=config, fast_accum=True), a, b)
 
 
 @pytest.mark.parametrize("bm,swapped", [(128, False), (192, True), (256, False)])
-def test_turns_change_no_bit(bm, swapped):
+def test_staggering_changes_no_bit(bm, swapped):
     rng = np.random.default_rng(0)
     a, b = drawn(rng, (300, 520), BF16), drawn(rng, (520, 264), BF16)
-    config = in_turn(bm, 64, 3, swapped=swapped)
+    config = staggered_config(bm, 64, 3, swapped=swapped)
     assert (product(a, b, config=config).view(np.uint16) == product(a, b, config=replace(config, alone=0)).view(np.uint16)).all()
 
 
-def test_epilogues_pairs_and_tf32_go_with_turns():
+def test_staggering_works_with_epilogues_pairs_and_tf32():
     rng = np.random.default_rng(0)
     a, b, beside = (rng.integers(-2, 3, shape).astype(np.float16) for shape in ((300, 400), (400, 136), (300, 136)))
     out, sums = np.empty((300, 136), np.float16), a.astype(np.float32) @ b.astype(np.float32)
-    assert (kernels.matmul(a, b, out, plus_one, config=in_turn(128, 64, 3)) == sums + 1).all()
-    assert (kernels.matmul(a, b, out, added, tiles=(beside,), config=in_turn(128, 64, 3)) == sums + beside).all()
-    assert (kernels.matmul(a, b, out, config=in_turn(128, 64, 3, pair=True, order=("column", 1))) == sums).all()
-    x, y = drawn(rng, (200, 300), np.float32), laid(drawn(rng, (300, 72), np.float32), "columns")
-    close(product(x, y, config=in_turn(128, 64, 3, np.float32)), x, y)
+    assert (kernels.matmul(a, b, out, plus_one, config=staggered_config(128, 64, 3)) == sums + 1).all()
+    assert (kernels.matmul(a, b, out, added, tiles=(beside,), config=staggered_config(128, 64, 3)) == sums + beside).all()
+    assert (kernels.matmul(a, b, out, config=staggered_config(128, 64, 3, pair=True, order=("column", 1))) == sums).all()
+    x, y = drawn(rng, (200, 300), np.float32), with_layout(drawn(rng, (300, 72), np.float32), "columns")
+    assert_close(product(x, y, config=staggered_config(128, 64, 3, np.float32)), x, y)
 
 
 @pytest.mark.parametrize("stages", [2, 3, 4])
-def test_a_turn_has_no_more_slots_than_the_ring_where_an_epilogue_left_it_fewer(stages):
-    """As `fitted` takes some of a launch's: one consumer would wait for slots that those behind it hold until their turn."""
+def test_staggered_stages_do_not_exceed_the_ring_if_an_epilogue_reduces_it(stages):
+    """`fitted` reduces the stages at a launch: a consumer would wait for slots that the consumers after it hold until their turn."""
     rng = np.random.default_rng(0)
     a, b, out = rng.integers(-2, 3, (300, 520)).astype(np.float16), rng.integers(-2, 3, (520, 136)).astype(np.float16), np.empty((300, 136), np.float16)
-    launch = planned(a, b, out, None, (), in_turn(128, 64, 5))
+    launch = planned(a, b, out, None, (), staggered_config(128, 64, 5))
     launch = replace(launch, constants=launch.constants | {"STAGES": stages})
     assert launch.constants["ALONE"] == 5
     launch.prepared(*launch.given(a, b, out, None, None, ()))
     assert (out == a.astype(np.float32) @ b.astype(np.float32)).all()
 
 
-def test_the_model_has_large_tiles_in_one_round_go_in_turn_and_no_others():
+def test_the_model_staggers_large_tiles_in_one_wave_and_no_others():
     assert choose(Problem(2048, 2048, 2048), PROCESSORS).alone == choose(Problem(2048, 2048, 2048), PROCESSORS).stages == 4
     for p in (Problem(2048, 2048, 2048), Problem(1024, 4096, 1024), Problem(2048, 2048, 256), Problem(777, 5120, 5120), Problem(4096, 4096, 4096),
               Problem(2048, 2048, 2048, epilogue=True), Problem(1024, 4096, 1024, itemsize=1, promoted=()), Problem(1024, 4096, 1024, itemsize=4, stored=4),
@@ -102,21 +102,21 @@ def test_the_model_has_large_tiles_in_one_round_go_in_turn_and_no_others():
     (dict(alone=-1), np.float16, "config.alone must be a number of slots, at least 0, not -1"),
     (dict(alone=True), np.float16, "config.alone must be a number of slots, at least 0, not True"),
 ])
-def test_consumers_that_cannot_take_turns_are_told_why(options, dtype, words):
+def test_invalid_staggering_is_an_error_with_the_reason(options, dtype, words):
     fields = dict(bm=128, bn=64, bk=64, stages=3, width=16, alone=2) | options
     a, b = np.ones((200, 256), dtype), np.ones((64, 256), dtype).T
     with pytest.raises(LaunchError, match=words):
         product(np.asfortranarray(a) if dtype == np.float32 else a, b, config=Config(**fields))
 
 
-# -- launches that begin early ---------------------------------------------------------------------------------------------
+# -- early launches --------------------------------------------------------------------------------------------------------
 
 GLOBAL = re.compile(r"\b(ld|st|red|atom)\.(\w+\.)*global|cp\.async\.bulk\.(tensor|global|shared)")
 JUMP = re.compile(r"(@\S+\s+)?bra(\.uni)?\s+(\S+);")
 
 
-def before_waiting(ptx):
-    """The lines that touch global memory on some way from the kernel's start on which `griddepcontrol.wait` does not stand."""
+def accesses_before_waiting(ptx):
+    """The lines that access global memory on some path from the kernel's start without `griddepcontrol.wait`."""
     lines = [line.strip() for line in ptx[ptx.index(".entry"):].splitlines()]
     labels = {line.rstrip(":"): at for at, line in enumerate(lines) if line.endswith(":")}
     seen, ways, found = set(), [0], []
@@ -140,15 +140,15 @@ def before_waiting(ptx):
     dict(bm=128), dict(bm=64), dict(bm=256, alone=2), dict(bm=192, swapped=True, alone=3), dict(bm=128, kept=True), dict(bm=128, late=32, behind=False),
     dict(bm=128, pair=True, order=("column", 1)), dict(bm=64, splits=2), dict(bm=64, splits=3, clustered=False), dict(bm=64, splits=4, clustered=False, pair=True)],
     ids=lambda options: "-".join(f"{key}={value}" for key, value in options.items()))
-def test_no_thread_touches_global_memory_before_it_has_waited_for_the_grid_ahead(options, epilogue):
-    """Each role waits for itself."""
+def test_no_thread_accesses_global_memory_before_it_has_waited_for_the_previous_grid(options, epilogue):
+    """Each role waits separately."""
     fields = {key: options[key] for key in ("splits", "clustered", "swapped") if key in options}
     config = replace(Config.of(bn=96, stages=3, **fields, bm=options["bm"]), dependent=True, **{k: v for k, v in options.items() if k not in fields})
     x, extra = np.zeros((512, 512), np.float16), (np.zeros((512, 512), np.float16),) if epilogue else ()
     launch = planned(x, x.T, x, added if epilogue else None, extra, config)
     ptx = launch.kernel.compile(*launch.given(x, x.T, x, None, None, extra), target="sm_90a", **launch.constants).ptx
-    assert ptx.count("griddepcontrol.wait") == 2 and not before_waiting(ptx)
-    assert before_waiting(ptx.replace("griddepcontrol.wait", "", 1)) and before_waiting("".join(ptx.rsplit("griddepcontrol.wait", 1)))
+    assert ptx.count("griddepcontrol.wait") == 2 and not accesses_before_waiting(ptx)
+    assert accesses_before_waiting(ptx.replace("griddepcontrol.wait", "", 1)) and accesses_before_waiting("".join(ptx.rsplit("griddepcontrol.wait", 1)))
 
 
 # -- on the GPU --------------------------------------------------------------------------------------------------------------
@@ -156,12 +156,12 @@ def test_no_thread_touches_global_memory_before_it_has_waited_for_the_grid_ahead
 @needs_module("torch")
 @needs_gpu("sm_90a")
 @in_child(timeout=240)
-def test_last_slots_in_turn_are_right_on_the_gpu():
+def test_staggered_last_stages_are_right_on_the_gpu():
     tiles = ((128, 128, 6), (128, 256, 4), (192, 128, 4), (256, 128, 4), (128, 200, 4), (128, 64, 8))
     for (bm, bn, alone), swapped in some([(tile, swapped) for tile in tiles for swapped in (False, True)], least=4):
         for m, n, k in ((1024, 1024, 2048), (777, 1000, 520), (2048, 2048, 64), (300, 5000, 1000)):
             config = Config.of(bm, bn, swapped=swapped)
-            checked(m, n, k, b_columns=not swapped, config=replace(config, alone=min(alone, config.stages)))  # rows of B have 16 k columns only
+            checked(m, n, k, b_columns=not swapped, config=replace(config, alone=min(alone, config.stages)))  # rows of B only have 16 k columns
     for dtype in ("float16", "float8_e4m3fn", "int8"):
         options = dict(fast_accum=True) if dtype.startswith("float8") else {}
         checked(1024, 2048, 1024, dtype, b_columns=True, **options)
@@ -171,9 +171,9 @@ def test_last_slots_in_turn_are_right_on_the_gpu():
 @needs_module("torch")
 @needs_gpu("sm_90a")
 @in_child(timeout=240)
-def test_products_of_each_others_results_wait_for_the_grid_ahead():
-    """Each launch multiplies what the one before has stored, over what the one before that has read, while grids overlap: the bits are those of
-    launches that do not begin early."""
+def test_products_that_use_each_other_s_results_wait_for_the_previous_grid():
+    """Each launch multiplies what the previous one has stored, and overwrites what the one before that has read, while grids overlap: the bits
+    are those of launches without early start."""
     import torch
     for rows, width, config in ((512, 512, Config.of(64, 64)), (1024, 1024, Config.of(128, 128)), (2048, 1024, Config.of(128, 256)),
                                 (256, 1024, Config.of(64, 64, splits=2)), (256, 1024, Config.of(64, 128, splits=3, clustered=False))):

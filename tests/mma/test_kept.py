@@ -1,4 +1,5 @@
-"""Results that stay in registers until the next tile's products run: on the simulator against NumPy, on the GPU, and what the compiler makes of them."""
+"""Kept results, which stay in registers until the next tile's products run: on the simulator compared with NumPy, on the GPU,
+and the code."""
 
 from dataclasses import replace
 from itertools import product as product_of
@@ -10,7 +11,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tests.drawn import drawn
 from tests.gpu import for_references, in_child, needs_gpu, some
-from tests.mma.products import BF16, E4M3, LAYOUTS, close, laid, planned, plus_one, product
+from tests.mma.products import BF16, E4M3, LAYOUTS, assert_close, with_layout, planned, plus_one, product
 from tilejit import ArraySpec, kernels
 from tilejit.kernels.config import narrow
 from tilejit.kernels.finish import newer
@@ -32,18 +33,18 @@ def kept(bm, bn, dtype=BF16, width=32, buffers=0, **options):
        stream=st.booleans(), swapped=st.booleans(), a_is=LAYOUTS, b_is=LAYOUTS, batch=st.sampled_from(((), (), (3,))), seed=st.integers(0, 99))
 @example(m=500, n=500, k=500, dtype=np.float16, shape=(128, 224), buffers=3, width=32, stages=3, behind=True, stream=False, swapped=False, a_is="rows", b_is="rows", batch=(), seed=0)
 @example(m=500, n=328, k=65, dtype=BF16, shape=(128, 160), buffers=2, width=32, stages=2, behind=False, stream=True, swapped=True, a_is="rows", b_is="columns", batch=(), seed=1)
-def test_any_product_whose_results_are_kept_is_right(m, n, k, dtype, shape, buffers, width, stages, behind, stream, swapped, a_is, b_is, batch, seed):
-    """More parts than slots of k and fewer, parts that make whole turns of the buffers and that do not, tiles of one CTA and of several, operands in
-    exchanged places, results that TMA cannot store; the simulator finds a part that meets what TMA still reads."""
+def test_any_product_with_kept_results_is_right(m, n, k, dtype, shape, buffers, width, stages, behind, stream, swapped, a_is, b_is, batch, seed):
+    """More parts than k-steps and fewer, numbers of parts that are multiples of the buffers and others, one tile per CTA and several, swapped
+    operands, results that TMA cannot store. The simulator would find a part that overwrites what TMA still reads."""
     rng = np.random.default_rng(seed)
     n = n // 8 * 8 or n
-    a, b = laid(drawn(rng, (*batch, m, k), dtype), a_is), laid(drawn(rng, (*batch, k, n), dtype), b_is)
-    close(product(a, b, config=kept(*shape, dtype, width, buffers, stages=stages, behind=behind, stream=stream, swapped=swapped), fast_accum=True), a, b)
+    a, b = with_layout(drawn(rng, (*batch, m, k), dtype), a_is), with_layout(drawn(rng, (*batch, k, n), dtype), b_is)
+    assert_close(product(a, b, config=kept(*shape, dtype, width, buffers, stages=stages, behind=behind, stream=stream, swapped=swapped), fast_accum=True), a, b)
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_results_are_kept_where_there_are_slots_and_registers_for_them(stream):
-    """With an epilogue, results of 4 bytes, sums in float32 by threads, no k, or stores that TMA cannot do, they are not, and all is right."""
+def test_results_are_kept_if_there_are_enough_k_steps_and_registers(stream):
+    """Not with an epilogue, 4-byte results, accumulation by threads, k = 0, or stores that TMA cannot do; all are right."""
     rng = np.random.default_rng(3)
     a, b = drawn(rng, (200, 136), np.float16), drawn(rng, (136, 264), np.float16)
     config = kept(64, 64, stream=stream)
@@ -65,31 +66,31 @@ def told(out, PARTS: tile.constexpr, BUFFERS: tile.constexpr):
         tile.store(out[part], newer(part, PARTS, BUFFERS))
 
 
-def test_parts_in_turn_wait_for_the_last_that_stood_in_their_buffer():
-    """Tiles of some parts one after the other, of which each part is sent from the buffer of its number."""
+def test_parts_wait_for_the_last_part_that_used_their_buffer():
+    """Tiles of several parts one after the other; each part is sent from the buffer given by its number."""
     for parts in range(1, 12):
         for buffers in range(1, min(parts, 4) + 1):
             stood, allowed = {}, np.full(parts, -1, np.int32)
             told[1, ](allowed, parts, buffers)
             for sent in range(5 * parts):
                 part = sent % parts
-                if part % buffers in stood:  # groups that were sent since
+                if part % buffers in stood:  # groups committed since
                     assert 0 <= allowed[part] <= sent - stood[part % buffers] - 1
                 stood[part % buffers] = sent
 
 
 @pytest.mark.parametrize("bn,width,buffers", [(224, 32, 3), (160, 32, 2), (96, 32, 2), (48, 16, 2)])
 @pytest.mark.parametrize("stream", [False, True])
-def test_parts_that_make_no_whole_turns_of_the_buffers_overwrite_nothing(bn, width, buffers, stream):
-    """The simulator finds a write to what TMA still reads; several tiles for each CTA."""
+def test_numbers_of_parts_that_are_not_multiples_of_the_buffers_overwrite_nothing(bn, width, buffers, stream):
+    """The simulator would find a write to what TMA still reads; several tiles per CTA."""
     rng = np.random.default_rng(11)
     a, b = drawn(rng, (900, 72), np.float16), drawn(rng, (72, 2 * bn), np.float16)
-    close(product(a, b, config=replace(Config.of(128, bn, stages=3), width=width, buffers=buffers, stream=stream)), a, b)
+    assert_close(product(a, b, config=replace(Config.of(128, bn, stages=3), width=width, buffers=buffers, stream=stream)), a, b)
 
 
 @pytest.mark.parametrize("b_by_rows", [False, True])
 def test_all_tiles_keep_their_results_in_registers_without_spilling(b_by_rows):
-    """As many slots as the model takes beside two buffers or more, and one loop of products."""
+    """With as many stages as the model uses next to two buffers or more, and one loop of products."""
     big = np.lib.stride_tricks.as_strided(np.zeros(16, BF16), (8192, 8192), (16384, 2))
     spec, flags = ArraySpec((8192, 8192), "bfloat16"), ArraySpec((1024, 3), "int64")
     for bm, bn in TILES:
@@ -102,7 +103,7 @@ def test_all_tiles_keep_their_results_in_registers_without_spilling(b_by_rows):
             assert compiled.spills == 0 and compiled.ptx.count("wgmma.mma_async") == config.bk // 16
 
 
-def test_the_model_keeps_results_where_a_cta_has_several_tiles():
+def test_the_model_keeps_results_if_a_cta_has_several_tiles():
     for extents in ((4096, 4096, 4096), (8192, 8192, 8192), (8192, 28672, 4096), (8192, 8192, 512), (5120, 5120, 5120), (4097, 4095, 4100)):
         for itemsize in (1, 2):
             config = choose(Problem(*extents, itemsize=itemsize), 132)
@@ -111,23 +112,23 @@ def test_the_model_keeps_results_where_a_cta_has_several_tiles():
     assert not choose(Problem(4096, 4096, 4096, epilogue=True, ahead=True), 132).kept
 
 
-def test_results_that_stay_in_registers_leave_a_fourth_slot_by_pairs_and_of_float32_too():
+def test_kept_results_leave_room_for_a_fourth_stage_in_pairs_and_for_float32_too():
     for p in (Problem(4096, 4096, 4096, aligned=(16, 16)), Problem(8192, 8192, 8192, aligned=(16, 16)), Problem(4096, 4096, 4096, itemsize=4, stored=2)):
         config = choose(p, 132)
         assert config.kept and config.pair == any(p.uneven) and (config.stages, config.width, config.buffers) == (4, 64, 2)
 
 
-def test_tiles_of_several_rounds_whose_results_do_not_stay_have_buffers_for_all_columns_that_leave_three_slots():
-    """As those of one round whose consumers take no turns: turns alone make a slot more worth having than the buffers."""
+def test_tiles_of_several_waves_without_kept_results_have_buffers_for_all_columns_that_leave_three_stages():
+    """Like those of one wave without staggering: only staggering makes another stage more valuable than the buffers."""
     config = choose(Problem(4096, 4096, 4096, stored=4), 132)
     assert not (config.kept or config.alone) and (config.stages, config.width, config.buffers) == (3, 32, 4)
 
 
-# -- tiles of narrow elements around loops and branches --------------------------------------------------------------------------
+# -- loop-carried tiles of narrow elements ---------------------------------------------------------------------------------------
 
 @tile.jit
 def turning(x, y, out, trips, dtype: tile.constexpr):
-    """Tiles that change places in each trip of a loop, of which some are changed in a branch, and in a loop that a condition ends."""
+    """Tiles that swap in each iteration of a loop; some are changed in a branch, and in a while loop."""
     a, b = tile.load(x[0:32, 0:64]), tile.load(y[0:32, 0:64])
     for i in range(trips):
         if i % 3 == 1:
@@ -160,20 +161,20 @@ NARROW = (np.float16, BF16, np.int8, np.uint8, np.int16, np.uint16, np.bool_, np
 
 @pytest.mark.parametrize("dtype", NARROW)
 @pytest.mark.parametrize("trips", [0, 1, 2, 5, 8])
-def test_tiles_of_narrow_elements_turn_around_loops(dtype, trips):
+def test_loop_carried_tiles_of_narrow_elements_can_be_swapped(dtype, trips):
     turned(lambda x: x, dtype, trips)
 
 
 @needs_gpu()
 @in_child(timeout=100)
-def test_tiles_of_narrow_elements_turn_around_loops_on_the_gpu():
+def test_loop_carried_tiles_of_narrow_elements_can_be_swapped_on_the_gpu():
     for dtype in NARROW:
         for trips in (0, 1, 2, 5, 8):
             turned(tile.to_device, dtype, trips)
 
 
 @pytest.mark.parametrize("dtype,each", [("bfloat16", 2), ("int8", 4), ("float32", 1)])
-def test_what_loops_carry_of_narrow_elements_lies_side_by_side_in_words(dtype, each):
+def test_loop_carried_narrow_elements_stay_packed_in_words(dtype, each):
     """16 elements of each of two tiles for each of 128 threads."""
     spec = ArraySpec((32, 64), dtype)
     ir = turning.compile(spec, spec, ArraySpec((2, 32, 64), dtype), 5, dtype, target="sm_90a").llvm_ir
@@ -192,7 +193,7 @@ def exchanged(x, y, out, trips):
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "int8", "float8_e4m3fn"])
-def test_words_that_go_from_loads_around_loops_to_stores_are_not_taken_apart(dtype):
+def test_words_that_go_from_loads_through_loops_to_stores_are_not_unpacked(dtype):
     spec = ArraySpec((32, 64), dtype)
     ir = exchanged.compile(spec, spec, spec, 5, target="sm_90a").llvm_ir
     assert " = phi i32 " in ir and not any(word in ir for word in ("extractelement", "insertelement", "bitcast"))
@@ -202,9 +203,9 @@ def test_words_that_go_from_loads_around_loops_to_stores_are_not_taken_apart(dty
 
 @needs_gpu("sm_90a")
 @in_child(timeout=120)
-def test_kept_results_on_the_gpu():
-    """The tiles that the model chooses and others, both majors, ragged, few slots and many, the last round shared or not: bit for bit those of
-    the same tiles stored at once."""
+def test_kept_results_are_right_on_the_gpu():
+    """The tiles that the model chooses and others, both majors, ragged, few k-steps and many, with and without a shared last wave: bit for bit
+    the results of the same tiles without kept results."""
     import torch
     rng = np.random.default_rng(5)
     shapes = ((128, 256), False), ((128, 256), True), ((128, 224), False), ((192, 128), False), ((128, 160), False), ((64, 64), False)
@@ -221,8 +222,8 @@ def test_kept_results_on_the_gpu():
 
 @needs_gpu("sm_90a")
 @in_child(timeout=100)
-def test_two_thousand_launches_that_keep_results():
-    """CTAs of several tiles and of one, few slots and many, the last round shared or not; small integers, so that all is exact."""
+def test_two_thousand_launches_with_kept_results_are_right():
+    """One or several tiles per CTA, few k-steps and many, with and without a shared last wave; small integers, so that all is exact."""
     import torch
     rng = np.random.default_rng(1)
     a, b = (torch.randint(-2, 3, shape, device="cuda").to(torch.bfloat16) for shape in ((5376, 1600), (1600, 5376)))
@@ -231,7 +232,7 @@ def test_two_thousand_launches_that_keep_results():
     assert config.kept and (config.bm, config.bn) == (128, 256)
     extents = [tuple(int(8 * np.ceil(x)) for x in (*rng.uniform(160, 672, 2), rng.uniform(1, 200))) for _ in range(20)]
     x, y = (v.to(for_references()).float() for v in (a, b))
-    exact = {(m, n, k): (x[:m, :k] @ y[:k, :n]).to("cuda", torch.bfloat16) for m, n, k in extents}  # below 2**13: float32 is exact, TF32 or not
+    exact = {(m, n, k): (x[:m, :k] @ y[:k, :n]).to("cuda", torch.bfloat16) for m, n, k in extents}  # below 2**13: exact in float32 and in TF32
     for i in some(range(2000)):
         m, n, k = e = extents[rng.integers(len(extents))]
         got = kernels.matmul(a[:m, :k], b[:k, :n], out[:m, :n], config=replace(config, stream=i % 2 == 1))

@@ -1,4 +1,4 @@
-"""Copies and loops below the body of a pipelined loop: what runs ahead, and what says that it does not."""
+"""Copies and loops nested in the body of a pipelined loop: which are prefetched, and the warnings for those that are not."""
 
 import warnings
 
@@ -33,7 +33,7 @@ def kernel(lines):
     return tile.jit(source=SOURCE.format("\n        ".join(lines)))
 
 
-def warned(lines, roles, target):
+def warnings_of(lines, roles, target):
     specs = tile.ArraySpec((8, 64), "float32"), tile.ArraySpec((8, 64), "float32"), tile.ArraySpec((64,), "float32"), 8
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -45,9 +45,9 @@ def warned(lines, roles, target):
 @pytest.mark.parametrize("lines,where,cure", [(BRANCH, "a branch", "copy in every iteration, from a place that the condition chooses (tile.where)"),
                                               (LOOP, "a loop", "copy before the inner loop what all its iterations read, or make that loop a pipelined one"),
                                               (SCOPE, "a narrower scope", "copy outside of the scope")])
-def test_a_copy_that_the_loop_reads_and_that_does_not_run_ahead_is_a_warning(lines, where, cure, target, roles):
-    """At its line; to wait for it there is an answer where the loop's own copies are not counted in groups."""
-    found, = warned(lines, roles, target)
+def test_a_copy_whose_data_the_loop_reads_and_that_is_not_prefetched_causes_a_warning(lines, where, cure, target, roles):
+    """At its line. Waiting for it there is a remedy if the loop's own copies do not complete by groups."""
+    found, = warnings_of(lines, roles, target)
     assert f"this copy_async is in {where} inside the pipelined loop at line 5, and only copies directly in that loop's body run ahead: {cure}" in found
     assert ("wait for it here" in found) == (target != "sm_80") and "<source>:8:13" in found
 
@@ -55,11 +55,11 @@ def test_a_copy_that_the_loop_reads_and_that_does_not_run_ahead_is_a_warning(lin
 @pytest.mark.parametrize("roles", [False, True])
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("lines", [WAITED, BY_HAND, RAW, CHOSEN, NOT_READ])
-def test_a_copy_that_is_waited_for_or_whose_place_nobody_reads_is_no_warning(lines, target, roles):
-    """The cure of the one in a branch gives what a wait gives; on sm_80 other copies cannot be waited for in the loop."""
+def test_an_awaited_copy_or_one_whose_data_nobody_reads_causes_no_warning(lines, target, roles):
+    """For a copy in a branch the warning's remedy is a wait; on sm_80 other copies cannot be awaited in the loop."""
     if target == "sm_80" and lines in (WAITED, BY_HAND, RAW):
         return
-    assert not warned(lines, roles, target)
+    assert not warnings_of(lines, roles, target)
     if lines is not NOT_READ:
         rng = np.random.default_rng(0)
         a, b = (rng.integers(-9, 9, (8, 64)).astype(np.float32) for _ in range(2))
@@ -83,8 +83,8 @@ def nested(A, B, out, n, m, ROLES: tile.constexpr):
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("roles", [False, True])
-def test_a_pipelined_loop_inside_another_runs_ahead_as_well(roles, target):
-    """Both without roles: of a trip the producer issues the copies alone, and would leave out the loop inside it."""
+def test_a_pipelined_loop_nested_in_another_is_prefetched_too(roles, target):
+    """Both without roles: the producer only issues copies, and would omit the nested loop."""
     rng = np.random.default_rng(0)
     a, b = (rng.integers(-9, 9, (8, 64)).astype(np.float32) for _ in range(2))
     for n, m in ((0, 2), (1, 0), (3, 1), (4, 5)):

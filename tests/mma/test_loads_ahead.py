@@ -1,4 +1,4 @@
-"""Tiles that a pipelined loop loads come by copies that run ahead of it."""
+"""Tiles loaded in a pipelined loop are prefetched by asynchronous copies."""
 
 import re
 import warnings
@@ -34,7 +34,7 @@ def product(A, B, C, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr,
        st.integers(0, 150), st.sampled_from([32, 64, 128]), st.sampled_from([16, 64, 128]), st.sampled_from([16, 32, 64]),
        st.sampled_from([1, 2, 4, 8]), st.integers(1, 4), st.tuples(st.booleans(), st.booleans(), st.booleans(), st.booleans()), st.booleans())
 def test_any_product_of_tiles_loaded_in_a_pipelined_loop_is_right(target, dtype, m, n, k, bm, bn, bk, warps, stages, flags, aligned):
-    """Of rows at multiples of 16 bytes and at others, of any number of trips."""
+    """Rows aligned to 16 bytes and others, any number of iterations."""
     ta, tb, roles, scaled = flags
     assume(bm * bn <= 4096 * warps and (dtype != E4M3 or target != "sm_80"))
     if aligned:
@@ -52,7 +52,7 @@ def test_any_product_of_tiles_loaded_in_a_pipelined_loop_is_right(target, dtype,
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("roles", [False, True])
 @pytest.mark.parametrize("tb", [False, True])
-def test_such_a_product_is_that_of_copies_written_by_hand(target, roles, tb):
+def test_such_a_product_compiles_to_the_code_of_explicit_copies(target, roles, tb):
     """No thread loads or stores an operand, and the tensor cores read the slots."""
     spec = tile.ArraySpec((4096, 4096), "float16")
     made = product.compile(spec, spec, tile.ArraySpec((4096, 4096), "float32"), BM=64, BN=128, BK=64, TA=False, TB=tb, ROLES=roles, target=target)
@@ -63,7 +63,7 @@ def test_such_a_product_is_that_of_copies_written_by_hand(target, roles, tb):
 
 
 @pytest.mark.parametrize("roles", [False, True])
-def test_a_product_stays_on_its_way_while_the_next_is_issued(roles):
+def test_a_product_stays_in_flight_while_the_next_is_issued(roles):
     spec = tile.ArraySpec((4096, 4096), "float16")
     made = product.compile(spec, spec, tile.ArraySpec((4096, 4096), "float32"), BM=128, BN=128, BK=64, TA=False, TB=True, ROLES=roles, num_warps=8,
                            target="sm_90a")
@@ -72,7 +72,7 @@ def test_a_product_stays_on_its_way_while_the_next_is_issued(roles):
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("roles", [False, True])
-def test_attention_as_one_writes_it_has_keys_and_values_come_ahead(target, roles):
+def test_attention_written_with_loads_prefetches_keys_and_values(target, roles):
     rng = np.random.default_rng(0)
     q, k, v, o = (rng.standard_normal((2, 128, 64)).astype(np.float16) for _ in range(4))
     options = dict(BM=64, BN=32, D=64, ROLES=roles, target=target)
@@ -85,7 +85,7 @@ def test_attention_as_one_writes_it_has_keys_and_values_come_ahead(target, roles
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("roles", [False, True])
-def test_weights_that_are_widened_in_registers_come_ahead_and_meet_the_tensor_cores(target, roles):
+def test_weights_widened_in_registers_are_prefetched_and_multiplied_by_tensor_cores(target, roles):
     rng = np.random.default_rng(0)
     a, w, s = rng.integers(-3, 4, (70, 192)).astype(np.float16), rng.integers(0, 256, (80, 96)).astype(np.uint8), 2.0 ** rng.integers(-2, 3, (3, 80))
     c = np.zeros((70, 80), np.float32)
@@ -123,7 +123,7 @@ def in_words(b, down):
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("stages", [0, 2])
-def test_a_scale_of_each_row_and_weights_of_a_byte(target, stages):
+def test_byte_weights_with_a_scale_per_row_are_right(target, stages):
     rng = np.random.default_rng(0)
     a, w, s = rng.integers(-3, 4, (70, 192)).astype(np.float16), rng.integers(-128, 128, (80, 192)).astype(np.int8), 2.0 ** rng.integers(-2, 3, 80)
     c = np.zeros((70, 80), np.float32)
@@ -143,8 +143,9 @@ def as_it_lies(A, B, C, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constex
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("dtype", [np.float16, E4M3, np.int8])
 @pytest.mark.parametrize("stages", [0, 3])
-def test_transposed_arrays_come_as_they_lie(target, dtype, stages):
-    """As the weights of torch's linear layers, ``w.T``: in either loop by vectors, or by the engine, and to the fastest product that takes them."""
+def test_transposed_arrays_are_copied_without_transposing_them(target, dtype, stages):
+    """Like the weights of torch's linear layers, ``w.T``: in either kind of loop by vectors or by TMA, for the fastest product
+    that accepts them."""
     if (dtype, target) == (E4M3, "sm_80"):
         return
     rng = np.random.default_rng(0)
@@ -163,7 +164,7 @@ def test_transposed_arrays_come_as_they_lie(target, dtype, stages):
 
 @tile.jit
 def summed(X, Y, N, B: tile.constexpr, STAGES: tile.constexpr, ROLES: tile.constexpr):
-    """No product: rows that come ahead, added and scaled."""
+    """Without products: prefetched rows are added and scaled."""
     row, total = tile.program_id(0), tile.zeros((B,))
     for k in tile.pipelined(range(0, N, B), stages=STAGES, warp_specialize=ROLES):
         x = tile.load(X[row, k:k + B])
@@ -173,7 +174,7 @@ def summed(X, Y, N, B: tile.constexpr, STAGES: tile.constexpr, ROLES: tile.const
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("stages, roles, n", [(1, False, 1000), (2, True, 0), (3, False, 996), (4, True, 1024), (4, False, 256)])
-def test_tiles_that_no_product_takes_come_ahead_as_well(target, stages, roles, n):
+def test_tiles_that_no_product_uses_are_prefetched_too(target, stages, roles, n):
     x, y = np.random.default_rng(0).integers(-9, 9, (3, 1024)).astype(np.float32), np.full((3, 256), np.nan, np.float32)
     x[:, n:] = 0
     summed.simulate(3, x, y, n, B=256, STAGES=stages, ROLES=roles, target=target).raise_first()
@@ -184,7 +185,7 @@ def test_tiles_that_no_product_takes_come_ahead_as_well(target, stages, roles, n
 
 @tile.jit
 def several_uses(A, C, STAGES: tile.constexpr):
-    """A tile as both operands, turned or not, and beside the product."""
+    """A tile as both operands, transposed or not, and in other operations."""
     acc, most = tile.zeros((64, 64)), tile.full((64,), -1e30, tile.float32)
     for k in tile.pipelined(range(0, A.shape[1], 64), stages=STAGES):
         a = tile.load(A[0:64, k:k + 64])
@@ -194,7 +195,7 @@ def several_uses(A, C, STAGES: tile.constexpr):
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_a_tile_may_go_to_products_and_to_anything_else(target):
+def test_a_tile_may_be_used_by_products_and_by_other_operations(target):
     a, c = np.random.default_rng(0).integers(-3, 4, (64, 192)).astype(np.float16), np.zeros((64, 64), np.float32)
     several_uses.simulate(1, a, c, STAGES=2, target=target).raise_first()
     parts = a.astype(np.float64).reshape(64, 3, 64).swapaxes(0, 1)
@@ -219,7 +220,7 @@ KEPT = [
 
 
 @pytest.mark.parametrize("body, words", KEPT)
-def test_what_cannot_come_ahead_is_loaded_in_its_trip_with_a_warning_that_says_why(body, words):
+def test_loads_that_cannot_be_prefetched_stay_in_their_iteration_with_a_warning_that_says_why(body, words):
     source = "\n".join(["def k(A, odd, out, flag, n):", "    total = tile.zeros((64,))", "    at = 1", LOOP, *body, "        total += y",
                         "    tile.store(out[4, 0:64], total)"])
     kernel = tile.jit(source=source)
@@ -276,7 +277,7 @@ def test_sums_in_memory_whose_old_values_nothing_uses_let_loads_come_ahead(targe
     assert {c.variant for c in made.copies} == {COPIES[target]} and [p.variant for p in made.products] == [TARGETS[target]] * 3
 
 
-def test_loads_come_ahead_as_far_as_shared_memory_goes_and_a_warning_says_what_is_missing():
+def test_loads_are_prefetched_as_far_as_shared_memory_allows_and_a_warning_says_what_is_missing():
     spec = tile.ArraySpec((4096, 4096), "float16")
     with pytest.warns(tile.TileWarning, match="its 4 slots take 65536 bytes of shared memory, of which 52352 are left"):
         made = product.compile(spec, spec, tile.ArraySpec((4096, 4096), "float32"), BM=128, BN=128, BK=64, TA=False, TB=True, STAGES=4, num_warps=8,
@@ -284,8 +285,8 @@ def test_loads_come_ahead_as_far_as_shared_memory_goes_and_a_warning_says_what_i
     assert {c.variant for c in made.copies} == {"tma"} and made.products[0].variant == "wgmma" and "ld.global.v4" in made.ptx
 
 
-def test_with_roles_what_no_engine_copies_is_loaded_by_the_consumers():
-    """A column of scales beside tiles that come by TMA."""
+def test_with_roles_loads_without_tma_or_bulk_copies_are_left_to_the_consumers():
+    """A column of scales next to tiles that TMA copies."""
     @tile.jit
     def scaled(A, B, S, C):
         acc = tile.zeros((64, 64))
@@ -306,7 +307,7 @@ def test_with_roles_what_no_engine_copies_is_loaded_by_the_consumers():
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("stages, roles", [(0, False), (3, False), (3, True)])
-def test_a_loop_may_be_pipelined_or_not_by_a_constant(target, stages, roles):
+def test_a_constant_may_select_whether_a_loop_is_pipelined(target, stages, roles):
     rng = np.random.default_rng(0)
     a, b, c = rng.integers(-3, 4, (200, 96)).astype(np.float16), rng.integers(-3, 4, (136, 96)).astype(np.float16), np.zeros((200, 136), np.float16)
     options = dict(BM=64, BN=64, BK=32, STAGES=stages, ROLES=roles, target=target)
@@ -318,7 +319,7 @@ def test_a_loop_may_be_pipelined_or_not_by_a_constant(target, stages, roles):
 @needs_module("torch")
 @needs_gpu("sm_90a")
 @in_child(timeout=300)
-def test_products_of_tiles_that_come_ahead_are_right_on_the_gpu():
+def test_products_of_prefetched_tiles_are_right_on_the_gpu():
     import torch
     warnings.simplefilter("ignore")
     for dtype in (np.float16, np.int8):

@@ -1,4 +1,4 @@
-"""Tiles that a pipelined loop loads by index tiles and masks come ahead as boxes of their array, or as rows of a matrix."""
+"""Tiles that a pipelined loop loads by index tiles and masks are prefetched as boxes of their array, or as rows of a matrix."""
 
 import re
 import warnings
@@ -49,7 +49,7 @@ FORMS = ("plain", "within", "limited", "walking", "gathered", "masked", "wrapped
 
 
 def matrices(form, m, n, k, ta, tb, first=0):
-    """Operands, the numbers of rows, the arguments M and K, and what comes out of the columns of A from `first` on."""
+    """Operands, the row indices, the arguments M and K, and the expected product of the columns of A from `first` on."""
     rng = np.random.default_rng(m + n + k)
     a, b = rng.integers(-3, 4, (m, k)).astype(np.float16), rng.integers(-3, 4, (k, n)).astype(np.float16)
     numbers = rng.integers(-2, m + 2, m).astype(np.int32)
@@ -66,8 +66,8 @@ def matrices(form, m, n, k, ta, tb, first=0):
 @given(st.sampled_from(sorted(TARGETS)), st.sampled_from(FORMS), st.integers(1, 150), st.integers(1, 100), st.integers(1, 150),
        st.sampled_from([32, 64]), st.sampled_from([16, 64]), st.sampled_from([16, 32]), st.integers(1, 4),
        st.tuples(st.booleans(), st.booleans(), st.booleans()), st.booleans(), st.sampled_from([0, 32]))
-def test_any_product_of_tiles_named_by_indices_is_right(target, form, m, n, k, bm, bn, bk, stages, flags, aligned, start):
-    """Of boxes, of rows by loaded numbers that may be none of the matrix's, by masks that bounds imply or not, by indices that the loop moves."""
+def test_any_product_of_tiles_given_by_indices_is_right(target, form, m, n, k, bm, bn, bk, stages, flags, aligned, start):
+    """Boxes, rows by loaded indices that may be out of bounds, masks implied by the bounds or not, indices that the loop advances."""
     ta, tb, roles = flags
     if aligned:
         m, n, k = (x + -x % 16 for x in (m, n, k))
@@ -83,8 +83,8 @@ def test_any_product_of_tiles_named_by_indices_is_right(target, form, m, n, k, b
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("roles", [False, True])
 @pytest.mark.parametrize("kernel", [by_indices, walking])
-def test_a_product_by_index_tiles_and_masks_is_that_of_boxes(kernel, target, roles):
-    """Where the numbers that masks compare with are the extents; or are multiples of the tile, where rows begin anew at the end."""
+def test_a_product_by_index_tiles_and_masks_compiles_like_one_of_boxes(kernel, target, roles):
+    """If the mask bounds are the extents; or, for rows that wrap around, if they are multiples of the tile."""
     a, b, c = tile.ArraySpec((4096, 2048), "float16"), tile.ArraySpec((1024, 2048), "float16"), tile.ArraySpec((4096, 1024), "float32")
     made = kernel.compile(a, b, c, 4096, 1024, 2048, BM=64, BN=128, BK=64, ROLES=roles, target=target)
     assert {x.variant for x in made.copies} == {COPIES[target]} and made.products[0].variant == TARGETS[target]
@@ -94,7 +94,7 @@ def test_a_product_by_index_tiles_and_masks_is_that_of_boxes(kernel, target, rol
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_rows_that_begin_anew_inside_a_tile_come_one_by_one(target):
+def test_rows_that_wrap_around_inside_a_tile_are_copied_one_by_one(target):
     a, b, _, _, _, want = matrices("plain", 100, 72, 96, False, True)
     c = np.zeros((100, 72), np.float32)
     options = dict(BM=64, BN=64, BK=32, target=target)
@@ -116,8 +116,8 @@ def by_extents(A, B, C, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constex
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_masks_by_other_arrays_extents_cost_nothing_where_these_are_no_less(target):
-    """Where they are less, another binary keeps to them."""
+def test_masks_by_other_arrays_extents_cost_nothing_if_these_are_at_least_the_array_s(target):
+    """If they are smaller, another binary applies the masks."""
     for m, n, k, rows, columns, deep in ((100, 72, 96, 100, 72, 96), (100, 72, 96, 120, 80, 112), (80, 64, 96, 80, 64, 48), (90, 70, 40, 100, 72, 96)):
         a, b, _, _, _, _ = matrices("plain", rows, columns, deep, False, False)
         a, c = np.ascontiguousarray(a[:, :k]), np.zeros((m, n), np.float32)
@@ -130,8 +130,8 @@ def test_masks_by_other_arrays_extents_cost_nothing_where_these_are_no_less(targ
 
 
 @pytest.mark.parametrize("last", [96, 80, 76, 74, 77])
-def test_a_mask_that_ends_before_the_array_is_kept_to_the_element(last):
-    """One binary is of extents that the masks do not narrow, others of those that they do, by runs as long as these allow."""
+def test_a_mask_that_ends_before_the_array_is_applied_exactly(last):
+    """One binary for extents that the masks do not reduce, others for those that they do, with runs as long as these allow."""
     a, b, _, _, _, _ = matrices("plain", 100, 72, 96, False, True)
     c = np.zeros((100, 72), np.float32)
     options = dict(BM=64, BN=64, BK=32, target="sm_90a")
@@ -148,8 +148,8 @@ def test_a_mask_that_ends_before_the_array_is_kept_to_the_element(last):
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("last", [-4, 0, 3, 40, 64])
-def test_a_mask_by_a_constant_may_leave_nothing(target, last):
-    """As one that ends before the first element."""
+def test_a_constant_mask_may_leave_nothing(target, last):
+    """Like one that ends before the first element."""
     @tile.jit
     def kernel(A, B, C, LAST: tile.constexpr):
         r, acc = tile.arange(64), tile.zeros((64, 64))
@@ -171,7 +171,7 @@ def test_a_mask_by_a_constant_may_leave_nothing(target, last):
     ("spread", "only as rows of a matrix, contiguous in each row"),
     ("filled", "a copy fills what is out of bounds or masked off with zeros"),
 ])
-def test_what_is_neither_a_box_nor_rows_is_loaded_in_its_trip(form, why):
+def test_accesses_that_are_neither_boxes_nor_rows_are_loaded_in_their_iteration(form, why):
     a, b, _, _, _, want = matrices("plain", 64, 64, 64, False, False)
     c = np.zeros((64, 64), np.float32)
     with pytest.warns(tile.TileWarning, match=re.escape(why)):
@@ -208,8 +208,8 @@ def odd(A, F, B, C, FORM: tile.constexpr):
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("stages", [0, 3])
-def test_rows_of_loaded_numbers_come_ahead_as_rows_of_a_matrix(target, stages):
-    """Numbers of none of its rows give zeros; 16 bytes an instruction, or by the engine where it takes rows."""
+def test_rows_by_loaded_indices_are_prefetched_as_rows_of_a_matrix(target, stages):
+    """Indices out of bounds give zeros; 16 bytes per instruction, or by TMA where it gathers rows."""
     a, b, numbers, _, _, want = matrices("gathered", 100, 72, 96, False, True)
     c, options = np.zeros((100, 72), np.float32), dict(BM=64, BN=64, BK=32, STAGES=stages, target=target)
     gathered.simulate(4, a, numbers, b, c, **options).raise_first()
@@ -221,7 +221,7 @@ def test_rows_of_loaded_numbers_come_ahead_as_rows_of_a_matrix(target, stages):
 
 
 @pytest.mark.parametrize("stages", [2, 3, 4])
-def test_a_product_stays_on_its_way_beside_copies_that_complete_by_groups(stages):
+def test_a_product_stays_in_flight_next_to_copies_that_complete_by_groups(stages):
     a, r, c = tile.ArraySpec((4096, 4096), "float16"), tile.ArraySpec((4096,), "int32"), tile.ArraySpec((4096, 4096), "float32")
     made = gathered.compile(a, r, a, c, BM=128, BN=128, BK=64, STAGES=stages, num_warps=8, target="sm_90a")
     assert re.findall(r"wgmma.wait_group.sync.aligned (\d)", made.ptx) == ["1", "0"] and made.spills == 0
@@ -231,7 +231,7 @@ def test_a_product_stays_on_its_way_beside_copies_that_complete_by_groups(stages
 @needs_gpu("sm_90a")
 @needs_module("torch")
 @in_child(timeout=300)
-def test_products_of_tiles_named_by_indices_are_right_on_the_gpu():
+def test_products_of_tiles_given_by_indices_are_right_on_the_gpu():
     import torch
     warnings.simplefilter("ignore")
     for form in FORMS:

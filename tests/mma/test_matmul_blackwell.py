@@ -1,4 +1,4 @@
-"""What is Blackwell's own in the matrix product of tilejit.kernels (the rest is in test_matmul.py): its configurations and its code."""
+"""The matrix product of tilejit.kernels on Blackwell: its own configurations and code (common tests are in test_matmul.py)."""
 
 from dataclasses import replace
 
@@ -8,7 +8,7 @@ import tilejit as tile
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.drawn import drawn
-from tests.mma.products import BF16, E4M3, EXTENT, LAYOUTS, OPERANDS, close, laid, on, product
+from tests.mma.products import BF16, E4M3, EXTENT, LAYOUTS, OPERANDS, assert_close, with_layout, multiplying_on, product
 from tilejit import ArraySpec, kernels
 from tilejit.errors import LaunchError
 from tilejit.kernels.blackwell import NUM_WARPS, persistent, split
@@ -21,8 +21,8 @@ SLOW = [HealthCheck.too_slow]
 
 @pytest.fixture(autouse=True, scope="module")
 def blackwell():
-    """NumPy arrays are multiplied as on Blackwell."""
-    with on("sm_100a"):
+    """Multiply NumPy arrays as on Blackwell."""
+    with multiplying_on("sm_100a"):
         yield
 
 
@@ -33,28 +33,28 @@ def blackwell():
        dtypes=st.sampled_from(OPERANDS), width=st.sampled_from((8, 16, 32, 64)), out=st.sampled_from((None, np.float32)), a_is=LAYOUTS, b_is=LAYOUTS,
        seed=st.integers(0, 99))
 def test_every_configuration_gives_the_product(m, n, steps, over, tile_, stages, swapped, splits, dtypes, width, out, a_is, b_is, seed):
-    """Rings that turn 0, 1, stages - 1, stages, stages + 1 times, tiles larger and smaller than the matrices, one
-    CTA or two, any split of k (among them parts without a slot)."""
+    """0, 1, stages - 1, stages, stages + 1 k-steps, tiles larger and smaller than the matrices, one
+    CTA or two, any split of k (including parts without a k-step)."""
     rng = np.random.default_rng(seed)
     size = np.dtype(dtypes[0]).itemsize
     k = max(128 // size * steps + over, 0)
-    a, b = laid(drawn(rng, (m, k), dtypes[0]), a_is), laid(drawn(rng, (k, n), dtypes[1]), b_is)
+    a, b = with_layout(drawn(rng, (m, k), dtypes[0]), a_is), with_layout(drawn(rng, (k, n), dtypes[1]), b_is)
     out = None if np.dtype(dtypes[0]).kind in "iu" else out
     stored = np.dtype(out).itemsize if out else {1: 2, 2: 2, 4: 4}[size] if np.dtype(dtypes[0]).kind not in "iu" else 4
     splits = 1 if tile_[1] or tile_[0] // splits < 8 or tile_[0] == 256 else splits
     config = BlackwellConfig.of(*tile_, swapped, size, stored, stages, splits=splits)
-    close(product(a, b, out, config=replace(config, width=min(width, config.width))), a, b)
+    assert_close(product(a, b, out, config=replace(config, width=min(width, config.width))), a, b)
 
 
 @pytest.mark.parametrize("pair", [False, True])
 @pytest.mark.parametrize("seed", range(4))
 def test_any_order_of_events_gives_the_product(pair, seed):
-    """More tiles than CTAs: both places of the sums are used again while earlier tiles are stored."""
+    """More tiles than CTAs: both accumulators are reused while earlier tiles are stored."""
     rng = np.random.default_rng(seed)
     a, b, c = drawn(rng, (400, 200), BF16), drawn(rng, (300, 200), BF16), np.full((400, 300), np.nan, np.float32)
     config = BlackwellConfig.of(64, pair, stored=4, stages=2)
     persistent.simulate(2, a, b, c, 1.0, 1.0, 0, 0, 0, 0, **constants(config), seed=seed, target="sm_103a").raise_first()
-    close(c, a, b.T)
+    assert_close(c, a, b.T)
 
 
 def constants(c: BlackwellConfig, a_km=False, b_kn=False, by_tma=True) -> dict:
@@ -69,7 +69,7 @@ def constants(c: BlackwellConfig, a_km=False, b_kn=False, by_tma=True) -> dict:
 @pytest.mark.parametrize("pair", [False, True])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float8_e4m3fn"])
 def test_the_largest_tile_assembles_without_spills(target, pair, dtype):
-    """One product for each 32 bytes of k, a commit for each slot and each tile, TMA both ways."""
+    """One product per 32 bytes of k, a commit per slot and per tile, TMA both ways."""
     size = {"bfloat16": 2, "float32": 4, "float8_e4m3fn": 1}[dtype]
     stored = "bfloat16" if size == 1 else dtype
     c = BlackwellConfig.of(256, pair, itemsize=size, stored=max(size, 2))
@@ -80,8 +80,8 @@ def test_the_largest_tile_assembles_without_spills(target, pair, dtype):
     assert compiled.ptx.count("tcgen05.mma.cta_group") == 4 and compiled.ptx.count("tcgen05.commit") == 2
 
 
-def test_the_choice_follows_the_waves():
-    """Large matrices take the largest tile, by pairs, which read half as much of B; few rows change places with the columns."""
+def test_the_chosen_tile_depends_on_the_waves():
+    """Large matrices get the largest tile, in pairs, which read half as much of B; with few rows, operands are swapped."""
     assert (choose(Problem(8192, 8192, 8192), 148).bn, choose(Problem(8192, 8192, 8192), 148).pair) == (256, True)
     assert choose(Problem(16, 8192, 8192), 148).swapped
     small = choose(Problem(512, 512, 512), 148)
@@ -99,7 +99,7 @@ def test_every_choice_fits_in_shared_memory():
 
 
 def test_wrong_targets_and_configurations_are_errors(monkeypatch):
-    """Targets without a kernel, integers where the tensor cores have none, another target's configuration."""
+    """Targets without a kernel, integers where tensor cores have none, another target's configuration."""
     a, i = np.zeros((64, 64), np.float16), np.zeros((64, 64), np.int8)
     with pytest.raises(LaunchError, match="config is a BlackwellConfig for sm_100a"):
         kernels.matmul(a, a, config=Config())
@@ -116,7 +116,7 @@ def test_wrong_targets_and_configurations_are_errors(monkeypatch):
 
 @pytest.mark.parametrize("target", ["sm_100a", "sm_103a"])
 def test_a_split_of_k_assembles_without_spills(target):
-    """Sums go from CTA to CTA by bulk copies, and one commit covers all products."""
+    """Partial sums go from CTA to CTA by bulk copies, and one commit covers all products."""
     c = BlackwellConfig.of(64, splits=4)
     spec = ArraySpec((64, 65536), "bfloat16")
     own = dict(BN=c.bn, BK=c.bk, STAGES=c.stages, SPLITS=c.splits, A_KM=False, B_KN=False, SUMS=tile.float32,
@@ -134,10 +134,10 @@ def scaled_residual(acc, row, column, factor, residual, other):
 
 @pytest.mark.parametrize("config", [None, BlackwellConfig.of(32, False, True, stored=4, epilogue=True),
                                     BlackwellConfig.of(64, stored=4, epilogue=True, splits=2)])
-def test_tiles_beside_the_sums_and_block_scales(config):
-    """Arrays of the result's shape come to the epilogue; blocks of 128 with scales of float32 are Hopper's, and the error says so."""
+def test_prefetched_epilogue_tiles_work_and_block_scales_are_hopper_s(config):
+    """Arrays of the result's shape reach the epilogue; float32 scales for blocks of 128 only exist on Hopper, and the error says so."""
     rng = np.random.default_rng(5)
-    a, b = drawn(rng, (150, 200), E4M3), laid(drawn(rng, (200, 72), E4M3), "columns")
+    a, b = drawn(rng, (150, 200), E4M3), with_layout(drawn(rng, (200, 72), E4M3), "columns")
     residual, other = drawn(rng, (150, 72), np.float32), drawn(rng, (150, 72), np.float16)
     got = product(a, b, np.float32, epilogue=scaled_residual, arguments=(0.5,), tiles=(residual, other), config=config)
     want = 0.5 * (a.astype(np.float64) @ b.astype(np.float64)) + residual - other

@@ -1,4 +1,4 @@
-"""The matrix product on a GPU: against float64, the same bits each time, through every kernel; many launches of changing shape."""
+"""The matrix product on a GPU: compared with float64, the same bits each time, every kernel; many launches of changing shapes."""
 
 import itertools
 import math
@@ -11,7 +11,7 @@ pytestmark = needs_module("torch")
 
 
 def checked(m, n, k, dtype="bfloat16", a_columns=False, b_columns=False, pad=0, **options):
-    """One product against float64, launched twice."""
+    """One product compared with float64, launched twice."""
     import torch
     from tilejit import kernels
     torch.manual_seed(m * 31 + n * 7 + k)
@@ -36,9 +36,9 @@ def checked(m, n, k, dtype="bfloat16", a_columns=False, b_columns=False, pad=0, 
         return
     places = {"bfloat16": 8, "float16": 11, "float32": 10}[str(out.dtype).removeprefix("torch.")]
     bound = exact.abs() * 2.0 ** -places + terms * (k + 2) * 2.0 ** -23 + 1e-6
-    if dtype == "float32":      # what enters loses 13 bits of each operand
+    if dtype == "float32":      # operands lose 13 mantissa bits
         bound = bound + terms * 2.0 ** -9
-    if dtype.startswith("float8"):  # their sums keep 13 bits below the largest term
+    if dtype.startswith("float8"):  # accumulation keeps 13 bits below the largest term
         bound = bound + terms * 2.0 ** -12
     worst = ((got - exact).abs() / bound).max().item()
     assert worst <= 1, (m, n, k, dtype, worst)
@@ -46,8 +46,8 @@ def checked(m, n, k, dtype="bfloat16", a_columns=False, b_columns=False, pad=0, 
 
 @needs_gpu("sm_90a")
 @in_child(timeout=200)
-def test_products_of_many_extents_and_orders_are_right():
-    """Chosen configurations, ragged extents, both majors of both operands, rows that TMA cannot take."""
+def test_products_of_many_extents_and_majors_are_right():
+    """Chosen configurations, ragged extents, both majors of both operands, rows that TMA cannot read."""
     extents = ((1, 1, 1), (1, 4096, 4096), (16, 8192, 1024), (64, 4096, 4096), (130, 72, 200), (512, 512, 512), (1000, 1000, 1000),
                (257, 4099, 129), (2048, 2048, 2048), (64, 64, 65536), (4097, 4095, 260))
     for (m, n, k), a_columns, b_columns in some(itertools.product(extents, (False, True), (False, True)), least=6):
@@ -66,8 +66,8 @@ def test_products_of_every_dtype_are_right(dtype):
 
 @needs_gpu("sm_90a")
 @in_child(timeout=200)
-def test_float32_is_multiplied_whichever_way_it_lies():
-    """Either operand through registers, both copied to it, in every kernel: one set of registers and two, shared tiles, shared k."""
+def test_float32_is_multiplied_in_every_layout():
+    """Either operand through registers, both copied first, in every kernel: one register set and two, a shared last wave, split k."""
     from dataclasses import replace
     from tilejit.kernels.plan import Config
     extents = ((1, 8, 4), (100, 200, 300), (64, 64, 20000), (3000, 1000, 64), (2304, 2304, 2048), (1001, 777, 500))
@@ -83,7 +83,7 @@ def test_float32_is_multiplied_whichever_way_it_lies():
 @needs_gpu("sm_90a")
 @in_child(timeout=200)
 def test_every_tile_and_split_is_right():
-    """Each tile of the choice, and every split that it can take, swapped or not."""
+    """Each tile of the choice, with every split that it supports, with and without swapped operands."""
     from tilejit.kernels.plan import CLUSTERS, TILES, Config
     for (bm, bn), splits in some(itertools.product(TILES, CLUSTERS), least=18):
         config = Config.of(bm, bn, splits=splits)
@@ -95,7 +95,7 @@ def test_every_tile_and_split_is_right():
 @needs_gpu("sm_90a")
 @in_child(timeout=200)
 def test_any_number_of_ctas_may_share_k():
-    """Through memory, in turns with launches of other shapes and on several streams, and in a graph: the same bits each time."""
+    """Through memory, alternating with launches of other shapes and on several streams, and in a graph: the same bits each time."""
     import torch
     from tilejit import kernels
     from tilejit.kernels.plan import Config
@@ -129,7 +129,7 @@ def test_any_number_of_ctas_may_share_k():
 
 @needs_gpu("sm_90a")
 @in_child(timeout=120)
-def test_batches_epilogues_and_scales_go_together():
+def test_batches_epilogues_and_scales_can_be_combined():
     import torch
     import tilejit as tile
     from tilejit import kernels
@@ -150,9 +150,9 @@ def test_batches_epilogues_and_scales_go_together():
 
 @needs_gpu("sm_90a")
 @in_child(timeout=60)
-def test_ten_thousand_launches_of_changing_extents():
+def test_ten_thousand_launches_of_changing_extents_are_right():
     """No hang, no wrong element: each result, of small integers, is compared on the GPU with the exact product. Every second launch
-    is of the persistent kernel with more tiles than CTAs take at once, the others are of whatever is chosen."""
+    is the persistent kernel with more tiles than one wave; the others use the chosen kernel."""
     import numpy as np
     import torch
     from tilejit import kernels
@@ -174,8 +174,8 @@ def test_ten_thousand_launches_of_changing_extents():
 
 @needs_gpu("sm_90a")
 @in_child(timeout=60)
-def test_two_thousand_launches_of_the_largest_tile_finish_columns_under_the_next():
-    """CTAs of several tiles and of one, few and many slots, the last round shared or not; a residual comes ahead. As above, exactly."""
+def test_two_thousand_launches_of_the_largest_tile_with_deferred_columns_are_right():
+    """One or several tiles per CTA, few and many k-steps, with and without a shared last wave; a prefetched residual. Exact, as above."""
     from dataclasses import replace
     import numpy as np
     import torch
@@ -201,8 +201,8 @@ def test_two_thousand_launches_of_the_largest_tile_finish_columns_under_the_next
 
 @needs_gpu("sm_90a")
 @in_child(timeout=120)
-def test_block_scales_on_the_gpu():
-    """Both kinds of scales for both operands, ragged, through every tile that takes them, against float64."""
+def test_block_scaled_products_are_right_on_the_gpu():
+    """Both kinds of scales for both operands, ragged, with every tile that supports them, compared with float64."""
     import torch
     from tilejit import kernels
     from tilejit.kernels.plan import TILES, Config
@@ -226,7 +226,8 @@ def test_block_scales_on_the_gpu():
 @needs_gpu("sm_90a")
 @in_child(timeout=60)
 def test_small_terms_are_added_to_a_large_one_in_float32():
-    """A large term first, then small ones: each 20 bits below it, together not. The default, without `fast_accum`, keeps them all."""
+    """A large term first, then small ones: each is 20 bits below it, their sum is not. The default, without `fast_accum`, keeps
+    them all."""
     import torch
     from tilejit import kernels
     m, n, k = 256, 256, 4096
@@ -241,8 +242,8 @@ def test_small_terms_are_added_to_a_large_one_in_float32():
 
 @needs_gpu("sm_90a")
 @in_child(timeout=120)
-def test_tiles_that_fill_one_round_are_right_in_each_order():
-    """Ragged in both extents, B in both orders; 9 rows of tiles and more, so that groups are several."""
+def test_tiles_for_one_wave_are_right_in_each_order():
+    """Ragged in both extents, B of both majors; 9 rows of tiles and more, so that there are several groups."""
     from dataclasses import replace
     from tilejit.kernels.cycles import FILLING, ORDERS
     from tilejit.kernels.plan import Config
@@ -252,8 +253,9 @@ def test_tiles_that_fill_one_round_are_right_in_each_order():
 
 @needs_gpu("sm_90a")
 @in_child(timeout=120)
-def test_tiles_as_wide_as_a_part_of_the_matrix_and_those_that_go_by_rows_are_right():
-    """One, two and more tiles for all rows of A, in exchanged places; ragged ones; B in both orders. Products of small integers are exact."""
+def test_tiles_fitted_to_the_matrix_width_and_row_orders_are_right():
+    """One, two and more tiles for all rows of A, with swapped operands; ragged ones; B of both majors. Products of small
+    integers are exact."""
     import torch
     from tilejit import kernels
     from tilejit.kernels.plan import TILES, Problem, choose
@@ -272,8 +274,8 @@ def test_tiles_as_wide_as_a_part_of_the_matrix_and_those_that_go_by_rows_are_rig
 
 @needs_gpu("sm_90a")
 @in_child(timeout=120)
-def test_tiles_beside_the_sums_come_ahead():
-    """A residual by TMA and by loads of threads, through many tiles of each CTA, of which CTAs share the last of the last extents."""
+def test_epilogue_tiles_are_prefetched():
+    """A residual by TMA and by loads of threads, for many tiles per CTA; the last extents have a shared last wave."""
     import torch
     from tilejit import kernels
     from tilejit.kernels.plan import Problem, choose
@@ -294,7 +296,7 @@ def test_tiles_beside_the_sums_come_ahead():
 
 @needs_gpu("sm_90a")
 @in_child(timeout=120)
-def test_products_whose_tiles_are_shared():
+def test_products_with_a_shared_last_wave_are_right():
     """Stream-K in launches of changing extents, on several streams and in a graph: products of small integers are exact."""
     from dataclasses import replace
 

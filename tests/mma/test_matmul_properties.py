@@ -1,5 +1,5 @@
-"""Any product by the plain call against float64 NumPy: extents from 1 on, strides, dtypes, matrices, epilogues,
-scales; on the GPU where there is one."""
+"""Random calls of `matmul` compared with float64: extents from 1 on, strides, dtypes, batches, epilogues,
+scales; on the GPU if there is one."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from tests.drawn import drawn
 from tests.gpu import in_child, needs_gpu, some
-from tests.mma.test_block_scales import scales, spread, up
+from tests.mma.test_block_scales import scales, per_element, up
 from tests.mma.products import BF16, E4M3, E5M2
 from tilejit import kernels
 from tilejit.kernels.views import turned
@@ -16,7 +16,7 @@ from tilejit.kernels.views import turned
 DTYPES = ((BF16, BF16), (np.float16, np.float16), (np.float32, np.float32), (E4M3, E4M3), (E5M2, E4M3), (E4M3, E5M2), (E5M2, E5M2),
           (np.int8, np.int8),
           (np.uint8, np.int8), (np.int8, np.uint8), (np.uint8, np.uint8))
-PLACES = {"float16": 11, "bfloat16": 8, "float32": 24}  # significant bits of a result
+PLACES = {"float16": 11, "bfloat16": 8, "float32": 24}  # significant bits of the result's mantissa
 STRIDES = st.sampled_from(("rows", "columns", "padded", "spaced", "reversed"))
 
 
@@ -36,7 +36,7 @@ def extents(most: int):
 
 @st.composite
 def products(draw, most: int):
-    """(M, N, K, dtypes, leading extents of a and of b, strides of both, what is done to the sums, the result's dtype, seed)."""
+    """(M, N, K, dtypes, leading extents of a and of b, strides of both, epilogue, the result's dtype, seed)."""
     dtypes = draw(st.sampled_from(DTYPES))
     kind = np.dtype(dtypes[0])
     float8, integer = kind.itemsize == 1 and kind.kind not in "iu", kind.kind in "iu"
@@ -53,7 +53,7 @@ def home_of(where: str):
 
 
 def laid_at(home, x, how: str):
-    """The same numbers in other strides, where `home` puts them."""
+    """The same numbers with other strides; `home` moves them to a backend."""
     if how == "columns":
         return turned(home(np.ascontiguousarray(x.swapaxes(-1, -2))))
     if how == "reversed":
@@ -72,7 +72,7 @@ def bits(x) -> np.ndarray:
 
 
 def checked(where: str, case) -> None:
-    """One product, twice: the same bits, and those of float64 within the roundings; those of integers exactly."""
+    """One product, twice: the same bits, equal to float64 within the roundings; integers exactly."""
     m, n, k, dtypes, a_batch, b_batch, a_is, b_is, way, out, seed = case
     rng, home = np.random.default_rng(seed), home_of(where)
     a, b = drawn(rng, (*a_batch, m, k), dtypes[0]), drawn(rng, (*b_batch, k, n), dtypes[1])
@@ -81,7 +81,7 @@ def checked(where: str, case) -> None:
     if way == "blocks":
         by_row, by_column = (bool(seed >> bit & 1) for bit in range(2))
         sa, sb = scales(rng, m, k, by_row), scales(rng, n, k, by_column)
-        x, y, spare = x * spread(sa, m, k), y * spread(sb, n, k).T, up(k) + 4
+        x, y, spare = x * per_element(sa, m, k), y * per_element(sb, n, k).T, up(k) + 4
         options = dict(scale_a=home(sa), scale_b=turned(home(sb)))
     elif way == "factors":
         factor = 0.375
@@ -100,14 +100,15 @@ def checked(where: str, case) -> None:
         np.testing.assert_array_equal(got, (a.astype(np.int64) @ b.astype(np.int64)).astype(np.int32))
         return
     exact, terms = (x @ y) * factor + more, np.abs(x) @ np.abs(y) * abs(factor)
-    # TF32 rounds both to 10 bits; float8 keeps 13 below the largest
+    # TF32 rounds both operands to 10 bits; float8 accumulation keeps 13 below the largest
     narrow = {4: 2.0 ** -10 + 2.0 ** -22, 1: 2.0 ** -12}.get(np.dtype(dtypes[0]).itemsize, 0.0)
     bound = np.abs(exact) * 2.0 ** -PLACES[got.dtype.name] + terms * ((k + 4 + spare) * 2.0 ** -23 + narrow) + (np.abs(more) + 1) * 2.0 ** -22
     assert (np.abs(got.astype(np.float64) - exact) <= bound).all(), np.abs((got.astype(np.float64) - exact) / bound).max()
 
 
 def hold(where: str, most: int, examples: int) -> None:
-    """So many products, one kernel for each and one for each copy at most. Nothing is shrunk: each try would compile another one."""
+    """Check this many random products, with at most one kernel each and one for each copy. Nothing is shrunk: each attempt
+    would compile another one."""
     @settings(max_examples=examples, deadline=None, derandomize=True, database=None, phases=(Phase.generate,),
               suppress_health_check=list(HealthCheck))
     @given(products(most))
@@ -117,27 +118,27 @@ def hold(where: str, most: int, examples: int) -> None:
     holds()
 
 
-def test_products_of_any_kind_are_right_on_the_simulator():
-    """What the GPU is held to below, of small extents on the simulator."""
+def test_random_products_are_right_on_the_simulator():
+    """The same as on the GPU below, with small extents."""
     hold("host", 65, 6)
 
 
 @pytest.mark.parametrize("batch", [(), (3,)])
-def test_products_with_an_epilogue_are_right_on_the_simulator(batch):
+def test_random_products_with_an_epilogue_are_right_on_the_simulator(batch):
     checked("host", (40, 33, 50, (np.float16, np.float16), batch, batch, "rows", "columns", "epilogue", np.float32, 5))
 
 
 @pytest.mark.parametrize("shape", [(40, 50, 33), (2, 40, 50, 33)])
-def test_scaled_sums_of_integers_are_floats(shape):
+def test_scaled_integer_accumulators_are_floats(shape):
     *batch, m, k, n = shape
     rng = np.random.default_rng(7)
     a, b = drawn(rng, (*batch, m, k), np.int8), drawn(rng, (k, n), np.int8)
     got = kernels.matmul(a, b, scale_a=0.375, scale_b=np.full(1, 0.5, np.float32))
     assert got.dtype == np.float32
-    np.testing.assert_array_equal(got, (a.astype(np.int64) @ b.astype(np.int64)) * 0.1875)  # below 2^24, and of few bits
+    np.testing.assert_array_equal(got, (a.astype(np.int64) @ b.astype(np.int64)) * 0.1875)  # below 2^24, and with few bits
 
 
 @needs_gpu("sm_90a")
 @in_child(timeout=150)
-def test_any_product_is_right_on_the_gpu():
+def test_random_products_are_right_on_the_gpu():
     hold("gpu", 1031, len(some(range(80), least=8)))

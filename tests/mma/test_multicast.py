@@ -1,4 +1,4 @@
-"""Products of clusters: the CTAs of a row share its rows of A, those of a column its columns of B, each of which one part of them loads for all."""
+"""Products in clusters: the CTAs of a row share its rows of A, those of a column its columns of B; each loads a part of them for all."""
 
 import ml_dtypes
 import numpy as np
@@ -6,7 +6,7 @@ import tilejit as tile
 from hypothesis import HealthCheck, example, given, settings, strategies as st
 from tests.drawn import drawn
 from tests.gpu import in_child, needs_gpu
-from tests.mma.products import BF16, close
+from tests.mma.products import BF16, assert_close
 
 
 @tile.jit
@@ -23,7 +23,7 @@ def clustered(A, B, C, DOWN: tile.constexpr, ACROSS: tile.constexpr, BN: tile.co
     first, stride = tile.program_id(0) // CTAS, tile.num_programs(0) // CTAS
     with tile.warpgroup(0):
         with tile.elect():
-            row, column = ((1 << ACROSS) - 1) << (i * ACROSS), 0  # the CTAs that have the same rows, and the same columns
+            row, column = ((1 << ACROSS) - 1) << (i * ACROSS), 0  # the CTAs with the same rows, and those with the same columns
             for r in tile.static_range(DOWN):
                 column |= 1 << (r * ACROSS + j)
             a_part: tile.constexpr = BM // ACROSS
@@ -48,17 +48,17 @@ def clustered(A, B, C, DOWN: tile.constexpr, ACROSS: tile.constexpr, BN: tile.co
             tile.store(C[m:m + 64, n:n + BN], acc)
 
 
-# (operands, BK, sums)
+# (operands, BK, accumulator)
 TYPES = ((BF16, 64, tile.float32), (np.float16, 32, tile.float32), (np.int8, 128, tile.int32), (ml_dtypes.float8_e5m2, 64, tile.float32))
 
 
 def case(m, n, k, types, down, across, stages, consumers, order, grid=None, place=None, seed=0):
-    """One product. `place` puts arrays on the GPU, where `grid` None asks the driver how many clusters it holds at once."""
+    """One product. `place` puts arrays on the GPU, where `grid` None queries the driver for the number of resident clusters."""
     dtype, bk, sums = types
     rng, unit = np.random.default_rng(seed), 16 // np.dtype(dtype).itemsize
-    padded = -(-max(k, 1) // unit) * unit  # rows that TMA takes
+    padded = -(-max(k, 1) // unit) * unit  # rows that TMA can read
     a, b = (drawn(rng, (rows, padded), dtype) for rows in (m, n))
-    if place is not None and dtype is ml_dtypes.float8_e5m2:  # whose sums keep 13 bits below the largest term: these are exact
+    if place is not None and dtype is ml_dtypes.float8_e5m2:  # accumulation keeps 13 bits below the largest term: these are exact
         a, b = (rng.integers(-2, 3, x.shape).astype(dtype) for x in (a, b))
     c = np.full((m, n), np.iinfo(np.int32).max if sums == tile.int32 else np.nan, sums.np)
     constants = dict(DOWN=down, ACROSS=across, BN=64, BK=bk, STAGES=stages, CONSUMERS=consumers, SUMS=sums, ORDER=order, cluster=down * across,
@@ -71,7 +71,7 @@ def case(m, n, k, types, down, across, stages, consumers, order, grid=None, plac
         assert at_once > 0
         clustered[at_once * down * across,](*there, **constants)
         c = there[2].numpy()
-    close(c, a[:, :k], b[:, :k].T)
+    assert_close(c, a[:, :k], b[:, :k].T)
 
 
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -80,15 +80,16 @@ def case(m, n, k, types, down, across, stages, consumers, order, grid=None, plac
        shape=st.sampled_from(((2, 1), (1, 2), (2, 2), (4, 1))), consumers=st.sampled_from((1, 2)),
        order=st.sampled_from(("grouped", "snake", "hilbert")),
        grid=st.integers(1, 3), seed=st.integers(0, 99))
-@example(1, 129, 1, 1, 0, TYPES[0], (2, 2), 1, "grouped", 1, 0)  # a CTA hears of those that it shares nothing with by others
-def test_a_product_whose_operands_are_shared_by_a_cluster(m, n, stages, which, less, types, shape, consumers, order, grid, seed):
-    """0, 1, stages - 1, stages and stages + 1 trips, several tiles for each cluster, CTAs whose tile is outside of the matrix."""
+@example(1, 129, 1, 1, 0, TYPES[0], (2, 2), 1, "grouped", 1, 0)  # a CTA is ordered with those that it shares nothing with through others
+def test_a_product_whose_operands_are_shared_by_a_cluster_is_right(m, n, stages, which, less, types, shape, consumers, order, grid, seed):
+    """0, 1, stages - 1, stages and stages + 1 iterations, several tiles for each cluster, CTAs whose tile is outside the matrix."""
     k = max((0, 1, stages - 1, stages, stages + 1)[which] * types[1] - less, 0)
     case(m, n, k, types, *shape, stages, consumers, order, grid, seed=seed)
 
 
-def test_the_parts_of_all_are_announced_and_every_consumer_of_the_cluster_empties_a_slot():
-    """The bytes of a slot are those that all CTAs bring; with a release to its own CTA only, a producer would write over what the others read."""
+def test_the_bytes_of_all_ctas_are_announced_and_every_consumer_of_the_cluster_releases_a_slot():
+    """A slot receives the bytes that all CTAs multicast; if consumers released it only to their own CTA, a producer would
+    overwrite what others read."""
     shape = tile.ArraySpec((512, 512), "bfloat16")
     made = clustered.compile(shape, shape, tile.ArraySpec((512, 512), "float32"), DOWN=2, ACROSS=2, BN=64, BK=64, STAGES=3, CONSUMERS=2,
                              SUMS=tile.float32,
@@ -101,7 +102,7 @@ def test_the_parts_of_all_are_announced_and_every_consumer_of_the_cluster_emptie
 @needs_gpu("sm_90a")
 @in_child(timeout=100)
 def test_products_of_clusters_are_right_on_the_gpu():
-    """As many clusters as the driver says that fit, trips around the stages, every way of sharing."""
+    """As many clusters as the driver reports to fit, iterations around the number of stages, every way of sharing."""
     place = lambda x: tile.to_device(x, 0)
     for number, (shape, consumers, stages) in enumerate((((2, 1), 2, 4), ((1, 2), 1, 2), ((2, 2), 2, 3), ((4, 1), 1, 3), ((1, 4), 2, 2),
                                                          ((2, 4), 1, 3))):

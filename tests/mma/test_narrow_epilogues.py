@@ -1,4 +1,4 @@
-"""Epilogues that begin by casting their accumulators to 16 bits, which then wait in that dtype for the next tile's products."""
+"""Epilogues that begin by casting their accumulators to 16 bits; deferred columns then wait in that dtype for the next tile's products."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ def ignoring(acc, row, column, beside):
     return beside
 
 
-def test_the_dtype_in_which_an_epilogue_takes_its_sums():
-    """The one that it casts them to before all else, and computes in; of several, or of none, theirs."""
+def test_the_dtype_in_which_an_epilogue_takes_its_accumulators():
+    """The one that it casts them to before anything else, and computes in; with several, or none, the accumulators' own."""
     bias, beside = np.ones(128, np.float32), np.ones((128, 128), np.float16)
     for epilogue, extras, axes, dtype in (
             (narrow_biased, (bias, beside), ("n", "mn"), tile.float16), (narrow_halved, (), (), tile.float16),
@@ -80,7 +80,7 @@ def test_the_dtype_in_which_an_epilogue_takes_its_sums():
             (narrow_biased, (bias, None), ("n", "mn"), None)):
         taken = dtype_taken(((), epilogue, False, False, axes), tile.float32, extras, "sm_90a", 64)
         assert (None if taken is None else taken.dtype) == dtype, epilogue.name
-    assert dtype_taken(((True, False), narrow_halved, False, False, ()), tile.float32, (), "sm_90a", 64) is None  # scaled before
+    assert dtype_taken(((True, False), narrow_halved, False, False, ()), tile.float32, (), "sm_90a", 64) is None  # scaled first
 
 
 @tile.jit
@@ -163,8 +163,8 @@ def epilogue_of(epilogue, a, b, columns: int) -> np.ndarray:
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("ahead", [False, True])
 @pytest.mark.parametrize("m,n,k,late", [(600, 328, 890, 128), (300, 264, 1200, 128), (40, 104, 890, 128), (300, 328, 570, 64), (300, 264, 40, 128)])
-def test_columns_that_wait_as_their_epilogue_takes_them_have_the_same_bits(m, n, k, late, ahead, stream):
-    """All columns of a tile or some, of one tile for a CTA and of many, ragged at both edges."""
+def test_deferred_columns_in_the_epilogue_s_dtype_have_the_same_bits(m, n, k, late, ahead, stream):
+    """All columns of a tile or some, one tile per CTA and many, ragged at both edges."""
     rng = np.random.default_rng(11)
     a, b, bias, beside = (drawn(rng, shape, np.float16) for shape in ((m, k), (k, n), (n,), (m, n)))
     epilogue, tiles = (narrow_biased, (bias, beside)) if ahead else (narrow_halved, ())
@@ -195,7 +195,7 @@ def narrow_as_an_argument_is(acc, row, column, x):
 
 
 def test_the_dtype_follows_the_globals_that_an_epilogue_reads(monkeypatch):
-    """It would have to follow the dtypes of arguments too, so that epilogues with any take their sums as they are."""
+    """An epilogue with arguments takes its accumulators as they are, since the key of a launch plan lacks the arguments' dtypes."""
     rng = np.random.default_rng(13)
     a, b = drawn(rng, (300, 640), np.float16), drawn(rng, (640, 264), np.float16)
     config = replace(Config.of(128, 128, stages=2), behind=False, width=64, buffers=2, late=64)
@@ -213,8 +213,8 @@ def test_the_dtype_follows_the_globals_that_an_epilogue_reads(monkeypatch):
     assert waits() == {None}
 
 
-def test_all_columns_wait_where_the_epilogue_takes_its_sums_in_16_bits():
-    """Of the largest tile, in half of the registers, so that nothing spills; of others as many as before."""
+def test_all_columns_are_deferred_if_the_epilogue_takes_its_accumulators_in_16_bits():
+    """In the largest tile they need half of the registers, so that nothing spills; in others, as many columns as before."""
     big = np.lib.stride_tricks.as_strided(np.zeros(16, BF16), (8192, 8192), (16384, 2))
     spec, flags, bias = ArraySpec((8192, 8192), "bfloat16"), ArraySpec((1024, 3), "int64"), np.zeros(8192, np.float32)
     for narrow in (True, False):

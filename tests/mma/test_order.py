@@ -1,4 +1,4 @@
-"""The order of asynchronous products: what the compiler refuses, what the simulator finds, what pinned registers keep."""
+"""The order of asynchronous products: what the compiler refuses, what the simulator finds, what pinned registers hold."""
 
 import re
 
@@ -44,7 +44,7 @@ def test_a_result_is_read_after_its_wait():
     refused(kernel, "read before it is complete; mma_wait\\(0\\)")
 
 
-def test_a_group_is_closed_before_the_wait():
+def test_a_group_is_committed_before_the_wait():
     @tile.jit(num_warps=4)
     def kernel(A, B, C):
         a, b = started(A, B)
@@ -54,7 +54,7 @@ def test_a_group_is_closed_before_the_wait():
     refused(kernel, "its group is still open")
 
 
-def test_a_wait_that_leaves_the_group_pending():
+def test_a_wait_that_leaves_the_group_pending_is_not_enough():
     @tile.jit(num_warps=4)
     def kernel(A, B, C):
         a, b = started(A, B)
@@ -67,8 +67,8 @@ def test_a_wait_that_leaves_the_group_pending():
     refused(kernel, "read before it is complete; mma_wait\\(0\\)")
 
 
-def test_a_kernel_does_not_end_before_its_products():
-    """On any way through it: the assembler would wait somewhere else instead, and say so without a line."""
+def test_a_kernel_cannot_end_before_its_products():
+    """On any path: the assembler would insert a wait elsewhere, and report it without a line."""
     @tile.jit(num_warps=4)
     def kernel(A, B, C, n, SOMETIMES: tile.constexpr, ALWAYS: tile.constexpr):
         a, b = started(A, B)
@@ -92,7 +92,7 @@ def test_a_kernel_does_not_end_before_its_products():
     np.testing.assert_allclose(c, 3 * PRODUCT, rtol=1e-5, atol=1e-4)
 
 
-def test_pending_over_the_end_of_a_loop():
+def test_a_product_may_be_pending_across_the_end_of_a_loop():
     @tile.jit(num_warps=4)
     def kernel(A, B, C):
         a, b = started(A, B)
@@ -110,8 +110,8 @@ def one_set(made) -> bool:
     return len(set(re.findall(r"\.reg \.f32 \s*(acc\d+)_", made.ptx))) == 1
 
 
-def test_sums_go_through_branches_in_their_registers_before_they_are_there():
-    """The ways of a branch exclude each other: neither copies what the other still reads, nor waits."""
+def test_accumulators_in_flight_pass_through_branches_in_their_registers():
+    """The branches exclude each other: neither copies what the other still reads, nor waits."""
     @tile.jit(num_warps=4)
     def kernel(A, B, C, n):
         a, b = started(A, B)
@@ -142,7 +142,7 @@ def test_sums_go_through_branches_in_their_registers_before_they_are_there():
     assert one_set(made) and made.ptx.count("mov.f32") == 32 and made.spills == 0, "one copy: of the result, to be stored"
 
 
-def test_sums_of_a_branch_that_are_read_after_it_too_keep_their_registers():
+def test_accumulators_of_a_branch_that_are_also_read_after_it_keep_their_registers():
     @tile.jit(num_warps=4)
     def kernel(A, B, C, n):
         a, b = started(A, B)
@@ -164,8 +164,8 @@ def test_sums_of_a_branch_that_are_read_after_it_too_keep_their_registers():
 
 @pytest.mark.parametrize("other", ["acc = acc + 1.0", "pass"])
 @pytest.mark.parametrize("first", [False, True])
-def test_a_result_is_awaited_in_its_branch_where_the_other_way_writes_its_registers(other, first):
-    """The assembler would take the write for one into a product in flight. Of the wait that is not in the kernel there is a warning."""
+def test_a_result_is_awaited_in_its_branch_if_the_other_branch_writes_its_registers(other, first):
+    """The assembler would take the write for one to a product in flight. The inserted wait causes a warning."""
     ways = "acc = tile.mma_async(acc, a, b)"
     text = lambda wait: ['a = tile.alloc((64, 64), "float16", layout=tile.auto)', 'b = tile.alloc((64, 64), "float16", layout=tile.auto)',
                          "acc = tile.zeros((64, 64))", "if x.shape[0] > 3:", f"    {other if first else ways}", "    tile.mma_commit()", *wait,
@@ -205,7 +205,7 @@ tile.store(x[0:64, 0:64], acc + p)""", "this product adds to it", 7),
 
 
 @pytest.mark.parametrize("name", COPIES)
-def test_what_is_copied_before_it_is_there_is_told_where_the_copy_comes_from(name):
+def test_the_error_for_copying_a_pending_result_says_where_the_copy_comes_from(name):
     lines, where, line = COPIES[name]
     text = ['a = tile.alloc((64, 64), "float16", layout=tile.auto)', 'b = tile.alloc((64, 64), "float16", layout=tile.auto)',
             "acc = tile.mma_async(None, a, b)", "tile.mma_commit()", *lines.split("\n"), "tile.mma_commit()", "tile.mma_wait(0)"]
@@ -215,8 +215,8 @@ def test_what_is_copied_before_it_is_there_is_told_where_the_copy_comes_from(nam
     assert caught.value.loc.line == line
 
 
-def test_products_in_flight_over_trips():
-    """One group stays pending from trip to trip; the accumulator is read after the loop."""
+def test_products_may_stay_in_flight_across_iterations():
+    """One group stays pending from iteration to iteration; the accumulator is read after the loop."""
     @tile.jit(num_warps=4)
     def kernel(A, B, C):
         a, b = started(A, B)
@@ -250,8 +250,8 @@ def ahead(A, B, C, n):
 
 
 @pytest.mark.parametrize("n", [0, 1, 4])
-def test_a_product_that_is_pending_when_a_loop_begins_is_awaited_in_its_trips(n):
-    """The product of the next trip is on its way over the end of each; one set of registers, and no copy of what is not there."""
+def test_a_product_pending_at_the_start_of_a_loop_is_awaited_in_its_iterations(n):
+    """The next product is in flight across the end of each iteration; one register set, and no copy of a pending result."""
     c = np.zeros((64, 64), np.float32)
     ahead.simulate(1, A, B, c, n).raise_first()
     np.testing.assert_allclose(c, (n * (n + 1) // 2 + 1) * PRODUCT, rtol=1e-5, atol=1e-3)
@@ -259,8 +259,8 @@ def test_a_product_that_is_pending_when_a_loop_begins_is_awaited_in_its_trips(n)
     assert compiled.spills == 0 and compiled.ptx.count(".reg .f32 acc") == 1
 
 
-def test_two_products_that_take_turns_over_the_trips_of_a_loop_are_refused():
-    """Where both are pending at once, the end of a trip would copy one that is not there."""
+def test_two_products_that_alternate_across_the_iterations_of_a_loop_are_refused():
+    """If both are pending at once, the end of an iteration would have to copy a pending one."""
     @tile.jit(num_warps=4)
     def kernel(A, B, C):
         a, b = started(A, B)
@@ -278,8 +278,8 @@ def test_two_products_that_take_turns_over_the_trips_of_a_loop_are_refused():
 
 
 @pytest.mark.parametrize("dtype,sums", [(BF16, tile.float32), (np.float16, tile.float16)])
-def test_an_accumulator_scaled_in_each_trip(dtype, sums):
-    """What the threads make of an accumulator between products goes back to the same registers."""
+def test_an_accumulator_may_be_scaled_in_each_iteration(dtype, sums):
+    """The values computed by threads between products go back to the same registers."""
     @tile.jit(num_warps=4)
     def kernel(A, B, C):
         a, b = started(A, B)
@@ -297,8 +297,8 @@ def test_an_accumulator_scaled_in_each_trip(dtype, sums):
     assert compiled.spills == 0 and compiled.ptx.count(f".reg .{'f32' if sums == tile.float32 else 'b32'} acc") == 1
 
 
-def test_an_accumulator_that_is_still_wanted_is_copied():
-    """The operand of a product lives on beside its result: each has registers of its own."""
+def test_an_accumulator_that_is_still_needed_is_copied():
+    """If the accumulator operand is used after the product, the result has its own registers."""
     @tile.jit(num_warps=4)
     def kernel(A, B, C):
         a, b = started(A, B)
@@ -315,8 +315,8 @@ def test_an_accumulator_that_is_still_wanted_is_copied():
     assert kernel.compile(A, B, c).ptx.count(".reg .f32 acc") == 2
 
 
-def test_products_one_after_the_other_share_registers():
-    """Where the first one's result is used up before the second begins; where it is not, each has its own."""
+def test_successive_products_share_registers():
+    """If the first result is dead before the second begins; otherwise each has its own."""
     def kernel(used_up: bool):
         @tile.jit(num_warps=4)
         def kernel(A, B, C):
@@ -340,8 +340,8 @@ def test_products_one_after_the_other_share_registers():
         assert kernel(used_up).compile(A, B, c).ptx.count(".reg .f32 acc") == (1 if used_up else 2)
 
 
-def test_a_from_registers():
-    """The left operand from registers: an accumulator converted in place, without a change of layout."""
+def test_operand_a_may_be_in_registers():
+    """An accumulator converted in place, without a layout conversion."""
     @tile.jit(num_warps=4)
     def kernel(A, B, C):
         a, b = started(A, B)
@@ -359,8 +359,8 @@ def test_a_from_registers():
     assert "convert_layout" not in compiled.graph and compiled.spills == 0
 
 
-def test_registers_that_a_loop_multiplies_are_laid_out_before_it():
-    """So that a product which reads them may be pending over its trips, and no trip changes a layout."""
+def test_register_operands_of_a_loop_are_converted_before_it():
+    """So that a product that reads them may be pending across iterations, and no iteration converts a layout."""
     @tile.jit(num_warps=4)
     def kernel(A, B, C, n):
         a, b = started(A, B)
@@ -379,8 +379,8 @@ def test_registers_that_a_loop_multiplies_are_laid_out_before_it():
     assert "convert_layout" not in graph[graph.index("  for "):]
 
 
-def test_registers_that_a_product_reads_are_not_written():
-    """The left operand of the next trip would be made in registers that the product of this trip still reads."""
+def test_registers_that_a_product_reads_cannot_be_written():
+    """The left operand of the next iteration would be computed into registers that this iteration's product still reads."""
     @tile.jit(num_warps=4)
     def kernel(A, B, C):
         a, b = started(A, B)
@@ -394,7 +394,7 @@ def test_registers_that_a_product_reads_are_not_written():
     refused(kernel, "may still read")
 
 
-def test_operands_in_memory_are_written_after_the_wait():
+def test_operands_in_memory_may_be_written_after_the_wait():
     @tile.jit(num_warps=4)
     def kernel(A, B, C):
         a, b = started(A, B)
@@ -420,7 +420,7 @@ def test_generic_writes_need_the_proxy_fence():
         kernel[1](A, B, np.zeros((64, 64), np.float32))
 
 
-def test_operands_that_no_descriptor_names():
+def test_operands_that_no_descriptor_expresses_are_refused():
     @tile.jit(num_warps=4)
     def kernel(A, B, C):
         a, b = tile.alloc((64, 64), A.dtype), filled(B)
@@ -431,7 +431,7 @@ def test_operands_that_no_descriptor_names():
     refused(kernel, "a layout that a matrix descriptor names: a: its elements are neither", DispatchError)
 
 
-def test_shapes_and_targets_that_wgmma_does_not_have():
+def test_shapes_and_targets_without_wgmma_are_refused():
     @tile.jit(num_warps=4)
     def kernel(A, B, C):
         a, b = started(A, B)
@@ -444,7 +444,7 @@ def test_shapes_and_targets_that_wgmma_does_not_have():
         kernel.compile(A, B, np.zeros((64, 64), np.float32), target="sm_100a")
 
 
-def test_operands_that_do_not_fit():
+def test_operands_that_do_not_match_are_refused():
     @tile.jit(num_warps=4)
     def kernel(A, B, C):
         a, b = started(A, B)

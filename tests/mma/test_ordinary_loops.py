@@ -1,4 +1,4 @@
-"""A compiled kernel says of an ordinary loop that what its products load would run ahead of a pipelined one, where that is so."""
+"""For an ordinary loop, a compiled kernel reports whether the loads of its products could be prefetched by a pipelined one."""
 
 import warnings
 
@@ -18,7 +18,7 @@ def spec(*shape, dtype="float16", strides=None):
 
 
 def compiled(body, loop="range(0, A.shape[1], 32)", target="sm_90a", before="", specs=None, parameters="A, B, C, n"):
-    """A product of tiles of 64 by 64; `loop` is what k goes over, of which `body` makes a and b."""
+    """A product of tiles of 64 by 64; `loop` is the loop header over k, and `body` loads a and b."""
     lines = "".join(f"        {line}\n" for line in body.splitlines())
     kernel = tile.jit(source=f"""
 def kernel({parameters}):
@@ -39,7 +39,7 @@ BOTH = f"{A}\n{B}"
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.usefixtures("assembled_later")
-def test_a_loop_whose_loads_would_run_ahead_is_named_with_their_lines(target):
+def test_a_loop_whose_loads_could_be_prefetched_is_reported_with_their_lines(target):
     made = compiled(BOTH, target=target)
     loop, = made.loops
     assert loop.source == "for k in range(0, A.shape[1], 32):" and loop.loads == (loop.line + 1, loop.line + 2) and loop.stages == 3
@@ -67,19 +67,19 @@ SILENT = {
 
 @pytest.mark.parametrize("why", SILENT)
 @pytest.mark.usefixtures("assembled_later")
-def test_nothing_is_said_where_loads_would_stay_in_their_trip(why):
+def test_nothing_is_reported_if_the_loads_could_not_be_prefetched(why):
     body, options = SILENT[why]
     assert compiled(body, **options).loops == ()
 
 
 @pytest.mark.usefixtures("assembled_later")
-def test_as_many_stages_are_named_as_have_room():
+def test_the_suggested_number_of_stages_fits_in_memory():
     room = "room = tile.alloc(({} * 1024,), tile.uint8)\n    tile.store(room[0:32], 0)"
     assert [[x.stages for x in compiled(BOTH, before=room.format(kilobytes)).loops] for kilobytes in (160, 188, 198)] == [[3], [2], []]
 
 
 @pytest.mark.usefixtures("assembled_later")
-def test_of_loops_in_loops_the_innermost_is_named():
+def test_of_nested_loops_the_innermost_is_reported():
     @tile.jit
     def kernel(A, B, C, PIPELINED: tile.constexpr):
         for m in tile.pipelined(range(0, A.shape[0], 64), stages=2) if PIPELINED else range(0, A.shape[0], 64):
@@ -107,8 +107,8 @@ def product(A, B, C, TA: tile.constexpr, STAGES: tile.constexpr, OTHER: tile.con
 @settings(max_examples=40, deadline=None)
 @given(st.sampled_from(sorted(TARGETS)), st.sampled_from([np.float16, BF16, E4M3, np.int8, np.float32]), st.sampled_from([128, 127, 124]),
        st.sampled_from([64, 63, 60]), st.booleans(), st.booleans(), st.sampled_from([0, 1]))
-def test_what_is_said_of_a_loop_is_what_a_pipelined_one_does(target, dtype, k, n, ta, turned, other):
-    """Three stages are named exactly where a pipelined loop of three would have all loads of its products run ahead, without a warning."""
+def test_the_report_agrees_with_the_pipelined_loop(target, dtype, k, n, ta, turned, other):
+    """Three stages are suggested exactly if a pipelined loop with three would prefetch all loads of its products without a warning."""
     if dtype == E4M3 and target == "sm_80":
         return
     a, b = np.zeros((k, 64) if ta else (64, k), dtype), np.zeros((n, k), dtype).T if turned else np.zeros((k, n), dtype)
@@ -127,14 +127,14 @@ def lowered(kernel, *args, target, **constants):
 
 
 @pytest.mark.usefixtures("assembled_later")
-def test_what_is_asked_for_that_is_no_guard():
+def test_facts_queried_for_the_report_are_no_guards():
     product.versions.clear()
     assert product.compile(spec(64, 128), spec(128, 64), spec(64, 64, dtype="float32"), TA=False, STAGES=0, OTHER=0, target="sm_90a").loops
     (version,), = product.versions.values()
     assert not any(fact[0] == "no_overlap" for fact in version.facts)
 
 
-def test_a_loop_from_the_cache_is_told_as_the_compiled_one(monkeypatch, tmp_path):
+def test_a_cached_kernel_has_the_report_of_the_compiled_one(monkeypatch, tmp_path):
     monkeypatch.setenv("TILEJIT_CACHE_DIR", str(tmp_path))
     cold, warm = (compiled(BOTH) for _ in range(2))
     assert list(warm.compile_time) == ["cache"] and warm.loops == cold.loops != ()

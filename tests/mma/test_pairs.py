@@ -1,4 +1,4 @@
-"""Pairs of CTAs that share columns of B by multicast: on the simulator against NumPy, on the GPU, and what the compiler makes of them."""
+"""CTA pairs that share columns of B by multicast: on the simulator compared with NumPy, on the GPU, and the generated code."""
 
 from dataclasses import replace
 
@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tests.drawn import drawn
 from tests.gpu import in_child, needs_gpu
-from tests.mma.products import BF16, E4M3, E5M2, LAYOUTS, close, laid, planned, plus_one, product
+from tests.mma.products import BF16, E4M3, E5M2, LAYOUTS, assert_close, with_layout, planned, plus_one, product
 from tilejit import ArraySpec, LaunchError, kernels
 from tilejit.kernels.config import narrow, rows
 from tilejit.kernels.matmul import _on_hopper, _planned
@@ -33,24 +33,24 @@ def paired(bm, bn, dtype=BF16, **options):
        a_is=LAYOUTS, b_is=LAYOUTS, batch=st.sampled_from(((), (), (3,))), seed=st.integers(0, 99))
 @example(m=300, n=500, k=500, dtype=BF16, shape=(64, 64), stages=3, behind=True, kept=True, swapped=False, order=("snake", 4), a_is="columns", b_is="rows",
          batch=(3,), seed=0)
-def test_any_product_by_pairs_is_right(m, n, k, dtype, shape, stages, behind, kept, swapped, order, a_is, b_is, batch, seed):
-    """Odd numbers of rows of tiles, so that one of a pair has a tile below the matrix, in several matrices too; pairs of several tiles and of one;
+def test_any_product_with_pairs_is_right(m, n, k, dtype, shape, stages, behind, kept, swapped, order, a_is, b_is, batch, seed):
+    """Odd numbers of tile rows, so that one CTA of a pair has a tile below the matrix, also in batches; one or several tiles per pair;
     results that TMA cannot store."""
     rng = np.random.default_rng(seed)
-    a, b = laid(drawn(rng, (*batch, m, k), dtype), a_is), laid(drawn(rng, (*batch, k, n), dtype), b_is)
+    a, b = with_layout(drawn(rng, (*batch, m, k), dtype), a_is), with_layout(drawn(rng, (*batch, k, n), dtype), b_is)
     config = paired(*shape, dtype, stages=stages, behind=behind and stages > 1, kept=kept, swapped=swapped, order=order)
-    close(product(a, b, config=config, fast_accum=True), a, b)
+    assert_close(product(a, b, config=config, fast_accum=True), a, b)
 
 
 @pytest.mark.parametrize("stages", [1, 2, 3])
 @pytest.mark.parametrize("shape", [(64, 64), (128, 256)])
-def test_float8_that_threads_add_up_with_and_without_block_scales(shape, stages):
-    """Each CTA brings the scales of its own rows, and those of all columns."""
+def test_float8_accumulated_by_threads_works_with_pairs_with_and_without_block_scales(shape, stages):
+    """Each CTA loads the scales of its own rows, and those of all columns."""
     rng = np.random.default_rng(2)
     m, n, k = 330, 260, 400
     a, b = (rng.integers(-2, 3, s).astype(dtype) for s, dtype in (((m, k), E4M3), ((n, k), E5M2)))
     config = paired(*shape, E4M3, stages=stages, bk=128, behind=False)
-    close(product(a, b.T, config=config), a, b.T)
+    assert_close(product(a, b.T, config=config), a, b.T)
     by_row, by_block = (2.0 ** rng.integers(-1, 2, s).astype(np.float32) for s in ((m, 4), (4, 3)))
     got = product(a, b.T, np.float32, scale_a=by_row, scale_b=by_block, config=config)
     x = a.astype(np.float64) * np.repeat(by_row, 128, axis=1)[:, :k]
@@ -70,8 +70,8 @@ def scaled_plus_of_several(acc, z, row, column, scale, beside, line):
 
 @pytest.mark.parametrize("m,n,k,batch", [(300, 328, 570, ()), (130, 136, 590, (3,)), (40, 104, 600, ()), (300, 264, 500, (2,)), (300, 267, 40, ())])
 @pytest.mark.parametrize("bm,late", [(64, 0), (64, 64), (128, 0), (128, 96), (192, 64)])
-def test_epilogues_whose_tiles_come_ahead_and_columns_left_over(m, n, k, batch, bm, late):
-    """Ragged at both edges; what comes ahead of a tile below the matrix is nothing, and nothing of it is stored."""
+def test_pairs_support_prefetched_epilogue_tiles_and_deferred_columns(m, n, k, batch, bm, late):
+    """Ragged at both edges; for a tile below the matrix nothing is prefetched, and nothing is stored."""
     rng = np.random.default_rng(5)
     a, b, beside = (drawn(rng, (*batch, *shape), np.float16) for shape in ((m, k), (k, n), (m, n)))
     line = drawn(rng, (n,), np.float32)
@@ -85,8 +85,8 @@ def test_epilogues_whose_tiles_come_ahead_and_columns_left_over(m, n, k, batch, 
 
 
 @pytest.mark.parametrize("m,processors,matrices,ctas", [(40 * 128, 132, 1, 116), (5000, 132, 1, 116), (128, 132, 1, 40), (129, 7, 3, 6), (100, 1, 1, 2)])
-def test_pairs_have_as_many_tiles_each_as_their_rounds_allow(m, processors, matrices, ctas):
-    """20 columns of tiles: 400 pairs are 7 rounds of 66 or fewer, of which 58 are enough."""
+def test_the_grid_has_no_more_pairs_than_its_number_of_waves_needs(m, processors, matrices, ctas):
+    """20 columns of tiles: 400 pairs are 7 waves of at most 66, for which 58 pairs suffice."""
     config = replace(Config.of(128, 256), pair=True)
     tiles = config.tiles(m, 5000)
     assert tiles == rows(m, 128, True) * 20 and rows(m, 128, True) == 2 * -(-m // 256)
@@ -105,7 +105,7 @@ A, B = np.ones((64, 96), np.float16), np.ones((96, 80), np.float16)
     (dict(order=("row", 16)), "neighbours in a column.*not .'row', 16"), (dict(order=("hilbert", 16)), "neighbours in a column"),
     (dict(order=("grouped", 5)), "even number of rows, not .'grouped', 5"), (dict(order=("snake", 1)), "even number of rows"),
     (dict(bn=8, width=8, buffers=1), "multiples of 16, not 8 and 64"), (dict(bn=24, width=8, buffers=3), "multiples of 16, not 24 and 64")])
-def test_configurations_by_which_no_pairs_can_share_columns(options, words):
+def test_configurations_in_which_pairs_cannot_share_columns_are_errors(options, words):
     with pytest.raises(LaunchError, match=words):
         kernels.matmul(A, B, config=replace(paired(64, 64), **options))
 
@@ -116,8 +116,8 @@ def bias_gelu_residual(acc, row, column, bias, residual):
     return v * (0.5 + 0.5 * tile.tanh(v * (0.7978845608 + 0.0356774081 * v * v), fast=True)) + residual
 
 
-def test_each_brings_half_of_the_columns_or_of_their_k_and_the_largest_tiles_do_not_spill():
-    """Kept, and with columns left over, an epilogue and what comes ahead of it."""
+def test_each_cta_of_a_pair_loads_half_of_the_columns_or_of_their_k_and_the_largest_tiles_do_not_spill():
+    """With kept results; and with deferred columns, an epilogue and prefetched tiles."""
     big = np.lib.stride_tricks.as_strided(np.zeros(16, BF16), (5000, 5000), (10000, 2))
     spec, bias = ArraySpec((5000, 5000), "bfloat16"), np.zeros(5000, np.float32)
     for b, copies in ((big, 4), (big.T, 1)):
@@ -134,7 +134,7 @@ def test_each_brings_half_of_the_columns_or_of_their_k_and_the_largest_tiles_do_
 
 # -- the model ---------------------------------------------------------------------------------------------------------------
 
-def test_pairs_are_for_operands_whose_rows_are_an_odd_multiple_of_16_bytes_apart():
+def test_pairs_are_chosen_for_operands_whose_row_pitch_is_an_odd_multiple_of_16_bytes():
     for extents in ((5000, 5000, 5000), (3000, 3000, 3000), (4097, 4095, 4104)):
         assert choose(Problem(*extents, aligned=(16, 16)), 132).pair
         assert not any(c.pair and c.clustered for c in ranked(Problem(*extents), 132))
@@ -143,8 +143,8 @@ def test_pairs_are_for_operands_whose_rows_are_an_odd_multiple_of_16_bytes_apart
 
 
 @pytest.mark.parametrize("pitch,aligned", [(5000, 16), (4104, 16), (6000, 32), (4000, 64), (4032, 128), (4096, 128), (4100, 128)])
-def test_the_distance_of_rows_is_that_of_the_operands_as_they_are_read(pitch, aligned):
-    """Rows that TMA cannot read are copied into lines of whole 128 bytes."""
+def test_the_row_pitch_that_counts_is_that_of_the_operands_as_they_are_read(pitch, aligned):
+    """Rows that TMA cannot read are copied to rows with a pitch that is a multiple of 128 bytes."""
     x = np.lib.stride_tricks.as_strided(np.zeros(16, BF16), (4096, 4000), (2 * pitch, 2))
     assert alignment(describe(x), (2,)) == alignment(describe(x.T), (2,)) == aligned
     assert alignment(describe(x.T), ()) == 128
@@ -161,7 +161,7 @@ def test_the_distance_of_rows_is_that_of_the_operands_as_they_are_read(pitch, al
 
 @needs_gpu("sm_90a")
 @in_child(timeout=100)
-def test_products_by_pairs_are_right_on_the_gpu():
+def test_products_with_pairs_are_right_on_the_gpu():
     """Small integers, so that only the result is rounded; the same bits each time."""
     rng = np.random.default_rng(0)
     for m, n, k, batch in ((3000, 3000, 520, ()), (4097, 4095, 200, ()), (700, 1000, 520, (3,)), (130, 5000, 40, ())):
@@ -184,7 +184,7 @@ def test_products_by_pairs_are_right_on_the_gpu():
 
 @needs_gpu("sm_90a")
 @in_child(timeout=100)
-def test_products_whose_k_pairs_share_through_memory_are_right_on_the_gpu():
+def test_products_whose_k_is_split_between_pairs_through_memory_are_right_on_the_gpu():
     """Small integers, so that only the result is rounded; many launches with the same flags."""
     rng = np.random.default_rng(0)
     for m, n, k, splits in ((512, 512, 16384, 8), (256, 256, 8200, 33), (130, 200, 2000, 7), (300, 1000, 1000, 3)):

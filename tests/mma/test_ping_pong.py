@@ -1,4 +1,4 @@
-"""Consumers of a ring that take its tiles in turn: each passes over the slots of the other's with ``ring.skip(n)``."""
+"""Consumers of a ring that take its tiles in turn (ping-pong): each skips the slots of the other's tiles with ``ring.skip(n)``."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ TILES = 5  # of 64 rows: an odd number, so that one consumer has more of them
 
 @tile.jit(num_warps=12)
 def product(A, B, C, STAGES: tile.constexpr, STEPS: tile.constexpr, BEHIND: tile.constexpr):
-    """C = A B^T by tiles of 64 x 64. The steps of k are STEPS, or (None) what there are at run time; with BEHIND a product runs on while
+    """C = A B^T with tiles of 64 x 64. The number of k-steps is STEPS, or (None) known at run time; with BEHIND a product stays in flight while
     the next slot is awaited."""
     ring, baton = tile.ring(STAGES, A=((64, 64), A.dtype), B=((64, 64), B.dtype)), tile.turns(2)
     tiles, steps = tile.cdiv(A.shape[0], 64), tile.cdiv(A.shape[1], 64) if STEPS is None else STEPS
@@ -49,7 +49,7 @@ def operands(steps, seed=0):
 @pytest.mark.parametrize("behind", [False, True])
 @pytest.mark.parametrize("constant", [False, True])
 @pytest.mark.parametrize("stages,steps", [(stages, steps) for stages in (2, 3, 4) for steps in sorted({0, 1, stages - 1, stages, stages + 1, 2 * stages + 1})])
-def test_consumers_take_tiles_in_turn(stages, steps, constant, behind):
+def test_consumers_can_take_tiles_in_turn(stages, steps, constant, behind):
     a, b, c = operands(max(steps, 1))
     if steps == 0 and not constant:
         a, b = a[:, :0], b[:, :0]
@@ -59,7 +59,7 @@ def test_consumers_take_tiles_in_turn(stages, steps, constant, behind):
 
 
 @pytest.mark.parametrize("steps", [None, 5])
-def test_a_product_by_turns_has_its_sums_in_registers_alone(steps):
+def test_a_ping_pong_product_keeps_its_accumulators_in_registers(steps):
     compiled = product.compile(*[tile.ArraySpec((4096, 4096), "float16")] * 2, tile.ArraySpec((4096, 64), "float32"), STAGES=4, STEPS=steps, BEHIND=True,
                                target="sm_90a")
     assert compiled.spills == 0 and not compiled.warnings
@@ -67,7 +67,7 @@ def test_a_product_by_turns_has_its_sums_in_registers_alone(steps):
 
 @needs_gpu("sm_90a")
 @in_child(timeout=60)
-def test_consumers_take_tiles_in_turn_on_the_gpu():
+def test_consumers_can_take_tiles_in_turn_on_the_gpu():
     for stages in (2, 3, 4):
         for steps in (1, stages - 1, stages, stages + 1, 23):
             for constant in (None, steps):
@@ -79,7 +79,7 @@ def test_consumers_take_tiles_in_turn_on_the_gpu():
 
 @tile.jit(num_warps=12)
 def sums(X, counts, Y, STAGES: tile.constexpr, IN_TURN: tile.constexpr):
-    """Row t of Y is the sum of the next counts[t] rows of X, 8 at a time, by two warpgroups which do not take the same rows of Y."""
+    """Row t of Y is the sum of the next counts[t] rows of X, 8 at a time, by two warpgroups that take different rows of Y."""
     ring, baton = tile.ring(STAGES, rows=((8, 64), X.dtype)), tile.turns(2)
     with tile.warp(0):
         with tile.elect():
@@ -111,7 +111,7 @@ def rows_of(counts, seed=0):
 
 @pytest.mark.parametrize("stages", [1, 2, 3])
 @pytest.mark.parametrize("counts", [(1, 2, 3, 4, 5, 6), (0, 3, 0, 1, 0), (7, 0, 0, 7), (1, 13, 1)])
-def test_what_is_skipped_may_be_known_in_memory_only(stages, counts):
+def test_the_number_of_skipped_slots_may_be_loaded_from_memory(stages, counts):
     x, n, want = rows_of(counts)
     y = np.full_like(want, np.nan)
     for seed in range(3):
@@ -123,14 +123,14 @@ def test_what_is_skipped_may_be_known_in_memory_only(stages, counts):
 
 @pytest.mark.parametrize("stages", [1, 2, 3, 4])
 @pytest.mark.parametrize("seed", range(4))
-def test_a_consumer_that_is_not_ordered_behind_the_others_slots_is_found(stages, seed):
-    """It takes an earlier phase of a slot's barrier for its own, and reads or gives back what is another's."""
+def test_a_consumer_that_is_not_ordered_after_the_others_slots_is_found(stages, seed):
+    """It mistakes an earlier phase of a slot's barrier for its own, and reads or releases another's slot."""
     x, n, want = rows_of((5, 4, 3))
     report = sums.simulate(1, x, n, np.empty_like(want), STAGES=stages, IN_TURN=False, seed=seed)
     assert report.findings and {f.kind for f in report.findings} <= {"race", "missing-wait", "uninitialized-read", "barrier-phase"}
 
 
-def test_fewer_slots_than_none_are_found_by_the_simulator():
+def test_a_negative_number_of_skipped_slots_is_found_by_the_simulator():
     x, n, want = rows_of((2, 2, 2))
     n[1] = -2
     with pytest.raises(SimulationError, match=r"tile.assume promises does not hold(?s:.*)ring.skip\(tile.load\(counts\[t \+ 1\]\)\)"):
@@ -148,7 +148,7 @@ def test_fewer_slots_than_none_are_found_by_the_simulator():
     ("with ring.consume() as slot: ring.skip(1)", "skip() cannot be called inside a block in which its scope holds a slot of the ring"),
     ("with ring.consume(behind=True) as slot: pass\n        ring.skip(1)", "may still hold a slot here: release it with release() first"),
 ])
-def test_what_cannot_be_skipped(skip, words):
+def test_invalid_calls_of_skip_are_errors(skip, words):
     kernel = tile.jit(source=f"""
 def kernel(X):
     ring = tile.ring(2, rows=((8, 64), X.dtype))

@@ -1,6 +1,6 @@
-"""Sums in pinned registers, followed on drawn ways through drawn kernels: whoever reads a tile finds it in its registers.
+"""Accumulators in pinned registers, followed along random paths through random kernels: every use of a tile finds it in its registers.
 
-The simulator takes tiles by their meaning and knows no registers; here what a set of them holds is followed instead.
+The simulator works on tile values and knows no registers; here the contents of register sets are followed instead.
 """
 
 import random
@@ -28,7 +28,7 @@ def kernel(lines):
 
 
 class Way:
-    """One way through a graph. Values and sets of registers hold tokens, a new one for whatever is made."""
+    """One path through a graph. Values and register sets hold tokens, a new one for each computed value."""
 
     def __init__(self, graph, seed):
         self.sets, self.choose = PinnedRegisters(graph).sets, random.Random(seed)
@@ -46,7 +46,7 @@ class Way:
                 assert self.held[self.sets[o]] is self.tokens[o], f"{o.name} is not in its registers"
 
     def handed(self, operands, targets):
-        """All are read before any is written, and what stays in its registers is not read."""
+        """A parallel assignment: all are read before any is written, and values that stay in their registers are not read."""
         tokens = [self.tokens.setdefault(o, object()) if isinstance(o, Value) else o for o in operands]
         self.read(o for o, t in zip(operands, targets) if t not in self.sets or self.sets.get(o) != self.sets[t])
         for o, t, token in zip(operands, targets, tokens):
@@ -81,8 +81,8 @@ class Way:
                     self.block(body)
 
 
-def follow(lines):
-    """The kernel's graph, followed on several ways."""
+def follow_registers(lines):
+    """Follow the kernel's graph along several paths."""
     made = kernel(lines)
     bound, options, _ = made._bind((A, B, np.ones((64, 8), np.float32), 3, 1), {})
     graph = made.version(bound, options, "sm_90a").lowered.graph
@@ -120,17 +120,17 @@ def statements(draw, depth=0):
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(statements())
-def test_whoever_reads_a_sum_finds_it_in_its_registers(lines):
-    follow(lines)
+def test_every_use_of_an_accumulator_finds_it_in_its_registers(lines):
+    follow_registers(lines)
 
 
 @pytest.mark.parametrize("lines", [
-    ["q = tile.dot(a, b, q)", "for i in range(m):", "    q = q", "    r = q", "q = p + q * 0.5"],                    # r, had there been no trip
+    ["q = tile.dot(a, b, q)", "for i in range(m):", "    q = q", "    r = q", "q = p + q * 0.5"],                    # r, if there was no iteration
     ["p = tile.dot(a, b, p)", "for i in range(2):", "    p, q, r = q, r, p", "    q = r", "p = q"],      # p and r at once
     ["q = tile.dot(a, b, r)", "w = 0", "while w < m:", "    p = q", "    p, q = q, p", "    w += 1", "q = tile.dot(a, b, r)"],
     ["for i in range(3):", "    p = r", "    for j in range(2):", "        if n > 2:", "            p = tile.dot(a, b, p)", "        else:",
      "            p, q, r = q, r, p", "    r = tile.dot(a, b, r)", "r = tile.dot(a, b, p)"],
 ])
-def test_what_a_loop_hands_on_together_has_registers_of_its_own(lines):
-    """Also a tile that no trip reads: it is what is left where there is no trip."""
-    follow(lines)
+def test_values_that_a_loop_passes_on_together_have_separate_registers(lines):
+    """Including a tile that no iteration reads: it is the result if there is no iteration."""
+    follow_registers(lines)

@@ -1,4 +1,4 @@
-"""``tile.pipelined``: any number of trips around any ring, with and without roles, by barriers and by groups."""
+"""``tile.pipelined``: any number of iterations and stages, with and without roles, by barriers and by groups."""
 
 import re
 
@@ -32,7 +32,7 @@ def tile_of_product(A, B, C, K, BM: tile.constexpr, BN: tile.constexpr, BK: tile
 
 
 def checked(m, n, k, stages, roles, target="sm_90a", tb=True, dtype=np.float16, bm=64, bn=32, bk=32, warps=4):
-    """A product on the simulator, within the roundings of its sums; nothing found."""
+    """Check a product on the simulator, within the roundings of its accumulation and without findings."""
     rng = np.random.default_rng(k)
     a, b = (rng.standard_normal(s).astype(dtype) for s in ((m, max(k, 1)), (n, max(k, 1)) if tb else (max(k, 1), n)))
     c = np.full((m, n), np.nan, np.float32)
@@ -51,8 +51,8 @@ def close(c, a, b):
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("roles", [False, True])
 @pytest.mark.parametrize("stages", [1, 2, 4])
-def test_no_trip_one_trip_and_trips_around_the_ring(stages, roles, target):
-    """0, 1, stages - 1, stages and stages + 1 trips, and a ragged last one."""
+def test_trip_counts_around_the_number_of_stages_are_right(stages, roles, target):
+    """0, 1, stages - 1, stages and stages + 1 iterations, and a ragged last one."""
     for trips in sorted({0, 1, stages - 1, stages, stages + 1}):
         checked(64, 32, 32 * trips, stages, roles, target)
     checked(64, 32, 32 * stages + 8, stages, roles, target)
@@ -61,24 +61,24 @@ def test_no_trip_one_trip_and_trips_around_the_ring(stages, roles, target):
 @settings(max_examples=25, deadline=None)
 @given(st.integers(1, 90), st.integers(1, 12), st.integers(0, 20), st.integers(1, 5), st.booleans(), st.sampled_from(TARGETS), st.booleans(),
        st.sampled_from([np.float16, ml_dtypes.bfloat16]), st.sampled_from([16, 32, 64]), st.sampled_from([1, 4, 8]))
-def test_ragged_products_of_any_extents(m, n, k, stages, roles, target, tb, dtype, bk, warps):
-    """Rows that TMA can address (multiples of 16 bytes), edges that no tile divides."""
+def test_ragged_products_of_any_extents_are_right(m, n, k, stages, roles, target, tb, dtype, bk, warps):
+    """Rows that TMA can address (multiples of 16 bytes), edges that are not multiples of the tile."""
     stages = min(stages, 3) if warps == 8 else stages  # what sm_120a has room for
     checked(m, 8 * n, 8 * k, stages, roles, target, tb, dtype, bk=bk, warps=warps, bm=128 if warps == 8 else 64)
 
 
 @pytest.mark.parametrize("k,n", [(33, 17), (21, 32)])
 @pytest.mark.parametrize("roles", [False, True])
-def test_rows_that_no_engine_can_address_are_staged_all_the_same(k, n, roles):
-    """Strides that are no multiple of 16 bytes: other copies, without roles, the same numbers."""
+def test_rows_that_tma_cannot_address_are_staged_by_other_copies(k, n, roles):
+    """Strides that are not multiples of 16 bytes: without roles, and with the same results."""
     for target in ("sm_80", "sm_90a"):
         checked(40, n, k, 3, roles, target, tb=False)
 
 
 @pytest.mark.parametrize("roles", [False, True])
 @pytest.mark.parametrize("target", TARGETS)
-def test_the_ring_goes_on_from_tile_to_tile(target, roles):
-    """A persistent kernel: trips that are no multiple of the stages, tiles that are no multiple of the CTAs."""
+def test_the_ring_continues_from_tile_to_tile(target, roles):
+    """A persistent kernel: trip counts that are not multiples of the stages, tiles that are not multiples of the CTAs."""
     rng = np.random.default_rng(0)
     a, b = (rng.standard_normal(s).astype(np.float16) for s in ((200, 136), (100, 136)))
     c = np.full((200, 100), np.nan, np.float16)
@@ -102,8 +102,8 @@ def two_loops(A, out, n, ROLES: tile.constexpr):
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("roles", [False, True])
 @pytest.mark.parametrize("n", [0, 2, 8])
-def test_loops_that_run_backwards_and_in_steps_and_read_without_products(n, roles, target):
-    """Two pipelined loops of one kernel, each with a ring of its own; the slots are read by ordinary loads."""
+def test_loops_may_run_backwards_or_in_steps_and_read_slots_without_products(n, roles, target):
+    """Two pipelined loops in one kernel, each with its own ring; the slots are read by ordinary loads."""
     a = np.random.default_rng(n).standard_normal((max(n, 1), 64)).astype(np.float32)
     out = np.zeros(64, np.float32)
     two_loops.simulate(1, a, out, n, ROLES=roles, target=target).raise_first()
@@ -136,8 +136,8 @@ def attention(Q, K, V, O, scale, BM: tile.constexpr, BN: tile.constexpr, D: tile
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("roles", [False, True])
-def test_attention_keeps_its_rows_in_the_fragments(target, roles):
-    """Row maxima and sums over accumulators, a product's result as the next one's operand: no layout is changed."""
+def test_attention_keeps_its_row_state_in_fragments(target, roles):
+    """Row maxima and sums over accumulators, a product's result as the next one's operand: no layout is converted."""
     rng = np.random.default_rng(0)
     q, k, v = (rng.standard_normal((n, 64)).astype(np.float16) for n in (100, 200, 200))
     out = np.zeros((100, 64), np.float32)
@@ -162,7 +162,7 @@ def compiled(target, stages=4, roles=True, **options):
 @pytest.mark.parametrize("target,variant,path,stages",
                          [("sm_80", "mma_sync", "ldgsts", 3), ("sm_90a", "wgmma", "tma", 4), ("sm_100a", "tcgen05", "tma", 4),
                                                         ("sm_120a", "mma_sync", "tma", 3)])
-def test_every_target_assembles_with_its_copies_and_products(target, variant, path, stages, roles):
+def test_every_target_assembles_with_its_own_copies_and_products(target, variant, path, stages, roles):
     """One source: cp.async and mma.sync on Ampere, TMA and wgmma on Hopper, TMA and tensor memory or mma.sync on Blackwell."""
     made = compiled(target, stages, roles)
     assert {c.variant for c in made.copies} == {path} and [p.variant for p in made.products] == [variant]
@@ -170,7 +170,7 @@ def test_every_target_assembles_with_its_copies_and_products(target, variant, pa
     assert made.recipe["threads"] == (384 if roles and target != "sm_80" else 256)
 
 
-def test_a_branch_for_the_copies_alone_leaves_the_product_on_its_way():
+def test_a_branch_that_only_concerns_the_copies_leaves_the_product_in_flight():
     """Every second tile goes backwards along k; the consumers have neither the branch nor a wait for their last product."""
     shape = tile.ArraySpec((4096, 4096), "bfloat16")
     made = product.compile(shape, shape, shape)
@@ -178,8 +178,8 @@ def test_a_branch_for_the_copies_alone_leaves_the_product_on_its_way():
     assert "%chosen" in producer and "%chosen" not in consumers and made.spills == 0
 
 
-def test_on_hopper_a_consumer_keeps_a_product_on_its_way():
-    """With roles the loop waits for the product before the last one, releases that one's slot, and drains at the end."""
+def test_on_hopper_a_consumer_keeps_a_product_in_flight():
+    """With roles the loop waits for the previous product, releases its slot, and drains at the end."""
     made = compiled("sm_90a", BN=256)
     waits = [line.strip() for line in made.graph.splitlines() if "mma_wait" in line]
     assert waits == ["mma_wait(n=1)", "mma_wait(n=0)"]
@@ -199,7 +199,7 @@ def from_registers(Q, B, C, HOW: tile.constexpr, ROLES: tile.constexpr = True):
 
 
 def registers_case(how):
-    """Operands, and what the product with A in registers is."""
+    """Operands, and the expected product with A in registers."""
     rng = np.random.default_rng(0)
     q, b = rng.integers(-4, 5, (64, 32)).astype(np.float16), rng.integers(-4, 5, (256, 32)).astype(np.float16)
     factors = {"kept": [1] * 4, "scaled": [2] * 4, "by trip": [1, 2, 3, 4]}[how]
@@ -208,8 +208,8 @@ def registers_case(how):
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a", "sm_100a"])
 @pytest.mark.parametrize("how", ["kept", "scaled", "by trip"])
-def test_an_operand_in_registers_that_each_trip_makes_anew_is_stored_when_the_product_before_is_over(how, target):
-    """One that stays the same leaves that on its way until the next is issued."""
+def test_a_register_operand_computed_in_each_iteration_is_written_after_the_previous_product(how, target):
+    """One that does not change leaves that product in flight until the next is issued."""
     (q, b, want), c = registers_case(how), np.empty((64, 64), np.float32)
     from_registers.simulate(1, q, b, c, HOW=how, target=target).raise_first()
     np.testing.assert_array_equal(c, want)
@@ -226,7 +226,7 @@ def test_an_operand_in_registers_that_each_trip_makes_anew_is_stored_when_the_pr
 @needs_module("torch")
 @needs_gpu("sm_90a")
 @in_child(timeout=120)
-def test_operands_in_registers_are_right_on_the_gpu_with_roles_and_without():
+def test_products_with_register_operands_are_right_on_the_gpu_with_and_without_roles():
     import torch
     for how in ("kept", "scaled", "by trip"):
         q, b, want = registers_case(how)
@@ -249,7 +249,7 @@ def part(A, B, n, BK: tile.constexpr, ROLES: tile.constexpr):
 
 @tile.jit(num_warps=4)
 def in_parts(A, B, C, rounds, more, BK: tile.constexpr, ROLES: tile.constexpr):
-    """A helper's loop: in each trip of a loop once, after it, on the same line, and in a branch."""
+    """A helper with a loop: called once per iteration of a loop, after it, on the same line, and in a branch."""
     total = tile.zeros((64, 64))
     for i in range(rounds):
         total = total + part(A, B, i * 64, BK, ROLES)
@@ -262,8 +262,8 @@ def in_parts(A, B, C, rounds, more, BK: tile.constexpr, ROLES: tile.constexpr):
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("roles", [False, True])
 @pytest.mark.parametrize("k,rounds,more", [(32, 1, 0), (104, 2, 1), (72, 3, 1)])
-def test_a_helper_s_loop_begins_its_own_ring_at_each_call_and_goes_on_in_the_trips_around_it(k, rounds, more, roles, target):
-    """Of trips that do not go around the ring; each inlined call has barriers of its own, in their first phase."""
+def test_a_helper_s_loop_has_its_own_ring_per_call_which_continues_across_iterations_around_it(k, rounds, more, roles, target):
+    """With trip counts that are not multiples of the stages; each inlined call has its own barriers, in their first phase."""
     rng = np.random.default_rng(k)
     a, b = rng.integers(-3, 4, (64, k)).astype(np.float16), rng.integers(-3, 4, (k, 192)).astype(np.float16)
     c = np.full((64, 64), np.nan, np.float32)
@@ -313,13 +313,13 @@ COPY = "    tile.copy_async(s, A[i, 0:64])"
     (["at = 0", LOOP, "    row = at if i > 2 else 0", COPY.replace("[i,", "[row,"), "    at = at * 2 + 1", "    total += tile.load(s)"],
      "depend on at, which the loop changes", 7),
 ])
-def test_what_cannot_run_ahead_is_an_error_at_its_line(body, words, line):
+def test_loops_that_cannot_be_pipelined_are_errors_at_their_line(body, words, line):
     """With the reason, before anything is simulated or assembled."""
     refused(body, words, line)
 
 
-def test_roles_that_cannot_be_given_are_errors():
-    """Loops that wait for other warps' results, narrower scopes, odd numbers of warps."""
+def test_impossible_roles_are_errors():
+    """Loops that wait for other warps' results, narrower scopes, unsupported numbers of warps."""
     roles = "for i in tile.pipelined(range(n), stages=2, warp_specialize=True):"
     refused([roles, COPY, "    total += tile.load(s)"], "1, 2 or a multiple of 4 warps", 4, num_warps=3)
     refused([roles, COPY, "    total += tile.load(s)"], "at most 32", 4, num_warps=32)
@@ -337,8 +337,8 @@ def test_roles_that_cannot_be_given_are_errors():
         kernel.compile(tile.ArraySpec((64, 64), "float32"), tile.ArraySpec((64,), "float32"), 8)
 
 
-def test_loads_that_order_the_rest_of_a_kernel_may_follow_its_loops_with_roles():
-    """After the last loop, or where a narrower scope waits."""
+def test_loads_that_synchronise_the_rest_of_a_kernel_may_follow_its_loops_with_roles():
+    """After the last loop, or if a narrower scope waits."""
     @tile.jit
     def signalled(A, out, flags):
         s = tile.alloc((64,), A.dtype)
@@ -355,15 +355,15 @@ def test_loads_that_order_the_rest_of_a_kernel_may_follow_its_loops_with_roles()
     np.testing.assert_allclose(out, a.sum(axis=0), rtol=1e-5, atol=1e-5)
 
 
-def test_groups_beside_those_of_the_loop_are_refused_inside_it():
-    """Where its copies complete by groups, others would be counted with them; before and after the loop they are not."""
+def test_copy_groups_of_the_kernel_are_refused_inside_a_loop_that_uses_groups():
+    """They would be counted with the loop's own; before and after the loop they are allowed."""
     refused([LOOP, COPY, "    tile.copy_async(t, A[0, 0:64]).wait()", "    total += tile.load(s)"], "counts the groups of its cp.async copies", 6,
             head="s, t = tile.alloc((64,), A.dtype), tile.alloc((64,), A.dtype)", target="sm_80")
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_a_pipelined_loop_may_stand_in_a_scope_of_its_own(target):
-    """Two warps of four, one loop each."""
+def test_a_pipelined_loop_may_be_in_a_narrower_scope(target):
+    """Two warps of four, with one loop each."""
     @tile.jit
     def halves(A, out, n):
         first, second = tile.alloc((32,), A.dtype), tile.alloc((32,), A.dtype)
@@ -389,7 +389,7 @@ def test_a_pipelined_loop_may_stand_in_a_scope_of_its_own(target):
 
 @tile.jit(cluster=(2, 1, 1), num_warps=4)
 def split_k(A, B, C, BK: tile.constexpr, ROLES: tile.constexpr):
-    """A cluster's CTAs sum half of k each, and add what the other has of their columns."""
+    """A cluster's CTAs sum half of k each, and add the other's sums of their columns."""
     n, rank = tile.program_id(0) // 2 * 64, tile.cta_rank()
     steps = tile.cdiv(A.shape[1], BK)
     first, stop = rank * steps // 2, (rank + 1) * steps // 2
@@ -414,8 +414,8 @@ def split_k(A, B, C, BK: tile.constexpr, ROLES: tile.constexpr):
 
 @pytest.mark.parametrize("roles", [False, True])
 @pytest.mark.parametrize("k", [0, 40, 64, 200, 640])
-def test_a_loop_with_roles_stands_in_a_kernel_of_clusters(roles, k):
-    """Each CTA's producer fills its own slots; the consumers reach their peer as they would without roles."""
+def test_a_loop_with_roles_may_be_in_a_kernel_with_clusters(roles, k):
+    """Each CTA's producer fills its own slots; the consumers access their peer as they would without roles."""
     rng = np.random.default_rng(k)
     a, b = (rng.standard_normal((rows, max(k, 1))).astype(np.float16) for rows in (64, 128))
     a, b = a[:, :k], b[:, :k]
@@ -428,8 +428,8 @@ def test_a_loop_with_roles_stands_in_a_kernel_of_clusters(roles, k):
         assert compiled.recipe["threads"] == (256 if roles else 128) and compiled.cubin
 
 
-def test_what_all_threads_of_a_cluster_do_together_refuses_roles_and_a_multicast_every_pipelined_loop():
-    """The producer would not come to the cluster's barrier; slots belong to their own CTA."""
+def test_cluster_wide_synchronisation_refuses_roles_and_multicasts_refuse_every_pipelined_loop():
+    """The producer would not reach the cluster barrier; slots belong to their own CTA."""
     roles = "for i in tile.pipelined(range(n), stages=2, warp_specialize=True):"
     refused([roles, COPY, "    total += tile.load(s)", "tile.cluster_sync()"], "all threads of the cluster synchronise here", 7, cluster=(2, 1, 1))
     for head in (LOOP, roles):
@@ -452,8 +452,8 @@ def one_by_hand(A, B, C):
 
 @pytest.mark.parametrize("target", ["sm_90a", "sm_100a", "sm_120a"])
 @pytest.mark.parametrize("seed", [0, 1])
-def test_a_copy_that_the_body_waits_for_itself_is_fenced_before_its_product(target, seed):
-    """It does not run ahead: its bytes come by cp.async, and the tensor cores read them by another proxy."""
+def test_a_copy_that_the_body_waits_for_is_fenced_before_its_product(target, seed):
+    """It is not prefetched: its bytes come by cp.async, and the tensor cores read them through another proxy."""
     rng = np.random.default_rng(seed)
     a, b = rng.standard_normal((64, 96)).astype(np.float16), rng.standard_normal((96, 64)).astype(np.float16)
     c = np.zeros((64, 64), np.float32)
@@ -482,7 +482,7 @@ def handed_over(x, flag, part, out, STAGES: tile.constexpr):
         tile.store(out[0:64], total + tile.load(part[0:64]))
 
 
-def test_a_loop_that_only_waits_stays_where_the_roles_are_split():
+def test_a_loop_that_only_waits_is_kept_when_roles_are_split():
     x = np.random.default_rng(0).integers(-9, 9, (5, 64)).astype(np.float32)
     flag, part, out = np.zeros(1, np.int32), np.zeros(64, np.float32), np.zeros(64, np.float32)
     assert not handed_over.simulate(2, x, flag, part, out, STAGES=2).findings

@@ -1,4 +1,4 @@
-"""Pipelined loops of any types, majors, tiles and stages, drawn at random, against float64 NumPy."""
+"""Random pipelined loops of any types, majors, tiles and stages, compared with float64."""
 
 import ast
 import re
@@ -9,19 +9,19 @@ import tilejit as tile
 from tests.gpu import in_child, needs_gpu, some
 from tests.mma.drawn_pipelines import TYPES, Draw, drawn
 
-KERNELS = 24  # that one process compiles
+KERNELS = 24  # compiled by one process
 
 
 @pytest.mark.parametrize("number", range(KERNELS))
-def test_any_pipelined_product_is_right_on_the_simulator(number):
-    """Two extents of each kernel, on Hopper and on another target; nothing is found."""
+def test_random_pipelined_products_are_right_on_the_simulator(number):
+    """Two sets of extents for each kernel, on Hopper and on another target; without findings."""
     draw, targets = Draw.of(number), ("sm_90a", ("sm_80", "sm_100a", "sm_120a")[number % 3])
     for case, (m, n, k) in enumerate(draw.extents(2)):
         draw.check(m, n, k, lambda grid, *arrays, **options: drawn.simulate((grid,), *arrays, target=targets[case], **options).raise_first())
 
 
-def test_the_draws_have_all_types_stages_warps_roles_and_majors():
-    """So that none is left out on the GPU."""
+def test_the_random_kernels_cover_all_types_stages_warps_roles_and_majors():
+    """So that none is omitted on the GPU."""
     draws = [Draw.of(number) for number in range(KERNELS)]
     assert {d.types for d in draws} == set(TYPES) and {d.warps for d in draws} == {1, 2, 4, 8}
     for name, values in dict(STAGES={2, 3, 4, 5}, ROLES={False, True}, TA={False, True}, TB={False, True}, TURN={False, True}, STAGED={False, True}).items():
@@ -34,8 +34,8 @@ SQUARE = dict(BM=128, BN=128, BK=64, STAGES=4, ROLES=True, TA=False, TB=True, SU
 
 
 @pytest.mark.parametrize("wait", ["tile.griddepcontrol_wait()", "tile.ptx.griddepcontrol.wait()"])
-def test_the_producer_too_begins_after_the_grids_that_the_kernel_waits_for(wait):
-    """What it copies may be what they write; that the next grid may start is said once."""
+def test_the_producer_also_waits_for_the_previous_grids(wait):
+    """Its copies may read what they write; the next grid is released only once."""
     shape = tile.ArraySpec((512, 512), "float16")
     source = ast.unparse(drawn.source.tree).removeprefix("@tile.jit\n").replace("tile.griddepcontrol_wait()", wait)
     made = tile.jit(source=source).compile(shape, shape, shape, **SQUARE, target="sm_90a")
@@ -47,8 +47,8 @@ def test_the_producer_too_begins_after_the_grids_that_the_kernel_waits_for(wait)
 
 @needs_gpu("sm_90a", "sm_100a", "sm_103a", "sm_120a")
 @in_child(timeout=120)
-def test_products_of_products_launched_ahead_are_right_on_the_gpu():
-    """Each launch multiplies what the one before it writes, and begins before that has ended."""
+def test_chained_products_with_early_launches_are_right_on_the_gpu():
+    """Each launch multiplies what the previous one writes, and starts before it has ended."""
     rng = np.random.default_rng(0)
     turn = np.linalg.qr(rng.standard_normal((1024, 1024)))[0].astype(np.float16)
     x = rng.standard_normal((1024, 1024)).astype(np.float16)
@@ -64,8 +64,8 @@ def test_products_of_products_launched_ahead_are_right_on_the_gpu():
 
 @needs_gpu()
 @in_child(timeout=300)
-def test_any_pipelined_product_is_right_on_the_gpu():
-    """0, 1, stages - 1, stages and stages + 1 trips, ragged ones among them, of every kernel."""
+def test_random_pipelined_products_are_right_on_the_gpu():
+    """0, 1, stages - 1, stages and stages + 1 iterations, also ragged ones, of every kernel."""
     for number in some(range(KERNELS)):
         draw = Draw.of(number)
         for m, n, k in draw.extents(10):

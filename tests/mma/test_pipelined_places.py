@@ -1,10 +1,10 @@
-"""Where the copies of pipelined loops go: by run-time steps and orders of tiles, by branches and loops of the body, by tables in memory."""
+"""Copy positions in pipelined loops that depend on runtime steps, tile orders, branches and loops of the body, and tables in memory."""
 
 import numpy as np
 import pytest
 import tilejit as tile
 from tests.language.test_schedules import sequence
-from tests.mma.chosen_kernels import boxes, walked, wandering
+from tests.mma.chosen_kernels import boxes, expected_order, rows_in_computed_order
 from tests.mma.test_pipelined import TARGETS
 
 
@@ -27,8 +27,8 @@ def shares(A, out, step, ORDER: tile.constexpr, ROLES: tile.constexpr):
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("roles", [False, True])
 @pytest.mark.parametrize("order", ["row", "grouped", "hilbert"])
-def test_loops_by_a_step_of_run_time_and_over_an_order_of_tiles(order, roles, target):
-    """Each CTA's share of rows and of tiles; a step that is an argument, either way, and beyond the range."""
+def test_loops_with_a_runtime_step_and_over_an_order_of_tiles_are_right(order, roles, target):
+    """Each CTA's share of rows and of tiles; a step given by an argument, positive or negative, also beyond the range."""
     tiles = sequence(3, 5, order, 2)
     for step in (1, -2, 7, 40):
         a = np.random.default_rng(0).standard_normal((15, 64)).astype(np.float32)
@@ -44,13 +44,13 @@ def test_loops_by_a_step_of_run_time_and_over_an_order_of_tiles(order, roles, ta
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("roles", [False, True])
-def test_copies_go_where_a_branch_or_a_loop_of_the_body_says(roles, target):
-    """A conditional expression, an `if` that the rest of the trip shares, a `while` and a `for` of their own."""
+def test_copy_positions_may_depend_on_branches_and_loops_of_the_body(roles, target):
+    """A conditional expression, an `if` that the rest of the body shares, a nested `while` and `for`."""
     a = np.random.default_rng(0).standard_normal((16, 64)).astype(np.float32)
     for n, turn in ((0, 0), (1, 1), (7, 0), (8, 1), (9, 2), (5, 3)):
         out, total = np.zeros(64, np.float32), np.zeros(64, np.float32)
-        wandering.simulate(1, a, out, n, turn, ROLES=roles, target=target).raise_first()
-        for row, more in walked(n, turn):
+        rows_in_computed_order.simulate(1, a, out, n, turn, ROLES=roles, target=target).raise_first()
+        for row, more in expected_order(n, turn):
             total = (total + np.float32(more)) * np.float32(0.5) + a[row]
         np.testing.assert_allclose(out, total, rtol=1e-6, atol=1e-6)
 
@@ -69,8 +69,8 @@ def by_table(A, table, out, n, STAGES: tile.constexpr, ROLES: tile.constexpr):
 @pytest.mark.parametrize("roles", [False, True])
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("stages", [1, 2, 4])
-def test_copies_go_where_a_table_in_memory_says(stages, roles, target):
-    """Whoever issues the copies loads from it trips ahead; the kernel does not write it, and reads it in the body as well."""
+def test_copy_positions_may_be_loaded_from_a_table_in_memory(stages, roles, target):
+    """Whoever issues the copies loads them iterations ahead; the kernel does not write the table, and also reads it in the body."""
     a = np.random.default_rng(0).integers(-9, 9, (5, 64, 64)).astype(np.float16)
     table = np.array([3, -1, 4, 0, 0, 2, -5, 1, 3], np.int32)
     at = np.where(table[:8] < 0, table[1:], table[:8])
@@ -91,8 +91,8 @@ def by_table_in_memory_that_is_written(A, table, out, log):
         tile.store(log[i + 1], 2)
 
 
-def test_a_table_that_decides_where_copies_go_lies_where_the_kernel_writes_nothing():
-    """Of arguments that overlap, the kernel would write what it has loaded trips ahead."""
+def test_a_table_of_copy_positions_must_not_overlap_what_the_kernel_writes():
+    """With overlapping arguments, the kernel would write what was loaded iterations ahead."""
     a, table, out, log = np.eye(5, 64, dtype=np.float32), np.zeros(4, np.int32), np.zeros((3, 64), np.float32), np.zeros(4, np.int32)
     by_table_in_memory_that_is_written.simulate(1, a, table, out, log).raise_first()
     assert (out == a[0]).all() and log.tolist() == [0, 2, 2, 2]
@@ -102,9 +102,9 @@ def test_a_table_that_decides_where_copies_go_lies_where_the_kernel_writes_nothi
     assert by_table_in_memory_that_is_written.compile(*specs, target="sm_90a").cubin
 
 
-def test_the_producer_computes_what_the_copies_need_of_a_branch_and_nothing_else():
-    """Of the shared `if` the producer has the row alone, the consumers the sums alone."""
-    made = wandering.compile(tile.ArraySpec((16, 64), "float32"), tile.ArraySpec((64,), "float32"), 8, 1, ROLES=True)
+def test_the_producer_computes_only_what_the_copies_need_of_a_branch():
+    """Of the shared `if`, the producer only computes the row, and the consumers only the sums."""
+    made = rows_in_computed_order.compile(tile.ArraySpec((16, 64), "float32"), tile.ArraySpec((64,), "float32"), 8, 1, ROLES=True)
     producer, consumers = made.graph.split("  warpgroup ")[1:]
     assert "copy_async" in producer and "float32[64]:" not in producer and producer.count("while") == 1
     assert "copy_async" not in consumers and "while" not in consumers and "float32[64]" in consumers
@@ -112,8 +112,8 @@ def test_the_producer_computes_what_the_copies_need_of_a_branch_and_nothing_else
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("turn", [0, 1])
-def test_what_a_branch_chooses_divides_as_both_ways_do(turn, target):
-    """A box begins at a multiple of its columns, whichever way chose it: engines that ask for that take it."""
+def test_a_value_selected_by_a_branch_has_the_divisors_of_both_branches(turn, target):
+    """A box begins at a multiple of its columns in either branch, as bulk copies and TMA need."""
     a = np.random.default_rng(turn).standard_normal((16, 5 * 64)).astype(np.float16)
     for roles in (False, True):
         out, total = np.zeros((16, 64), np.float32), np.zeros((16, 64), np.float32)

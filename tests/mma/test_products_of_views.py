@@ -1,4 +1,4 @@
-"""Products of views of shared memory: what threads write through one view, tensor cores read through another."""
+"""Products of views of shared memory: threads write through one view, tensor cores read through another."""
 
 import numpy as np
 import pytest
@@ -30,7 +30,7 @@ def of_view(A, C, WRITTEN: tile.constexpr, READ: tile.constexpr):
 @pytest.mark.parametrize("target", ["sm_90a", "sm_100a"])
 @pytest.mark.parametrize("written", ["s", "turned", "rows"])
 @pytest.mark.parametrize("read", ["s", "turned", "rows"])
-def test_what_threads_wrote_through_one_view_is_fenced_before_a_product_of_another(written, read, target):
+def test_writes_through_one_view_are_fenced_before_a_product_of_another_view(written, read, target):
     c = np.full((64, 64), np.nan, np.float32)
     of_view.simulate(1, A, c, WRITTEN=written, READ=read, target=target).raise_first()
     x = X.T if read == "turned" else X
@@ -41,10 +41,10 @@ def test_what_threads_wrote_through_one_view_is_fenced_before_a_product_of_anoth
 
 @needs_gpu("sm_90a")
 @in_child()
-def test_tensor_cores_of_the_gpu_read_through_one_view_what_threads_wrote_through_another():
+def test_tensor_cores_read_through_one_view_what_threads_wrote_through_another_on_the_gpu():
     for written in ("s", "turned", "rows"):
         for read in ("s", "turned", "rows"):
-            for _ in range(20):  # without the fence some are right, by luck
+            for _ in range(20):  # without the fence some would be right by chance
                 c = np.full((64, 64), np.nan, np.float32)
                 of_view[(1,)](A, c, WRITTEN=written, READ=read, backend="cuda")
                 x = X.T if read == "turned" else X
@@ -69,7 +69,7 @@ def beside(A, C, FIRST: tile.constexpr):
 
 
 @pytest.mark.parametrize("first, fences", [(8192, 0), (7168, 1), (0, 1)])
-def test_what_threads_write_beside_an_operand_in_its_allocation_needs_no_fence(first, fences):
+def test_writes_next_to_an_operand_in_its_allocation_need_no_fence(first, fences):
     c = np.zeros((64, 64), np.float32)
     beside.simulate(1, A, c, FIRST=first).raise_first()
     np.testing.assert_array_equal(c, X @ X.T)
@@ -78,7 +78,8 @@ def test_what_threads_write_beside_an_operand_in_its_allocation_needs_no_fence(f
 
 @tile.jit(num_warps=4)
 def in_order(A, B, C):
-    """B as [columns / 32, 4, 4, 2, k]: of each 32 columns a thread of four has eight neighbours then, and not every fourth pair."""
+    """B as [columns / 32, 4, 4, 2, k]: of each 32 columns, one thread of four then holds eight adjacent ones instead of every
+    fourth pair."""
     a = tile.alloc((64, 64), A.dtype, layout=tile.swizzled(A.dtype, (64, 64), 128))
     b = tile.alloc((64, 64), B.dtype, layout=tile.swizzled(B.dtype, (64, 64), 128))
     bar = tile.mbarrier()
@@ -91,7 +92,7 @@ def in_order(A, B, C):
     tile.store(C[0:64, 0:64], tile.cast(sums, C.dtype))
 
 
-def test_columns_that_tma_brings_in_an_order_by_which_a_thread_has_neighbours_are_stored_as_vectors():
+def test_columns_loaded_by_tma_in_a_permuted_order_let_threads_store_results_as_vectors():
     b, c = A[::-1].copy(), np.full((64, 64), np.nan, np.float16)
     ordered = b.reshape(2, 4, 4, 2, 64).transpose(0, 2, 1, 3, 4)
     in_order.simulate(1, A, ordered, c, target="sm_90a").raise_first()

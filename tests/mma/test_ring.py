@@ -1,4 +1,4 @@
-"""Rings: the cursors of producers and consumers, through loops, with any number of slots, consumers and trips."""
+"""Rings: the cursors of producers and consumers through loops, with any number of slots, consumers and iterations."""
 
 import re
 
@@ -32,12 +32,12 @@ def total(X, Y, STAGES: tile.constexpr, OUTER: tile.constexpr):
 
 @pytest.mark.parametrize("stages", [1, 2, 3])
 @pytest.mark.parametrize("trips", [0, 1, 2, 3, 4, 7])
-def test_any_number_of_trips(stages, trips):
-    """0, 1, stages - 1, stages, stages + 1 and more trips; the slots are read by threads."""
+def test_a_ring_works_for_any_trip_count(stages, trips):
+    """0, 1, stages - 1, stages, stages + 1 and more iterations; the slots are read by threads."""
     x = np.random.default_rng(trips).integers(-8, 8, (8 * trips, 64)).astype(np.float32)
     x = x if trips else np.zeros((8, 64), np.float32)[:0].reshape(0, 64)
     if trips == 0:
-        x = np.zeros((7, 64), np.float32)  # fewer rows than a slot holds: no trip
+        x = np.zeros((7, 64), np.float32)  # fewer rows than a slot holds: no iteration
     y = np.full(64, np.nan, np.float32)
     total[1](x, y, STAGES=stages, OUTER=1)
     np.testing.assert_array_equal(y, x[:8 * trips].sum(axis=0))
@@ -45,22 +45,22 @@ def test_any_number_of_trips(stages, trips):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_nested_loops_carry_one_cursor(seed):
-    """The slots go on where the inner loop left off, whatever order the copies land in."""
+    """The ring continues where the inner loop ended, in any order in which the copies complete."""
     x = np.random.default_rng(seed).integers(-8, 8, (8 * 10, 64)).astype(np.float32)
     y = np.full(64, np.nan, np.float32)
     total.simulate(1, x, y, STAGES=3, OUTER=2, seed=seed).raise_first()
     np.testing.assert_array_equal(y, x.sum(axis=0))
 
 
-def test_a_ring_on_the_gpu_s_assembler():
-    """Ordinary reads end with a barrier of the warpgroup before its one arrival."""
+def test_a_ring_assembles_with_a_barrier_before_the_release_of_read_slots():
+    """Ordinary reads end with a barrier of the warpgroup before its single arrival."""
     compiled = total.compile(tile.ArraySpec((80, 64), "float32"), tile.ArraySpec((64,), "float32"), STAGES=3, OUTER=2)
     assert [c.variant for c in compiled.copies] == ["tma"]
     assert "bar.sync" in compiled.ptx
 
 
 def test_several_warpgroups_release_each_slot():
-    """`consumers` counts warpgroups: two scopes of one text, each with its own cursor."""
+    """`consumers` counts warpgroups: two scopes with the same source, each with its own cursor."""
     @tile.jit(num_warps=12)
     def kernel(X, Y):
         ring = tile.ring(2, rows=((8, 64), X.dtype), consumers=2)
@@ -84,7 +84,7 @@ def test_several_warpgroups_release_each_slot():
 
 @tile.jit(num_warps=8)
 def in_pairs(X, Y, STAGES: tile.constexpr):
-    """Slots two at a time, and their rows, then one after the other: producer and consumer hold them in blocks within each other."""
+    """Slots in pairs with their rows, then one after the other: producer and consumer hold them in nested blocks."""
     ring = tile.ring(STAGES, rows=((8, 64), X.dtype))
     pairs = X.shape[0] // 24
     with tile.warpgroup(0):
@@ -115,18 +115,18 @@ def in_pairs_done(home, stages):
 
 
 @pytest.mark.parametrize("stages", [3, 4, 5])
-def test_several_slots_are_held_at_once(stages):
+def test_several_slots_can_be_held_at_once(stages):
     in_pairs_done(np.asarray, stages)
 
 
 @needs_gpu("sm_90a")
 @in_child(timeout=60)
-def test_several_slots_are_held_at_once_on_the_gpu():
+def test_several_slots_can_be_held_at_once_on_the_gpu():
     for stages in (3, 4, 5):
         in_pairs_done(tile.to_device, stages)
 
 
-def test_more_slots_at_once_than_the_ring_has_and_blocks_that_release_the_slot_before_within_others():
+def test_holding_more_slots_than_the_ring_has_and_nested_blocks_with_release_previous_are_errors():
     @tile.jit(num_warps=8)
     def kernel(X, AROUND: tile.constexpr, WITHIN: tile.constexpr):
         ring = tile.ring(2, rows=((8, 64), X.dtype))
@@ -143,7 +143,7 @@ def test_more_slots_at_once_than_the_ring_has_and_blocks_that_release_the_slot_b
             kernel.simulate(1, x, AROUND=around, WITHIN=within)
 
 
-def test_a_slot_is_released_once_and_where_it_was_taken():
+def test_a_slot_can_be_released_only_once_and_in_the_scope_that_acquired_it():
     @tile.jit(num_warps=8)
     def kernel(X, twice: tile.constexpr):
         ring = tile.ring(2, rows=((8, 64), X.dtype))
@@ -162,7 +162,7 @@ def test_a_slot_is_released_once_and_where_it_was_taken():
         kernel.simulate(1, x, twice=False)
 
 
-def test_more_consumers_than_the_ring_has():
+def test_more_consumers_than_the_ring_declares_are_found():
     @tile.jit(num_warps=12)
     def kernel(X):
         ring = tile.ring(2, rows=((8, 64), X.dtype))
@@ -173,8 +173,8 @@ def test_more_consumers_than_the_ring_has():
         kernel.simulate(1, np.zeros((16, 64), np.float32))
 
 
-def test_a_copy_that_is_missing_is_found():
-    """A slot is full when all its buffers have come."""
+def test_a_missing_copy_is_found():
+    """A slot is full when all its buffers have been filled."""
     @tile.jit(num_warps=8)
     def kernel(X, Y):
         ring = tile.ring(2, a=((8, 64), X.dtype), b=((8, 64), X.dtype))
@@ -189,7 +189,7 @@ def test_a_copy_that_is_missing_is_found():
         kernel.simulate(1, np.zeros((8, 64), np.float32), np.zeros((8, 64), np.float32))
 
 
-def test_a_ring_lays_its_buffers_as_auto_does_and_takes_the_word():
+def test_a_ring_chooses_automatic_layouts_and_accepts_tile_auto():
     made = []
     for layout in ("", ", tile.auto", ", tile.swizzled(tile.float16, (8, 64), 128)"):
         kernel = tile.jit(source=f"def k(X):\n    ring = tile.ring(2, filled='stores', rows=((8, 64), tile.float16{layout}))\n"
@@ -201,7 +201,7 @@ def test_a_ring_lays_its_buffers_as_auto_does_and_takes_the_word():
 
 
 @pytest.mark.parametrize("extent", [20, 64, 80])
-def test_slots_of_one_dimension_begin_where_tma_does_and_may_be_viewed(extent):
+def test_one_dimensional_slots_are_aligned_for_tma_and_can_be_viewed(extent):
     @tile.jit(num_warps=8)
     def summed(X, Y, N: tile.constexpr):
         ring = tile.ring(2, row=((N,), X.dtype))
@@ -223,7 +223,7 @@ def test_slots_of_one_dimension_begin_where_tma_does_and_may_be_viewed(extent):
     np.testing.assert_allclose(Y[:68], X[:, :extent].sum(0), rtol=1e-6)
 
 
-def test_what_a_ring_is_made_of():
+def test_invalid_arguments_of_a_ring_are_errors():
     @tile.jit(num_warps=4)
     def nothing(X):
         tile.ring(2)
@@ -239,7 +239,7 @@ def test_what_a_ring_is_made_of():
 
 @tile.jit(num_warps=8)
 def behind(X, Y, STAGES: tile.constexpr, OUTER: tile.constexpr):
-    """The product of the rows of X with themselves, 64 of k at a time; a slot is given back one turn late."""
+    """The product of the rows of X with themselves, 64 of k at a time; a slot is released one iteration late."""
     ring = tile.ring(STAGES, rows=((64, 64), X.dtype))
     trips = X.shape[1] // (64 * OUTER)
     with tile.warpgroup(0):
@@ -262,8 +262,8 @@ def behind(X, Y, STAGES: tile.constexpr, OUTER: tile.constexpr):
 
 @pytest.mark.parametrize("stages", [2, 3])
 @pytest.mark.parametrize("trips", [0, 1, 2, 3, 4, 7])
-def test_a_slot_that_is_released_one_turn_late(stages, trips):
-    """0, 1, stages - 1, stages, stages + 1 and more trips, several times over."""
+def test_a_slot_may_be_released_one_iteration_late(stages, trips):
+    """0, 1, stages - 1, stages, stages + 1 and more iterations, several times."""
     x = np.random.default_rng(trips).integers(-4, 5, (64, max(128 * trips, 64))).astype(np.float16)
     y = np.full((2, 64, 64), np.nan, np.float32)
     behind.simulate(1, x, y, STAGES=stages, OUTER=2).raise_first()
@@ -271,7 +271,7 @@ def test_a_slot_that_is_released_one_turn_late(stages, trips):
     np.testing.assert_array_equal(y, np.stack([p @ p.T for p in parts]))
 
 
-def test_a_slot_that_is_held_is_given_back_before_others_are_taken_otherwise():
+def test_a_held_slot_must_be_released_before_slots_are_acquired_in_another_way():
     @tile.jit(num_warps=8)
     def kernel(X, STAGES: tile.constexpr):
         ring = tile.ring(STAGES, rows=((8, 64), X.dtype))
@@ -288,7 +288,7 @@ def test_a_slot_that_is_held_is_given_back_before_others_are_taken_otherwise():
 
 @tile.jit(num_warps=8)
 def passed_over(A, out, n, READ: tile.constexpr, ONE_WARP: tile.constexpr):
-    """A consumer that looks at every third slot only, or at none."""
+    """A consumer that only uses every third slot, or none."""
     ring = tile.ring(2, A=((64,), A.dtype), consumers=1)
     with tile.warpgroup(0):
         with tile.elect():
@@ -307,8 +307,8 @@ def passed_over(A, out, n, READ: tile.constexpr, ONE_WARP: tile.constexpr):
 
 @pytest.mark.parametrize("read", [False, True])
 @pytest.mark.parametrize("one_warp", [False, True])
-def test_warps_meet_in_a_slot_that_they_pass_over_before_it_is_given_back(read, one_warp):
-    """One that lags would find the phase of a later turn, and wait for ever. A warp alone needs no barrier for that."""
+def test_warps_synchronise_in_a_slot_that_they_skip_before_it_is_released(read, one_warp):
+    """A warp that lags would find the phase of a later round, and wait for ever. A single warp needs no barrier for that."""
     A, out = np.arange(7 * 64, dtype=np.float32).reshape(7, 64), np.full(64, np.nan, np.float32)
     passed_over[1, ](A, out, 7, read, one_warp)
     np.testing.assert_array_equal(out, A[::3].sum(axis=0) if read else 0)
@@ -358,8 +358,8 @@ def multiplied_at_times(A, B, C, n, BEHIND: tile.constexpr, WHEN: tile.constexpr
 
 @pytest.mark.parametrize("behind", [False, True])
 @pytest.mark.parametrize("when", ["always", "if", "loop"])
-def test_a_product_that_a_slot_may_do_without_is_no_meeting_of_its_warps(behind, when):
-    """One that every slot has is: then they need no barrier."""
+def test_a_product_that_not_every_slot_executes_does_not_synchronise_its_warps(behind, when):
+    """One that every slot executes does: then no barrier is needed."""
     rng = np.random.default_rng(0)
     A, B = (rng.integers(-2, 3, (64, 5, 64)).astype(np.float16) for _ in range(2))
     C, taken = np.full((64, 64), np.nan, np.float32), slice(None, None, 1 if when == "always" else 2)
@@ -371,7 +371,7 @@ def test_a_product_that_a_slot_may_do_without_is_no_meeting_of_its_warps(behind,
 
 @tile.jit(num_warps=12)
 def multiplied_by_one(A, B, C, n):
-    """Two warpgroups consume as one, and only the first of them multiplies."""
+    """Two warpgroups form one consumer, and only the first of them multiplies."""
     ring = tile.ring(2, A=((64, 64), A.dtype), B=((64, 64), B.dtype), consumers=2)
     with tile.warpgroup(0):
         with tile.elect():
@@ -383,7 +383,7 @@ def multiplied_by_one(A, B, C, n):
                     tile.store(C[i, 0:64, 0:64], multiplied_once(tile.zeros((64, 64)), slot))
 
 
-def test_a_product_of_one_warpgroup_is_no_meeting_of_the_others():
+def test_a_product_of_one_warpgroup_does_not_synchronise_the_others():
     rng = np.random.default_rng(0)
     A, B = (rng.integers(-2, 3, (64, 5, 64)).astype(np.float16) for _ in range(2))
     C = np.full((5, 64, 64), np.nan, np.float32)

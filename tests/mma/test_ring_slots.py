@@ -1,10 +1,10 @@
-"""Slots of one dimension beside those of two: each begins where TMA may write it, whatever its length and the number of stages."""
+"""One-dimensional slots next to two-dimensional ones: each is aligned for TMA writes, whatever its length and the number of stages."""
 
 import numpy as np
 import pytest
 import tilejit as tile
 from hypothesis import given, settings, strategies as st
-from tests.mma.products import on
+from tests.mma.products import multiplying_on
 from tilejit.errors import DispatchError
 
 TRIPS = 5
@@ -12,7 +12,7 @@ TRIPS = 5
 
 @tile.jit(num_warps=8)
 def beside(X, V, Y, W, N: tile.constexpr, STAGES: tile.constexpr, TRIPS: tile.constexpr):
-    """Boxes of X with pieces of V, some of which reach out of it."""
+    """Boxes of X with pieces of V, some of which are partly out of bounds."""
     ring = tile.ring(STAGES, V=((N,), V.dtype), X=((8, 32), X.dtype))
     with tile.warpgroup(0):
         with tile.elect():
@@ -35,10 +35,10 @@ def arrays(n: int, dtype: str, length: int):
 
 @settings(max_examples=30, deadline=None, derandomize=True)
 @given(st.sampled_from(("uint8", "float16", "float32", "float64")), st.integers(1, 24), st.integers(1, 5), st.booleans())
-def test_slots_of_any_number_of_16_bytes_come_by_tma_and_clipped(dtype, sixteens, stages, ragged):
+def test_slots_of_any_multiple_of_16_bytes_can_be_loaded_by_tma_with_clipping(dtype, sixteens, stages, ragged):
     n = 16 * sixteens // np.dtype(dtype).itemsize
     x, v, y, w = arrays(n, dtype, max(TRIPS * n - n // 2 * ragged, 1))
-    with on("sm_90a"):
+    with multiplying_on("sm_90a"):
         beside.simulate((1,), x, v, y, w, N=n, STAGES=stages, TRIPS=TRIPS).raise_first()
     np.testing.assert_array_equal(y, x)
     np.testing.assert_array_equal(w, np.pad(v, (0, TRIPS * n - len(v))).reshape(TRIPS, n))
@@ -46,19 +46,19 @@ def test_slots_of_any_number_of_16_bytes_come_by_tma_and_clipped(dtype, sixteens
 
 @pytest.mark.parametrize("target", ["sm_90a", "sm_100a", "sm_120a"])
 @pytest.mark.parametrize("n, dtype", [(48, "float32"), (100, "float32"), (4, "float32"), (24, "float16")])
-def test_the_assembler_takes_slots_that_lie_apart(n, dtype, target):
+def test_padded_slots_assemble(n, dtype, target):
     compiled = beside.compile(*arrays(n, dtype, TRIPS * n), N=n, STAGES=3, TRIPS=TRIPS, target=target)
     assert [c.variant for c in compiled.copies if c.dst_scope == "shared"] == ["tma", "tma"]
 
 
 @pytest.mark.parametrize("n, dtype, nbytes", [(3, "float32", 12), (1, "float32", 4), (7, "float16", 14), (24, "uint8", 24)])
-def test_what_is_no_number_of_16_bytes_is_told_so_at_the_line(n, dtype, nbytes):
+def test_a_size_that_is_not_a_multiple_of_16_bytes_is_an_error_at_the_line(n, dtype, nbytes):
     with pytest.raises(DispatchError, match=f"runs of a multiple of 16 bytes that are contiguous in both memories: runs of {nbytes} bytes") as refusal:
         beside.compile(*arrays(n, dtype, TRIPS * n), N=n, STAGES=2, TRIPS=TRIPS, target="sm_90a")
     assert "tile.copy_async(slot.V" in str(refusal.value)
 
 
-def test_numbers_that_threads_hand_over_lie_side_by_side():
+def test_slots_written_only_by_threads_are_not_padded():
     """No copy writes them."""
     @tile.jit(num_warps=8)
     def handed(out, STAGES: tile.constexpr):

@@ -1,4 +1,4 @@
-"""Roles: the registers that warpgroups keep, of those that a CTA begins with."""
+"""Roles: the registers that warpgroups request, relative to those with which the threads of a CTA start."""
 
 import re
 
@@ -12,7 +12,7 @@ X = tile.ArraySpec((16, 128), "float32")
 
 
 def divided(regs, **options):
-    """A kernel in which warpgroup i keeps ``regs[i]`` registers, or what it has where that is None."""
+    """A kernel in which warpgroup i requests ``regs[i]`` registers, or keeps its own if that is None."""
     lines = [f"    with tile.warpgroup({i}{'' if n is None else f', regs={n}'}):\n        tile.store(x[{i}, 0:128], {i + 1}.0)\n"
              for i, n in enumerate(regs)]
     return tile.jit(source="def divided(x):\n" + "".join(lines), **dict(num_warps=4 * len(regs)) | options)
@@ -22,8 +22,8 @@ def divided(regs, **options):
     (1, {}, 256), (2, {}, 256), (3, {}, 168), (4, {}, 128), (5, {}, 96), (8, {}, 64), (2, dict(min_ctas=2), 128), (3, dict(min_ctas=2), 80),
     (2, dict(max_registers=104), 104),
 ])
-def test_a_warpgroup_asks_for_more_or_gives_back_by_what_the_launch_gives(warpgroups, options, registers):
-    """setmaxnreg.inc above the registers that the assembler lets a thread begin with, setmaxnreg.dec up to them: the other one is undefined."""
+def test_a_warpgroup_increases_or_decreases_its_registers_relative_to_those_of_the_launch(warpgroups, options, registers):
+    """setmaxnreg.inc above the registers with which a thread starts, setmaxnreg.dec up to them: the other one is undefined."""
     groups, most = warpgroups - 1, registers if registers % 8 == 0 else registers - registers % 8
     least = divided([24] * warpgroups, **options).compile(X)
     assert least.registers == min(registers, 255) and set(re.findall(r"setmaxnreg\.(\w+)", least.ptx)) == {"dec"}
@@ -34,8 +34,8 @@ def test_a_warpgroup_asks_for_more_or_gives_back_by_what_the_launch_gives(warpgr
 
 
 @pytest.mark.parametrize("warps,registers", [(6, 256), (9, 168), (10, 168), (13, 128), (14, 128), (17, 96), (21, 80), (26, 72)])
-def test_a_thread_begins_with_its_share_of_the_scheduler_that_has_the_most_warps(warps, registers):
-    """Four schedulers have a quarter of the registers each: a ninth warp costs as many as a twelfth."""
+def test_a_thread_starts_with_its_share_of_the_scheduler_with_the_most_warps(warps, registers):
+    """Four schedulers have a quarter of the registers each: a ninth warp costs as much as a twelfth."""
     made = divided([24], num_warps=warps).compile(X)
     assert made.registers == min(registers, 255) and "setmaxnreg.dec" in made.ptx
     if registers < 256:
@@ -49,7 +49,7 @@ def test_a_thread_begins_with_its_share_of_the_scheduler_that_has_the_most_warps
     ((24, None, None, 240), {}, 8, "24 + 128 + 128 + 240"), ((120, 144), dict(min_ctas=2), 4, "= 264"),
     ((24, 232), dict(max_registers=120), 4, "= 256"), ((24, 240), dict(num_warps=14), 4, "24 + 240 + 128 + 128 = 520"),
 ])
-def test_registers_that_the_cta_does_not_have_are_an_error_at_the_warpgroup_that_asks_for_most(regs, options, line, sum_):
+def test_requesting_more_registers_than_the_cta_has_is_an_error_at_the_largest_request(regs, options, line, sum_):
     """On the GPU it would wait for them for ever."""
     with pytest.raises(CompilationError, match="a warpgroup would wait for the missing ones for ever") as caught:
         divided(regs, **options).compile(X)
@@ -57,11 +57,11 @@ def test_registers_that_the_cta_does_not_have_are_an_error_at_the_warpgroup_that
 
 
 @pytest.mark.parametrize("regs", [(24, 240, 240), (40, 232, 232), (None, 168, None), (24, 160, 160, 160), (32, 160, 160, 160)])
-def test_all_the_registers_of_a_cta_may_be_divided(regs):
+def test_all_the_registers_of_a_cta_may_be_distributed(regs):
     assert divided(regs).compile(X).spills == 0
 
 
-def test_a_loop_that_steps_over_warpgroups_says_nothing_of_those():
+def test_a_loop_that_skips_warpgroups_does_not_request_registers_for_them():
     kernel = tile.jit(source="""def roles(x):
     for w in range(0, 4, 2):
         with tile.warpgroup(w, regs=40):
@@ -75,7 +75,7 @@ def test_a_loop_that_steps_over_warpgroups_says_nothing_of_those():
         kernel.compile(X)
 
 
-def test_each_warpgroup_of_a_loop_counts_and_of_several_numbers_the_least():
+def test_each_warpgroup_of_a_loop_counts_and_several_requests_count_as_the_smallest():
     @tile.jit(num_warps=12)
     def roles(x, N: tile.constexpr):
         with tile.warpgroup(0, regs=24):
@@ -98,7 +98,7 @@ def test_each_warpgroup_of_a_loop_counts_and_of_several_numbers_the_least():
 
 
 @pytest.mark.parametrize("regs,words", [("consumer_regs=240", "240 [+] 240 [+] 168"), ("producer_regs=40, consumer_regs=240", "240 [+] 240 [+] 40")])
-def test_a_pipelined_loop_cannot_give_out_more_either(regs, words):
+def test_a_pipelined_loop_cannot_request_more_than_the_cta_has_either(regs, words):
     kernel = tile.jit(source=f"""def looped(x, out):
     s, total = tile.alloc((128,), x.dtype), tile.zeros((128,))
     for i in tile.pipelined(range(16), stages=2, warp_specialize=True, {regs}):
@@ -113,8 +113,8 @@ def test_a_pipelined_loop_cannot_give_out_more_either(regs, words):
 
 @needs_gpu("sm_90a")
 @in_child(timeout=60)
-def test_registers_are_divided_on_the_gpu():
-    """More of them, fewer, all that there are; with two CTAs on a multiprocessor too."""
+def test_registers_are_distributed_on_the_gpu():
+    """More, fewer, and all that there are; also with two CTAs on an SM."""
     for regs, options in (((24, 240, 240), {}), ((24, 160, 160, 160), {}), ((None, 24, 240), {}), ((24, 232), dict(min_ctas=2)),
                           ((40, 160), dict(max_registers=104)), ((24, 136), dict(num_warps=14))):
         x = tile.to_device(np.zeros((16, 128), np.float32), 0)

@@ -1,4 +1,4 @@
-"""Products of which several CTAs, no cluster, share each tile's k: on the simulator against NumPy in float64, and what the compiler makes of them."""
+"""Split k through global memory, shared by CTAs that are not a cluster: on the simulator compared with float64, and the generated code."""
 
 import math
 import re
@@ -10,7 +10,7 @@ import tilejit as tile
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tests.drawn import drawn
-from tests.mma.products import BF16, LAYOUTS, OPERANDS, added, bias_gelu_residual, close, laid, plus_one, product
+from tests.mma.products import BF16, LAYOUTS, OPERANDS, added, bias_gelu_residual, assert_close, with_layout, plus_one, product
 from tilejit import ArraySpec, kernels
 from tilejit.errors import LaunchError
 from tilejit.kernels.hopper import PATIENCE, leave_all, split, taken, through_memory
@@ -32,12 +32,12 @@ def in_memory(bm, bn, splits, dtype=BF16, stored=2, **options):
          batch=(), ctas=264, seed=0)
 @example(m=130, n=100, k=3000, dtypes=(BF16, BF16), fast=True, shape=(64, 64), splits=9, swapped=False, behind=True, pair=True, a_is="rows", b_is="rows",
          batch=(3,), ctas=264, seed=0)
-def test_any_number_of_ctas_gives_the_product_twice_with_the_same_bits(m, n, k, dtypes, fast, shape, splits, swapped, behind, pair, a_is, b_is,
+def test_any_number_of_ctas_may_share_k_with_reproducible_bits(m, n, k, dtypes, fast, shape, splits, swapped, behind, pair, a_is, b_is,
                                                                        batch, ctas, seed):
-    """As many as an H100 has multiprocessors, or twice as many; more than slots of k, or than groups of columns; in pairs or alone; ragged
-    extents, several matrices, sums by the tensor cores or by threads."""
+    """As many as an H100 has SMs, or twice as many; more than k-steps, or than groups of columns; in pairs or alone; ragged
+    extents, batches, accumulation by tensor cores or by threads."""
     rng, dtype = np.random.default_rng(seed), np.dtype(dtypes[0])
-    a, b = laid(drawn(rng, (*batch, m, k), dtypes[0]), a_is), laid(drawn(rng, (*batch, k, n), dtypes[1]), b_is)
+    a, b = with_layout(drawn(rng, (*batch, m, k), dtypes[0]), a_is), with_layout(drawn(rng, (*batch, k, n), dtypes[1]), b_is)
     config = in_memory(*shape, splits, dtype, 4 if dtype.itemsize == 4 or dtype.kind in "iu" else 2, swapped=swapped)
     if dtype.itemsize == 1:
         config = replace(config, bk=128, stages=min(config.stages, 4))
@@ -45,21 +45,21 @@ def test_any_number_of_ctas_gives_the_product_twice_with_the_same_bits(m, n, k, 
     tiles = config.tiles(*((n, m) if swapped else (m, n))) * math.prod(batch)
     config = replace(config, splits=max(min(splits, ctas // tiles), 2), behind=behind)
     first = product(a, b, config=config, fast_accum=fast)
-    close(first, a, b)
+    assert_close(first, a, b)
     assert product(a, b, config=config, fast_accum=fast).tobytes() == first.tobytes()
 
 
 @pytest.mark.parametrize("out", [np.float32, np.float16, BF16])
 @pytest.mark.parametrize("swapped", [False, True])
-def test_results_of_other_dtypes(out, swapped):
+def test_results_of_other_dtypes_are_right(out, swapped):
     rng = np.random.default_rng(1)
     a, b = drawn(rng, (70, 900), BF16), drawn(rng, (900, 90), BF16)
-    close(product(a, b, out, config=in_memory(64, 64, 7, swapped=swapped)), a, b)
+    assert_close(product(a, b, out, config=in_memory(64, 64, 7, swapped=swapped)), a, b)
 
 
 @pytest.mark.parametrize("swapped", [False, True])
-def test_an_epilogue_scales_and_its_tiles_see_the_whole_sums_once(swapped):
-    """Also where a tile is the result itself."""
+def test_an_epilogue_scales_and_its_tiles_are_applied_once_to_the_complete_sums(swapped):
+    """Also if an epilogue tile is the result itself."""
     from math import erf
     rng = np.random.default_rng(3)
     a, b = drawn(rng, (100, 600), np.float16), drawn(rng, (600, 200), np.float16)
@@ -75,7 +75,7 @@ def test_an_epilogue_scales_and_its_tiles_see_the_whole_sums_once(swapped):
 
 @pytest.fixture
 def room_for(monkeypatch):
-    """Let the simulator run so many CTAs at once; the others begin when all of these have ended."""
+    """Let the simulator run this many CTAs at once; the others start when all of these have ended."""
     return lambda ctas: monkeypatch.setattr("tilejit.sim.launch.chunk_size", lambda program, ranks: ctas)
 
 
@@ -84,7 +84,8 @@ LAUNCHES = (100, 70, 3, 64, 64), (128, 128, 17, 128, 128), (190, 30, 9, 192, 32)
 
 @pytest.mark.parametrize("at_once,patience", [(264, PATIENCE), (264, PATIENCE), (264, 0), (264, 1), (5, 0), (2, 3), (1, 1), (1, 40)])
 def test_flags_are_0_after_each_of_several_launches_whichever_cta_comes_first(room_for, at_once, patience):
-    """Launches of several shapes with the same flags, each twice: the same bits, whatever stood in the room for sums, and whoever adds them up."""
+    """Launches of several shapes with the same flags, each twice: the same bits, whatever the temporary memory contained, and whichever CTA adds
+    them up."""
     rng, flags = np.random.default_rng(at_once + patience), np.zeros((9, 3), np.int64)
     for m, n, splits, bm, bn in LAUNCHES:
         a, b, results = drawn(rng, (m, 504), BF16), drawn(rng, (n, 504), BF16), []
@@ -98,15 +99,15 @@ def test_flags_are_0_after_each_of_several_launches_whichever_cta_comes_first(ro
                                     FINISH=((), None, False, False, ()), EXTRAS=0, PROMOTED=False, BLOCKS=(), DEPENDENT=True, PATIENCE=asked,
                                     num_warps=config.num_warps, pdl=True, seed=int(rng.integers(100)))
             assert not report.findings and not flags.any()
-            close(c, a, b.T)
+            assert_close(c, a, b.T)
             results.append(c.tobytes())
         assert results[0] == results[1]
 
 
 @tile.jit(num_warps=4)
 def in_turn(partial, flags, turn, ranks, patience, out, times, ALONE: tile.constexpr, SPLITS: tile.constexpr, SHARES: tile.constexpr):
-    """CTAs in turn leave their rank's power of two for 64 x 32 sums, and do their shares: each when the one before has left its sums, or when
-    it has gone on (`ALONE`). They count the times that each share is done."""
+    """CTAs in turn leave 2 to the power of their rank as sums of 64 x 32, and finish their shares: each when the previous one has left its sums,
+    or when it has ended (`ALONE`). They count how often each share is finished."""
     place, PART = tile.program_id(0), 32 // SHARES
     rank, room, doing = tile.load(ranks[place]), partial[0:SPLITS, 0:1, 0:64 * 32], tile.alloc((1,), tile.uint32)
     tile.assume((rank >= 0) & (rank < SPLITS))
@@ -133,8 +134,8 @@ def in_turn(partial, flags, turn, ranks, patience, out, times, ALONE: tile.const
 @example(ranks=[0, 1, 2], shares=2, alone=True, patience=0, seed=0)
 @example(ranks=[2, 1, 0], shares=1, alone=True, patience=1, seed=0)
 @example(ranks=[3, 0, 2, 1], shares=4, alone=True, patience=0, seed=0)
-def test_each_share_is_done_once_all_have_left_their_sums_in_whichever_order_they_come(ranks, shares, alone, patience, seed):
-    """By its own CTA, or by the last to come: all shares, if each CTA is to go on before the next comes."""
+def test_each_share_is_finished_once_all_ctas_have_left_their_sums_in_any_order(ranks, shares, alone, patience, seed):
+    """By its own CTA, or by the last one to come: all shares, if each CTA ends before the next one comes."""
     splits = len(ranks)
     shares = shares if shares <= splits else 2
     flags, out, times = np.zeros(1, np.int64), np.full((64, 32), -1, np.int32), np.zeros((splits, shares), np.int32)
@@ -147,7 +148,7 @@ def test_each_share_is_done_once_all_have_left_their_sums_in_whichever_order_the
 
 
 @pytest.mark.parametrize("seed", (1, 2, 3))
-def test_nobody_who_has_the_patience_gives_up_a_share(seed):
+def test_a_cta_that_waits_long_enough_does_not_give_up_its_share(seed):
     times, flags = np.zeros((6, 4), np.int32), np.zeros(1, np.int64)
     in_turn.simulate((6,), np.full((6, 1, 64 * 32), -1, np.int32), flags, np.zeros(1, np.int32), np.arange(6, dtype=np.int32), 1 << 30,
                      np.full((64, 32), -1, np.int32), times, ALONE=False, SPLITS=6, SHARES=4, seed=seed)
@@ -155,14 +156,14 @@ def test_nobody_who_has_the_patience_gives_up_a_share(seed):
 
 
 @pytest.mark.parametrize("at_once", [1, 7, 50])
-def test_a_launch_of_more_ctas_than_run_at_once_comes_to_its_end(room_for, monkeypatch, at_once):
+def test_a_launch_of_more_ctas_than_run_at_once_terminates(room_for, monkeypatch, at_once):
     monkeypatch.setattr(kernels.hopper, "PATIENCE", 20)
     rng = np.random.default_rng(at_once)
     a, b = drawn(rng, (300, 400), BF16), drawn(rng, (400, 300), BF16)
     want = product(a, b, config=in_memory(64, 64, 9))
     room_for(at_once)
     assert product(a, b, config=in_memory(64, 64, 9)).tobytes() == want.tobytes()
-    close(want, a, b)
+    assert_close(want, a, b)
 
 
 def test_more_tiles_than_there_are_flags_for_are_refused():
@@ -172,9 +173,9 @@ def test_more_tiles_than_there_are_flags_for_are_refused():
 
 
 @pytest.mark.parametrize("bm,bn,splits", [(128, 256, 16), (128, 256, 33), (128, 256, 2), (192, 128, 22), (128, 128, 33), (64, 256, 33), (64, 64, 64)])
-def test_sums_move_as_threads_hold_them(bm, bn, splits):
-    """16 bytes a thread, without a change of layout, which results of 32 columns or more have where they are stored; nothing spills. The answer to a CTA's count is the first that it asks; for another it waits
-    only to give up its share."""
+def test_partial_sums_are_exchanged_in_the_register_layout_of_threads(bm, bn, splits):
+    """16 bytes per thread, without a layout conversion; results of 32 columns or more are converted when they are stored. Nothing spills. A CTA
+    first waits for the result of its atomic count; it waits for another one only to give up its share."""
     c, matrix = in_memory(bm, bn, splits), ArraySpec((2560, 2560), "bfloat16")
     partial, flags = ArraySpec((4, splits, bm // 64, 64 * bn), "float32"), ArraySpec((1024, 3), "int64")
     compiled = split.compile(matrix, matrix, matrix, 1.0, 1.0, 0, 0, 0, 0, partial, flags, BM=bm, BN=bn, BK=c.bk, STAGES=c.stages, SPLITS=splits,
@@ -188,12 +189,12 @@ def test_sums_move_as_threads_hold_them(bm, bn, splits):
 
 
 @pytest.mark.parametrize("extents,tiles,pair", [((512, 512, 32768), 16, True), ((256, 256, 65536), 4, True), ((1024, 1024, 65536), 32, False)])
-def test_where_tiles_are_few_and_k_is_long_as_many_ctas_as_there_are_share_it(extents, tiles, pair):
+def test_with_few_tiles_and_long_k_all_sms_share_k(extents, tiles, pair):
     c = choose(Problem(*extents), 132)
     assert not c.clustered and c.pair is pair and c.tiles(*extents[:2]) == tiles and c.splits == 132 // tiles
 
 
-def test_pairs_share_columns_only_where_a_product_has_two_rows_of_tiles_and_the_tensor_cores_sum_alone():
+def test_pairs_share_columns_only_if_there_are_two_rows_of_tiles_and_tensor_cores_accumulate_alone():
     assert not any(c.pair for c in ranked(Problem(64, 1024, 8192), 132, False))
     assert not any(c.pair for c in ranked(Problem(512, 512, 32768, itemsize=1, promoted=()), 132))
     assert all(not c.clustered for c in ranked(Problem(512, 512, 32768), 132) if c.pair)
@@ -201,21 +202,21 @@ def test_pairs_share_columns_only_where_a_product_has_two_rows_of_tiles_and_the_
 
 @pytest.mark.parametrize("extents,splits,ctas,early", [((64, 2560, 9728), 4, 80, False), ((16, 2048, 8192), 2, 64, True), ((16, 4096, 4096), 2, 128, True),
                                                        ((384, 1024, 4096), 2, 96, True)])
-def test_a_grid_that_stands_neither_beside_the_one_ahead_nor_on_nearly_all_multiprocessors_begins_behind_it_if_memory_is_busy(extents, splits, ctas, early):
-    """80 CTAs that began while 80 others ended took 14 to 22 % longer."""
+def test_a_memory_bound_grid_starts_early_only_if_it_fits_next_to_the_previous_one_or_fills_nearly_all_sms(extents, splits, ctas, early):
+    """80 CTAs that started while 80 others ended took 14 to 22 % longer."""
     found = next(c for c in ranked(Problem(*extents), 132) if c.splits == splits and c.clustered
                  and c.tiles(*(extents[1::-1] if c.swapped else extents[:2])) * splits == ctas)
     assert found.dependent is early
 
 
 @pytest.mark.parametrize("m", (24, 40, 56, 72, 88, 100, 120))
-def test_the_model_has_no_few_ctas_of_many_finish_a_tile(m):
-    """A width of 8 times a prime has one share or as many as that: one of eight CTAs would add up the sums of all, and spill."""
+def test_the_model_does_not_let_few_of_many_ctas_finish_a_tile(m):
+    """A width of 8 times a prime has one share or that many: one of eight CTAs would add up the sums of all, and spill."""
     for n, k in ((2048, 7168), (1024, 4096), (5120, 5120)):
         for c in ranked(Problem(m, n, k), 132):
             assert c.clustered or 4 * c.shares >= min(c.splits, c.bn // 8)
 
 
 @pytest.mark.parametrize("extents", [(64, 64, 128), (512, 512, 512), (256, 8192, 8192), (4096, 4096, 4096)])
-def test_where_tiles_are_many_or_k_is_short_no_sums_go_through_memory(extents):
+def test_with_many_tiles_or_short_k_no_sums_go_through_memory(extents):
     assert choose(Problem(*extents), 132).clustered

@@ -1,4 +1,4 @@
-"""Operands of `tile.dot` that are loaded from global memory come to the product through shared memory, in the form that the tensor cores take."""
+"""Operands of `tile.dot` loaded from global memory are staged in shared memory, in the layout that the tensor cores take."""
 
 import re
 
@@ -15,7 +15,7 @@ TARGETS = {"sm_80": "mma_sync", "sm_90a": "wgmma", "sm_100a": "tcgen05", "sm_120
 
 @tile.jit
 def product(A, B, C, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr, TA: tile.constexpr, TB: tile.constexpr, SCALED: tile.constexpr = False):
-    """As one writes it who knows of no shared memory."""
+    """The product as written without knowledge of shared memory."""
     m, n = tile.program_id(0) * BM, tile.program_id(1) * BN
     acc = tile.zeros((BM, BN), tile.float32 if A.dtype.is_float else tile.int32)
     for k in range(0, A.shape[0 if TA else 1], BK):
@@ -46,7 +46,7 @@ def test_any_product_of_loaded_tiles_is_right(target, dtype, m, n, k, bm, bn, bk
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("tb", [False, True])
-def test_loads_and_stores_are_of_16_bytes_with_two_barriers_a_trip(target, tb):
+def test_loads_and_stores_are_16_bytes_wide_with_two_barriers_per_iteration(target, tb):
     spec = tile.ArraySpec((4096, 4096), "float16")
     made = product.compile(spec, spec, tile.ArraySpec((4096, 4096), "float32"), BM=64, BN=128, BK=64, TA=False, TB=tb, target=target)
     assert made.products[0].variant == TARGETS[target] and made.spills == 0
@@ -56,8 +56,8 @@ def test_loads_and_stores_are_of_16_bytes_with_two_barriers_a_trip(target, tb):
 
 
 @pytest.mark.parametrize("scaled", [False, True])
-def test_a_product_of_an_ordinary_loop_stays_on_its_way_while_the_next_operands_are_loaded(scaled):
-    """Its wait stands between these loads and their stores, and once behind the loop."""
+def test_a_product_in_an_ordinary_loop_stays_in_flight_while_the_next_operands_are_loaded(scaled):
+    """Its wait is between these loads and their stores, and once after the loop."""
     spec = tile.ArraySpec((4096, 4096), "float16")
     made = product.compile(spec, spec, tile.ArraySpec((4096, 4096), "float32"), BM=64, BN=128, BK=64, TA=False, TB=True, SCALED=scaled, target="sm_90a")
     order = re.findall(r"wgmma.wait_group|wgmma.commit_group|ld.global|st.shared|bar.sync", made.ptx)
@@ -81,7 +81,7 @@ def attention(Q, K, V, O, BM: tile.constexpr, BN: tile.constexpr, D: tile.conste
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_what_a_loop_takes_again_is_stored_once_and_what_a_product_made_stays_in_registers(target):
+def test_a_loop_invariant_operand_is_stored_once_and_a_product_s_result_stays_in_registers(target):
     rng = np.random.default_rng(0)
     q, k, v, o = (rng.standard_normal((128, 64)).astype(np.float16) for _ in range(4))
     attention.simulate(2, q, k, v, o, BM=64, BN=32, D=64, target=target).raise_first()
@@ -96,7 +96,7 @@ def test_what_a_loop_takes_again_is_stored_once_and_what_a_product_made_stays_in
 
 @tile.jit
 def several(X, Y, C, T: tile.constexpr):
-    """One tile as both operands, from around a loop and a branch, and as either one; another of each trip's own."""
+    """One tile as both operands, from outside a loop and a branch, and as either operand; another one for each iteration."""
     x = tile.load(X[0:64, 0:64])
     y = tile.dot(x, x.T if T else x)
     for i in range(3):
@@ -111,7 +111,7 @@ def several(X, Y, C, T: tile.constexpr):
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("dtype", [np.float16, np.int8])
 @pytest.mark.parametrize("turned", [False, True])
-def test_tiles_that_several_products_take_are_right_in_each(target, dtype, turned):
+def test_tiles_used_by_several_products_are_right_in_each(target, dtype, turned):
     rng = np.random.default_rng(1)
     x, z = rng.integers(-2, 3, (64, 64)).astype(dtype), rng.integers(-2, 3, (3, 64, 64)).astype(dtype)
     c = np.zeros((64, 64), np.int32 if dtype == np.int8 else np.float32)
@@ -122,7 +122,7 @@ def test_tiles_that_several_products_take_are_right_in_each(target, dtype, turne
 
 @tile.jit
 def linear_attention(Q, K, V, O, D: tile.constexpr, BN: tile.constexpr):
-    """A state that products make is the `b` of another."""
+    """A state computed by products is the `b` of another product."""
     state = tile.zeros((D, D))
     for n in range(0, K.shape[0], BN):
         q, k, v = tile.load(Q[n:n + BN, 0:D]), tile.load(K[n:n + BN, 0:D]), tile.load(V[n:n + BN, 0:D])
@@ -134,7 +134,7 @@ def linear_attention(Q, K, V, O, D: tile.constexpr, BN: tile.constexpr):
 
 @tile.jit
 def turned_products(Q, K, V, O, D: tile.constexpr, BM: tile.constexpr, BN: tile.constexpr):
-    """What a product has made is turned, and multiplied as `a`, as in the gradients of attention."""
+    """A product's result is transposed and multiplied as `a`, as in the gradients of attention."""
     m = tile.program_id(0) * BM
     k, acc = tile.load(K[m:m + BM, 0:D]), tile.zeros((BM, D))
     for n in range(0, Q.shape[0], BN):
@@ -144,7 +144,7 @@ def turned_products(Q, K, V, O, D: tile.constexpr, BM: tile.constexpr, BN: tile.
 
 
 def chained():
-    """(kernel, grid, constants, operands, what the result should be), of whole numbers and halves that stay exact."""
+    """(kernel, grid, constants, operands, expected result), of integers and halves that stay exact."""
     rng = np.random.default_rng(0)
     q, k, v = (rng.integers(-1, 2, (192, 64)).astype(np.float16) for _ in range(3))
     f, g, h = (x.astype(np.float64) for x in (q, k, v))
@@ -158,7 +158,7 @@ def chained():
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_what_a_product_made_goes_through_shared_memory_as_b_and_turned_as_a(target):
+def test_a_product_s_result_used_as_b_or_transposed_as_a_goes_through_shared_memory(target):
     """Not element by element."""
     for kernel, grid, constants, arrays, want in chained():
         o = np.zeros((192, 64), np.float32)
@@ -171,7 +171,7 @@ def test_what_a_product_made_goes_through_shared_memory_as_b_and_turned_as_a(tar
 
 @tile.jit
 def from_shared(A, B, C):
-    """As weights of few bits are widened."""
+    """In the way that weights of few bits are widened."""
     s, b = tile.alloc((64, 64), A.dtype, layout=tile.auto), tile.alloc((64, 64), B.dtype, layout=tile.auto)
     tile.copy(s, A[0:64, 0:64])
     tile.copy(b, B[0:64, 0:64])
@@ -180,12 +180,12 @@ def from_shared(A, B, C):
     tile.store(C[0:64, 0:64], tile.dot(tile.load(s).to(B.dtype), b))
 
 
-def test_an_operand_that_is_loaded_from_shared_memory_is_not_stored_there_again():
+def test_an_operand_loaded_from_shared_memory_is_not_stored_there_again():
     made = from_shared.compile(tile.ArraySpec((64, 64), "int8"), tile.ArraySpec((64, 64), "float16"), tile.ArraySpec((64, 64), "float32"), target="sm_90a")
     assert made.products[0].variant == "wgmma" and made.shared_bytes == 64 * 64 * 3 and "st.shared.b" not in made.ptx
 
 
-def test_where_there_is_no_shared_memory_left_operands_stay_in_registers():
+def test_without_shared_memory_left_operands_stay_in_registers():
     spec = tile.ArraySpec((4096, 4096), "float16")
     options = dict(BM=64, BN=64, BK=64, TA=False, TB=True)
     made = product.compile(spec, spec, tile.ArraySpec((4096, 4096), "float32"), **options, target="sm_90a", max_shared=16384)

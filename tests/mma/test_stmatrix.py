@@ -1,4 +1,5 @@
-"""Results of wgmma in shared memory by stmatrix: 16 rows by 16 columns of a warp with an instruction, in any layout with rows or columns of 16 bytes."""
+"""Results of wgmma stored to shared memory by stmatrix: 16 x 16 elements per warp and instruction, in any layout with 16-byte
+rows or columns."""
 
 import ml_dtypes
 import numpy as np
@@ -15,7 +16,7 @@ BF16 = ml_dtypes.bfloat16
 @tile.jit
 def placed(A, B, C, i, row, M: tile.constexpr, N: tile.constexpr, SHAPE: tile.constexpr, LAYOUT: tile.constexpr, COLUMN: tile.constexpr,
            STEP: tile.constexpr = 1):
-    """``A @ B.T`` to a part of buffer number `i` of two, from `row` times STEP and COLUMN on; C is all that the buffers hold."""
+    """``A @ B.T`` to a part of buffer number `i` of two, from `row` times STEP and COLUMN on; C is the contents of both buffers."""
     a = tile.alloc((M, 64), A.dtype, layout=tile.swizzled(A.dtype, (M, 64), 128))
     b = tile.alloc((N, 64), B.dtype, layout=tile.swizzled(B.dtype, (N, 64), 128))
     stage = tile.alloc(SHAPE, C.dtype, layout=LAYOUT)
@@ -53,7 +54,8 @@ def cases(draw):
 
 
 def check(case, backend="sim"):
-    """What the buffers hold is the product in its place and what was there before everywhere else; by stmatrix where rows or columns lie in 16 bytes."""
+    """Check that the buffers hold the product in its place, and are unchanged elsewhere; by stmatrix if rows or columns are in
+    16-byte pieces."""
     m, n, shape, kind, column, row, step, i, dtype, warpgroups = case
     a, b = (np.round(4 * numbers((rows, 64), np.float32, rows)).astype(dtype) / 4 for rows in (m, n))
     c = np.zeros(shape, dtype)
@@ -73,14 +75,14 @@ def check(case, backend="sim"):
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(cases())
-def test_a_result_goes_to_any_part_of_any_layout(case):
-    """Swizzled, padded, by columns; one to three warpgroups of one or two blocks of rows; from any row on."""
+def test_a_result_can_be_stored_to_any_part_of_any_layout(case):
+    """Swizzled, padded, column-major; one to three warpgroups with one or two blocks of rows; from any row on."""
     check(case)
 
 
 @needs_gpu("sm_90a")
 @in_child(timeout=150)
-def test_a_result_goes_to_any_part_of_any_layout_on_the_gpu():
+def test_a_result_can_be_stored_to_any_part_of_any_layout_on_the_gpu():
     @settings(max_examples=len(some(range(60), least=10)), deadline=None, derandomize=True, database=None, phases=[Phase.generate],
               suppress_health_check=list(HealthCheck))
     @given(cases())
@@ -91,7 +93,7 @@ def test_a_result_goes_to_any_part_of_any_layout_on_the_gpu():
 
 @pytest.mark.parametrize("dtype,n,start,why", [("float32", 32, 0, "elements of 32 bits"),
                                                ("float16", 32, 4, "rows that begin inside of 16 bytes")])
-def test_other_results_go_by_plain_stores(dtype, n, start, why):
+def test_other_results_use_plain_stores(dtype, n, start, why):
     shape = (2, 64, 64)
     specs = [tile.ArraySpec(s, d) for s, d in (((64, 64), "float16"), ((n, 64), "float16"), (shape, dtype))]
     made = placed.compile(*specs, 0, 0, M=64, N=n, SHAPE=shape, LAYOUT=None, COLUMN=start)
@@ -100,7 +102,7 @@ def test_other_results_go_by_plain_stores(dtype, n, start, why):
 
 @tile.jit
 def turned(A, B, C):
-    """``(A @ B).T`` by way of a buffer of its rows."""
+    """``(A @ B).T`` through a buffer of its rows."""
     stage = tile.alloc((32, 64), C.dtype)
     acc = tile.dot(tile.load(A[0:64, 0:16]), tile.load(B[0:16, 0:32]))
     tile.store(stage, acc.to(C.dtype).T)
@@ -110,7 +112,7 @@ def turned(A, B, C):
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a"])
 @pytest.mark.parametrize("warps", [1, 4])
-def test_results_of_warps_go_by_stmatrix_where_the_target_has_it(target, warps):
+def test_results_of_mma_sync_use_stmatrix_where_the_target_has_it(target, warps):
     a, b = numbers((64, 16), np.float16, 0), numbers((16, 32), np.float16, 1)
     c = np.zeros((32, 64), np.float16)
     made = turned.compile(a, b, c, target=target, num_warps=warps)
@@ -121,7 +123,7 @@ def test_results_of_warps_go_by_stmatrix_where_the_target_has_it(target, warps):
 
 @tile.jit
 def operand_kept(A, B, C, D):
-    """``A @ B``, of a B so small that it stays in registers, and A as the product takes it, in D."""
+    """``A @ B``, with a B so small that it stays in registers; D gets A in the form in which the product takes it."""
     a, kept = tile.alloc((64, 64), A.dtype), tile.alloc((64, 64), A.dtype)
     tile.copy(a, A[0:64, 0:64])
     tile.sync()
@@ -133,7 +135,7 @@ def operand_kept(A, B, C, D):
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.float16, np.float32])
-def test_operands_of_8_16_and_32_bits_go_by_stmatrix(dtype):
+def test_operands_of_8_16_and_32_bits_are_stored_by_stmatrix(dtype):
     a, b = (np.random.default_rng(n).integers(-4, 4, (64, n)).astype(dtype) for n in (64, 8))
     c, d = np.zeros((64, 8), np.int32 if dtype is np.int8 else np.float32), np.zeros_like(a)
     made = operand_kept.compile(a, b, c, d)

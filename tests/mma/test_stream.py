@@ -1,4 +1,4 @@
-"""Products whose last tiles all CTAs share (stream-K): on the simulator against NumPy in float64, and what the compiler makes of them."""
+"""Products with a shared last wave (stream-K): on the simulator compared with float64, and the generated code."""
 
 from dataclasses import replace
 
@@ -8,7 +8,7 @@ import tilejit as tile
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tests.drawn import drawn
-from tests.mma.products import BF16, E4M3, LAYOUTS, bias_gelu_residual, close, laid, product
+from tests.mma.products import BF16, E4M3, LAYOUTS, bias_gelu_residual, assert_close, with_layout, product
 from tilejit import ArraySpec
 from tilejit.kernels.cycles import shared_rest
 from tilejit.kernels.plan import Config, Problem, choose
@@ -17,7 +17,7 @@ from tilejit.kernels.stream import piece, pieces, shares, stream
 EXTENT = st.one_of(st.integers(1, 40), st.sampled_from((64, 65, 130, 200, 300, 500)))
 
 
-def streamed(bm, bn, dtype=BF16, stored=2, **options):
+def shared_config(bm, bn, dtype=BF16, stored=2, **options):
     return replace(Config.of(bm, bn, itemsize=np.dtype(dtype).itemsize, stored=stored, **options), stream=True)
 
 
@@ -26,12 +26,12 @@ def streamed(bm, bn, dtype=BF16, stored=2, **options):
        dtype=st.sampled_from((BF16, np.float16, np.float32, E4M3, np.int8)),
        shape=st.sampled_from(((64, 32), (64, 64), (128, 64), (128, 128))), swapped=st.booleans(), a_is=LAYOUTS, b_is=LAYOUTS,
        batch=st.sampled_from(((), (), (3,))), seed=st.integers(0, 99))
-def test_any_product_whose_tiles_are_shared_is_right(m, n, k, dtype, shape, swapped, a_is, b_is, batch, seed):
-    """One tile and many, fewer slots of k than CTAs, none at all; the flags of a launch serve the next."""
+def test_any_product_with_shared_tiles_is_right(m, n, k, dtype, shape, swapped, a_is, b_is, batch, seed):
+    """One tile and many, fewer k-steps than CTAs, none at all; the flags of a launch serve the next."""
     rng = np.random.default_rng(seed)
-    a, b = laid(drawn(rng, (*batch, m, k), dtype), a_is), laid(drawn(rng, (*batch, k, n), dtype), b_is)
-    config = streamed(*shape, dtype, 4 if np.dtype(dtype).itemsize == 4 or dtype == np.int8 else 2, swapped=swapped)
-    close(product(a, b, config=config, fast_accum=True), a, b)
+    a, b = with_layout(drawn(rng, (*batch, m, k), dtype), a_is), with_layout(drawn(rng, (*batch, k, n), dtype), b_is)
+    config = shared_config(*shape, dtype, 4 if np.dtype(dtype).itemsize == 4 or dtype == np.int8 else 2, swapped=swapped)
+    assert_close(product(a, b, config=config, fast_accum=True), a, b)
 
 
 @tile.jit
@@ -46,8 +46,8 @@ def plus(acc, row, column, beside):
 @example(ahead=True, tiles=(2, 3), steps=5, ctas=4, rest=4, helpers=2, parts=1, stages=3, width=32, behind=False, kept=False, seed=0)
 @example(ahead=False, tiles=(2, 3), steps=5, ctas=4, rest=4, helpers=2, parts=1, stages=3, width=32, behind=False, kept=True, seed=0)
 def test_any_number_of_ctas_may_share_tiles(ahead, tiles, steps, ctas, rest, helpers, parts, stages, width, behind, kept, seed):
-    """Helpers of several tiles, tiles of several helpers, helpers without a slot, whole rounds, perhaps with a tile that comes ahead of
-    the end, or with results that are stored later. The flags are 0 afterwards, and each of two launches gives the same bits."""
+    """Helpers of several tiles, tiles of several helpers, helpers without a k-step, whole waves, possibly with a prefetched tile or
+    with kept results. The flags are 0 afterwards, and two launches give the same bits."""
     rng = np.random.default_rng(seed)
     left = tiles[0] * tiles[1] % ctas
     helpers = min(helpers, ctas - left)
@@ -69,7 +69,7 @@ def test_any_number_of_ctas_may_share_tiles(ahead, tiles, steps, ctas, rest, hel
             exact = a.astype(np.float64) @ b.T.astype(np.float64) + beside.astype(np.float64)
             np.testing.assert_allclose(c.astype(np.float64), exact, rtol=2.0 ** -8, atol=2e-3)
         else:
-            close(c, a, b.T)
+            assert_close(c, a, b.T)
         assert not flags.any()
         results.append(c.tobytes())
     assert results[0] == results[1]
@@ -77,7 +77,7 @@ def test_any_number_of_ctas_may_share_tiles(ahead, tiles, steps, ctas, rest, hel
 
 @tile.jit
 def divided(out, steps, whole, left, idle, rest, helpers, parts, each, few):
-    """What each CTA does: for each of its pieces the tile, the slots, the place."""
+    """The work of each CTA: for each of its pieces the tile, the k-steps, the position in temporary memory."""
     shared = whole, left, idle, rest, helpers, parts, each, few
     for x in range(whole + pieces(shared)):
         numbers = piece(x, steps, shared)
@@ -87,7 +87,7 @@ def divided(out, steps, whole, left, idle, rest, helpers, parts, each, few):
 
 @pytest.mark.parametrize("tiles,steps,ctas", [(1, 7, 4), (5, 3, 4), (8, 3, 4), (9, 2, 4), (20, 40, 132), (100, 256, 132), (200, 40, 132),
                                               (288, 48, 132), (511, 256, 132)])
-def test_every_slot_of_every_tile_is_done_once_and_the_rest_are_whole_rounds(tiles, steps, ctas):
+def test_every_k_step_of_every_tile_is_done_once_and_the_rest_are_whole_waves(tiles, steps, ctas):
     rest, helpers, parts, _ = shared_rest(tiles % ctas, steps, ctas, 128, 256) if tiles % ctas else (0, 0, 0, 0)
     out = np.full((ctas, tiles // ctas + 1 + tiles % ctas, 4), -1, np.int32)
     divided[ctas,](out, steps, *shares(tiles, ctas, rest, helpers, parts))
@@ -101,25 +101,25 @@ def test_every_slot_of_every_tile_is_done_once_and_the_rest_are_whole_rounds(til
 
 
 @pytest.mark.parametrize("left,steps,ctas", [(116, 256, 132), (68, 128, 132), (8, 256, 132), (40, 64, 132), (1, 2, 132), (131, 8, 132), (3, 1, 4)])
-def test_sharing_the_rest_takes_less_time_than_not(left, steps, ctas):
+def test_sharing_the_last_wave_is_estimated_to_be_faster_than_not(left, steps, ctas):
     rest, helpers, parts, time = shared_rest(left, steps, ctas, 128, 256)
     assert 0 <= rest < steps and 0 <= helpers <= ctas - left and (rest > 0) == (helpers > 0) == (parts > 0)
     assert time <= shared_rest(left, steps, left, 128, 256)[3]
 
 
-def test_an_epilogue_and_its_tiles_see_the_whole_sums():
+def test_an_epilogue_and_its_tiles_are_applied_to_the_complete_sums():
     from math import erf
     rng = np.random.default_rng(3)
     a, b = drawn(rng, (100, 600), np.float16), drawn(rng, (600, 200), np.float16)
     bias, residual = drawn(rng, (200,), np.float32), drawn(rng, (100, 200), np.float16)
-    got = product(a, b, np.float32, epilogue=bias_gelu_residual, arguments=(bias, residual), config=streamed(64, 64, np.float16, 4))
+    got = product(a, b, np.float32, epilogue=bias_gelu_residual, arguments=(bias, residual), config=shared_config(64, 64, np.float16, 4))
     v = a.astype(np.float64) @ b.astype(np.float64) + bias
     np.testing.assert_allclose(got, 0.5 * v * (1 + np.vectorize(erf)(v * 0.70710678)) + residual, atol=5e-4, rtol=1e-5)
 
 
 @pytest.mark.parametrize("shape", [(128, 256), (192, 192)])
-def test_what_is_left_for_others_moves_as_threads_hold_it(shape):
-    """16 bytes a thread, without a change of layout; nothing spills, of three consumers neither."""
+def test_partial_sums_are_exchanged_in_the_register_layout_of_threads(shape):
+    """16 bytes per thread, without a layout conversion; nothing spills, also with three consumers."""
     c, matrix = Config.of(*shape), ArraySpec((2560, 2560), "bfloat16")
     partial, flags = ArraySpec((132, c.bm // 64, 64 * c.bn), "float32"), ArraySpec((1024, 3), "int64")
     compiled = stream.compile(matrix, matrix, matrix, 1.0, 1.0, 0, 0, 0, 0, *shares(300, 132, 9, 8, 2), partial, flags, BM=c.bm, BN=c.bn, BK=c.bk,
@@ -132,7 +132,7 @@ def test_what_is_left_for_others_moves_as_threads_hold_it(shape):
 
 @pytest.mark.parametrize("extents,shared", [((3840, 3840, 8192), True), ((2048, 2048, 2048), False), ((3072, 3072, 3072), False),
                                             ((64, 4096, 4096), False)])
-def test_tiles_are_shared_where_rounds_fit_badly_and_k_is_long(extents, shared):
-    """Of 450 tiles three rounds leave 54; of 128, or of 256 in two rounds, few places are idle. So it is with an epilogue."""
+def test_tiles_are_shared_if_the_last_wave_is_small_and_k_is_long(extents, shared):
+    """450 tiles leave 54 after three waves; with 128, or with 256 in two waves, few SMs are idle. The same holds with an epilogue."""
     for more in ({}, dict(epilogue=True), dict(epilogue=True, ahead=True)):
         assert choose(Problem(*extents, **more), 132).stream == shared

@@ -1,4 +1,4 @@
-"""Memory that a product needs besides its operands and its result."""
+"""Temporary memory of a product, besides its operands and its result."""
 
 import ctypes
 from contextlib import nullcontext
@@ -47,7 +47,7 @@ def held(thing, stream: int) -> bool:
     return views.hold_if_captured(thing, SimpleNamespace(device=0, stream=stream))
 
 
-def test_what_no_cuda_graph_captures_is_not_held(monkeypatch):
+def test_temporary_memory_that_no_cuda_graph_captures_is_not_held(monkeypatch):
     graphs = Graphs(monkeypatch)
     made = views.temporary(np.zeros(1), (3,), "float32")
     assert made.shape == (3,) and not views.hold_if_captured("host", describe(np.zeros(4, np.float32))) and not held("device", 1)

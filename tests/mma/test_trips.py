@@ -1,6 +1,7 @@
-"""Every form of a pipeline with 0, 1, stages - 1, stages and stages + 1 trips, ragged or not: nothing is found and the product is right.
+"""Every kind of pipeline with 0, 1, stages - 1, stages and stages + 1 iterations, ragged or not: no findings, and the right product.
 
-The matrix products that the package has, and a ring by hand, with several tiles for each CTA."""
+The matrix products of the package, and a ring by hand, with several tiles per CTA.
+"""
 
 from dataclasses import replace
 
@@ -10,7 +11,7 @@ import tilejit as tile
 from hypothesis import HealthCheck, given, settings, strategies as st
 from tests.drawn import drawn
 from tests.gpu import in_child, needs_gpu, some
-from tests.mma.products import BF16, E4M3, E5M2, close, product
+from tests.mma.products import BF16, E4M3, E5M2, assert_close, product
 from tilejit import kernels
 from tilejit.kernels.blackwell_plan import BlackwellConfig
 from tilejit.kernels.plan import Config
@@ -35,7 +36,7 @@ def blackwell(dtype, stages, pair=False, **options):
     return replace(made, stages=stages)
 
 
-# name: (target, configuration of a dtype and of stages, whether the tensor cores sum float8 alone, CTAs that share the trips of a tile)
+# name: (target, function from a dtype and stages to a configuration, whether tensor cores accumulate float8, CTAs that share a tile's k)
 FORMS = {
     "persistent": ("sm_90a", lambda d, s: hopper(d, s, behind=False), True, 1),
     "persistent behind": ("sm_90a", lambda d, s: hopper(d, s, behind=True), True, 1),
@@ -57,8 +58,8 @@ def around(stages):
 
 @pytest.mark.parametrize("stages", [2, 3, 4])
 @pytest.mark.parametrize("form", FORMS)
-def test_every_product_of_the_package(form, stages, monkeypatch):
-    """Of types in turn; a CTA of one has an odd number of slots too, where several share a tile."""
+def test_every_product_of_the_package_is_right_for_every_trip_count(form, stages, monkeypatch):
+    """With the types in turn; if several CTAs share a tile, one of them also has an odd number of k-steps."""
     target, configured, fast, shared = FORMS[form]
     monkeypatch.setenv("TILEJIT_TARGET", target)
     dtypes = (E4M3, E5M2) if not fast else DTYPES
@@ -69,13 +70,13 @@ def test_every_product_of_the_package(form, stages, monkeypatch):
             k = max(trips * shared * SLOT // size_of(dtype) + more, 0)
             m, n = (130, 72) if k < 500 else (70, 40)
             a, b = drawn(rng, (m, k), dtype), drawn(rng, (k, n), dtype)
-            close(product(a, b, config=config, fast_accum=fast), a, b)
+            assert_close(product(a, b, config=config, fast_accum=fast), a, b)
 
 
 @pytest.mark.parametrize("stages", [2, 3, 4])
 @pytest.mark.parametrize("listed", [True, False])
-def test_every_grouped_product_of_the_package(listed, stages):
-    """All of these trips in the groups of one launch, whose ring goes on from group to group."""
+def test_every_grouped_product_of_the_package_is_right_for_every_trip_count(listed, stages):
+    """All of these trip counts in the groups of one launch, whose ring continues from group to group."""
     dtype = DTYPES[(2 * stages + listed) % len(DTYPES)]
     config, rng, step = hopper(dtype, stages), np.random.default_rng(stages), SLOT // size_of(dtype)
     options = dict(config=config, precision="tf32" if dtype == np.float32 else None)
@@ -83,21 +84,21 @@ def test_every_grouped_product_of_the_package(listed, stages):
         ks = [max(trips * step + more, 0) for trips in around(stages) for more in (0, -3)]
         a, b = [drawn(rng, (70, k), dtype) for k in ks], [drawn(rng, (k, 40), dtype) for k in ks]
         for x, y, z in zip(a, b, kernels.grouped_matmul(a, b, **options)):
-            close(z, x, y)
+            assert_close(z, x, y)
         return
     for trips in around(stages):
         k, sizes = trips * step, (70, 0, 64, 3)
         a, b = drawn(rng, (sum(sizes), k), dtype), drawn(rng, (len(sizes), k, 40), dtype)
         z, start = kernels.grouped_matmul(a, b, offs=np.cumsum(sizes).astype(np.int32), **options), 0
         for size, y in zip(sizes, b):
-            close(z[start:start + size], a[start:start + size], y)
+            assert_close(z[start:start + size], a[start:start + size], y)
             start += size
 
 
 @needs_gpu("sm_90a")
 @in_child(timeout=150)
-def test_every_product_of_the_package_on_the_gpu():
-    """The same trips of the kernels for Hopper, of more tiles than there are CTAs too."""
+def test_every_product_of_the_package_is_right_for_every_trip_count_on_the_gpu():
+    """The same trip counts of the Hopper kernels, also with more tiles than CTAs."""
     rng, home = np.random.default_rng(0), tile.to_device
     forms = [(stages, form) for stages in (2, 3, 4) for form, (target, *_) in FORMS.items() if target == "sm_90a"]
     for number, (stages, form) in enumerate(some(forms, least=7)):
@@ -111,24 +112,24 @@ def test_every_product_of_the_package_on_the_gpu():
                 a, b = exactly(rng, (m, k), dtype), exactly(rng, (k, n), dtype)
                 out = home(np.full((m, n), 7, np.int32) if dtype == np.int8 else np.full((m, n), np.nan, BF16 if size == 1 else dtype))
                 kernels.matmul(home(a), home(b), out, config=config, fast_accum=fast, precision="tf32" if dtype == np.float32 else None)
-                close(out.numpy(), a, b)
+                assert_close(out.numpy(), a, b)
 
 
 @needs_gpu("sm_90a")
-@pytest.mark.misread  # pieces of work are handed from thread to thread through a ring
+@pytest.mark.misread  # pieces of work are passed between threads through a ring
 @in_child(timeout=60)
-def test_every_number_of_trips_is_right_in_grouped_products_on_the_gpu():
+def test_every_grouped_product_is_right_for_every_trip_count_on_the_gpu():
     rng, home = np.random.default_rng(0), tile.to_device
     for dtype, stages in ((BF16, 3), (np.int8, 4)):
         ks = [max(trips * SLOT // size_of(dtype) + more, 0) for trips in around(stages) for more in (0, -3)]
         a, b = [exactly(rng, (200, k), dtype) for k in ks], [exactly(rng, (k, 104), dtype) for k in ks]
         made = kernels.grouped_matmul([home(x) for x in a], [home(x) for x in b], config=hopper(dtype, stages))
         for x, y, z in zip(a, b, made):
-            close(z.numpy(), x, y, rounded=False)
+            assert_close(z.numpy(), x, y, rounded=False)
 
 
 def exactly(rng, shape, dtype):
-    """Random numbers; of float8, whose sums keep 13 bits below the largest term on the GPU, such that these are exact."""
+    """Random numbers; for float8, whose accumulation keeps 13 bits below the largest term on the GPU, such that sums are exact."""
     return drawn(rng, shape, dtype) if dtype not in (E4M3, E5M2) else rng.integers(-2, 3, shape).astype(dtype)
 
 
@@ -181,8 +182,8 @@ def ringed(A, B, C, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr, 
        consumers=st.sampled_from((1, 2)), bn=st.sampled_from((64, 96, 128)), dtype=st.sampled_from(DTYPES), behind=st.booleans(),
        ta=st.booleans(), tb=st.booleans(),
        seed=st.integers(0, 99))
-def test_a_ring_of_wgmma(m, n, stages, which, less, consumers, bn, dtype, behind, ta, tb, seed):
-    """One and two consumers, slots given back at once and one turn late, both majors, ragged edges in units that TMA takes."""
+def test_a_ring_of_wgmma_operands_is_right_for_every_trip_count(m, n, stages, which, less, consumers, bn, dtype, behind, ta, tb, seed):
+    """One and two consumers, slots released at once and one iteration late, both majors, ragged edges in units that TMA supports."""
     unit = 16 // size_of(dtype)
     behind, ta, tb = behind and stages > 1, ta and unit == 8, tb or unit != 8
     m, n, k = -(-m // unit) * unit if ta else m, n * unit, max((0, 1, stages - 1, stages, stages + 1)[which] * 8 - less, 0) * unit
@@ -194,4 +195,4 @@ def test_a_ring_of_wgmma(m, n, stages, which, less, consumers, bn, dtype, behind
                     CONSUMERS=consumers,
                     BEHIND=behind, TA=ta, TB=tb, SUMS=tile.int32 if integers else tile.float32, PRECISION="tf32" if dtype == np.float32 else None,
                     num_warps=4 * (1 + consumers), seed=seed).raise_first()
-    close(c, a, b, rounded=False)
+    assert_close(c, a, b, rounded=False)

@@ -1,4 +1,4 @@
-"""Configurations of `matmul` by the model's order, and the fastest of them by timing."""
+"""Configurations of `matmul` ranked by the model, and the fastest of them by measurement."""
 
 import os
 import sys
@@ -10,7 +10,7 @@ import tilejit as tile
 from hypothesis import given, settings, strategies as st
 from tests.drawn import drawn
 from tests.gpu import in_child, needs_gpu
-from tests.mma.products import BF16, E4M3, added, close, on, product
+from tests.mma.products import BF16, E4M3, added, assert_close, multiplying_on, product
 from tilejit import kernels
 from tilejit.errors import LaunchError
 from tilejit.kernels import blackwell_plan, plan
@@ -22,7 +22,7 @@ EXTENT = st.one_of(st.integers(1, 300), st.sampled_from((512, 1000, 2048, 4096, 
 @settings(max_examples=40, deadline=None)
 @given(m=EXTENT, n=EXTENT, k=st.one_of(st.just(0), EXTENT), itemsize=st.sampled_from((1, 2, 4)), stored=st.sampled_from((2, 4)), epilogue=st.booleans(),
        columns_first=st.sampled_from((None, True, False)), module=st.sampled_from((plan, blackwell_plan)))
-def test_the_first_in_order_is_the_choice_and_none_comes_twice(m, n, k, itemsize, stored, epilogue, columns_first, module):
+def test_the_first_ranked_configuration_is_the_choice_and_none_is_repeated(m, n, k, itemsize, stored, epilogue, columns_first, module):
     p = Problem(m, n, k, itemsize=itemsize, stored=stored, epilogue=epilogue)
     order = module.ranked(p, 132, columns_first)
     assert order[0] == module.choose(p, 132, columns_first) and len(set(order)) == len(order)
@@ -31,14 +31,14 @@ def test_the_first_in_order_is_the_choice_and_none_comes_twice(m, n, k, itemsize
 
 @pytest.mark.parametrize("target,module", [("sm_90a", plan), ("sm_100a", blackwell_plan)])
 @pytest.mark.parametrize("dtype,m,n,k", [(np.float16, 130, 200, 300), (np.int8, 70, 72, 1000), (np.float32, 200, 100, 65), (E4M3, 1, 300, 520)])
-def test_each_of_the_first_multiplies(dtype, m, n, k, target, module):
-    """So that any of them may be the fastest: with few rows, with much k to be split, swapped."""
+def test_each_of_the_first_configurations_gives_the_product(dtype, m, n, k, target, module):
+    """So that any of them may be the fastest: with few rows, with split k, with swapped operands."""
     rng, size = np.random.default_rng(0), np.dtype(dtype).itemsize
     a, b = drawn(rng, (m, k), dtype), drawn(rng, (k, n), dtype)
     stored = 4 if size == 4 or dtype == np.int8 else 2
-    with on(target):
+    with multiplying_on(target):
         for config in module.ranked(Problem(m, n, k, itemsize=size, stored=stored), 4)[:8]:
-            close(product(a, b, config=config, fast_accum=True), a, b)
+            assert_close(product(a, b, config=config, fast_accum=True), a, b)
 
 
 @tile.jit
@@ -46,14 +46,14 @@ def doubled(sums, row, column):
     return sums * 2
 
 
-def test_the_simulator_has_no_clock_and_gets_the_choice_of_the_model():
+def test_the_simulator_uses_the_model_s_choice_without_measuring():
     a, b = np.ones((3, 2, 70, 96), BF16), np.ones((96, 40), BF16)
     config = kernels.tune(a, b)
     assert config == plan.choose(Problem(6 * 70, 40, 96, itemsize=2, stored=2), 4)
-    close(kernels.matmul(a, b, config=config), a, b)
-    close(kernels.matmul(a[0, 0], b, epilogue=doubled, config=kernels.tune(a[0, 0], b, epilogue=doubled)), 2 * a[0, 0], b)
+    assert_close(kernels.matmul(a, b, config=config), a, b)
+    assert_close(kernels.matmul(a[0, 0], b, epilogue=doubled, config=kernels.tune(a[0, 0], b, epilogue=doubled)), 2 * a[0, 0], b)
     assert kernels.tune(np.ones((0, 5), np.float16), np.ones((5, 7), np.float16)) is None
-    with on("sm_100a"):
+    with multiplying_on("sm_100a"):
         assert isinstance(kernels.tune(a[0, 0], b), blackwell_plan.BlackwellConfig)
 
 
@@ -63,15 +63,15 @@ def test_the_simulator_has_no_clock_and_gets_the_choice_of_the_model():
     (dict(out=np.ones((4, 4), np.float16)), r"out must be of shape \(64, 40\)"), (dict(epilogue=added), "the epilogue added has the parameters"),
     (dict(epilogue=added, arguments=(1, 2)), "the column and 2 of the arguments and tiles"),
 ])
-def test_what_matmul_refuses_is_refused(call, words):
+def test_tune_refuses_what_matmul_refuses(call, words):
     with pytest.raises(LaunchError, match=words):
         kernels.tune(np.ones((64, 96), np.float16), np.ones((96, 40), np.float16), **call)
 
 
 @needs_gpu("sm_90a")
 @in_child(timeout=110)
-def test_the_fastest_is_found_on_the_gpu_and_kept():
-    """It is one of those asked for and right, takes no longer than the model's choice, and no time to be found again; `out` is as it was."""
+def test_the_fastest_configuration_is_found_on_the_gpu_and_cached():
+    """It is one of the candidates and right, is at least as fast as the model's choice, and is not measured again; `out` is unchanged."""
     module = sys.modules[kernels.tune.__module__]
     os.environ["TILEJIT_CACHE_DIR"] = tempfile.mkdtemp()
     seen, real = [], module.timed
@@ -91,6 +91,6 @@ def test_the_fastest_is_found_on_the_gpu_and_kept():
         times = seen.pop()
         assert len(times) == 4 and min(times.values()) <= times[0] and (out.numpy() == 7).all()
         factor = 2 if options else 1
-        close(kernels.matmul(x, y, out, config=config, **options).numpy(), factor * a, b)
+        assert_close(kernels.matmul(x, y, out, config=config, **options).numpy(), factor * a, b)
         assert kernels.tune(x, y, out, most=4, **options) == config and not seen
         print(m, n, k, config, times)

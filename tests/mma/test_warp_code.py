@@ -1,10 +1,10 @@
-"""The code of products of warps, followed register by register: ldmatrix brings what fragments hold, mma.sync makes the product, stmatrix
-stores it."""
+"""The emitted code of warp products, executed register by register: ldmatrix loads the fragments, mma.sync multiplies, stmatrix
+stores."""
 
 import numpy as np
 import pytest
 import tilejit as tile
-from tests.mma.threads import held, loaded, multiplied, stored
+from tests.mma.threads import registers_of, load_matrices, run_product, store_matrices
 from tilejit.ir.graph import Call, walk
 from tilejit.ops.mma.ldmatrix import LdMatrix
 from tilejit.ops.mma.stmatrix import StMatrix
@@ -20,7 +20,7 @@ def product(C, a_shape: tile.constexpr, b_shape: tile.constexpr, dtype: tile.con
 
 
 def run(m, n, k, dtype, ta=False, tb=True, swizzle=0, warps=4):
-    """The product by its code; how many of the loads were of matrices."""
+    """The product computed by its code, and how many of the loads were ldmatrix."""
     a_shape, b_shape = (k, m) if ta else (m, k), (n, k) if tb else (k, n)
     rng = np.random.default_rng(m * n + k)
     a, b = (rng.integers(-8, 8, shape).astype(np.float64) for shape in (a_shape, b_shape))
@@ -38,16 +38,16 @@ def run(m, n, k, dtype, ta=False, tb=True, swizzle=0, warps=4):
             region = made[x.args[0]]
             whole = buffers[region.args[0]]
             if isinstance(x.choice.plan, LdMatrix):
-                values[x.result] = loaded(x, region, whole, threads)
+                values[x.result] = load_matrices(x, region, whole, threads)
             else:
                 starts = [s.value for s in region.args[1:]]
                 part = whole[tuple(slice(s, s + e) for s, e in zip(starts, region.result.type.extents))]
-                values[x.result] = held(x.result.type, part, threads)
+                values[x.result] = registers_of(x.result.type, part, threads)
             matrices.append(isinstance(x.choice.plan, LdMatrix))
         elif x.op.name == "mma":
-            values[x.result] = multiplied(x, *(values[o] for o in x.args), threads)
+            values[x.result] = run_product(x, *(values[o] for o in x.args), threads)
             last = x.result
-    want = held(last.type, (a.T if ta else a) @ (b.T if tb else b), threads)
+    want = registers_of(last.type, (a.T if ta else a) @ (b.T if tb else b), threads)
     for got, expected in zip(values[last], want):
         inside = np.isfinite(expected)
         np.testing.assert_array_equal(got[inside], expected[inside])
@@ -56,42 +56,42 @@ def run(m, n, k, dtype, ta=False, tb=True, swizzle=0, warps=4):
 
 @pytest.mark.parametrize("warps", [1, 2, 4, 6])
 @pytest.mark.parametrize("ta,tb", [(False, True), (False, False), (True, True), (True, False)])
-def test_ldmatrix_brings_16_bit_operands_of_both_majors(ta, tb, warps):
-    """Every load is of matrices, transposed where memory is contiguous across k."""
+def test_ldmatrix_loads_16_bit_operands_of_both_majors(ta, tb, warps):
+    """Every load is ldmatrix, with .trans if memory is contiguous across k."""
     m = 96 if warps == 6 else 64
     assert all(run(m, 64, 64, "float16", ta, tb, 128 if m == 64 else 0, warps))
 
 
 @pytest.mark.parametrize("swizzle", [0, 32, 64, 128])
 def test_ldmatrix_follows_the_swizzle(swizzle):
-    """Addresses are those of the swizzled rows."""
+    """Its addresses are those of the swizzled rows."""
     assert all(run(64, 128, 128, "bfloat16", swizzle=swizzle))
 
 
 @pytest.mark.parametrize("dtype,k", [("int8", 128), ("float8_e4m3fn", 64), ("float32", 32)])
-def test_ldmatrix_brings_8_and_32_bit_operands_along_k(dtype, k):
-    """Rows of 16 bytes of any type, where k is contiguous."""
+def test_ldmatrix_loads_k_major_8_and_32_bit_operands(dtype, k):
+    """Rows of 16 bytes of any type, if k is contiguous."""
     assert all(run(32, 64, k, dtype))
 
 
 @pytest.mark.parametrize("dtype", ["int8", "float32", "float64"])
 @pytest.mark.parametrize("ta,tb", [(True, True), (False, False)])
-def test_operands_that_ldmatrix_cannot_bring_are_loaded_one_by_one(dtype, ta, tb):
-    """8- and 32-bit operands across k, and float64: plain loads into the same fragments."""
+def test_operands_that_ldmatrix_cannot_load_are_loaded_element_by_element(dtype, ta, tb):
+    """MN-major 8- and 32-bit operands, and float64: plain loads into the same fragments."""
     assert not all(run(32, 32, 32, dtype, ta, tb))
 
 
 @pytest.mark.parametrize("m,n,k", [(1, 1, 1), (17, 9, 5), (50, 37, 21), (16, 8, 24), (130, 24, 40)])
 @pytest.mark.parametrize("dtype", ["float16", "float32", "int8", "float64"])
 def test_extents_of_any_size_are_padded_with_zeros_along_k(m, n, k, dtype):
-    """What registers hold beyond the extents, infinities here, is no part of the product."""
+    """What registers hold beyond the extents, infinities here, does not affect the product."""
     run(m, n, k, dtype)
 
 
 @tile.jit
 def kept(A, B, index, M: tile.constexpr, N: tile.constexpr, LAYOUT: tile.constexpr, ROW: tile.constexpr, COLUMN: tile.constexpr,
          MOVING: tile.constexpr, VARIANT: tile.constexpr = "wgmma", TURNED: tile.constexpr = False):
-    """A product, or its transpose, stored to a part of a buffer, whose first column may be known at run time only."""
+    """A product, or its transpose, stored to a part of a buffer, whose first column may be a runtime value."""
     sA, sB = tile.alloc((M, 16), A.dtype, layout=tile.auto), tile.alloc((N, 16), B.dtype, layout=tile.auto)
     tile.copy(sA, A[0:M, 0:16])
     tile.copy(sB, B[0:N, 0:16])
@@ -106,7 +106,7 @@ def kept(A, B, index, M: tile.constexpr, N: tile.constexpr, LAYOUT: tile.constex
 
 
 def kept_as(values, layout, row, column, warps, variant="wgmma", turned=False):
-    """What the buffer holds when the code has stored `values`, or their transpose; with the plan of the store."""
+    """The buffer's contents after the code has stored `values` or their transpose, and the plan of the store."""
     m, n = values.shape
     a, b = (tile.ArraySpec((extent, 16), "bfloat16") for extent in (m, n))
     bound, options, _ = kept._bind((a, b, 2), dict(M=m, N=n, LAYOUT=layout, ROW=row, COLUMN=column, MOVING=column is None, TURNED=turned, num_warps=warps,
@@ -114,15 +114,15 @@ def kept_as(values, layout, row, column, warps, variant="wgmma", turned=False):
     calls = [x for x in walk(kept.version(bound, options, "sm_90a").lowered.graph.body) if isinstance(x, Call)]
     call, = [x for x in calls if isinstance(x.choice and x.choice.plan, StMatrix)]
     region, = [x for x in calls if call.args[0] in x.results]
-    return stored(call, region, values.T if turned else values, 32 * warps, (2, 8) if column is None else (2,)), call.choice.plan
+    return store_matrices(call, region, values.T if turned else values, 32 * warps, (2, 8) if column is None else (2,)), call.choice.plan
 
 
 @pytest.mark.parametrize("swizzle", [None, 0, 32, 64, 128, "by columns"])
 @pytest.mark.parametrize("m,n,warps", [(64, 16, 4), (64, 8, 4), (64, 64, 4), (64, 72, 4), (128, 48, 4), (128, 24, 4), (128, 32, 8)])
 @pytest.mark.parametrize("row,column", [(0, 0), (0, 16), (64, 32), (0, 8), (4, 48), (72, 40), (0, None)])
 def test_stmatrix_stores_to_any_part_of_a_buffer(swizzle, m, n, warps, row, column):
-    """Nothing else is written. Parts that begin at multiples of 16 columns share their addresses with the whole buffer, in whose rows
-    16 bytes lie side by side, or in its columns."""
+    """Nothing else is written. The parts begin at multiples of 16 columns of a buffer whose rows or columns are in
+    16-byte pieces."""
     if swizzle == "by columns" and row % 8:
         row += 4
     layout = None if swizzle is None else tile.swizzled(tile.bfloat16, (3, 256, 128), 128 if swizzle == "by columns" else swizzle)
@@ -141,7 +141,7 @@ def test_stmatrix_stores_to_any_part_of_a_buffer(swizzle, m, n, warps, row, colu
 @pytest.mark.parametrize("variant,m,n,warps", [("wgmma", 64, 24, 4), ("wgmma", 128, 72, 4), ("wgmma", 128, 64, 8), ("mma_sync", 16, 8, 1),
                                                ("mma_sync", 32, 24, 2), ("mma_sync", 96, 48, 6), ("mma_sync", 64, 64, 4)])
 @pytest.mark.parametrize("turned", [False, True])
-def test_stmatrix_stores_what_lanes_hold_in_matrices_and_turned_ones_with_trans(swizzle, variant, m, n, warps, turned):
+def test_stmatrix_stores_matrices_as_lanes_hold_them_and_transposed_ones_with_trans(swizzle, variant, m, n, warps, turned):
     """Results of warpgroups and of any number of warps."""
     layout = None if swizzle is None else tile.swizzled(tile.bfloat16, (3, 256, 128), swizzle)
     values, want = np.random.default_rng(0).standard_normal((m, n)), np.zeros((3, 256, 128))

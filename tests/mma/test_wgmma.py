@@ -1,4 +1,4 @@
-"""Matrix products by wgmma: on the simulator against NumPy, as machine code without the assembler's advisories."""
+"""Matrix products by wgmma: on the simulator compared with float64, and assembled without advisories."""
 
 import ml_dtypes
 import numpy as np
@@ -26,7 +26,7 @@ def product(A, B, C, a_shape: tile.constexpr, b_shape: tile.constexpr, SWIZZLE: 
 
 
 def checked(M, N, K, dtype, swizzle=128, ta=False, tb=True, acc=tile.float32, precision=None, other=None, compile=False):
-    """One product, twice over, on the simulator and (with `compile`) through the assembler."""
+    """Check one product, twice, on the simulator and (with `compile`) through the assembler."""
     a = numbers((K, M) if ta else (M, K), dtype, 1)
     b = numbers((N, K) if tb else (K, N), other or dtype, 2)
     c = np.zeros((M, N), acc.np)
@@ -37,9 +37,9 @@ def checked(M, N, K, dtype, swizzle=128, ta=False, tb=True, acc=tile.float32, pr
     if acc == tile.int32:
         np.testing.assert_array_equal(c, expected.astype(np.int64).astype(np.int32))
     else:
-        # Each of 2K products is exact in float32; adding them errs by at most 2K roundings of the partial sums' size.
+        # Each of 2K products is exact in float32; adding them has an error of at most 2K roundings of the partial sums.
         unit = {"float32": 2.0 ** -23, "float16": 2.0 ** -10}[acc.name]
-        rounded = 2.0 ** -9 if precision else 0.0  # both operands cut to 10 bits
+        rounded = 2.0 ** -9 if precision else 0.0  # both operands truncated to 10 mantissa bits
         bound = 2 * (np.abs(x) @ np.abs(y)) * (2 * K * unit + rounded) + 1e-6
         assert (np.abs(c.astype(np.float64) - expected) <= bound).all()
     if compile:
@@ -48,8 +48,8 @@ def checked(M, N, K, dtype, swizzle=128, ta=False, tb=True, acc=tile.float32, pr
 
 
 @pytest.mark.parametrize("n", range(8, 257, 8))
-def test_every_number_of_columns(n):
-    """N from 8 to 256 in steps of 8; integers have those above 32 in steps of 16."""
+def test_products_with_every_number_of_columns_are_right(n):
+    """N from 8 to 256 in steps of 8; integers above 32 in steps of 16."""
     checked(64, n, 64, ml_dtypes.bfloat16, compile=n in (8, 136))
     if n <= 32 or n % 16 == 0:
         checked(64, n, 32, np.int8, 32, acc=tile.int32, compile=n == 48)
@@ -57,8 +57,8 @@ def test_every_number_of_columns(n):
 
 @pytest.mark.parametrize("swizzle", [0, 32, 64, 128])
 @pytest.mark.parametrize("ta,tb", [(False, True), (False, False), (True, True), (True, False)])
-def test_both_majors_in_every_swizzle(ta, tb, swizzle):
-    """16-bit operands lie along k or across it, in each of the four swizzles."""
+def test_operands_of_both_majors_in_every_swizzle_are_right(ta, tb, swizzle):
+    """16-bit operands, K-major and MN-major, in each of the four swizzle modes."""
     checked(128, 192, 128, np.float16, swizzle, ta, tb, compile=(ta, tb) == (True, False))
 
 
@@ -71,24 +71,24 @@ PAIRS = [(np.float16, np.float16, tile.float32), (np.float16, np.float16, tile.f
 
 @pytest.mark.parametrize("dtype,other,acc", PAIRS)
 @pytest.mark.parametrize("k", [32, 128, 224])
-def test_every_pair_of_types_with_its_accumulators(dtype, other, acc, k):
-    """k of any number of instructions; all are in the machine code."""
+def test_every_pair_of_types_with_its_accumulators_is_right(dtype, other, acc, k):
+    """k of any number of instructions, all of which appear in the machine code."""
     swizzle = 128 if k * np.dtype(dtype).itemsize % 128 == 0 else 32
     checked(64, 32, k, dtype, swizzle, acc=acc, other=other, precision="tf32" if dtype == np.float32 else None, compile=k == 128)
 
 
-def test_float32_enters_as_tf32():
-    """float32 operands lose the mantissa bits that TF32 does not have."""
+def test_float32_operands_are_truncated_to_tf32():
+    """They lose the mantissa bits that TF32 does not have."""
     checked(64, 64, 64, np.float32, precision="tf32", compile=True)
 
-# -- everything at once ----------------------------------------------------------------------------------------------------
+# -- random products -------------------------------------------------------------------------------------------------------
 
 @tile.jit
 def viewed(A, B, C, i, A_SHAPE: tile.constexpr, B_SHAPE: tile.constexpr, A_AT: tile.constexpr, B_AT: tile.constexpr, A_SPAN: tile.constexpr,
            B_SPAN: tile.constexpr,
            A_IS: tile.constexpr, B_IS: tile.constexpr, TA: tile.constexpr, TB: tile.constexpr, ACC: tile.constexpr, PRECISION: tile.constexpr,
            FROM: tile.constexpr, NEGATE: tile.constexpr):
-    """Operands are parts, from A_AT and B_AT on, of matrix number i of two; A may come from registers, loaded or computed."""
+    """Operands are slices, from A_AT and B_AT on, of matrix number i of two; A may be in registers, loaded or computed."""
     sA = tile.alloc((2, *A_SHAPE), A.dtype, layout=tile.swizzled(A.dtype, (2, *A_SHAPE), A_SPAN))
     sB = tile.alloc((2, *B_SHAPE), B.dtype, layout=tile.swizzled(B.dtype, (2, *B_SHAPE), B_SPAN))
     tile.copy(sA, A[0:2, 0:A_SHAPE[0], 0:A_SHAPE[1]])
@@ -112,19 +112,19 @@ def viewed(A, B, C, i, A_SHAPE: tile.constexpr, B_SHAPE: tile.constexpr, A_AT: t
 
 @st.composite
 def products(draw):
-    """Anything that wgmma has: types, extents, places, majors, swizzles, and where the operands begin in their buffers."""
+    """Random products that wgmma supports: types, extents, memories, majors, swizzles, and where the operands begin in their buffers."""
     one, other, acc = draw(st.sampled_from(PAIRS))
     itemsize, warpgroups = np.dtype(one).itemsize, draw(st.sampled_from((1, 2)))
     step = 32 // itemsize
     blocks = draw(st.sampled_from((1, 1, 2)))
-    m, n = 64 * warpgroups * blocks, draw(st.integers(1, 32 // blocks)) * 8  # a thread holds 128 sums
+    m, n = 64 * warpgroups * blocks, draw(st.integers(1, 32 // blocks)) * 8  # a thread holds 128 accumulator registers
     n += 8 * (acc == tile.int32 and n > 32 and n % 16 > 0)
     k, source = step * draw(st.integers(1, 5)), draw(st.sampled_from(("shared", "loaded", "computed")))
     ta = itemsize == 2 and source == "shared" and draw(st.booleans())
     tb = itemsize != 2 or draw(st.booleans())
 
     def placed(extents, along_k_first):
-        """(buffer's shape, place, extents, swizzle) of a matrix [mn, k], or [k, mn] with `along_k_first`."""
+        """(buffer's shape, position, extents, swizzle) of a matrix [mn, k], or [k, mn] with `along_k_first`."""
         span = draw(st.sampled_from((0, 32, 64, 128)))
         across, width = (8 if not along_k_first else step), (span or 16) // itemsize
         inner_unit = step if not along_k_first else width
@@ -138,10 +138,10 @@ def products(draw):
 
 
 def views_case(case, backend="sim"):
-    """One of `products` against NumPy, on the simulator or the GPU; what was written."""
+    """One of `products` compared with NumPy, on the simulator or the GPU; returns the output."""
     one, other, acc, warpgroups, (a_shape, a_at, a_is, a_span), (b_shape, b_at, b_is, b_span), ta, tb, source, negate, i, seed = case
     a, b = numbers((2, *a_shape), one, seed), numbers((2, *b_shape), other, seed + 1)
-    if backend != "sim" and acc != tile.int32 and np.dtype(one).itemsize == 1:  # whose sums keep 13 bits below the largest term: these are exact
+    if backend != "sim" and acc != tile.int32 and np.dtype(one).itemsize == 1:  # accumulation keeps 13 bits below the largest term: these are exact
         a, b = (np.random.default_rng(seed + i).integers(-2, 3, v.shape).astype(v.dtype) for i, v in enumerate((a, b)))
     precision = "tf32" if one == np.float32 else None
     x, y = a[i, a_at[0]:a_at[0] + a_is[0], a_at[1]:a_at[1] + a_is[1]], b[1 - i, b_at[0]:b_at[0] + b_is[0], b_at[1]:b_at[1] + b_is[1]]
@@ -165,16 +165,16 @@ def views_case(case, backend="sim"):
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(products())
-def test_any_part_of_any_buffer_is_multiplied(case):
-    """Every type and number of columns, one and several warpgroups, any major and swizzle of either operand, parts that begin inside their
-    buffers, A from shared memory or from registers, products added and subtracted."""
+def test_slices_of_any_buffers_can_be_multiplied(case):
+    """Every type and number of columns, one and several warpgroups, any major and swizzle of either operand, slices that begin inside their
+    buffers, A in shared memory or in registers, products added and subtracted."""
     views_case(case)
 
 
 @tile.jit(num_warps=4)
 def by_hand(A, B, C, steps, K: tile.constexpr, SPAN: tile.constexpr, STEP: tile.constexpr):
-    """A loop over k of one's own: each product takes 32 bytes of every row, somewhere in the rows of the swizzle. The first `steps` of them
-    are walked at run time, the others are written out."""
+    """A loop over k in the kernel: each product takes 32 bytes of every row, at some position in the rows of the swizzle. The first `steps` of
+    them are in a runtime loop, the others are unrolled."""
     sA = tile.alloc((64, K), A.dtype, layout=tile.swizzled(A.dtype, (64, K), SPAN))
     sB = tile.alloc((32, K), B.dtype, layout=tile.swizzled(B.dtype, (32, K), SPAN))
     tile.copy(sA, A[0:64, 0:K])
@@ -195,7 +195,7 @@ def by_hand(A, B, C, steps, K: tile.constexpr, SPAN: tile.constexpr, STEP: tile.
 
 
 def by_hand_case(dtype, span, backend="sim"):
-    """The arguments of a launch whose result was right."""
+    """The arguments of a launch whose result was checked."""
     step = 32 // np.dtype(dtype).itemsize
     a, b, c = numbers((64, 8 * step), dtype, 1), numbers((32, 8 * step), dtype, 2), np.zeros((64, 32), np.float32)
     for steps in (0, 1, 5):
@@ -207,14 +207,14 @@ def by_hand_case(dtype, span, backend="sim"):
 
 @pytest.mark.parametrize("dtype", [np.float16, E5M2])
 @pytest.mark.parametrize("span", [0, 32, 64, 128])
-def test_k_may_be_walked_by_hand(dtype, span):
-    """Parts that begin inside a row of the swizzle, known when the kernel is compiled or not."""
+def test_a_kernel_may_iterate_over_k_itself(dtype, span):
+    """With slices that begin inside a row of the swizzle, at compile-time or runtime positions."""
     assert by_hand.compile(*by_hand_case(dtype, span), 5, K=256 // np.dtype(dtype).itemsize, SPAN=span, STEP=32 // np.dtype(dtype).itemsize).spills == 0
 
 
 @tile.jit(num_warps=4)
 def begun_anew(A, B, C, each, K: tile.constexpr):
-    """Sums of every `each` slots of 32 bytes along k, one after the other in one accumulator that is never set to zero."""
+    """Sums over every `each` slots of 32 bytes along k, one after the other in one accumulator that is never set to zero."""
     sA = tile.alloc((64, K), A.dtype, layout=tile.swizzled(A.dtype, (64, K), 128))
     sB = tile.alloc((32, K), B.dtype, layout=tile.swizzled(B.dtype, (32, K), 128))
     tile.copy(sA, A[0:64, 0:K])
@@ -231,7 +231,7 @@ def begun_anew(A, B, C, each, K: tile.constexpr):
 
 
 def begun_anew_case(backend="sim"):
-    """The arguments of a launch whose results were right."""
+    """The arguments of a launch whose results were checked."""
     a, b = numbers((64, 128), np.float16, 1), numbers((32, 128), np.float16, 2)
     for each in (1, 2, 4):
         c = np.zeros((8 // each, 64, 32), np.float32)
@@ -241,8 +241,8 @@ def begun_anew_case(backend="sim"):
     return a, b, c
 
 
-def test_a_condition_lets_a_product_begin_at_zero():
-    """A bit of the instruction, so what the accumulator held does not matter, and no register is set."""
+def test_a_runtime_condition_can_make_a_product_start_from_zero():
+    """It is a predicate of the instruction, so the accumulator's old contents do not matter, and no register is cleared."""
     compiled = begun_anew.compile(*begun_anew_case(), 4, K=128)
     assert compiled.spills == 0 and compiled.ptx.count("wgmma.mma_async") == 1
 

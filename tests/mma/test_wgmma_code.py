@@ -1,4 +1,5 @@
-"""What is written for wgmma: the fence before a group, and descriptors, majors and signs by which the instructions read just the elements of their operands."""
+"""The code emitted for wgmma: the fence before a group, and descriptors, majors and signs with which the instructions read
+exactly their operands."""
 
 import re
 from dataclasses import dataclass
@@ -13,7 +14,8 @@ from tilejit.ops.mma.descriptor import Descriptor
 
 @dataclass(frozen=True)
 class Written:
-    """One instruction: N and its elements along k; descriptors' bits and bytes from the operand's start (None: in registers); what follows them."""
+    """One instruction: N and its elements along k; descriptor bits and byte offsets from the operand's start (None: in
+    registers); its other operands."""
 
     n: int
     k: int
@@ -24,7 +26,7 @@ class Written:
 
 
 def groups(ptx: str) -> list[list[Written]]:
-    """The instructions of each asm, which begins with the fence."""
+    """The instructions of each inline asm, which begins with the fence."""
     bits = {name: int(value) for name, value in re.findall(r"or\.b64\s+(%rd\d+), %rd\d+, (-?\d+);", ptx)}
     found = []
     for text in re.findall(r"// begin inline asm\s(.*?)// end inline asm", ptx, re.DOTALL):
@@ -40,7 +42,7 @@ def groups(ptx: str) -> list[list[Written]]:
 
 
 def elements(buffer_layout, shape, at, extents, itemsize) -> tuple[int, np.ndarray]:
-    """Where a part of a matrix begins, before the swizzle, and the address of each of its elements; the buffer is at 0."""
+    """The start of a slice of a matrix before the swizzle, and the address of each of its elements; the buffer is at 0."""
     plain = buffer_layout.without_swizzle()
     rows, columns = (start + index for start, index in zip(at[1:], np.indices(extents)))
     return plain.offset_of(*at, shape=shape) * itemsize, buffer_layout.offset_of(at[0], rows, columns, shape=shape) * itemsize
@@ -55,8 +57,8 @@ def read_by(written: tuple[int, int], start: int, mn: int, itemsize: int, major:
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(products())
-def test_instructions_read_the_elements_of_their_operands(case):
-    """Of any types, majors, swizzles and parts; the fence stands before each group, and a product that begins at zero reads no sums."""
+def test_instructions_read_exactly_the_elements_of_their_operands(case):
+    """For any types, majors, swizzles and slices; the fence is before each group, and a product from zero reads no accumulator."""
     one, other, acc, warpgroups, (a_shape, a_at, a_is, a_span), (b_shape, b_at, b_is, b_span), ta, tb, source, negate, _, seed = case
     size = np.dtype(one).itemsize
     a, b = numbers((2, *a_shape), one, seed), numbers((2, *b_shape), other, seed)

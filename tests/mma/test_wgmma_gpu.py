@@ -1,4 +1,4 @@
-"""Products of Hopper's tensor cores on the GPU: any parts of any buffers, as on the simulator; integers bit for bit."""
+"""Products of Hopper's tensor cores on the GPU: slices of any buffers, as on the simulator; integers bit for bit."""
 
 import numpy as np
 from hypothesis import HealthCheck, Phase, given, settings
@@ -8,8 +8,8 @@ from tests.mma.test_wgmma import E5M2, begun_anew_case, by_hand_case, products, 
 
 @needs_gpu("sm_90a")
 @in_child(timeout=100)
-def test_k_walked_by_hand_is_right_on_the_gpu():
-    """Parts that begin inside a row of the swizzle."""
+def test_a_kernel_may_iterate_over_k_itself_on_the_gpu():
+    """With slices that begin inside a row of the swizzle."""
     for span in (0, 32, 64, 128):
         for dtype in (np.float16, E5M2):
             by_hand_case(dtype, span, "cuda")
@@ -17,15 +17,15 @@ def test_k_walked_by_hand_is_right_on_the_gpu():
 
 @needs_gpu("sm_90a")
 @in_child(timeout=100)
-def test_products_begin_at_zero_by_a_condition_on_the_gpu():
+def test_a_runtime_condition_can_make_a_product_start_from_zero_on_the_gpu():
     """The accumulator is NaN before."""
     begun_anew_case("cuda")
 
 
 @needs_gpu("sm_90a")
 @in_child(timeout=240)
-def test_any_part_of_any_buffer_is_multiplied_on_the_gpu():
-    """Every type, number of columns, major and swizzle; A from shared memory and from registers; products added and subtracted. The
+def test_slices_of_any_buffers_can_be_multiplied_on_the_gpu():
+    """Every type, number of columns, major and swizzle; A in shared memory and in registers; products added and subtracted. The
     same arrays give the same integers as on the simulator."""
     @settings(max_examples=len(some(range(40))), deadline=None, derandomize=True, database=None, phases=[Phase.generate],
               suppress_health_check=[HealthCheck.too_slow])

@@ -1,4 +1,4 @@
-"""Products in flight where ways of control flow meet: they are awaited where the assembler would let all products follow one another."""
+"""Products in flight where control flow joins: waits are inserted where the assembler would otherwise serialise all products."""
 
 import re
 import warnings
@@ -24,7 +24,7 @@ A, B, C = RNG.integers(-2, 3, (64, 16)).astype(np.float16), RNG.integers(-2, 3, 
 
 
 class Meaning:
-    """What the names of the language that these kernels use give at once, in float64."""
+    """The meaning of the language's names used in these kernels, computed immediately in float64."""
 
     mma_commit = staticmethod(lambda: None)
     mma_wait = staticmethod(lambda n: None)
@@ -33,8 +33,8 @@ class Meaning:
     zeros = staticmethod(np.zeros)
 
 
-def meant(lines, n, m):
-    """The result of a kernel's lines."""
+def expected_result(lines, n, m):
+    """The expected result of a kernel's lines."""
     names = {"tile": Meaning, "a": A.astype(np.float64), "b": B.astype(np.float64), "p": np.zeros((64, 8)), "q": C.astype(np.float64),
              "r": np.zeros((64, 8)), "n": n, "m": m}
     exec("\n".join(lines), names)
@@ -42,15 +42,15 @@ def meant(lines, n, m):
 
 
 def checked(lines):
-    """The kernel for the assembler, which serialises nothing, and the lines of the waits that it was warned of; its sums are right on the simulator, and
-    in their registers wherever they are read."""
+    """Assembles the kernel without serialisation, and returns the lines of the warnings about inserted waits; its sums are right on the simulator,
+    and in their registers wherever they are read."""
     kernel = tile.jit(source=BEGIN + "".join(f"    {line}\n" for line in (*lines, *END)), num_warps=4)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for n, m in ((0, 0), (1, 3), (3, 0), (3, 1), (4, 3)):
             c = C.copy()
             kernel.simulate(1, A, B, c, n, m).raise_first()
-            np.testing.assert_array_equal(c, meant(lines, n, m))
+            np.testing.assert_array_equal(c, expected_result(lines, n, m))
         bound, options, _ = kernel._bind((A, B, C, 3, 1), {})
         for seed in range(10):
             Way(kernel.version(bound, options, "sm_90a").lowered.graph, seed)
@@ -86,8 +86,8 @@ AWAITED = {
 
 
 @pytest.mark.parametrize("name", AWAITED)
-def test_products_are_awaited_where_ways_meet(name):
-    """With a warning at the branch, the loop or the statement, and so on the simulator too."""
+def test_products_are_awaited_where_control_flow_joins(name):
+    """With a warning at the branch, the loop or the statement; the simulator executes the inserted waits too."""
     lines, waits = AWAITED[name]
     assert checked(lines)[1] == waits
 
@@ -101,8 +101,8 @@ WANTED = {
 
 
 @pytest.mark.parametrize("name", WANTED)
-def test_sums_that_are_still_wanted_behind_a_product_in_a_loop_are_copied(name):
-    """By an instruction that the assembler does not look through: it found too few registers for the products."""
+def test_accumulators_that_are_needed_after_a_product_in_a_loop_are_copied(name):
+    """By an instruction that the assembler cannot optimise away: otherwise it found too few registers for the products."""
     made, waits = checked(WANTED[name])
     assert not waits and re.search(r"prmt\.b32 acc(\d)_0, acc(?!\1)\d_0, 0, 0x3210;", made.ptx)
 
@@ -133,23 +133,23 @@ RENEWED = {
 
 
 @pytest.mark.parametrize("name", RENEWED)
-def test_sums_that_may_be_a_products_or_the_threads_are_written_anew_before_a_loop_that_has_products_in_flight(name):
-    """In their own registers, and without a wait: there is nothing to warn of."""
+def test_accumulators_from_products_or_threads_are_rewritten_before_a_loop_with_products_in_flight(name):
+    """In their own registers, and without a wait: there is no warning."""
     made, waits = checked(RENEWED[name])
     accumulators = re.findall(r"\.reg \.f32 (acc\d+)_", made.ptx)
     assert not waits and len(accumulators) == 1 and all(f"prmt.b32 {accumulators[0]}_{i}, {accumulators[0]}_{i}, 0, 0x3210;" in made.ptx for i in range(4))
 
 
 @pytest.mark.parametrize("name", UNTOUCHED)
-def test_products_stay_in_flight_where_the_assembler_follows_them(name):
-    """No wait but those of the kernel."""
+def test_products_stay_in_flight_where_the_assembler_can_follow_them(name):
+    """The only waits are those of the kernel."""
     lines = UNTOUCHED[name]
     made, waits = checked(lines)
     assert not waits and "renewed" not in made.graph and made.graph.count("mma_wait") == sum("mma_wait" in line for line in (*lines, *END))
 
 
-def test_what_the_assembler_serialises_all_the_same_is_told_at_the_wait_and_with_a_cure():
-    """The kernel's line of the wait that ends what it keeps as one, and what helps: here a wait behind the trips of the outer loop."""
+def test_products_that_the_assembler_serialises_anyway_are_reported_at_the_wait_with_a_remedy():
+    """At the kernel's wait that ends the serialised sequence; the remedy here is a wait after the inner loop, in the outer one."""
     lines = ["for i in range(m):", "    q = tile.zeros((64, 8))", "    for j in range(n):", *product("q", 8), "        tile.mma_wait(1)", *product("r")]
     with pytest.raises(ToolchainError, match=r"C7515.*\ncall tile\.mma_wait\(0\) before anything but a product accesses the sums") as caught:
         checked(lines)
@@ -161,7 +161,7 @@ def test_what_the_assembler_serialises_all_the_same_is_told_at_the_wait_and_with
 @needs_module("torch")
 @needs_gpu("sm_90a")
 @in_child(timeout=240)
-def test_sums_are_right_on_the_gpu_however_ways_meet():
+def test_accumulators_are_right_on_the_gpu_however_control_flow_joins():
     import torch
     cases = {**AWAITED, **{name: (lines, []) for lines_of in (WANTED, UNTOUCHED, RENEWED) for name, lines in lines_of.items()}}
     for name in some(list(cases)):
@@ -172,4 +172,4 @@ def test_sums_are_right_on_the_gpu_however_ways_meet():
             for n, m in ((0, 0), (1, 3), (3, 0), (3, 1), (4, 3)):
                 a, b, c = (torch.from_numpy(x.copy()).cuda() for x in (A, B, C))
                 kernel[1](a, b, c, n, m)
-                np.testing.assert_array_equal(c.cpu().numpy(), meant(lines, n, m), err_msg=name)
+                np.testing.assert_array_equal(c.cpu().numpy(), expected_result(lines, n, m), err_msg=name)

@@ -1,6 +1,6 @@
-"""Code of products run for all threads on NumPy: what an emit rule would issue, by the instructions' meaning in the PTX ISA.
+"""Executes emitted product code for all threads in NumPy: the instructions of an emit rule, with their meaning in the PTX ISA.
 
-The simulator takes a product by its meaning; here the registers and addresses of the emitted code itself are followed.
+The simulator works on the values of a product; here the registers and addresses of the emitted code itself are followed.
 """
 
 import re
@@ -15,7 +15,7 @@ from tilejit.types import Tile
 
 G, T = np.arange(32) // 4, np.arange(32) % 4  # groupID and threadID_in_group
 
-# Rows and columns of element i of a fragment, for the 32 lanes (PTX ISA, "Matrix Fragments for mma.m16n8k16" and the others).
+# Row and column of element i of a fragment, for the 32 lanes (PTX ISA, "Matrix Fragments for mma.m16n8k16" and the others).
 FRAGMENTS = {
     "m16n8k16": (lambda i: (G + 8 * (i % 4 > 1), 2 * T + i % 2 + 8 * (i > 3)), 8, lambda i: (2 * T + i % 2 + 8 * (i > 1), G), 4),
     "m16n8k8": (lambda i: (G + 8 * (i % 2), T + 4 * (i > 1)), 4, lambda i: (T + 4 * i, G), 2),
@@ -29,9 +29,9 @@ def result(kind, i):
 
 
 class Threads:
-    """An emitter whose values are arrays over the threads, and whose words are lists of such arrays."""
+    """An emitter whose values are arrays over the threads, and whose packed words are lists of such arrays."""
 
-    architecture = 120  # one that multiplies float8 as it is
+    architecture = 120  # one that multiplies float8 natively
 
     def __init__(self, threads, memory=None):
         self.threads, self.memory = threads, memory
@@ -102,8 +102,8 @@ class Threads:
         return words
 
     def stmatrix(self, text, address, *words):
-        """Of 16-bit elements: lane l holds two of row l / 4 of each matrix, of column l / 4 with .trans, and gives the address of row l % 8 of
-        matrix l / 8."""
+        """For 16-bit elements: lane l holds two elements of row l / 4 of each matrix (of column l / 4 with .trans), and provides the address of row
+        l % 8 of matrix l / 8."""
         assert len(words) == int(re.search(r"\.x(\d)", text)[1])
         constant = int(re.search(r"\+ (\d+)\]", text)[1])
         at = np.broadcast_to(address + constant, (self.threads,)) // self.itemsize
@@ -133,16 +133,16 @@ class Threads:
         return [tuple(out[i:i + len(out) // results]) if len(out) > results else out[i] for i in range(0, len(out), len(out) // results)]
 
 
-def held(t: Tile, values, threads):
-    """The registers of a tile: garbage in the padding."""
+def registers_of(t: Tile, values, threads):
+    """The registers of a tile, with garbage in the padding."""
     table = np.stack(np.unravel_index(thread_table(t.layout, t.domain, threads), t.domain))
     inside = np.all([c < n for c, n in zip(table, t.shape)], axis=0)
     clipped = [np.minimum(c, n - 1) for c, n in zip(table, t.shape)]
     return list(np.where(inside, np.asarray(values, np.float64)[tuple(clipped)], np.inf).T)
 
 
-def loaded(call, region, values, threads):
-    """A tile that ldmatrix loads from a buffer in which `values` stand."""
+def load_matrices(call, region, values, threads):
+    """A tile that ldmatrix loads from a buffer that contains `values`."""
     buffer, itemsize = region.result.type.buffer, call.result.type.dtype.nbytes
     memory = np.full(buffer.layout.span("m"), np.nan)
     memory[np.asarray(buffer.layout.offset_of(*np.indices(buffer.shape), shape=buffer.shape))] = values
@@ -153,18 +153,18 @@ def loaded(call, region, values, threads):
     return ldmatrix.emit(e, call.choice.plan, source, call.result.type)
 
 
-def stored(call, region, values, threads, index):
-    """What is in a buffer of zeros after stmatrix has stored a tile of `values` to a region; `index` are the starts not known before."""
+def store_matrices(call, region, values, threads, index):
+    """The contents of a zeroed buffer after stmatrix has stored a tile of `values` to a region; `index` are the runtime starts."""
     buffer, t, index = region.result.type.buffer, call.args[1].type, iter(index)
     e = Threads(threads, np.zeros(buffer.layout.span("m")))
     e.itemsize, e.per = t.dtype.nbytes, 2
     starts = [s.value if isinstance(s, Const) else np.int64(next(index)) for s in region.args[1:]]
     target = type("Region", (), {"type": region.result.type, "starts": starts, "buffer": type("Buffer", (), {"type": buffer, "offset": 0})})
-    stmatrix.emit(e, call.choice.plan, target, t, held(t, values, threads))
+    stmatrix.emit(e, call.choice.plan, target, t, registers_of(t, values, threads))
     return e.memory[np.asarray(buffer.layout.offset_of(*np.indices(buffer.shape), shape=buffer.shape))]
 
 
-def multiplied(call, acc, a, b, threads):
+def run_product(call, acc, a, b, threads):
     """The registers that a product's code leaves."""
     e = Threads(threads)
     e.per = max(1, 4 // call.args[1].type.dtype.nbytes)

@@ -1,4 +1,4 @@
-"""What a compiled kernel tells of its loads, stores and atomic operations: the bytes of an instruction, how many, and why not longer ones."""
+"""Records of loads, stores and atomics in a compiled kernel: bytes per instruction, instructions, and why they are not wider."""
 
 import re
 
@@ -21,7 +21,7 @@ def kernel_of(body, parameters="x, y, n"):
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "int8", "bool"])
 @pytest.mark.parametrize("columns", [1024, 1022, 1021])
-def test_an_access_is_told_as_the_instructions_that_it_is_made_of(columns, dtype):
+def test_an_access_record_has_the_width_and_number_of_its_instructions(columns, dtype):
     @tile.jit
     def kernel(x, y):
         tile.store(y[tile.program_id(0), 0:1024], tile.load(x[tile.program_id(0), 0:1024]))
@@ -37,7 +37,7 @@ def test_an_access_is_told_as_the_instructions_that_it_is_made_of(columns, dtype
         assert bool(record.declined) == (record.vec_bytes < 16 and record.instructions > 1)
 
 
-# What a thread moves element by element, and the words that say why.
+# Accesses that a thread makes element by element, and the reason in the record.
 NARROW = {
     "a mask": ("tile.store(y[0, i], 1.0, mask=i < n)", {}, "needs a mask that is the same for 4 neighbours"),
     "a start": ("tile.store(y[0, 0:1024], tile.load(x[0, p:p + 1024]))", {}, "needs a start that is a multiple of 4: not known along dimension 1 "
@@ -61,7 +61,7 @@ NARROW = {
 
 
 @pytest.mark.parametrize("why", NARROW)
-def test_a_narrow_access_tells_which_need_of_a_longer_one_does_not_hold(why):
+def test_the_record_of_a_narrow_access_says_which_need_of_a_wider_one_does_not_hold(why):
     body, arguments, words = NARROW[why]
     made = kernel_of(body).compile(*({"x": spec(8, 2048), "y": spec(8, 2048)} | arguments).values(), 999)
     record = next(a for a in made.accesses if a.declined)
@@ -70,13 +70,13 @@ def test_a_narrow_access_tells_which_need_of_a_longer_one_does_not_hold(why):
     assert longer == "16 bytes" and words in reason and f"    not 16 bytes: {reason}\n" in made.explain()
 
 
-def test_an_array_that_begins_between_vectors_is_named():
+def test_an_array_that_is_not_aligned_to_the_vector_is_named():
     x = np.zeros(1025, np.float32)
     record = kernel_of("tile.store(x[0:1024], 1.0)", "x").compile(x[1:] if x.ctypes.data % 16 == 0 else x[:1024]).accesses[0]
     assert record.declined == (("16 bytes", "needs an array that starts at a multiple of 16 bytes: x does not"),)
 
 
-def test_a_layout_that_parts_what_a_vector_would_have_is_named():
+def test_a_layout_that_splits_a_vector_is_named():
     @tile.jit
     def kernel(x, y):
         v = tile.load(x[0:64, 0:64])
@@ -87,13 +87,13 @@ def test_a_layout_that_parts_what_a_vector_would_have_is_named():
                                                       "other uses too, has 2"),))
 
 
-def test_what_takes_one_instruction_a_thread_needs_no_longer_one():
+def test_an_access_of_one_instruction_per_thread_lists_no_reasons():
     made = kernel_of("tile.store(y[0:128], tile.load(x[1:129])); tile.atomic_add(n[p], 1)").compile(spec(999), spec(999), spec(8, dtype="int32"))
     assert [(a.op, a.instructions, a.declined) for a in made.accesses] == [("load", 1, ()), ("store", 1, ()), ("atomic_add", 1, ())]
 
 
-def test_atomic_operations_are_told_too():
-    """As long as the hardware has them: sums of floats whose old values nobody wants."""
+def test_atomics_are_recorded_too():
+    """With vectors where the hardware has them: float additions whose old values are unused."""
     for body, target, nbytes in (("tile.atomic_add(y[0:1024], 1.0)", "sm_90a", 16), ("tile.atomic_add(y[0:1024], 1.0)", "sm_80", 4),
                                  ("tile.atomic_max(y[0:1024], 1.0)", "sm_90a", 4),
                                  ("tile.store(y[0:1024], tile.atomic_add(y[0:1024], 1.0))", "sm_90a", 4)):
@@ -101,14 +101,14 @@ def test_atomic_operations_are_told_too():
         assert record.op in body and (record.op[:7], record.vec_bytes, record.declined) == ("atomic_", nbytes, ())
 
 
-def test_loads_and_stores_in_order_are_told_as_loads_and_stores():
+def test_loads_and_stores_with_sem_are_recorded_as_loads_and_stores():
     body = "tile.store(y[0:1024], tile.load(x[0:1024], sem='relaxed'), sem='release'); tile.store(y[n], tile.load(x[n], sem='acquire'))"
     made = kernel_of(body).compile(spec(1024), spec(1024), 3)
     assert [(a.op, a.tile, a.instructions) for a in made.accesses] == [("load", "float32[1024]", 2), ("store", "float32[1024]", 2),
                                                                       ("load", "float32", 1), ("store", "float32", 1)]
 
 
-def test_calls_that_are_compiled_several_times_are_one_line():
+def test_calls_that_are_compiled_several_times_have_one_record():
     @tile.jit
     def kernel(x, y):
         for k in tile.static_range(8):
@@ -119,12 +119,12 @@ def test_calls_that_are_compiled_several_times_are_one_line():
     assert made.explain().count(" of float32[1024] ") == 2
 
 
-def test_calls_beside_each_other_on_a_line_have_a_line_each():
+def test_several_calls_on_one_line_have_a_record_each():
     made = kernel_of("tile.store(y[0:1024], tile.load(x[0:1024]) + tile.load(x[1024:2048]))").compile(spec(2048), spec(1024), 3)
     assert [(a.op, a.buffer, a.instructions) for a in made.accesses] == [("load", "x", 2), ("load", "x", 2), ("store", "y", 2)]
 
 
-def test_a_product_s_own_loads_are_no_calls_of_the_kernel():
+def test_loads_that_a_product_makes_itself_are_not_recorded():
     @tile.jit
     def kernel(a, b, c):
         sA, sB = tile.alloc((64, 64), a.dtype, layout=tile.auto), tile.alloc((64, 64), a.dtype, layout=tile.auto)
@@ -137,7 +137,7 @@ def test_a_product_s_own_loads_are_no_calls_of_the_kernel():
         assert [a.op for a in kernel.compile(*[spec(64, 64, dtype="float16")] * 3, target=target).accesses] == ["store"]
 
 
-def test_matrices_of_shared_memory_are_told_by_their_instruction():
+def test_ldmatrix_and_stmatrix_are_recorded_by_name():
     @tile.jit
     def kernel(a, c):
         s = tile.alloc((64, 64), c.dtype, layout=tile.swizzled(c.dtype, (64, 64), 128))
@@ -152,8 +152,8 @@ def test_matrices_of_shared_memory_are_told_by_their_instruction():
     assert made.ptx.count("stmatrix") == record.instructions > 0
 
 
-def test_what_is_asked_for_the_words_alone_is_no_guard():
-    """A store whose rows are too odd for vectors does as well with any number of columns."""
+def test_facts_queried_only_for_explanations_are_no_guards():
+    """A store whose rows are too short for vectors works with any number of columns."""
     @tile.jit
     def kernel(y):
         tile.store(y[0, 0:1024], tile.full((1024,), 1.0))

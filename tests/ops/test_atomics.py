@@ -1,4 +1,4 @@
-"""Atomics on global and shared memory: each element once, each scope once, the old values for everybody."""
+"""Atomics on global and shared memory: once per element, once per scope, and old values for all threads."""
 
 import ml_dtypes
 import numpy as np
@@ -27,7 +27,7 @@ UPDATERS = {kind: updater(kind) for kind in KINDS}
 @given(st.sampled_from(sorted(KINDS)), st.sampled_from(["int32", "uint32", "int64", "uint64"]), st.sampled_from([1, 3, 32, 100, 200]),
        st.sampled_from([1, 2, 3, 4]), st.integers(0, 99))
 def test_every_cta_changes_every_element_once(kind, dtype, n, num_warps, seed):
-    """Copies of an element in other threads do not act again, padding does not act, and out of bounds is dropped."""
+    """Replicas of an element in other threads and padding do nothing, and elements out of bounds are dropped."""
     info = np.iinfo(dtype)
     x = np.random.default_rng(seed).integers(info.min, info.max, (5, n), dtype, endpoint=True)
     y = np.full(max(n - 1, 1), 77, dtype)
@@ -38,7 +38,7 @@ def test_every_cta_changes_every_element_once(kind, dtype, n, num_warps, seed):
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 def test_floats_are_added_in_their_own_dtype(dtype):
-    """Each addition rounds; small integers stay exact."""
+    """Each addition rounds; sums of small integers stay exact."""
     dtype = np.dtype(getattr(ml_dtypes, dtype, dtype))
     x, y = np.random.default_rng(0).integers(-9, 9, (6, 50)).astype(dtype), np.zeros(50, dtype)
     UPDATERS["add"][(6,)](x, y, N=50)
@@ -46,8 +46,8 @@ def test_floats_are_added_in_their_own_dtype(dtype):
 
 
 @pytest.mark.parametrize("kind", ["max", "min"])
-def test_nan_wins_an_extreme_of_floats(kind):
-    """NaN in the values, or in memory already, is what remains."""
+def test_atomic_max_and_min_of_floats_propagate_nan(kind):
+    """A NaN among the values or already in memory remains."""
     x = np.array([[1, -3, 0, 5], [2, np.nan, -1, 4]], np.float32)
     y = np.array([0, 0, 0, np.nan], np.float32)
     want = KINDS[kind].reduce(np.concatenate([y[None], x]), axis=0)
@@ -61,7 +61,7 @@ SPECIAL["float64"] = [b >> 31 << 63 | (b & 0x7fffffff) << 32 | (b & 1) * 0xfffff
 
 
 def extreme_by_integers(kind: str, old: int, value: int, bits: int) -> int:
-    """What the emitted instructions leave in memory: one integer extreme, and an exchange where the old value was NaN."""
+    """The result in memory of the emitted instructions: one integer max or min, and an exchange if the old value was NaN."""
     top = (1 << bits - 1) - 1
     exponent = top & ~((1 << (23 if bits == 32 else 52)) - 1)
     signed = lambda x: x - (1 << bits) if x > top else x
@@ -84,7 +84,7 @@ def extremes(x, y, old, KIND: tile.constexpr, N: tile.constexpr, OLD: tile.const
 
 
 def all_pairs(dtype: str):
-    """(values, memory): each special value with each."""
+    """(values, memory): all pairs of special values."""
     bits = np.array(SPECIAL[dtype], f"u{np.dtype(dtype).itemsize}")
     return (a.reshape(-1).copy() for a in np.meshgrid(bits, bits))
 
@@ -92,8 +92,8 @@ def all_pairs(dtype: str):
 @pytest.mark.parametrize("returned", [False, True])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("kind", ["max", "min"])
-def test_an_extreme_of_floats_leaves_the_bits_that_the_instructions_leave(kind, dtype, returned):
-    """Zeros of both signs, subnormals, infinities, NaNs of any payload, in memory and as values."""
+def test_atomic_max_and_min_of_floats_have_the_bits_of_the_emitted_instructions(kind, dtype, returned):
+    """Zeros of both signs, subnormals, infinities, and NaNs with any payload, in memory and as values."""
     x, y = all_pairs(dtype)
     want = [extreme_by_integers(kind, int(b), int(a), 8 * x.itemsize) for a, b in zip(x, y)]
     before, old = y.copy(), np.zeros_like(y)
@@ -104,8 +104,8 @@ def test_an_extreme_of_floats_leaves_the_bits_that_the_instructions_leave(kind, 
 
 @needs_gpu()
 @in_child(timeout=120)
-def test_an_extreme_of_floats_leaves_the_same_bits_on_a_gpu():
-    """Also where many CTAs meet at an element that has a NaN."""
+def test_atomic_max_and_min_of_floats_have_the_same_bits_on_a_gpu():
+    """Also if many CTAs access an element that is NaN."""
     for kind in ("max", "min"):
         for dtype in ("float32", "float64"):
             x, y = all_pairs(dtype)
@@ -142,8 +142,8 @@ def histogram_in_shared(x, bins, B: tile.constexpr, N: tile.constexpr):
     tile.atomic_add(bins[0:N], tile.load(own[0:N]))
 
 
-def test_gathered_places_count_a_histogram():
-    """Several elements of a tile may name one place; places out of bounds and masked ones do not count."""
+def test_atomics_on_gathered_points_count_a_histogram():
+    """Several elements of a tile may address the same location; locations out of bounds and masked ones are not counted."""
     x = np.random.default_rng(0).integers(-2, 70, 1024).astype(np.int32)
     bins = np.zeros(64, np.int32)
     histogram[(8,)](x, bins, 1000, B=128)
@@ -169,8 +169,8 @@ def tickets(counter, seen, N: tile.constexpr):
     tile.atomic_max(counter[5], each)
 
 
-def test_a_scalar_acts_once_for_its_scope_and_every_thread_gets_the_old_value():
-    """The CTA takes one ticket and may branch on it; a warp takes its own; threads under a condition act one by one."""
+def test_a_scalar_atomic_is_performed_once_per_scope_and_all_its_threads_get_the_old_value():
+    """The CTA takes one ticket and may branch on it; a warp takes its own; threads under a condition each perform their own."""
     counter, seen = np.zeros(6, np.int32), np.zeros(60, np.int32)
     tickets[(3,)](counter, seen, N=4)
     assert counter.tolist() == [3, 3, 15, 192, 192, 191]
@@ -189,8 +189,8 @@ def exchanges(y, old, N: tile.constexpr):
 
 
 @pytest.mark.parametrize("n", [4, 100])
-def test_old_values_come_back_to_every_thread(n):
-    """Also where a small tile has copies in other threads, and 0 where the mask is false."""
+def test_every_thread_gets_the_old_values(n):
+    """Also if a small tile is replicated over threads; 0 where the mask is false."""
     y, old = np.full(n, 7, np.int32), np.zeros((4, n), np.int32)
     exchanges[(1,)](y, old, N=n)
     v = np.arange(n)
@@ -209,7 +209,7 @@ def last_block(x, part, counter, y, N: tile.constexpr):
         tile.store(y[0], tile.sum(tile.load(part[0:8], other=0)))
 
 
-def test_a_release_and_an_acquire_order_what_two_ctas_do():
+def test_a_release_and_an_acquire_order_the_accesses_of_two_ctas():
     """The last CTA adds up what the others wrote; the simulator finds no race."""
     x = np.random.default_rng(0).random((8, 100)).astype(np.float32)
     part, counter, y = np.zeros(8, np.float32), np.zeros(1, np.int32), np.zeros(1, np.float32)
@@ -226,8 +226,8 @@ def _refused(body: str, dtype: str = "int32", target: str = "sm_90a") -> str:
     return str(error.value)
 
 
-def test_what_the_hardware_has_not_is_an_error_that_says_what_to_do():
-    """Narrow integers, compare-and-swap of floats, unknown orders and scopes, a value where a place is needed."""
+def test_atomics_that_the_hardware_lacks_are_errors_that_suggest_alternatives():
+    """Narrow integers, compare-and-swap of floats, unknown semantics and scopes, a value instead of a memory location."""
     assert "int32 array" in _refused("tile.atomic_add(y[0:4], 1)", "int8")
     assert "atomic_max takes" in _refused("tile.atomic_max(y[0], 1)", "float16")
     assert "as integers" in _refused("tile.atomic_cas(y[0], 0, 1)", "float32")
@@ -243,7 +243,7 @@ def test_what_the_hardware_has_not_is_an_error_that_says_what_to_do():
     ("sm_80", "float32", "red.relaxed.gpu.global.add.f32"), ("sm_80", "float16", "red.relaxed.gpu.global.add.noftz.f16x2"),
     ("sm_80", "bfloat16", "cas.b16"), ("sm_90a", "float32", "red.relaxed.gpu.global.add.v4.f32"),
     ("sm_90a", "bfloat16", "red.relaxed.gpu.global.add.noftz.v4.bf16x2"), ("sm_120a", "float16", "add.noftz.v4.f16x2")])
-def test_unused_old_values_make_reductions_of_vectors(target, dtype, text):
-    """One ``red`` of 16 bytes from sm_90 on; pairs of float16, single floats and a loop for bfloat16 before."""
+def test_atomic_adds_with_unused_old_values_become_vector_reductions(target, dtype, text):
+    """One 16-byte ``red`` from sm_90 on; before, pairs of float16, single floats, and a loop for bfloat16."""
     x = tile.ArraySpec((4, 1024), dtype)
     assert text in UPDATERS["add"].compile(x, tile.ArraySpec((1024,), dtype), N=1024, target=target).ptx

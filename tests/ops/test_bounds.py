@@ -1,4 +1,4 @@
-"""Bounds of loads: what is tested at run time, and how often."""
+"""Bounds checks of loads: what is tested at run time, and how often."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from tests.gpu import in_child, needs_gpu
 
 @tile.jit(num_warps=4)
 def biased(A, B, bias, C):
-    """A product, and a bias of any length beside it."""
+    """A product with a bias of any length added to it."""
     n = tile.program_id(0) * 64
     sA, sB = tile.alloc((64, 64), A.dtype, layout=tile.auto), tile.alloc((64, 64), B.dtype, layout=tile.auto)
     tile.copy(sA, A[0:64, 0:64])
@@ -24,21 +24,21 @@ def arrays(columns, extent):
 
 
 def exact(a, b, bias):
-    """What is beyond the end of the bias is 0."""
+    """The expected result: the bias is 0 beyond its end."""
     there = min(len(bias), len(b))
     return a.astype(np.float64) @ b.astype(np.float64).T + np.pad(bias[:there], (0, len(b) - there))
 
 
 @pytest.mark.parametrize("columns,extent", [(192, 192), (192, 128), (192, 64), (150, 192), (192, 190), (192, 96), (64, 1)])
-def test_a_load_that_ends_within_its_array_or_beyond_it_gives_zeros_there(columns, extent):
+def test_a_load_that_crosses_or_lies_beyond_the_end_of_its_array_gives_zeros_there(columns, extent):
     a, b, bias, c = arrays(columns, extent)
     biased[tile.cdiv(columns, 64),](a, b, bias, c)
     np.testing.assert_array_equal(c, exact(a, b, bias))
 
 
 @pytest.mark.parametrize("target", ["sm_90a", "sm_100a"])
-def test_one_test_serves_all_elements_of_a_thread_where_the_extent_is_a_multiple(target):
-    """Threads hold 16 columns or more; where the extent is not known to be one, each pair has a test of its own."""
+def test_one_bounds_test_covers_all_elements_of_a_thread_if_the_extent_is_a_suitable_multiple(target):
+    """Threads hold 16 columns or more; if no multiple is known, each pair of elements has its own test."""
     predicates = lambda extent: biased.compile(*arrays(192, extent), target=target).ptx.count("setp")
     assert predicates(128) + 7 <= predicates(126)
 
@@ -57,8 +57,8 @@ def from_afar(x, at, y, N: tile.constexpr):
 
 @pytest.mark.parametrize("together", [True, False])
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
-def test_a_region_that_begins_at_the_least_or_the_greatest_number_is_out_of_bounds(dtype, together):
-    """In one launch, whose CTAs run in lock step, and one by one."""
+def test_a_region_that_starts_at_the_smallest_or_largest_integer_is_out_of_bounds(dtype, together):
+    """In one launch, in which CTAs run in lockstep, and one by one."""
     x, N = np.arange(1, 301, dtype=np.int32), 256
     least, most = np.iinfo(dtype).min, np.iinfo(dtype).max
     places = np.array([most, most - 3, least, least + 5, most // 2, least // 2, 0, 50, -2, -255], dtype)

@@ -1,4 +1,4 @@
-"""Stores of a product's sums in 16 bits: lanes exchange words, so that each stores 16 bytes of a row where it held four."""
+"""Stores of 16-bit results of a product: lanes exchange words, so that each stores 16 contiguous bytes of a row instead of four."""
 
 import re
 
@@ -51,7 +51,7 @@ class Lanes(np.ndarray):
 
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from([float16, float32]), st.sampled_from([64, 128, 192]), st.integers(1, 32))
-def test_an_exchange_brings_every_thread_the_elements_of_the_longer_run(dtype, m, eighths):
+def test_an_exchange_gives_every_thread_the_elements_of_the_longer_run(dtype, m, eighths):
     layout, domain = wgmma_accumulator(m, 8 * eighths)
     source, threads = Tile(dtype, (m, 8 * eighths), layout, domain), 128
     longer = exchanged(layout, domain, 1)
@@ -76,18 +76,18 @@ def halves(A, B, C, BM: tile.constexpr, BN: tile.constexpr):
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_sums_of_16_bits_are_stored_by_16_bytes_without_shared_memory(target, dtype):
+def test_results_of_16_bits_are_stored_in_16_byte_pieces_without_shared_memory(target, dtype):
     square = tile.ArraySpec((1024, 1024), "float16")
     made = halves.compile(square, square, tile.ArraySpec((1024, 1024), dtype), BM=64, BN=64, target=target)
     stores = re.findall(r"st\.global\.(\S+)", made.ptx)
     assert set(stores) == {"v4.b32"} and made.spills == 0
-    if target != "sm_100a":  # there a thread has whole rows
+    if target != "sm_100a":  # there, a thread has whole rows
         assert made.ptx.count("shfl.sync.bfly") == 16 and len(stores) == 4
 
 
 @pytest.mark.parametrize("n, dtype", [(1024, "float32"), (1023, "float16"), (1026, "float16")])
-def test_sums_of_32_bits_and_rows_that_take_no_16_bytes_are_stored_as_they_lie(n, dtype):
-    """Eight bytes of four lanes fill a sector."""
+def test_results_of_32_bits_and_rows_that_do_not_allow_16_byte_stores_are_stored_unchanged(n, dtype):
+    """Eight bytes from each of four lanes fill a sector."""
     wide = tile.ArraySpec((1024, 1024), "float16")
     made = halves.compile(wide, wide, tile.ArraySpec((1024, n), dtype), BM=64, BN=64, target="sm_90a")
     assert "shfl.sync.bfly" not in made.ptx and "v4.b32" not in re.findall(r"st\.global\.(\S+)", made.ptx)
@@ -96,7 +96,7 @@ def test_sums_of_32_bits_and_rows_that_take_no_16_bytes_are_stored_as_they_lie(n
 @needs_module("torch")
 @needs_gpu()
 @in_child(timeout=240)
-def test_sums_stored_in_16_bits_are_right_on_the_gpu():
+def test_results_stored_in_16_bits_are_right_on_the_gpu():
     import torch
     a, b = (torch.randint(-3, 4, (300, 96), device="cuda").half() for _ in range(2))
     want = a.double() @ b.double().T

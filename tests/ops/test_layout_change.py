@@ -1,4 +1,4 @@
-"""Layout changes: registers renamed, shuffled inside warps, or moved through scratch memory."""
+"""Layout conversions: renamed registers, shuffles within warps, or moves through scratch memory."""
 
 import ml_dtypes
 import numpy as np
@@ -24,7 +24,7 @@ def tiles(shape, threads, vec, order):
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from([(32,), (64,), (8, 16), (16, 16), (4, 24), (33,), (2, 3, 8)]), st.sampled_from([32, 64]),
        st.sampled_from([1, 2, 4]), st.sampled_from([1, 2, 4]), st.booleans())
-def test_moves_bring_every_thread_the_elements_of_the_target(shape, threads, vec, other, turned):
+def test_the_moves_of_a_conversion_give_every_thread_the_elements_of_the_target_layout(shape, threads, vec, other, turned):
     source = tiles(shape, threads, vec, None)
     target = tiles(shape, threads, other, tuple(range(len(shape))) if turned else None)
     moves = register_moves(source, target)
@@ -40,20 +40,20 @@ def test_moves_bring_every_thread_the_elements_of_the_target(shape, threads, vec
             assert got == want or any(w >= n for w, n in zip(want, shape))
 
 
-def test_a_change_inside_a_warp_takes_shuffles_and_no_shared_memory():
+def test_a_conversion_within_warps_uses_shuffles_and_no_shared_memory():
     moves = register_moves(tiles((64,), 32, 1, None), tiles((64,), 32, 2, None))
     assert moves is None or any(not m.local for m in moves)
     moves = register_moves(tiles((8, 4), 32, 1, (1, 0)), tiles((8, 4), 32, 1, (0, 1)))
     assert [m.local for m in moves] == [False]
 
 
-def test_a_change_across_warps_goes_through_scratch():
+def test_a_conversion_across_warps_goes_through_scratch_memory():
     assert register_moves(tiles((8, 16), 128, 1, (1, 0)), tiles((8, 16), 128, 1, (0, 1))) is None
 
 
 @tile.jit
 def turned(x, y, out, M: tile.constexpr, N: tile.constexpr):
-    """A row-major and a column-major array meet: one of them changes its layout."""
+    """Adds a row-major and a column-major array: one of them changes its layout."""
     tile.store(out[0:M, 0:N], tile.load(x[0:M, 0:N]) + tile.load(y[0:M, 0:N]) + tile.sum(tile.load(y[0:M, 0:N]), axis=1)[:, None])
 
 
@@ -67,7 +67,7 @@ def case(m, n):
 
 
 @pytest.mark.parametrize("m,n,warps", SHAPES)
-def test_arrays_of_two_orders_meet(m, n, warps):
+def test_arrays_of_two_orders_can_be_added(m, n, warps):
     x, y, expected = case(m, n)
     out = np.empty_like(x)
     turned[(1,)](x, y, out, M=m, N=n, num_warps=warps)
@@ -76,13 +76,13 @@ def test_arrays_of_two_orders_meet(m, n, warps):
 
 @tile.jit(num_warps=1)
 def reshaped(x, out, M: tile.constexpr, N: tile.constexpr):
-    """A sum along rows is held by the lanes of its rows; loading a vector gives another layout, and both are added."""
+    """A row sum is held by the lanes of its rows; a loaded vector has another layout, and both are added."""
     rows = tile.sum(tile.load(x[0:M, 0:N]), axis=1)
     tile.store(out[0:M], rows + tile.load(x[0:M, 0]))
 
 
 @pytest.mark.parametrize("m, n", [(8, 4), (16, 8), (32, 32), (13, 7)])
-def test_sums_of_rows_meet_a_loaded_vector(m, n):
+def test_row_sums_and_a_loaded_vector_can_be_added(m, n):
     x = np.random.default_rng(m).standard_normal((m, n)).astype(np.float32)
     out = np.empty(m, np.float32)
     reshaped[(1,)](x, out, M=m, N=n)
@@ -90,13 +90,13 @@ def test_sums_of_rows_meet_a_loaded_vector(m, n):
 
 
 class Words(TileMixin):
-    """What the emitter knows of a tile's places, without code."""
+    """The emitter's knowledge of a tile's coordinates, without emitting code."""
 
     def __init__(self):
         self.tables = {}
 
 
-PLACED = {  # shapes, their layouts and domains, and how many elements of 1 and 2 bytes are a word's
+PLACED = {  # shapes, their layouts and domains, and the numbers of elements of 1 and 2 bytes per word
     "accumulator": ((64, 32), *wgmma_accumulator(64, 32, 1), 2, 2), "operand of 8 bits": ((64, 64), *wgmma_a_registers(64, 64, 8, 1), 4, 2),
     "operand of 16 bits": ((64, 32), *wgmma_a_registers(64, 32, 16, 1), 2, 2), "rows": ((64, 24), *blocked((64, 24), 128, 8, None), 4, 2),
     "odd rows": ((64, 23), *blocked((64, 23), 128, 8, None), 1, 1), "columns": ((64, 24), *blocked((64, 24), 128, 4, (0, 1)), 1, 1),
@@ -106,8 +106,9 @@ PLACED = {  # shapes, their layouts and domains, and how many elements of 1 and 
 @pytest.mark.parametrize("apart", [False, True])
 @pytest.mark.parametrize("dtype", [int8, float16, float32])
 @pytest.mark.parametrize("case", PLACED)
-def test_what_goes_through_scratch_at_once_is_one_word_s_elements_of_a_row(case, dtype, apart):
-    """In every thread, from a multiple of the word on, all of the tile or all of its padding; each register is in one word."""
+def test_a_word_that_goes_through_scratch_memory_holds_adjacent_elements_of_one_row(case, dtype, apart):
+    """In every thread it starts at a multiple of its size, and is entirely in the tile or entirely padding; each register is in
+    one word."""
     shape, layout, domain, *counts = PLACED[case]
     t, places = Tile(dtype, shape, layout, domain), Words()
     pitch = _pitch(t) if apart else None
@@ -125,7 +126,7 @@ def test_what_goes_through_scratch_at_once_is_one_word_s_elements_of_a_row(case,
 
 @tile.jit(num_warps=4)
 def narrowed(A, B, D, C):
-    """Sums in pairs become an operand of 8 bits in fours: the elements of a quad change hands."""
+    """Accumulator pairs become an 8-bit operand with groups of four: lanes of a quad exchange elements."""
     a, b, d = (tile.alloc((64, 64), A.dtype, layout=tile.auto), tile.alloc((64, 64), A.dtype, layout=tile.auto),
                tile.alloc((64, 64), A.dtype, layout=tile.auto))
     tile.copy(a, A[0:64, 0:64])
@@ -143,8 +144,8 @@ def narrow_case():
     return a, b, d, p.astype(np.float32) @ d.astype(np.float32).T
 
 
-def test_narrow_elements_go_through_scratch_by_words():
-    """Two sums that are neighbours are stored at once, and four elements of the operand loaded."""
+def test_narrow_elements_go_through_scratch_memory_in_words():
+    """Two adjacent accumulator elements are stored at once, and four elements of the operand loaded."""
     a, b, d, expected = narrow_case()
     c = np.empty((64, 64), np.float32)
     narrowed[1,](a, b, d, c)
@@ -156,7 +157,7 @@ def test_narrow_elements_go_through_scratch_by_words():
 
 @needs_gpu("sm_90a")
 @in_child(timeout=120)
-def test_narrow_elements_change_hands_on_the_gpu():
+def test_conversions_of_narrow_elements_are_right_on_the_gpu():
     a, b, d, expected = narrow_case()
     c = np.empty((64, 64), np.float32)
     narrowed[1,](a, b, d, c, backend="cuda")
@@ -165,7 +166,7 @@ def test_narrow_elements_change_hands_on_the_gpu():
 
 @needs_gpu()
 @in_child(timeout=120)
-def test_changed_layouts_hold_the_same_elements_on_the_gpu():
+def test_layout_conversions_preserve_the_elements_on_the_gpu():
     for m, n, warps in SHAPES:
         x, y, expected = case(m, n)
         out = np.empty_like(x)

@@ -1,4 +1,4 @@
-"""Casts to and from floats of at most 8 bits: rounding, saturation, every code; the emitted arithmetic against the simulator's."""
+"""Casts to and from floats of at most 8 bits: rounding, saturation, every code; the emitted arithmetic agrees with the simulator's."""
 
 import ctypes
 import struct
@@ -18,7 +18,7 @@ from tilejit.ops.casts import cast_array
 
 SMALL = ("float4_e2m1fn", "float6_e2m3fn", "float6_e3m2fn")
 NARROW = (*SMALL, "float8_e8m0fnu")
-ALL = (*NARROW, "float8_e4m3fn", "float8_e5m2")  # before sm_89 the casts to these are arithmetic, too
+ALL = (*NARROW, "float8_e4m3fn", "float8_e5m2")  # before sm_89, casts to these are emitted as arithmetic too
 TYPES = {name: getattr(ml_dtypes, name) for name in ALL}
 SPECIAL = np.array([np.nan, -np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-45, -1e-45, 2.0**-127, 1.5 * 2.0**-127,
                     np.nextafter(np.float32(1.5 * 2.0**-127), np.float32(1)),
@@ -30,14 +30,14 @@ def every_code(name: str) -> np.ndarray:
 
 
 def edges(name: str) -> np.ndarray:
-    """The midpoints of neighbouring numbers, and what is next to them on either side."""
+    """The midpoints of adjacent numbers, and the floats next to them on either side."""
     values = np.unique(every_code(name).astype(np.float64)[np.isfinite(every_code(name).astype(np.float64))])
     middle = ((values[1:] + values[:-1]) / 2).astype(np.float32)
     return np.concatenate([values.astype(np.float32), middle, np.nextafter(middle, np.float32(np.inf)), np.nextafter(middle, np.float32(-np.inf))])
 
 
 def expected(x: np.ndarray, name: str) -> np.ndarray:
-    """What the documentation says, by a search among the numbers of the type."""
+    """The result by the documentation, by a search among the numbers of the type."""
     codes = every_code(name)
     values = codes.astype(np.float64)
     result = np.zeros(x.shape, np.uint8)
@@ -48,20 +48,20 @@ def expected(x: np.ndarray, name: str) -> np.ndarray:
             else:
                 finite = values[:255]
                 at = np.abs(finite - min(v, finite[-1]))
-                result[i] = np.flatnonzero(at == at.min())[-1]  # of two, the larger
+                result[i] = np.flatnonzero(at == at.min())[-1]  # of two equally near, the larger
             continue
         half = len(codes) // 2
         magnitude = min(abs(v), values[half - 1]) if not np.isnan(v) else values[half - 1]
         at = np.abs(values[:half] - magnitude)
         best = np.flatnonzero(at == at.min())
-        code = best[0] if len(best) == 1 or best[0] % 2 == 0 else best[1]  # of two, the even one
+        code = best[0] if len(best) == 1 or best[0] % 2 == 0 else best[1]  # of two equally near, the even one
         result[i] = code + (half if np.signbit(v) and not np.isnan(v) else 0)
     return result
 
 
 @pytest.mark.parametrize("name", NARROW)
 def test_a_cast_rounds_to_the_nearest_number_and_saturates(name):
-    """All numbers of the type, the midpoints, their neighbours, and what is no number."""
+    """All numbers of the type, the midpoints, their neighbours, and NaN and infinities."""
     x = np.concatenate([SPECIAL, edges(name)])
     np.testing.assert_array_equal(cast_array(x, float32, DTYPES[name]).view(np.uint8), expected(x, name))
 
@@ -69,7 +69,7 @@ def test_a_cast_rounds_to_the_nearest_number_and_saturates(name):
 # -- what is emitted, run on the host ---------------------------------------------------------------------------------------------
 
 class Host(NarrowFloats):
-    """Prints the casts that a target without instructions for them gets, as a function of the host."""
+    """Prints the cast emitted for a target without conversion instructions, as a function of the host."""
 
     def __init__(self):
         self.lines, self.architecture, self.target, self.loc = [], 80, "sm_80", None
@@ -92,7 +92,7 @@ _ENGINES = []
 
 @lru_cache
 def on_host(name: str, to: bool):
-    """The emitted cast from float32 (`to`), or to it, as a function over arrays."""
+    """The emitted cast from float32 (`to`) or to it, as a host function over arrays."""
     binding.initialize_native_target()
     binding.initialize_native_asmprinter()
     host, dtype = Host(), DTYPES[name]
@@ -133,13 +133,13 @@ end:
 
 
 def one_nan(codes: np.ndarray, name: str) -> np.ndarray:
-    """The codes, with one for all NaNs: float8 has several, and what is made of which is not said."""
+    """The codes, with a single one for all NaNs: float8 has several, and which of them results is unspecified."""
     return np.where(np.isnan(codes.view(TYPES[name]).astype(np.float32)), 255, codes)
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_the_emitted_arithmetic_is_the_simulators_for_a_float_of_every_16_upper_bits(name):
-    """65536 numbers, all exponents and signs, each with its last bit set or not, and the midpoints of the type."""
+def test_the_emitted_arithmetic_agrees_with_the_simulator_for_every_upper_half_of_a_float32(name):
+    """65536 numbers, all exponents and signs, each with its last bit set or clear, and the midpoints of the type."""
     upper = np.arange(1 << 16, dtype=np.uint32) << 16
     x = np.concatenate([upper, upper | 1, upper - 1]).astype(np.uint32).view(np.float32)
     x = np.concatenate([x, SPECIAL, edges(name)])
@@ -148,14 +148,14 @@ def test_the_emitted_arithmetic_is_the_simulators_for_a_float_of_every_16_upper_
 
 @settings(max_examples=200, deadline=None)
 @given(st.sampled_from(ALL), st.lists(st.floats(width=32), min_size=1, max_size=64))
-def test_the_emitted_arithmetic_is_the_simulators_for_any_float(name, values):
+def test_the_emitted_arithmetic_agrees_with_the_simulator_for_any_float(name, values):
     x = np.array(values, np.float32)
     np.testing.assert_array_equal(one_nan(on_host(name, True)(x), name), one_nan(cast_array(x, float32, DTYPES[name]).view(np.uint8), name))
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_every_code_becomes_its_number_in_float32(name):
-    """All codes, NaN among them."""
+def test_every_code_is_cast_to_its_number_in_float32(name):
+    """All codes, including NaN."""
     codes = every_code(name)
     np.testing.assert_array_equal(on_host(name, False)(codes.view(np.uint8)), codes.astype(np.float32))
 
@@ -184,8 +184,8 @@ def plain(x) -> np.ndarray:
 
 @pytest.mark.parametrize("name", NARROW)
 @pytest.mark.parametrize("source", ["float32", "float16", "bfloat16", "float64", "int32"])
-def test_a_kernel_casts_to_narrow_floats_from_every_kind(name, source):
-    """One rounding, from the number itself."""
+def test_a_kernel_casts_to_narrow_floats_from_every_kind_of_dtype(name, source):
+    """With a single rounding, from the original number."""
     x = np.concatenate([SPECIAL, edges(name)])
     x = np.resize(x, (4, -(-len(x) // 16) * 4 * 4)) if source != "int32" else np.random.default_rng(0).integers(-40, 40, (4, 64)).astype(np.int32)
     with np.errstate(over="ignore"):
@@ -197,8 +197,8 @@ def test_a_kernel_casts_to_narrow_floats_from_every_kind(name, source):
 
 @pytest.mark.parametrize("name", NARROW)
 @pytest.mark.parametrize("target", ["float32", "float16", "bfloat16", "float64"])
-def test_a_kernel_casts_every_code(name, target):
-    """All numbers of the type; e8m0 leaves the range of float16 at both ends."""
+def test_a_kernel_casts_from_every_code(name, target):
+    """All numbers of the type; e8m0 exceeds the range of float16 at both ends."""
     x = np.resize(every_code(name), (2, 256))
     y = np.zeros(x.shape, DTYPES[target].np)
     from_narrow.simulate(2, array(x), y, N=256).raise_first()
@@ -209,8 +209,8 @@ def test_a_kernel_casts_every_code(name, target):
 @pytest.mark.usefixtures("assembled_later")
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a", "sm_100a", "sm_103a", "sm_120a"])
 @pytest.mark.parametrize("name", NARROW)
-def test_targets_with_instructions_for_a_type_use_them_and_the_others_assemble_arithmetic(name, target):
-    """``cvt`` of pairs from sm_100a on; powers of two are bits."""
+def test_targets_with_conversion_instructions_use_them_and_others_assemble_arithmetic(name, target):
+    """``cvt`` of pairs from sm_100a on; powers of two are constructed from bits."""
     pair = {"float4_e2m1fn": "e2m1x2", "float6_e2m3fn": "e2m3x2", "float6_e3m2fn": "e3m2x2"}.get(name)
     down = to_narrow.compile(tile.ArraySpec((4, 64), "float32"), tile.ArraySpec((4, 64), name), N=64, target=target)
     up = from_narrow.compile(tile.ArraySpec((4, 64), name), tile.ArraySpec((4, 64), "float32"), N=64, target=target)
@@ -220,8 +220,8 @@ def test_targets_with_instructions_for_a_type_use_them_and_the_others_assemble_a
 
 @settings(max_examples=40, deadline=None)
 @given(st.sampled_from(SMALL), st.integers(1, 5), st.integers(1, 12), st.integers(0, 9), st.integers(0, 9), st.integers(1, 4), st.integers(0, 99))
-def test_loads_and_stores_of_packed_elements_go_by_any_shape_and_place(name, rows, blocks, row, column, warps, seed):
-    """Ragged on both sides: zeros are read outside, nothing is written there."""
+def test_loads_and_stores_of_packed_elements_work_for_any_shape_and_position(name, rows, blocks, row, column, warps, seed):
+    """Ragged on both sides: zeros are read outside, and nothing is written there."""
     source = (f"def kernel(x, y, row, column):\n    v = tile.load(x[row:row + {rows}, 4 * column:4 * column + {4 * blocks}])\n"
               f"    tile.store(y[row:row + {rows}, 4 * column:4 * column + {4 * blocks}], v)")
     rng = np.random.default_rng(seed)
@@ -233,8 +233,8 @@ def test_loads_and_stores_of_packed_elements_go_by_any_shape_and_place(name, row
 
 
 @pytest.mark.parametrize("name,dtype", [(n, n) for n in SMALL])
-def test_what_is_read_outside_of_a_packed_array_is_other(name, dtype):
-    """A number that is cast to the type, in every element of a byte."""
+def test_reads_outside_a_packed_array_give_other(name, dtype):
+    """`other` is cast to the type, and placed in every element of a byte."""
     source = "def kernel(x, y):\n    tile.store(y[0:4, 0:64], tile.cast(tile.load(x[0:4, 0:64], other={}), tile.float32))"
     x, y = tile.pack(np.ones((3, 40), TYPES[name])), np.zeros((4, 64), np.float32)
     for other in (0, 1.5) if name == "float4_e2m1fn" else (0,):
@@ -245,8 +245,8 @@ def test_what_is_read_outside_of_a_packed_array_is_other(name, dtype):
             tile.jit(source=source.format(1.5)).compile(x, y)
 
 
-def test_narrow_tiles_compute_in_float32_and_products_of_them_in_float16():
-    """Arithmetic, comparisons, reductions and dot, as of 8-bit floats."""
+def test_narrow_tiles_compute_in_float32_and_their_products_use_float16():
+    """Arithmetic, comparisons, reductions and dot behave as for 8-bit floats."""
     source = ("def kernel(x, y):\n    a = tile.load(x[0:32, 0:32])\n    tile.store(y[0, 0:32, 0:32], tile.dot(a, a, trans_b=True))\n    "
               "tile.store(y[1, 0:32, 0:32], tile.where(a > 1, a + a, -a))\n    tile.store(y[2, 0:32, 0:32], tile.sum(a, axis=1, "
               "keepdims=True) + tile.zeros((32, 32)))")
@@ -258,13 +258,13 @@ def test_narrow_tiles_compute_in_float32_and_products_of_them_in_float16():
         kernel.simulate(1, array(x), y).raise_first()
         np.testing.assert_allclose(y[0], f @ f.T, rtol=1e-6)
         np.testing.assert_array_equal(y[1], np.where(f > 1, f + f, -f))
-        # a sum of narrow floats has their dtype, as that of float8 has
+        # a sum of narrow floats has their dtype, like one of float8
         np.testing.assert_array_equal(y[2][:, 0], cast_array(f.sum(axis=1), float32, DTYPES[name]).astype(np.float32))
         assert kernel.compile(array(x), y, target="sm_120a").cubin
 
 
 def test_functions_of_narrow_tiles_compute_in_float32():
-    """As of 8-bit floats: the result is float32, and what has no NaN is none."""
+    """As for 8-bit floats the result is float32; isnan is false for types without NaN."""
     source = ("def kernel(x, y, z):\n    v = tile.load(x[0:32])\n    for f in (tile.sqrt(v), tile.exp(v, fast=True), tile.floor(v)):\n        "
               "tile.static_assert(f.dtype == tile.float32)\n    tile.store(y[0:32], tile.sqrt(v))\n    "
               "tile.store(z[0:32], tile.isnan(v) | tile.isinf(v) | ~tile.isfinite(v))")

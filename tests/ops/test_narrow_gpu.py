@@ -1,4 +1,4 @@
-"""Narrow floats on the GPU: casts by every code and number, packed elements to the byte, other libraries' arrays of them."""
+"""Narrow floats on the GPU: casts of every code and number, packed elements, and other libraries' arrays of them."""
 
 import numpy as np
 import tilejit as tile
@@ -17,8 +17,8 @@ def _cases():
 
 @needs_gpu()
 @in_child(timeout=120)
-def test_casts_on_the_gpu_are_the_simulators():
-    """Every code, and floats of every 16 upper bits."""
+def test_casts_on_the_gpu_agree_with_the_simulator():
+    """Every code, and floats with every upper 16 bits."""
     casts, _ = _cases()
     upper = np.arange(1 << 16, dtype=np.uint32) << 16
     x = np.concatenate([upper, upper | 1, upper - 1]).astype(np.uint32).view(np.float32).reshape(-1, 64)
@@ -32,7 +32,7 @@ def test_casts_on_the_gpu_are_the_simulators():
             wide = np.zeros(codes.shape, casts.DTYPES[target].np)
             casts.from_narrow[2,](casts.array(codes), wide, N=256, backend="cuda")
             np.testing.assert_array_equal(wide.astype(np.float32), codes.astype(np.float32), err_msg=name)
-    for dtype in ("int32", "uint32", "int64", "uint64"):  # beside the middles of two powers, which float32 does not tell apart
+    for dtype in ("int32", "uint32", "int64", "uint64"):  # except the midpoints of two powers of two, which float32 does not distinguish
         middles = np.array([3 << e for e in range(1, np.iinfo(dtype).bits - 2)], dtype)
         x = np.resize(np.concatenate([middles - 1, middles, middles + 1]), (4, 64)).astype(dtype)
         y, z = (casts.array(np.zeros(x.shape, np.uint8).view(casts.TYPES["float8_e8m0fnu"])) for _ in range(2))
@@ -43,7 +43,7 @@ def test_casts_on_the_gpu_are_the_simulators():
 
 @needs_gpu("sm_90a", "sm_100a", "sm_103a", "sm_120a")
 @in_child(timeout=120)
-def test_packed_elements_come_to_the_byte_on_the_gpu():
+def test_packed_elements_are_copied_exactly_on_the_gpu():
     """By ldgsts, TMA, ordinary loads, bulk copies and between CTAs."""
     import warnings
     warnings.simplefilter("ignore")
@@ -67,8 +67,8 @@ def test_packed_elements_come_to_the_byte_on_the_gpu():
 
 @needs_gpu("sm_100a", "sm_103a", "sm_120a")
 @in_child(timeout=120)
-def test_the_engine_pads_packed_elements_as_the_simulator_does():
-    """The bytes of the elements, and what the barrier counts."""
+def test_tma_pads_packed_elements_as_the_simulator_does():
+    """The bytes of the elements, and the bytes counted by the barrier."""
     _, copies = _cases()
     for name in copies.PACKED:
         dtype, values, y = tile.padded(name), copies.codes(name, (20, 512)), np.zeros((16, 256), np.uint8)
@@ -85,7 +85,7 @@ def _copied(x, y):
     tile.store(y[0, 0:16], tile.load(x[0, 0:16]))
 
 
-def test_every_code_of_a_packed_type_is_loaded_and_stored_as_it_is():
+def test_every_code_of_a_packed_type_is_loaded_and_stored_unchanged():
     import ml_dtypes
     values = np.arange(16, dtype=np.uint8).view(ml_dtypes.float4_e2m1fn).reshape(1, 16)
     made = tile.pack(np.zeros_like(values))
@@ -96,7 +96,7 @@ def test_every_code_of_a_packed_type_is_loaded_and_stored_as_it_is():
 @needs_gpu()
 @needs_module("torch")
 @in_child(timeout=120)
-def test_tensors_of_torchs_narrow_types_are_arguments():
+def test_tensors_of_torch_s_narrow_types_are_accepted_as_arguments():
     """float8_e8m0fnu, and pairs of float4 in a byte; bytes of any library by tile.Packed."""
     import torch
     casts, _ = _cases()

@@ -84,14 +84,14 @@ def arrays(n: int = 300, pairs: int = 5):
 
 
 def test_a_consumer_sees_what_its_producer_wrote_before_the_flag():
-    """A release and an acquire at the flag, or relaxed accesses between fences, order the two CTAs' other accesses."""
+    """A release and an acquire of the flag, or relaxed accesses between fences, order the other accesses of the two CTAs."""
     x, part, flag, y = arrays()
     check(handed_over, (10,), x, part, flag, y, result=3, expected=x * 2 + 1, N=300)
     check(handed_over_fenced, (10,), x, part, flag, y, result=3, expected=x * 2 + 1, N=300)
 
 
-def test_what_a_flag_does_not_order_is_a_race():
-    """A store that releases nothing, a scope that does not hold the other CTA, an ordinary store of the flag."""
+def test_accesses_that_a_flag_does_not_order_are_a_race():
+    """A store without release, a scope that does not include the other CTA, an ordinary store of the flag."""
     x, part, flag, y = arrays()
     check(handed_over_relaxed, (10,), x, part, flag, y, N=300)
     check(handed_over_in_the_cta, (10,), x, part, flag, y, N=300)
@@ -109,8 +109,8 @@ def within_the_cluster(part, flag, y, SHIFT: tile.constexpr):
     tile.store(y[i], tile.load(part[other]))
 
 
-def test_the_scope_of_a_cluster_holds_its_own_ctas_only():
-    """CTA 0 and 1 see each other, 0 and 2 do not."""
+def test_cluster_scope_includes_only_the_ctas_of_the_cluster():
+    """CTAs 0 and 1 are ordered, CTAs 0 and 2 are not."""
     for shift, wrong in ((0, 0), (2, 1)):
         y = np.zeros(4, np.int32)
         report = within_the_cluster.simulate((4,), np.zeros(4, np.int32), np.zeros(4, np.int32), y, SHIFT=shift)
@@ -128,8 +128,8 @@ def in_turn(flag, y):
     tile.store(flag[0], i + 1, sem="release")
 
 
-def test_ctas_take_turns_by_a_number_that_passes_by_once():
-    """Every thread of a CTA gets the number that one of them read: none misses its turn."""
+def test_ctas_can_take_turns_by_a_number_that_has_each_value_only_once():
+    """Every thread of a CTA gets the number that one of them reads: none misses its turn."""
     want = 0.0
     for i in range(20):
         want = want * 2 + i
@@ -154,7 +154,7 @@ def warps_in_turn(flag, y, ROUNDS: tile.constexpr):
                 tile.store(flag[0], 2 * r + 1, sem="release")
 
 
-def test_scopes_of_one_cta_hand_over_through_global_memory():
+def test_scopes_of_one_cta_can_hand_over_through_global_memory():
     """A warp and an elected thread take turns."""
     y = np.zeros(5, np.int32)
     warps_in_turn[1,](np.zeros(1, np.int32), y, ROUNDS=4)
@@ -177,7 +177,7 @@ def all_flags(x, flags, y, N: tile.constexpr, CTAS: tile.constexpr):
 @pytest.mark.parametrize("dtype", ["int8", "int32", "int64", "float16", "float32"])
 @pytest.mark.parametrize("n", [1, 5, 64, 200])
 def test_a_tile_of_flags_orders_element_by_element(n, dtype):
-    """A barrier of the grid: tiles with copies in other threads, padding and vectors, of any dtype."""
+    """A grid barrier: tiles with replicas in other threads, padding and vectors, of any dtype."""
     x, y, flags = np.zeros((3, n), np.int32), np.zeros((3, n), np.int32), np.zeros((3, n), dtype)
     report = all_flags.simulate((3,), x, flags, y, N=n, CTAS=3)
     assert not report.findings, report
@@ -196,7 +196,7 @@ def each_for_itself(x, y, n):
     tile.store(y[9000], 1, sem="release")
 
 
-def test_threads_act_for_themselves_where_they_differ_and_bounds_and_masks_hold():
+def test_threads_act_separately_if_operands_differ_and_bounds_and_masks_apply():
     x, y = np.arange(128, dtype=np.int32), np.zeros(300, np.int32)
     each_for_itself[1,](x, y, 100)
     t = np.arange(128)
@@ -212,12 +212,12 @@ def spins_for_ever(flag, y):
     tile.store(y[0], 1.0)
 
 
-def test_a_flag_that_nobody_sets_is_a_deadlock():
+def test_waiting_for_a_flag_that_nobody_sets_is_a_deadlock():
     check(spins_for_ever, (2,), np.zeros(1, np.int32), np.zeros(1, np.float32))
 
 
-def test_the_instructions_carry_order_and_scope():
-    """One thread reads and the others are told; a vector is one instruction; eviction priorities stay."""
+def test_the_instructions_have_the_requested_order_and_scope():
+    """One thread reads and broadcasts to the others; a vector is one instruction; eviction priorities are kept."""
     spec = tile.ArraySpec((4, 64), "int32")
     ptx = all_flags.compile(spec, spec, spec, N=64, CTAS=4).ptx
     assert "ld.acquire.gpu.global" in ptx and "st.release.gpu.global" in ptx
@@ -244,7 +244,7 @@ def test_the_instructions_carry_order_and_scope():
     ("tile.load(tile.alloc((4,), x.dtype)[0], sem='acquire')", "sem= orders accesses to global memory"),
     ("if tile.thread_id() < 3:\n        tile.load(x[0:4], sem='relaxed')", "differs between them"),
 ])
-def test_an_order_that_is_not_there_is_an_error_that_says_what_is(body, said):
+def test_an_unsupported_order_is_an_error_that_lists_the_supported_ones(body, said):
     kernel = tile.jit(source=f"def k(x):\n    {body}\n")
     kernel.source.globals["tile"] = tile
     with pytest.raises(tile.CompilationError) as error:
@@ -252,7 +252,7 @@ def test_an_order_that_is_not_there_is_an_error_that_says_what_is(body, said):
     assert said in str(error.value)
 
 
-def test_the_scope_of_a_cluster_needs_a_target_with_clusters():
+def test_cluster_scope_needs_a_target_with_clusters():
     kernel = tile.jit(source="def k(x):\n    tile.store(x[0], 1, sem='release', scope='cluster')\n")
     kernel.source.globals["tile"] = tile
     with pytest.raises(tile.CompilationError, match="sm_90"):
@@ -262,7 +262,7 @@ def test_the_scope_of_a_cluster_needs_a_target_with_clusters():
 @needs_gpu()
 @in_child(timeout=120)
 def test_ctas_hand_over_by_flags_on_a_gpu():
-    """Producers and consumers, turns, a barrier of the grid, threads for themselves."""
+    """Producers and consumers, turns, a grid barrier, threads that act separately."""
     for kernel in (handed_over, handed_over_fenced):
         x, part, flag, y = arrays()
         kernel[(10,)](x, part, flag, y, N=300, backend="cuda")
@@ -321,8 +321,8 @@ def by_instructions(x, part, flag, out, HOW: tile.constexpr):
 
 
 @pytest.mark.parametrize("how", ["fences", "relaxed", "released", "unmet"])
-def test_instructions_that_load_and_store_with_an_order_hand_over_as_the_calls_do(how):
-    """One thread waits for its CTA; without a barrier behind that, the others do not have what it acquires."""
+def test_ptx_loads_and_stores_with_an_order_synchronise_like_the_language_s(how):
+    """One thread waits for its CTA; without a barrier afterwards, the others have not acquired."""
     x, out = np.arange(64, dtype=np.float32), np.zeros(64, np.float32)
     for seed in range(3):
         report = by_instructions.simulate((2,), x, np.zeros_like(x), np.zeros(1, np.uint32), out, HOW=how, seed=seed)

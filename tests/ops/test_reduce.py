@@ -1,4 +1,4 @@
-"""Reductions as NumPy computes them: dtypes, shapes, axes and numbers of warps, run on the simulator."""
+"""Reductions compared with NumPy: dtypes, shapes, axes and numbers of warps, on the simulator."""
 
 from functools import lru_cache
 
@@ -33,11 +33,11 @@ def kernel_of(name: str, rank: int):
 
 
 def run(name: str, x: np.ndarray, axis, dtype, num_warps: int = 4) -> np.ndarray:
-    """What the simulator gives for ``tile.<name>`` with keepdims."""
+    """The simulator's result of ``tile.<name>`` with keepdims."""
     axes = range(x.ndim) if axis is None else [a % x.ndim for a in (axis if isinstance(axis, tuple) else (axis,))]
     shape = tuple(1 if d in axes else n for d, n in enumerate(x.shape))
     y = np.empty(shape, dtype)
-    num_warps = max(num_warps, -(-x.nbytes // 8192))  # that the registers hold
+    num_warps = max(num_warps, -(-x.nbytes // 8192))  # that fit in the registers
     kernel_of(name, x.ndim)[(1,)](x, y, AXIS=axis, S=x.shape, R=shape, num_warps=num_warps)
     return y
 
@@ -63,7 +63,7 @@ INTS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"
 @settings(max_examples=60, deadline=None)
 @given(shaped(), st.sampled_from(INTS), WARPS, st.sampled_from(["sum", "prod", "max", "min", "any", "all"]), st.integers(0, 2**32))
 def test_integers_are_reduced_exactly(shape, dtype, num_warps, name, seed):
-    """Sums and products wrap in at least 32 bits; the others keep the dtype or answer with a bool."""
+    """Sums and products wrap in at least 32 bits; max and min keep the dtype; any and all return a bool."""
     (shape, axis), rng = shape, np.random.default_rng(seed)
     info = np.iinfo(dtype)
     x = rng.integers(info.min, info.max, shape, dtype, endpoint=True)
@@ -78,7 +78,7 @@ def test_integers_are_reduced_exactly(shape, dtype, num_warps, name, seed):
 @settings(max_examples=40, deadline=None)
 @given(shaped(), st.sampled_from(["float32", "float64", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"]), WARPS, st.integers(0, 2**32))
 def test_sums_of_narrow_floats_are_accumulated_in_float32_and_rounded_once(shape, dtype, num_warps, seed):
-    """The error is that of float32 additions, and of one rounding."""
+    """The error is that of float32 additions plus one rounding."""
     (shape, axis), rng = shape, np.random.default_rng(seed)
     dtype = np.dtype(getattr(ml_dtypes, dtype, dtype))
     x = rng.normal(size=shape).astype(np.float32).astype(dtype)
@@ -95,8 +95,8 @@ def test_sums_of_narrow_floats_are_accumulated_in_float32_and_rounded_once(shape
 @settings(max_examples=40, deadline=None)
 @given(shaped(), st.sampled_from(["float32", "float64", "float16", "bfloat16"]), WARPS,
        st.sampled_from(["max", "min", "argmax", "argmin"]), st.booleans(), st.integers(0, 2**32))
-def test_extremes_of_floats_and_their_first_places_know_nan(shape, dtype, num_warps, name, nan, seed):
-    """NaN wins, and argmax gives the first of equals or the first NaN."""
+def test_max_min_argmax_and_argmin_of_floats_propagate_nan(shape, dtype, num_warps, name, nan, seed):
+    """argmax returns the first of equal elements, or the first NaN."""
     (shape, axis), rng = shape, np.random.default_rng(seed)
     x = rng.integers(-5, 5, shape).astype(np.dtype(getattr(ml_dtypes, dtype, dtype)))
     if nan:
@@ -110,8 +110,8 @@ def test_extremes_of_floats_and_their_first_places_know_nan(shape, dtype, num_wa
         np.testing.assert_array_equal(run(name, x, axis, x.dtype, num_warps).astype(np.float64), want)
 
 
-def test_places_are_indices_in_row_major_order_when_all_axes_are_searched():
-    """``axis=None`` counts as NumPy does, over dimensions that are padded too."""
+def test_argmax_over_all_axes_returns_a_row_major_index():
+    """``axis=None`` counts as in NumPy, also over padded dimensions."""
     x = np.zeros((5, 7, 9), np.float32)
     x[3, 2, 6] = x[4, 0, 0] = 2
     assert run("argmax", x, None, np.int32).item() == 3 * 63 + 2 * 9 + 6
@@ -132,8 +132,8 @@ def scalars(x, f, i, N: tile.constexpr):
     tile.store(f[5], tile.max(1) + tile.sum(2.5))
 
 
-def test_reductions_of_all_axes_are_scalars_that_conditions_may_use():
-    """A scalar result is the same for the whole scope, so a branch on it stays a collective one."""
+def test_reductions_over_all_axes_are_scalars_that_conditions_may_use():
+    """The result is uniform over the whole scope, so a branch on it remains collective."""
     x = np.random.default_rng(1).random(37).astype(np.float32) * 2.9
     x[5], x[20] = 2.95, 0.001
     f, i = np.zeros(6, np.float32), np.zeros(2, np.int32)
@@ -150,7 +150,7 @@ def means(x, y, N: tile.constexpr, M: tile.constexpr):
 
 
 @pytest.mark.parametrize("dtype", ["int16", "float16", "float32"])
-def test_means_divide_once(dtype):
+def test_a_mean_divides_once(dtype):
     """Of ints in float32, of float16 in float32 with one rounding."""
     x = np.arange(60).reshape(12, 5).astype(dtype)
     out = "float32" if dtype == "int16" else dtype
@@ -179,7 +179,7 @@ def test_reductions_over_no_elements_give_the_identity():
 
 
 def _refused(body: str):
-    """The message of compiling a kernel with this body over ``v``, a float tile (4, 0), and ``w``, one of (4, 8)."""
+    """The error message of a kernel with this body over ``v``, a float tile (4, 0), and ``w``, one of (4, 8)."""
     kernel = tile.jit(source=f"def k(y):\n    v = tile.zeros((4, 0))\n    w = tile.zeros((4, 8))\n    {body}\n")
     kernel.source.globals["tile"] = tile
     with pytest.raises(tile.CompilationError) as error:
@@ -187,8 +187,8 @@ def _refused(body: str):
     return str(error.value)
 
 
-def test_what_has_no_value_or_no_meaning_is_an_error():
-    """Empty extremes, axes out of range or named twice, regions, several axes of argmax, partial scopes."""
+def test_invalid_reductions_are_errors():
+    """Max and min of nothing, axes out of range or repeated, regions, several axes of argmax, partial scopes."""
     assert "without elements has no value" in _refused("tile.max(v, axis=1)")
     assert "without elements has no value" in _refused("tile.argmin(v, axis=1)")
     assert "out of range" in _refused("tile.sum(w, axis=2)")
@@ -213,7 +213,7 @@ def whole_array(x, y, N: tile.constexpr):
 
 @pytest.mark.parametrize("size, explicit, warns", [(100, False, True), (100, True, False), (128, False, False)])
 def test_a_reduction_over_a_ragged_load_without_other_is_a_warning(size, explicit, warns):
-    """Only where the load may reach out of bounds for all that is known, and `other` is not said."""
+    """Only if the load may be out of bounds as far as is known, and `other` is not given."""
     compiled = ragged.compile(tile.ArraySpec((size,), "float32"), tile.ArraySpec((4,), "float32"), N=32, EXPLICIT=explicit)
     assert bool(compiled.warnings) == warns
     inside = whole_array.compile(tile.ArraySpec((size,), "float32"), tile.ArraySpec((4,), "float32"), N=128)
@@ -249,14 +249,14 @@ REMEDIES = {
 
 
 @pytest.mark.parametrize("text", REMEDIES)
-def test_the_warning_of_a_ragged_load_says_what_to_write(text):
+def test_the_warning_about_a_ragged_load_suggests_other(text):
     kernel = tile.jit(source=f"def k(x, y):\n    v = tile.load(x[0:128])\n    tile.store(y[0], {text})\n")
     warning, = kernel.compile(tile.ArraySpec((100,), "float32"), tile.ArraySpec((4,), "float32")).warnings
     assert "out of bounds of x, where its elements are 0" in str(warning) and REMEDIES[text] in str(warning), warning
 
 
-def test_the_search_for_a_ragged_load_meets_each_value_once():
-    """Of a power by repeated squaring there are 2**60 ways back to the load."""
+def test_the_search_for_a_ragged_load_visits_each_value_once():
+    """From a power by repeated squaring there are 2**60 paths back to the load."""
     squared = "    v, u = v * v, u * u\n" * 60
     kernel = tile.jit(source="def k(x, y):\n    v, u = tile.load(x[0:128]), tile.full((128,), tile.load(y[1]))\n"
                              f"{squared}    tile.store(y[0], tile.sum(v * u))\n")
@@ -273,7 +273,7 @@ def test_the_search_for_a_ragged_load_meets_each_value_once():
                                   "tile.sum(v * (tile.full((128,), 2.0) * tile.full((128,), 3.0)))",
                                   "tile.cumsum((v + v * 2) * (v - tile.sqrt(2.0) * v)).sum()",
                                   "tile.sum((v.to(tile.int32) << 2 | v.to(tile.int32) >> 1) & 7)"])
-def test_a_sum_of_what_is_0_out_of_bounds_does_not_warn(text):
+def test_a_sum_of_values_that_are_0_out_of_bounds_does_not_warn(text):
     kernel = tile.jit(source=f"def k(x, y):\n    v = tile.load(x[0:128])\n    tile.store(y[0], {text})\n")
     assert kernel.compile(tile.ArraySpec((100,), "float32"), tile.ArraySpec((4,), "float32")).warnings == ()
 
@@ -282,7 +282,7 @@ def test_a_sum_of_what_is_0_out_of_bounds_does_not_warn(text):
                                   "tile.max(tile.sum(v * v + abs(v).to(tile.float64), axis=0, keepdims=True))", "tile.max(v.to(tile.uint8))",
                                   "tile.max(v.to(tile.uint8).to(tile.int32)[None, :])", "tile.max(abs(v * tile.sigmoid(v)))",
                                   "tile.max(tile.maximum(v, 0))", "tile.max(v > 0)"])
-def test_the_largest_of_what_is_never_less_than_the_0_out_of_bounds_does_not_warn(text):
+def test_a_maximum_of_values_that_are_never_below_the_0_out_of_bounds_does_not_warn(text):
     kernel = tile.jit(source=f"def k(x, y):\n    v = tile.load(x[0:128])\n    tile.store(y[0], {text})\n")
     assert kernel.compile(tile.ArraySpec((100,), "float32"), tile.ArraySpec((4,), "float32")).warnings == ()
 
@@ -305,8 +305,8 @@ ALONG_AN_AXIS = {
 
 
 @pytest.mark.parametrize("text", ALONG_AN_AXIS)
-def test_only_what_lies_out_of_bounds_along_the_axes_that_are_reduced_warns(text):
-    """What lies out of bounds along another axis has results of its own, which a further reduction may count."""
+def test_only_loads_out_of_bounds_along_the_reduced_axes_warn(text):
+    """Elements out of bounds along another axis give separate results, which a further reduction may include."""
     kernel = tile.jit(source="def k(x, w, y):\n    i = 16 * tile.program_id(0)\n    v, u = tile.load(x[i:i + 16, 0:128]), tile.load(w[0:128])\n"
                              f"    result = {text}\n")
     specs = tile.ArraySpec((30, 128), "float32"), tile.ArraySpec((100,), "float32"), tile.ArraySpec((16,), "float32")

@@ -1,4 +1,4 @@
-"""Reductions, scans and atomics as machine code: every target assembles them, and the code is what it should be."""
+"""Machine code of reductions, scans and atomics: every target assembles them, and the code has the expected instructions."""
 
 import re
 
@@ -59,7 +59,7 @@ def atomics(x, f, i, N: tile.constexpr):
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("dtype, n, m, num_warps", [("float32", 37, 48, 4), ("bfloat16", 16, 100, 3)])
 def test_every_target_assembles_reductions_and_scans(target, dtype, n, m, num_warps):
-    """Padded shapes, an odd number of warps, functions of one's own, several results."""
+    """Padded shapes, an odd number of warps, user functions, several results."""
     a, k = tile.ArraySpec((n, m), dtype), tile.ArraySpec((n, m), "int32")
     y, i = tile.ArraySpec((64, 128), dtype), tile.ArraySpec((64, 128), "int32")
     compiled = everything.compile(a, k, y, i, N=n, M=m, target=target, num_warps=num_warps)
@@ -71,13 +71,13 @@ def test_every_target_assembles_reductions_and_scans(target, dtype, n, m, num_wa
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_every_target_assembles_atomics(target, dtype):
-    """Tiles, points, scalars with an order, and shared memory."""
+    """Tiles, points, scalars with sem=, and shared memory."""
     a, f, i = tile.ArraySpec((8, 256), dtype), tile.ArraySpec((1, 256), dtype), tile.ArraySpec((512,), "int32")
     assert atomics.compile(a, f, i, N=256, target=target).cubin
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_extremes_of_floats_by_integers_assemble(dtype):
+def test_atomic_max_and_min_of_floats_by_integer_atomics_assemble(dtype):
     """``atom.max.s32`` and ``.min.u32`` on the bits; 64 bits for float64."""
     @tile.jit
     def kernel(x, y, N: tile.constexpr):
@@ -96,15 +96,15 @@ def squares(x, y, N: tile.constexpr):
     tile.store(y[0], tile.sum(v * v))
 
 
-def test_additions_of_a_sum_are_never_contracted_with_what_comes_before():
-    """``fma`` in place of the product and the first addition would round once instead of twice."""
+def test_additions_of_a_sum_are_never_contracted_with_a_preceding_product():
+    """An ``fma`` for the product and the first addition would round once instead of twice."""
     a = tile.ArraySpec((1024,), "float32")
     ptx = squares.compile(a, a, N=1024, target="sm_90a").ptx
     assert "fma" not in ptx and len(re.findall(r"add\.rn\.f32", ptx)) == 7 + 5 + 2 + 1 and len(re.findall(r"shfl\.sync\.bfly", ptx)) == 5
 
 
 def test_a_sum_within_a_warp_uses_no_shared_memory():
-    """Rows that one warp holds are reduced by shuffles alone."""
+    """Rows held by one warp are reduced with shuffles only."""
     @tile.jit
     def rows(x, y):
         tile.store(y[0:16], tile.sum(tile.load(x[0:16, 0:256]), axis=1))

@@ -1,4 +1,4 @@
-"""Reductions by a function of one's own: one tile or several, with branches and loops, in any layout."""
+"""Reductions by a user function: one tile or several, with branches and loops, in any layout."""
 
 from typing import NamedTuple
 
@@ -10,7 +10,7 @@ from hypothesis import given, settings, strategies as st
 
 @tile.jit
 def welford(a, b):
-    """Count, mean and sum of squared differences of two parts."""
+    """Combines (count, mean, sum of squared differences) of two parts."""
     n, mean, m2 = a
     k, other, o2 = b
     total = n + k
@@ -29,7 +29,7 @@ def moments(x, y, N: tile.constexpr, M: tile.constexpr, AXIS: tile.constexpr, K:
 
 
 class Part(NamedTuple):
-    """What a part of a tile comes to."""
+    """The statistics of a part of a tile."""
 
     total: object
     count: object
@@ -48,7 +48,7 @@ def named(x, y, z, N: tile.constexpr):
     tile.store(z[0:N], tile.scan(parts, 0, joined).total)
 
 
-def test_a_named_tuple_of_tiles_is_combined_by_its_names():
+def test_a_named_tuple_of_tiles_is_combined_by_field_names():
     x, y, z = np.arange(100, dtype=np.float32), np.zeros(1, np.float32), np.zeros(100, np.float32)
     named[1,](x, y, z, N=100)
     assert y[0] == x.mean() and (z == np.cumsum(x)).all()
@@ -56,8 +56,8 @@ def test_a_named_tuple_of_tiles_is_combined_by_its_names():
 
 @settings(max_examples=25, deadline=None)
 @given(st.integers(1, 40), st.integers(1, 70), st.integers(0, 1), st.sampled_from([1, 2, 3, 4, 8]), st.integers(0, 99))
-def test_welford_gives_mean_and_variance(n, m, axis, num_warps, seed):
-    """Three tiles together, padding left out, since no number is its identity."""
+def test_welford_s_algorithm_gives_mean_and_variance(n, m, axis, num_warps, seed):
+    """Three tiles together; padding must be excluded, since no value is its identity."""
     x = np.random.default_rng(seed).normal(3, 2, (n, m)).astype(np.float32)
     k = x.shape[1 - axis]
     y = np.empty((3, k), np.float32)
@@ -98,8 +98,8 @@ def reducer(combine):
 
 @pytest.mark.parametrize("num_warps", [1, 3, 4])
 @pytest.mark.parametrize("n", [1, 5, 100, 256])
-def test_branches_and_loops_inside_a_combine_act_on_each_element(n, num_warps):
-    """A branch picks per element; a loop ends for each element at its own time."""
+def test_branches_and_loops_in_a_combine_function_are_per_element(n, num_warps):
+    """A branch selects per element; a loop ends at a different time for each element."""
     rng = np.random.default_rng(n)
     x, y = rng.normal(size=n).astype(np.float32), np.empty(1, np.float32)
     reducer(farther)[(1,)](x, y, N=n, num_warps=num_warps)
@@ -109,8 +109,8 @@ def test_branches_and_loops_inside_a_combine_act_on_each_element(n, num_warps):
     assert y[0] == np.gcd.reduce(x)
 
 
-def test_a_function_that_is_a_known_operation_is_lowered_as_that():
-    """``tile.maximum``, and helpers that only add, get the identity and the instruction of the warp."""
+def test_a_combine_function_that_is_a_known_operation_is_recognised():
+    """``tile.maximum``, and helpers that only add, get the identity and the warp instruction of that operation."""
     @tile.jit
     def plus(a, b):
         return b + a
@@ -122,8 +122,8 @@ def test_a_function_that_is_a_known_operation_is_lowered_as_that():
         assert y[0] == want and word in kernel.compile(x, y, N=100).ptx
 
 
-def test_a_for_loop_in_a_combine_runs_once_for_each_pair():
-    """A loop over constants, with a carried value."""
+def test_a_for_loop_in_a_combine_function_runs_once_for_each_pair():
+    """A loop over constants with a carried value."""
     x, y = np.array([3, 4, 64, 0, 17], np.int32), np.empty(1, np.int32)
     reducer(or_bit_by_bit)[(1,)](x, y, N=5)
     assert y[0] == 3 | 4 | 64 | 17
@@ -152,7 +152,7 @@ def makes_a_tile(a, b):
 @pytest.mark.parametrize("combine, message", [
     (looks_around, "may only compute from its operands"), (widens, "returns float32 for int32"),
     (returns_two, "returns 2 values, and 1 is needed"), (makes_a_tile, "may only compute from its operands")])
-def test_a_combine_that_does_more_than_compute_is_an_error(combine, message):
-    """It runs on other threads and in another order than it is written, so it may look at its operands only."""
+def test_a_combine_function_with_side_effects_is_an_error(combine, message):
+    """It runs on other threads and in another order than written, so it may only use its operands."""
     with pytest.raises(tile.CompilationError, match=message):
         reducer(combine).compile(np.zeros(8, np.int32), np.zeros(1, np.int32), N=8)

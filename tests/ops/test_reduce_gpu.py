@@ -1,4 +1,4 @@
-"""Reductions, scans and atomics on a GPU give what the simulator gives: to the bit, where the plan fixes the order."""
+"""Reductions, scans and atomics on a GPU agree with the simulator: bit for bit where the plan fixes the order."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ def agree(kernel, grid, *arrays, **options):
 @needs_gpu()
 @pytest.mark.parametrize("name", ["sum", "prod", "max", "argmax", "any"])
 @in_child(timeout=300)
-def test_reductions_are_the_simulators_to_the_bit(name):
+def test_reductions_agree_with_the_simulator_bit_for_bit(name):
     from tests.ops.test_reduce import kernel_of
 
     rng = np.random.default_rng(0)
@@ -40,7 +40,7 @@ def test_reductions_are_the_simulators_to_the_bit(name):
 
 @needs_gpu()
 @in_child(timeout=300)
-def test_scans_are_the_simulators_to_the_bit():
+def test_scans_agree_with_the_simulator_bit_for_bit():
     from tests.ops.test_scan import kernel_of, later
 
     rng = np.random.default_rng(0)
@@ -56,7 +56,7 @@ def test_scans_are_the_simulators_to_the_bit():
 
 @needs_gpu()
 @in_child(timeout=300)
-def test_functions_of_ones_own_give_the_simulators_results():
+def test_reductions_and_scans_by_user_functions_agree_with_the_simulator():
     from tests.ops.test_reduce_combine import farther, gcd, moments, reducer
 
     rng = np.random.default_rng(0)
@@ -70,7 +70,7 @@ def test_functions_of_ones_own_give_the_simulators_results():
 
 @needs_gpu()
 @in_child(timeout=300)
-def test_atomics_count_as_on_the_simulator():
+def test_atomics_agree_with_the_simulator():
     import ml_dtypes
     from tests.ops.test_atomics import UPDATERS, exchanges, histogram_in_shared, last_block
 
@@ -105,7 +105,7 @@ def crowd(total, tickets):
         tile.atomic_add(total[2], 8)
 
 
-def test_threads_that_add_to_one_place_lose_nothing_on_the_simulator():
+def test_concurrent_atomic_adds_to_one_location_lose_nothing_on_the_simulator():
     total, tickets = np.zeros(4, np.int32), np.zeros(2 * 256, np.int32)
     crowd[(2,)](total, tickets)
     assert total.tolist() == [2 * 256, 2, 2 * 8, 2 * 256 - 1]
@@ -114,7 +114,7 @@ def test_threads_that_add_to_one_place_lose_nothing_on_the_simulator():
 
 @needs_gpu()
 @in_child(timeout=120)
-def test_threads_that_add_to_one_place_lose_nothing():
+def test_concurrent_atomic_adds_to_one_location_lose_nothing():
     from tests.ops.test_reduce_gpu import crowd
 
     total, tickets = np.zeros(4, np.int32), np.zeros(64 * 256, np.int32)

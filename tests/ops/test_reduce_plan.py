@@ -1,4 +1,4 @@
-"""The order of a reduction: the simulator's result is what threads that follow the plan get, to the bit."""
+"""The order of a reduction: the simulator's result is bit for bit that of threads that follow the plan."""
 
 import itertools
 
@@ -18,7 +18,7 @@ EXTENTS = st.sampled_from([1, 2, 3, 5, 7, 8, 16, 33, 64, 100])
 
 @st.composite
 def tiles(draw):
-    """A tile in a blocked layout or a fragment of a tensor core, its threads, and axes to reduce."""
+    """A tile in a blocked layout or a tensor core fragment, its threads, and axes to reduce."""
     kind = draw(st.sampled_from(["blocked", "blocked", "wgmma", "mma"]))
     if kind == "blocked":
         shape = tuple(draw(st.lists(EXTENTS, min_size=1, max_size=3)))
@@ -45,7 +45,7 @@ def planned(t: Tile, axes: tuple[int, ...], combine) -> Call:
 
 
 def halves(function, items: list):
-    """The tree of halves, as the plan describes it."""
+    """The tree of halves that the plan describes."""
     while len(items) > 1:
         low, step = len(items) // 2, len(items) - len(items) // 2
         items = [function(items[i], items[i + step]) for i in range(low)] + items[low:step]
@@ -53,7 +53,7 @@ def halves(function, items: list):
 
 
 def replayed(x: np.ndarray, t: Tile, threads: int, plan: ReducePlan, function, identity) -> np.ndarray:
-    """Thread by thread: registers of the thread table, lanes by exclusive or, warps by their digits."""
+    """The reduction executed thread by thread: registers by the thread table, lanes by exclusive or, warps by their digits."""
     whole = np.full(t.domain, identity, x.dtype)
     whole[tuple(slice(n) for n in t.shape)] = x
     registers = whole.reshape(-1)[thread_table(t.layout, t.domain, threads)]
@@ -68,7 +68,7 @@ def replayed(x: np.ndarray, t: Tile, threads: int, plan: ReducePlan, function, i
 
 
 def in_threads(result: np.ndarray, t: Tile, axes: tuple[int, ...], threads: int) -> tuple[np.ndarray, np.ndarray]:
-    """What each register of each thread should hold of the result, and where it holds an element of it."""
+    """What each register of each thread should hold of the result, and whether it holds an element of it."""
     layout, domain = t.layout, t.domain
     for d in axes:
         layout, domain = collapse(layout, domain, d)
@@ -83,8 +83,8 @@ def in_threads(result: np.ndarray, t: Tile, axes: tuple[int, ...], threads: int)
 
 @settings(max_examples=150, deadline=None)
 @given(tiles(), st.integers(0, 2**32))
-def test_every_thread_gets_the_simulators_float32_sum_to_the_bit(drawn, seed):
-    """In any layout: the plan's order of additions decides the rounding, and every holder of an element agrees on it."""
+def test_every_thread_gets_the_simulator_s_float32_sum_bit_for_bit(drawn, seed):
+    """In any layout: the plan's order of additions determines the rounding, and all holders of an element agree on it."""
     t, threads, axes = drawn
     x = np.random.default_rng(seed).normal(size=t.shape).astype(np.float32)
     call = planned(t, axes, Known("sum", float32))
@@ -97,8 +97,8 @@ def test_every_thread_gets_the_simulators_float32_sum_to_the_bit(drawn, seed):
 
 @settings(max_examples=50, deadline=None)
 @given(tiles(), st.sampled_from(["sum", "max", "xor"]), st.integers(0, 2**32))
-def test_every_element_takes_part_exactly_once(drawn, name, seed):
-    """Integers tell: neither padding nor copies count, and nothing is left out."""
+def test_every_element_is_included_exactly_once(drawn, name, seed):
+    """Shown with integers: padding and replicas do not count, and nothing is left out."""
     t, threads, axes = drawn
     t = Tile(int32, t.shape, t.layout, t.domain)
     x = np.random.default_rng(seed).integers(-2**31, 2**31, t.shape, np.int32)
@@ -109,8 +109,8 @@ def test_every_element_takes_part_exactly_once(drawn, name, seed):
             np.testing.assert_array_equal(result.reshape(-1), function.reduce(x, axis=axes, dtype=np.int32).reshape(-1))
 
 
-def test_a_row_of_a_tensor_core_accumulator_is_reduced_by_two_shuffles():
-    """The row of a wgmma accumulator is held by four lanes: no scratch, no barrier, as attention needs it."""
+def test_a_row_of_a_wgmma_accumulator_is_reduced_by_two_shuffles():
+    """Its row is held by four lanes, so that attention needs no scratch memory and no barrier."""
     layout, domain = wgmma_accumulator(64, 128)
     plan = plan_reduce(Tile(float32, (64, 128), layout, domain), (1,), Known("max", float32), "sm_90a")
     assert plan.masks == (1, 2) and not plan.warps
@@ -120,7 +120,7 @@ def test_a_row_of_a_tensor_core_accumulator_is_reduced_by_two_shuffles():
 @pytest.mark.parametrize("name, dtype, target, word", [
     ("sum", int32, "sm_80", "add"), ("max", int32, "sm_80", "max"), ("sum", float32, "sm_100a", None),
     ("max", float32, "sm_90a", None), ("max", float32, "sm_100a", "max"), ("max", float32, "sm_120a", None)])
-def test_a_whole_warp_is_crossed_by_one_instruction_where_there_is_one(name, dtype, target, word):
-    """``redux.sync`` on 32-bit integers everywhere, on float32 extremes from sm_100a (not sm_120a) on."""
+def test_a_reduction_over_a_whole_warp_uses_one_instruction_where_it_exists(name, dtype, target, word):
+    """``redux.sync``: for 32-bit integers on every target, for max and min of float32 from sm_100a on (not sm_120a)."""
     layout, domain = blocked((1024,), 128, 4)
     assert plan_reduce(Tile(dtype, (1024,), layout, domain), (0,), Known(name, dtype), target).of_warp == word

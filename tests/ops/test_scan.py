@@ -1,4 +1,4 @@
-"""Running combines as NumPy computes them, along any axis, both ways, on the simulator."""
+"""Scans compared with NumPy, along any axis, in both directions, on the simulator."""
 
 from functools import lru_cache
 
@@ -17,7 +17,7 @@ from tilejit.types import Tile
 
 @lru_cache(maxsize=None)
 def kernel_of(function):
-    """A kernel that stores what `function` (a name of the language, or a helper) makes of a tile of two dimensions."""
+    """A kernel that stores the result of `function` (a builtin or a helper) on a two-dimensional tile."""
     if isinstance(function, str):
         named = getattr(tile, function)
 
@@ -34,7 +34,7 @@ def kernel_of(function):
 
 def run(function, x: np.ndarray, axis: int, reverse: bool, dtype, num_warps: int) -> np.ndarray:
     y = np.empty(x.shape, dtype)
-    num_warps = max(num_warps, -(-x.nbytes // 8192))  # that the registers hold
+    num_warps = max(num_warps, -(-x.nbytes // 8192))  # that fit in the registers
     kernel_of(function)[(1,)](x, y, N=x.shape[0], M=x.shape[1], AXIS=axis, REVERSE=reverse, num_warps=num_warps)
     return y
 
@@ -50,7 +50,7 @@ WARPS = st.sampled_from([1, 2, 3, 4, 8])
 @settings(max_examples=40, deadline=None)
 @given(SHAPES, st.integers(-2, 1), st.booleans(), st.sampled_from(["int8", "uint16", "int32", "uint64"]), WARPS,
        st.sampled_from(["cumsum", "cumprod"]), st.integers(0, 99))
-def test_running_sums_and_products_of_integers_are_exact(shape, axis, reverse, dtype, num_warps, name, seed):
+def test_cumulative_sums_and_products_of_integers_are_exact(shape, axis, reverse, dtype, num_warps, name, seed):
     """They wrap in at least 32 bits."""
     info = np.iinfo(dtype)
     x = np.random.default_rng(seed).integers(info.min, info.max, shape, dtype, endpoint=True)
@@ -61,7 +61,7 @@ def test_running_sums_and_products_of_integers_are_exact(shape, axis, reverse, d
 
 @settings(max_examples=30, deadline=None)
 @given(SHAPES, st.integers(0, 1), st.booleans(), st.sampled_from(["float16", "float32", "float64"]), WARPS, st.integers(0, 99))
-def test_running_sums_of_floats_are_as_exact_as_float32(shape, axis, reverse, dtype, num_warps, seed):
+def test_cumulative_sums_of_floats_have_the_accuracy_of_float32(shape, axis, reverse, dtype, num_warps, seed):
     """Each element is rounded to float16 once, from a float32 sum."""
     x = np.random.default_rng(seed).random(shape).astype(dtype)
     exact = flipped(np.cumsum(flipped(x, axis, reverse).astype(np.float64), axis=axis), axis, reverse)
@@ -70,7 +70,7 @@ def test_running_sums_of_floats_are_as_exact_as_float32(shape, axis, reverse, dt
 
 
 class Affine(Combine):
-    """Composition of maps ``x -> a * x + b``: associative, and far from commutative."""
+    """Composition of maps ``x -> a * x + b``: associative, and not commutative."""
 
     name = "affine"
 
@@ -98,8 +98,8 @@ def layouts(draw):
 
 @settings(max_examples=120, deadline=None)
 @given(layouts(), st.data(), st.booleans(), st.integers(0, 2**32))
-def test_the_plan_keeps_the_order_in_any_layout(t, data, reverse, seed):
-    """A function that is not commutative tells when two parts change places; padding in front does not count."""
+def test_a_scan_keeps_the_order_of_elements_in_any_layout(t, data, reverse, seed):
+    """A non-commutative function shows if two parts are swapped; leading padding does not count."""
     axis = data.draw(st.integers(0, len(t.shape) - 1))
     rng, combine = np.random.default_rng(seed), Affine()
     xs = tuple(rng.integers(-9, 9, (2, *t.shape)).astype(np.int32) for _ in range(2))
@@ -124,8 +124,8 @@ def later(a, b):
 
 @settings(max_examples=25, deadline=None)
 @given(SHAPES, st.integers(0, 1), st.booleans(), WARPS, st.integers(0, 99))
-def test_a_scan_by_a_function_of_ones_own_carries_the_last_mark_on(shape, axis, reverse, num_warps, seed):
-    """``combine(earlier, later)``: with a branch, no identity, and the end of a padded tile first when reversed."""
+def test_a_scan_by_a_user_function_propagates_the_last_mark(shape, axis, reverse, num_warps, seed):
+    """``combine(earlier, later)`` with a branch and without an identity; reversed, a padded tile starts with its padding."""
     rng = np.random.default_rng(seed)
     x = (rng.integers(1, 100, shape) * (rng.random(shape) < 0.2)).astype(np.int32)
     marks = flipped(np.moveaxis(x, axis, 0), 0, reverse)
@@ -163,14 +163,14 @@ def test_a_linear_recurrence_is_a_scan_of_pairs(n):
     np.testing.assert_allclose(y[n:], np.cumsum(x, dtype=np.float64), rtol=1e-4, atol=1e-4)
 
 
-def test_a_chain_inside_a_thread_needs_no_other_thread():
-    """Where a thread holds the whole axis the plan has registers alone."""
+def test_a_scan_within_each_thread_needs_no_other_threads():
+    """If a thread holds the whole axis, the plan has registers only."""
     layout, domain = blocked((128, 16), 128, 1, (0, 1))
     plan = plan_scan(Tile(int32, (128, 16), layout, domain), 1, False, Known("sum", int32))
     assert [d.axis for d in plan.digits] == ["reg"]
 
 
-# Of x[30, 128] rows leave the array, of w[100] elements do; y is [30, 100], z is [60, 128]. Whether what lies beyond reaches what is stored.
+# Of x[30, 128] rows exceed the array, of w[100] elements do; y is [30, 100], z is [60, 128]. Whether elements out of bounds affect what is stored.
 REACHED = {
     "tile.store(y[i:i + 16, 0:128], tile.cumprod(v, axis=0))": False,
     "tile.store(y[i:i + 16, 0:128], tile.cumprod(v, axis=0, reverse=True))": True,
@@ -215,7 +215,7 @@ def both(a, b):
 
 @pytest.mark.usefixtures("assembled_later")
 @pytest.mark.parametrize("text", REACHED)
-def test_a_scan_warns_of_what_lies_beyond_the_end_where_that_reaches_a_result_that_is_kept(text):
+def test_a_scan_warns_if_elements_out_of_bounds_affect_a_stored_result(text):
     kernel = tile.jit(source="def k(x, w, y, z, n, both: tile.constexpr):\n    i = 16 * tile.program_id(0)\n"
                              f"    v, u = tile.load(x[i:i + 16, 0:128]), tile.load(w[0:128])\n    {text}\n")
     specs = [tile.ArraySpec(shape, "float32") for shape in ((30, 128), (100,), (30, 100), (60, 128))]
@@ -224,7 +224,7 @@ def test_a_scan_warns_of_what_lies_beyond_the_end_where_that_reaches_a_result_th
 
 
 @pytest.mark.parametrize("text", [text for text, reached in REACHED.items() if not reached and "w[" not in text])
-def test_where_a_scan_does_not_warn_other_values_beyond_the_end_change_nothing(text):
+def test_without_that_warning_other_values_out_of_bounds_change_nothing(text):
     kernel = tile.jit(source="def k(x, w, y, z, n, both: tile.constexpr, OTHER: tile.constexpr):\n    i = 16 * tile.program_id(0)\n"
                              f"    v, u = tile.load(x[i:i + 16, 0:128], other=OTHER), tile.load(w[0:128], other=OTHER)\n    {text}\n")
     rng = np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""The compiler's scratch memory: who shares it, and where a barrier before its use can be left out."""
+"""The compiler's scratch memory: which operations share it, and when the barrier before its use can be omitted."""
 
 import re
 
@@ -20,8 +20,8 @@ def normalised(x, y, N: tile.constexpr):
     tile.store(y[0:N], v / tile.sqrt(tile.mean(v * v)))
 
 
-def test_each_small_reduction_has_scratch_of_its_own_and_one_barrier():
-    """Nobody reads there before it, so only the barrier between writing and reading is left."""
+def test_each_small_reduction_has_its_own_scratch_memory_and_one_barrier():
+    """Nobody reads it before, so only the barrier between writing and reading is needed."""
     compiled = normalised.compile(X, X, N=1024, target="sm_90a")
     assert barriers(compiled.ptx) == 2 and str(compiled.graph).count(", unused") == 2
 
@@ -37,8 +37,8 @@ def looped(x, y, N: tile.constexpr, PAIRS: tile.constexpr):
     tile.store(y[tile.program_id(0)], total)
 
 
-def test_a_reduction_in_a_loop_needs_a_barrier_before_it_unless_another_stands_between():
-    """The warps that still read the last trip's partial results must not find the next trip's."""
+def test_a_reduction_in_a_loop_needs_a_barrier_before_it_unless_the_loop_has_another():
+    """Warps that still read the previous iteration's partial results must not see the next iteration's."""
     alone, paired = (looped.compile(X, X, N=1024, PAIRS=p, target="sm_90a") for p in (False, True))
     assert barriers(alone.ptx) == 2 and "unused" not in str(alone.graph)
     assert barriers(paired.ptx) == 2 and str(paired.graph).count(", unused") == 2
@@ -55,8 +55,8 @@ def conditional(x, y, N: tile.constexpr):
     tile.store(y[tile.program_id(0)], total)
 
 
-def test_a_barrier_that_not_every_trip_passes_does_not_count():
-    """The sum needs a barrier before it; the maximum does not, since each trip passes the sum's."""
+def test_a_barrier_that_not_every_iteration_executes_does_not_count():
+    """The sum needs a barrier before it; the maximum does not, since each iteration executes the sum's."""
     compiled = conditional.compile(X, X, N=1024, target="sm_90a")
     assert barriers(compiled.ptx) == 3
 
@@ -72,13 +72,13 @@ def groups(x, y):
 
 
 def places(compiled) -> dict[str, tuple[int, int]]:
-    """{name: (offset, bytes from one place of the scope to the next)} as the graph tells."""
+    """{name: (offset, bytes between the instances of the scope)}, from the graph."""
     found = re.findall(r"^shared %(\S+) at (\d+)(?: \+ %\S+ \* (\d+))?", str(compiled.graph), re.M)
     return {name: (int(offset), int(step or 0)) for name, offset, step in found}
 
 
-def test_scopes_that_run_beside_each_other_have_scratch_of_their_own():
-    """Two warpgroups that reduce at once, each at a place known at run time; and the CTA's own apart from theirs."""
+def test_concurrent_scopes_have_separate_scratch_memory():
+    """Two warpgroups that reduce at the same time, each at a runtime offset; the CTA's own scratch is separate."""
     compiled = groups.compile(X, X, target="sm_90a")
     found = places(compiled)
     (inner, step), (outer, _) = found["sum"], found["cumsum"]
@@ -119,8 +119,8 @@ def turned(x, y):
     tile.store(y[0:64, 0:64], tile.transpose(v)[0:64, 0:64] + tile.reshape(tile.reshape(v, 32, 128), 64, 64)[::1] * total)
 
 
-def test_small_scratch_is_shared_where_shared_memory_is_short():
-    """Scratch for each call apart is a luxury that `max_shared` can forbid."""
+def test_small_scratch_buffers_are_shared_if_shared_memory_is_scarce():
+    """`max_shared` can forbid separate scratch memory for each call."""
     a = tile.ArraySpec((64, 64), "float32")
     generous = turned.compile(a, a, target="sm_90a")
     tight = turned.compile(a, a, target="sm_90a", max_shared=generous.shared_bytes - 64)
@@ -137,8 +137,8 @@ def one_or_the_other(x, y, n, ROWS: tile.constexpr, COLUMNS: tile.constexpr):
         tile.store(y[0:96, 0:128], a / tile.sum(a, axis=0)[None, :])
 
 
-def test_branches_of_which_one_runs_share_registers_and_scratch():
-    """What both need is what the larger of them does, though each holds a tile of 96 registers."""
+def test_exclusive_branches_share_registers_and_scratch_memory():
+    """Together they need what the larger of them needs, though each holds a tile of 96 registers."""
     x = np.ones((128, 128), np.float32)
     one, other, both = (one_or_the_other.compile(x, x, 1, ROWS=rows, COLUMNS=columns, target="sm_90a") for rows, columns in ((1, 0), (0, 1), (1, 1)))
     assert min(one.registers, other.registers) > 96 and both.registers <= max(one.registers, other.registers) + 16

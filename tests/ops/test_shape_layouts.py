@@ -1,4 +1,4 @@
-"""Where the elements of reshaped, transposed and broadcast tiles are: in the registers where they were."""
+"""The element positions of reshaped, transposed and broadcast tiles: in the same registers as before."""
 
 from types import SimpleNamespace
 
@@ -25,7 +25,7 @@ def tiles(draw):
 
 
 def held(t: Tile, threads: int, numbers: np.ndarray) -> np.ndarray:
-    """What each register of each thread holds of an array of the tile's shape; -1 for padding."""
+    """The element that each register of each thread holds, for an array of the tile's shape; -1 for padding."""
     whole = np.full(t.domain, -1)
     whole[tuple(slice(n) for n in t.shape)] = numbers
     return whole.reshape(-1)[thread_table(t.layout, t.domain, threads)]
@@ -48,8 +48,8 @@ def reshapes(draw):
 
 @settings(max_examples=200, deadline=None)
 @given(reshapes())
-def test_a_reshape_that_keeps_its_registers_keeps_every_element_in_place(drawn):
-    """The domain that `reshaped` finds names the same elements in row-major order; dimensions that stay, beside others of 1, always have one."""
+def test_a_reshape_that_keeps_registers_keeps_every_element_in_place(drawn):
+    """The domain found by `reshaped` names the same elements in row-major order; adding or removing dimensions of 1 always has one."""
     t, threads, shape = drawn
     domain = reshaped(t.layout, t.domain, t.shape, shape)
     if domain is None:
@@ -73,7 +73,7 @@ def test_a_transpose_renames_dimensions_and_moves_nothing_between_threads(drawn,
 
 @settings(max_examples=100, deadline=None)
 @given(tiles(), st.data())
-def test_the_layout_that_a_broadcast_asks_for_has_each_element_where_it_is_needed(drawn, data):
+def test_the_operand_layout_that_a_broadcast_requests_has_each_element_where_it_is_needed(drawn, data):
     """Every thread that holds elements along a repeated dimension holds the one that is repeated."""
     t, threads = drawn
     dim = data.draw(st.integers(0, len(t.shape) - 1))
@@ -87,7 +87,7 @@ def test_the_layout_that_a_broadcast_asks_for_has_each_element_where_it_is_neede
 
 @settings(max_examples=200, deadline=None)
 @given(tiles(), st.data())
-def test_a_slice_in_registers_takes_just_its_elements_with_any_step(drawn, data):
+def test_a_slice_in_registers_selects_exactly_its_elements_with_any_step(drawn, data):
     t, threads = drawn
     cuts = lambda n: [slice(0, n, 1), *(slice(at, n, step) for step in (2, 4) for at in range(min(step, n))), slice(0, -(-n // 2), 1), slice(n // 2, n, 1)]
     cut = [data.draw(st.sampled_from(cuts(n))) for n in t.shape]
@@ -106,8 +106,8 @@ def test_a_slice_in_registers_takes_just_its_elements_with_any_step(drawn, data)
 
 @settings(max_examples=100, deadline=None)
 @given(tiles(), st.integers(1, 4), st.data())
-def test_tiles_are_stacked_in_the_threads_that_hold_them(drawn, count, data):
-    """A thread has of the result the registers that it has of the operands, at their place along the new dimension."""
+def test_tiles_are_stacked_within_the_threads_that_hold_them(drawn, count, data):
+    """A thread's registers of the result are those that it has of the operands, at their index along the new dimension."""
     t, threads = drawn
     axis = data.draw(st.integers(0, len(t.shape)))
     shape = (*t.shape[:axis], count, *t.shape[axis:])

@@ -1,4 +1,4 @@
-"""Elements of one or two bytes that share a register: bits and shifts of all of them at once, and bytes put together to floats."""
+"""Elements of one or two bytes packed in 32-bit registers: bitwise operations and shifts of whole words, and bytes cast to floats."""
 
 import re
 
@@ -20,22 +20,22 @@ def kernel(text: str):
 
 
 def numbers(kind: str, seed: int) -> np.ndarray:
-    """Every byte, or numbers of all 16 bits."""
+    """Every byte value, or all 16-bit numbers."""
     one = np.arange(256) if kind[-1] == "8" else np.random.default_rng(seed).integers(0, 1 << 16, 256)
     return np.roll(one, 77 * seed).astype(kind.replace("int", "uint") if kind[0] == "i" else kind).view(kind)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("text", BITS)
-def test_bits_and_constant_shifts_take_one_instruction_for_a_word(kind, text):
+def test_bitwise_operations_and_constant_shifts_take_one_instruction_per_word(kind, text):
     made = kernel(text).compile(*[tile.ArraySpec((2048,), kind)] * 3, N=2048)
     assert not re.search(r"\.(b|u|s)16 |prmt|cvt\.[us](8|16)|bfe|selp", made.ptx)
 
 
 @pytest.mark.parametrize("kind", ("int8", "uint8"))
 @pytest.mark.parametrize("to", FLOATS)
-def test_bytes_become_floats_without_conversions(kind, to):
-    """One `prmt` for a register of the result and one subtraction for it; bfloat16 has one of pairs besides."""
+def test_bytes_are_cast_to_floats_without_conversion_instructions(kind, to):
+    """One `prmt` and one subtraction per result register; bfloat16 needs one more per pair."""
     made = kernel(f"v.to(tile.{to})").compile(tile.ArraySpec((2048,), kind), tile.ArraySpec((2048,), kind), tile.ArraySpec((2048,), to), N=2048)
     pairs = 1 if to == "float16" else 2
     assert made.ptx.count("prmt") == 8 * pairs and len(re.findall(r"(add|sub)\.(rn\.f32|f16x2)", made.ptx)) == 8 * pairs
@@ -45,7 +45,7 @@ def test_bytes_become_floats_without_conversions(kind, to):
 @needs_module("torch")
 @needs_gpu()
 @in_child(timeout=240)
-def test_words_are_on_the_gpu_what_numpy_says():
+def test_word_operations_on_the_gpu_agree_with_numpy():
     import torch
     for kind in KINDS:
         x, y = numbers(kind, 1), numbers(kind, 2)

@@ -1,4 +1,4 @@
-"""What the tests of the instruction table share: the assembler."""
+"""The fixtures of the PTX tests: the assembler."""
 
 import importlib.metadata
 import shutil
@@ -18,7 +18,7 @@ def find_ptxas():
 
 @pytest.fixture(scope="session")
 def assemble():
-    """assemble(ptx, target) -> the assembler's messages if it refuses the module, else None."""
+    """assemble(ptx, target) returns the assembler's messages if it refuses the module, otherwise None."""
     ptxas = find_ptxas()
     if ptxas is None:
         pytest.skip("no ptxas: neither the wheel nvidia-cuda-nvcc nor PATH has one")

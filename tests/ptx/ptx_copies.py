@@ -1,7 +1,7 @@
-"""Asynchronous copies in instructions: every form of cp.async, bulk and tensor copies that Hopper has, and maps made field by field.
+"""Every form of cp.async, bulk and tensor copies that Hopper has, called as PTX instructions, and tensor maps built field by field.
 
-Each form moves a row of its own, from or to the arrays of its kernel; where it reaches another CTA, both CTAs of a cluster do the
-same with the same numbers.
+Each form moves its own row, from or to the arrays of its kernel. If it reaches another CTA, both CTAs of a cluster do the
+same with the same values.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def forms(pattern: str) -> list:
 
 
 def called(form, **operands: str) -> str:
-    """The call of a form with the texts of its operands."""
+    """The call of a form, with the given operand texts."""
     return f"tile.ptx.{ptx.python_name(form)}({', '.join(operands[o.name] for o in form.inputs)})"
 
 
@@ -36,14 +36,14 @@ def kernel(head: str, lines, **options):
 
 # -- cp.async ----------------------------------------------------------------------------------------------------------------
 
-#: How the threads wait: for all, for a group, by a barrier at which the copies arrive for them or beside them.
+#: How threads wait for the copies: for all, for a group, or on a barrier at which the copies arrive (with or without noinc).
 WAITS = (["tile.ptx.cp_async.wait_all()"], ["tile.ptx.cp_async.commit_group()", "tile.ptx.cp_async.wait_group(0)"],
          ["tile.ptx.cp_async.commit_group()", "tile.ptx.cp_async.wait_all()"], ["tile.ptx.cp_async.mbarrier.arrive.noinc.shared_cta.b64(bar)"],
          ["tile.ptx.cp_async.mbarrier.arrive.shared_cta.b64(bar)", "tile.ptx.mbarrier.arrive.shared_cta.b64(bar)"])
 
 
-def by_threads() -> Case:
-    """cp.async of 4, 8 and 16 bytes a thread: part of the source, all of it or none, waited for in each way."""
+def cp_async_cases() -> Case:
+    """cp.async of 4, 8 and 16 bytes per thread: part of the source, all of it or none, awaited in each way."""
     chosen, phase = forms(r"cp\.async\.c[ag]\..*"), 0
     x = np.random.default_rng(1).integers(0, 256, (len(chosen), 512)).astype(np.uint8)
     want = np.full_like(x, 0xff)
@@ -71,8 +71,8 @@ def dtype_of(form) -> str:
             "b64": "uint64"}.get(kind, "uint32")
 
 
-def by_the_engine(pattern: str, shift: int) -> Case:
-    """Bulk copies and reductions in a cluster of two: to shared memory, to an array, to the other CTA."""
+def bulk_cases(pattern: str, shift: int) -> Case:
+    """Bulk copies and reductions in a cluster of two CTAs: to shared memory, to an array, to the other CTA."""
     chosen = forms(pattern)
     dtypes = sorted({dtype_of(f) for f in chosen})
     lines = ["me = tile.cta_rank()", "bar = tile.mbarrier()", *(f"{s}_{d} = tile.alloc(({CELLS},), tile.{d})" for d in dtypes for s in "st")]
@@ -111,15 +111,15 @@ def by_the_engine(pattern: str, shift: int) -> Case:
 
 
 def rows_of(form, dtype: str, seed: int) -> dict[str, np.ndarray]:
-    """Two rows: small numbers of floats, any of integers."""
+    """Two rows of values: small integers for floats, any for integers."""
     made, rng = tile.dtypes.dtype_of(dtype).np, np.random.default_rng(seed + len(form.name))
     draw = lambda: (rng.integers(np.iinfo(made).min, np.iinfo(made).max, CELLS, made, endpoint=True) if made.kind in "iu"
                     else rng.integers(-60, 60, CELLS).astype(made))
     return {"a": draw(), "b": draw()}
 
 
-def brought_to_l2() -> Case:
-    """Prefetches, priorities and policies change nothing that is read; a line that was discarded is written anew."""
+def prefetch_cases() -> Case:
+    """Prefetches, priorities and cache policies do not change what is read; a discarded line is written again first."""
     chosen = forms(r"cp\.async\.bulk\.prefetch\.L2\..*|prefetch\.global\..*|prefetchu\..*|applypriority\..*")
     policies = forms(r"createpolicy\..*")
     x = np.random.default_rng(2).integers(0, 1 << 32, (len(chosen) + len(policies), 128)).astype(np.uint32)
@@ -140,8 +140,8 @@ def brought_to_l2() -> Case:
 
 # -- tensor copies -----------------------------------------------------------------------------------------------------------
 
-def by_tensor_maps(rank: int) -> Case:
-    """Loads, stores, reductions and prefetches of a rank, by maps of the launch."""
+def tensor_copy_cases(rank: int) -> Case:
+    """Loads, stores, reductions and prefetches of a rank, with tensor maps encoded at launch."""
     dims = f"{rank}d"
     loads = forms(rf"cp\.async\.bulk\.tensor\.{dims}\.shared::(cluster|cta)\.global(\.tile)?\.mbarrier.*")
     stores = forms(rf"cp\.async\.bulk\.tensor\.{dims}\.global\.shared::cta(\.tile)?\.bulk_group.*|"
@@ -173,10 +173,10 @@ def by_tensor_maps(rank: int) -> Case:
                 (x.reshape(shape), y.reshape(shape), x, np.zeros_like(x)), {1: want.reshape(shape), 3: z})
 
 
-# -- patches -----------------------------------------------------------------------------------------------------------------
+# -- im2col ------------------------------------------------------------------------------------------------------------------
 
 PIXELS, CHANNELS = 16, 8
-#: For each rank images and a filter with its padding; places of images that a filter of the second kind meets are 16 in each.
+#: For each rank: images, and a filter with its padding; a filter of the second kind covers 16 positions of each image.
 IMAGES = {3: ((3, 9, 16), (3,), 1, (17, 8), (2,)), 4: ((2, 5, 6, 16), (2, 3), (1, 2), (5, 5, 8), (2, 2)),
           5: ((2, 3, 4, 5, 16), (2, 1, 2), (1, 0, 1), (3, 3, 5, 8), (2, 2, 2))}
 
@@ -189,9 +189,9 @@ def zeros(n: int) -> str:
     return ", ".join(["0"] * n)
 
 
-def by_walks(rank: int) -> Case:
-    """Loads, stores, reductions and prefetches of patches of a rank, by im2col maps of the launch: each load at another place of the
-    filter, from another pixel and channel on; each store to images of its own."""
+def im2col_cases(rank: int) -> Case:
+    """im2col loads, stores, reductions and prefetches of a rank, with tensor maps encoded at launch. Each load uses another offset
+    in the filter, pixel and channel; each store goes to its own images."""
     loads = forms(rf"cp\.async\.bulk\.tensor\.{rank}d\.shared::(cluster|cta)\.global\.im2col\.mbarrier.*")
     stores = forms(rf"cp\.(reduce\.)?async\.bulk\.tensor\.{rank}d\.global\.shared::cta(\.\w+)?\.im2col_no_offs\.bulk_group.*")
     fetches = forms(rf"cp\.async\.bulk\.prefetch\.tensor\.{rank}d\.L2\.global\.im2col(\.L2::cache_hint)?")
@@ -233,8 +233,8 @@ def by_walks(rank: int) -> Case:
                 {1: want, 3: z})
 
 
-def along_w():
-    """Loads and prefetches of pixels that go along w and on in the next image, of which Blackwell has the instructions; by 128 too."""
+def im2col_w_cases():
+    """im2col loads and prefetches in W mode (and with 128 pixels), which only Blackwell has: the pixels follow W, then the next image."""
     images, filter = (9, 3, 40, 16), (3, 3)
     x = np.random.default_rng(5).integers(0, 1 << 32, images).astype(np.uint32)
     every = reference_patches(x, filter, 1, 1, 1).reshape(9, *images)
@@ -265,22 +265,22 @@ def along_w():
 
 # -- maps made field by field ------------------------------------------------------------------------------------------------
 
-def replaced(space: str, fields) -> list[str]:
-    """Writes of a map's fields in global or in shared memory."""
+def replace_cases(space: str, fields) -> list[str]:
+    """Replacement of a map's fields, in global or in shared memory."""
     place, word = ("slots[0, 0]", "global_") if space == "global" else ("made", "shared_cta")
     bits = lambda name: "b64" if name in ("global_address", "global_stride") else "b32"
     return [f"    tile.ptx.tensormap.replace.tile.{name}.{word}.b1024.{bits(name)}({place}, {', '.join(map(str, values))})" for name,
             *values in fields]
 
 
-def by_hand(space: str) -> Case:
-    """From 128 zero bytes on, every field; then a narrower box, NaN outside, another type, a swizzle, steps."""
+def built_map_cases(space: str) -> Case:
+    """A map built from 128 zero bytes: every field; then a narrower box, NaN fill, another type, a swizzle, element strides."""
     x = np.random.default_rng(9).standard_normal((20, 32)).astype(np.float32)
     scopes = ("cta", "cluster", "gpu", "sys")
     whole = [("rank", 1), ("elemtype", 7), ("interleave_layout", 0), ("swizzle_mode", 0), ("fill_mode", 0), ("global_address", "address"),
              ("global_dim", 0, 32), ("global_dim", 1, 20), ("global_stride", 0, 128), ("box_dim", 0, 32), ("box_dim", 1, 8),
              ("element_stride", 0, 1), ("element_stride", 1, 1)]
-    #         what changes                                     row   bytes
+    # what changes                                     row   bytes
     edits = [(whole,                                           4,    1024),
              ([("fill_mode", 1)],                              16,   1024),
              ([("box_dim", 1, 3), ("fill_mode", 0)],           18,   384),
@@ -292,7 +292,7 @@ def by_hand(space: str) -> Case:
     lines += ["made = tile.alloc((128,), tile.uint8, align=128)", "tile.store(made, 0)", "tile.sync()"] if space == "shared" else []
     for n, (fields, row, nbytes) in enumerate(edits):
         scope = scopes[n % 4]
-        lines += ["with tile.elect():", *replaced(space, fields)]
+        lines += ["with tile.elect():", *replace_cases(space, fields)]
         if space == "shared":
             lines += ["tile.sync()", f"tile.ptx.tensormap.cp_fenceproxy.global_.shared_cta.tensormap_generic.release.{scope}.sync.aligned(slots[0, "
                                      "0], made, 128)"]
@@ -317,16 +317,16 @@ def by_hand(space: str) -> Case:
 
 
 def simulated():
-    """All but those by numbers as addresses."""
-    yield by_threads()
-    yield by_the_engine(r"cp\.async\.bulk\.(shared::\w+\.(global|shared::cta)|global\.shared::cta)\..*", 1)
-    yield by_the_engine(r"cp\.reduce\.async\.bulk\.global\..*", 2)
-    yield by_the_engine(r"cp\.reduce\.async\.bulk\.shared::cluster\..*", 3)
-    yield brought_to_l2()
-    yield from map(by_tensor_maps, BOX)
-    yield from map(by_walks, IMAGES)
+    """All forms except those with integers as addresses."""
+    yield cp_async_cases()
+    yield bulk_cases(r"cp\.async\.bulk\.(shared::\w+\.(global|shared::cta)|global\.shared::cta)\..*", 1)
+    yield bulk_cases(r"cp\.reduce\.async\.bulk\.global\..*", 2)
+    yield bulk_cases(r"cp\.reduce\.async\.bulk\.shared::cluster\..*", 3)
+    yield prefetch_cases()
+    yield from map(tensor_copy_cases, BOX)
+    yield from map(im2col_cases, IMAGES)
 
 
 def every_copy():
     yield from simulated()
-    yield from map(by_hand, ("global", "shared"))
+    yield from map(built_map_cases, ("global", "shared"))

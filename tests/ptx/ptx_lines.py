@@ -1,6 +1,6 @@
-"""Instruction forms that compute or exchange: a line of a kernel for each, and what NumPy says that it gives.
+"""Instruction forms that compute or exchange values: for each, a line of a kernel and the result expected by NumPy.
 
-A line is of `v` and `w`, one number a thread; `want` of all threads' numbers x and y.
+A line is an expression of `v` and `w`, one number per thread; `want` is a function of the arrays x and y of all threads' numbers.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ THREADS = 64
 
 @dataclass(frozen=True)
 class Line:
-    text: str             # after tile.ptx.
+    text: str             # the part after tile.ptx.
     of: str               # the dtype of v and w
     gives: str
-    want: object          # of arrays (THREADS,)
-    within: float = 0.0   # relative error of an approximate function
+    want: object          # of arrays of shape (THREADS,)
+    within: float = 0.0   # allowed relative error, for approximate functions
     simulated: bool = True
 
 
@@ -29,7 +29,7 @@ def warps(x):
 
 
 def each_lane(found):
-    """One number for each warp, in all of its lanes."""
+    """One number per warp, the same in all its lanes."""
     return np.repeat(found, 32)
 
 
@@ -41,8 +41,8 @@ def halves(x):
     return np.ascontiguousarray(x).view(np.uint16).reshape(-1, 2)
 
 
-def picked(x, y, order):
-    """prmt: bytes of the pair (x, y), the lowest first."""
+def prmt(x, y, order):
+    """prmt: selects bytes of the pair (x, y), the lowest selector first."""
     pool = np.concatenate([x.view(np.uint8).reshape(-1, 4), y.view(np.uint8).reshape(-1, 4)], axis=1)
     return np.ascontiguousarray(np.take_along_axis(pool, np.broadcast_to(order, (len(x), 4)), axis=1)).view(np.uint32).ravel()
 
@@ -52,18 +52,18 @@ PRMT = {"f4e": [[0, 1, 2, 3], [1, 2, 3, 4], [2, 3, 4, 5], [3, 4, 5, 6]], "b4e": 
         "ecr": [[min(k, i) for i in range(4)] for k in range(4)], "rc16": [[0, 1, 0, 1], [2, 3, 2, 3], [0, 1, 0, 1], [2, 3, 2, 3]]}
 
 
-def field(x, position, length, top):
-    """bfe of signed numbers: the sign fills what is beyond the field's, or the number's, last bit."""
+def bfe(x, position, length, top):
+    """bfe of signed numbers: bits beyond the field or the number are filled with the sign."""
     return [((n >> position) & ((1 << length) - 1)) - ((1 << length) if n >> min(position + length - 1, top) & 1 else 0) for n in map(int, x)]
 
 
-def highest(x, bits=32):
-    """bfind: the place of the highest 1; of a negative number that of the highest 0."""
+def bfind(x, bits=32):
+    """bfind: the position of the highest 1; for a negative number, of the highest 0."""
     return np.array([n.bit_length() - 1 if n else 0xFFFFFFFF for n in (int(n) if n >= 0 else ~int(n) for n in x)], np.uint32)
 
 
-def nth(x, base, offset):
-    """fns: where the offset-th 1 from `base` on is."""
+def fns(x, base, offset):
+    """fns: the position of the offset-th 1 from `base` on."""
     found = []
     for n in map(int, x):
         places = [k for k in (range(base, 32) if offset > 0 else range(base, -1, -1)) if n >> k & 1]
@@ -76,7 +76,7 @@ def mask(position, length):
 
 
 def downwards(exact):
-    """float64 to float32, toward minus infinity."""
+    """float64 to float32, rounded towards minus infinity."""
     near = exact.astype(np.float32)
     return np.where(near > exact, np.nextafter(near, np.float32(-np.inf)), near)
 
@@ -90,7 +90,7 @@ def truncated(exact):
 
 
 def added(x, y):
-    """The sum of float32 numbers in float64, which holds it where their exponents are near."""
+    """The sum of float32 numbers in float64, where it is exact if their exponents are close."""
     return x.astype(np.float64) + y
 
 
@@ -106,8 +106,8 @@ def saturated(x, low, high):
 INTEGERS = [
     Line("prmt.b32(v, w, 0x0123)", "uint32", "uint32", lambda x, y: x.byteswap()),
     Line("prmt.b32(v, w, 0x7a41)", "uint32", "uint32", lambda x,
-         y: picked(x, y, [1, 4, 2, 7]) & ~np.uint32(0xff0000) | ((x >> 23 & 1) * 0xff0000).astype(np.uint32)),
-    *(Line(f"prmt.b32.{m}(v, w, {k})", "uint32", "uint32", lambda x, y, o=order[k]: picked(x, y, o), simulated=False) for m, order in PRMT.items() for k in range(4)),
+         y: prmt(x, y, [1, 4, 2, 7]) & ~np.uint32(0xff0000) | ((x >> 23 & 1) * 0xff0000).astype(np.uint32)),
+    *(Line(f"prmt.b32.{m}(v, w, {k})", "uint32", "uint32", lambda x, y, o=order[k]: prmt(x, y, o), simulated=False) for m, order in PRMT.items() for k in range(4)),
     Line("lop3.b32(v, w, 12, 0xE8)", "uint32", "uint32", lambda x, y: (x & y) | (x & 12) | (y & 12)),
     Line("lop3.b32(v, w, 12, 0x96)", "uint32", "uint32", lambda x, y: x ^ y ^ 12),
     *(Line(f"shf.l.{m}.b32(v, w, {n})", "uint32", "uint32", lambda x, y, s=s: (((y.astype("u8") << 32 | x) << s) >> 32).astype("u4"))
@@ -128,10 +128,10 @@ INTEGERS = [
     Line("mov.b32.pack(tile.ptx.mov.b32.unpack(v))", "uint32", "uint32", lambda x, y: x),
     Line("bfe.u32(v, 5, 11)", "uint32", "uint32", lambda x, y: x >> 5 & 0x7ff, simulated=False),
     Line("bfi.b32(v, w, 7, 9)", "uint32", "uint32", lambda x, y: y & ~np.uint32(0xff80) | (x & 0x1ff) << 7, simulated=False),
-    Line("bfind.u32(v)", "uint32", "uint32", lambda x, y: highest(x), simulated=False),
-    Line("bfind.shiftamt.u32(v)", "uint32", "uint32", lambda x, y: 31 - highest(x), simulated=False),
-    Line("fns.b32(v, 3, 2)", "uint32", "uint32", lambda x, y: nth(x, 3, 2), simulated=False),
-    Line("fns.b32(v, 30, -4)", "uint32", "uint32", lambda x, y: nth(x, 30, -4), simulated=False),
+    Line("bfind.u32(v)", "uint32", "uint32", lambda x, y: bfind(x), simulated=False),
+    Line("bfind.shiftamt.u32(v)", "uint32", "uint32", lambda x, y: 31 - bfind(x), simulated=False),
+    Line("fns.b32(v, 3, 2)", "uint32", "uint32", lambda x, y: fns(x, 3, 2), simulated=False),
+    Line("fns.b32(v, 30, -4)", "uint32", "uint32", lambda x, y: fns(x, 30, -4), simulated=False),
     Line("bmsk.clamp.b32(5, 40)", "uint32", "uint32", lambda x, y: np.full_like(x, mask(5, 40)), simulated=False),
     Line("bmsk.wrap.b32(37, 4)", "uint32", "uint32", lambda x, y: np.full_like(x, mask(5, 4)), simulated=False),
     Line("min.u16x2(v, w)", "uint32", "uint32", lambda x, y: np.minimum(halves(x), halves(y)).view("u4").ravel(), simulated=False),
@@ -143,15 +143,15 @@ INTEGERS = [
          lambda x, y: saturated(x, 0, 65535) << 16 | saturated(y, 0, 65535), simulated=False),
     Line("cvt.pack.sat.s8.s32.b32(tile.int32(v), tile.int32(w), v)", "uint32", "uint32",
          lambda x, y: (x.astype("i8") << 16 & 0xFFFF0000) | (saturated(x, -128, 127) & 255) << 8 | saturated(y, -128, 127) & 255, simulated=False),
-    Line("bfe.s32(v, 5, 11)", "int32", "int32", lambda x, y: field(x, 5, 11, 31), simulated=False),
+    Line("bfe.s32(v, 5, 11)", "int32", "int32", lambda x, y: bfe(x, 5, 11, 31), simulated=False),
     Line("bfe.s32(v, 25, 11)", "int32", "int32", lambda x, y: x >> 25, simulated=False),
-    Line("bfind.s32(v)", "int32", "uint32", lambda x, y: highest(x), simulated=False),
+    Line("bfind.s32(v)", "int32", "uint32", lambda x, y: bfind(x), simulated=False),
     Line("min.relu.s32(v, w)", "int32", "int32", lambda x, y: np.maximum(np.minimum(x, y), 0), simulated=False),
     Line("max.relu.s32(v, w)", "int32", "int32", lambda x, y: np.maximum(np.maximum(x, y), 0), simulated=False),
     Line("bfe.u64(v, 30, 17)", "uint64", "uint64", lambda x, y: x >> np.uint64(30) & np.uint64(0x1ffff), simulated=False),
     Line("bfi.b64(v, w, 30, 17)", "uint64", "uint64",
          lambda x, y: y & ~np.uint64(0x1ffff << 30) | (x & np.uint64(0x1ffff)) << np.uint64(30), simulated=False),
-    Line("bfind.u64(v)", "uint64", "uint32", lambda x, y: highest(x), simulated=False),
+    Line("bfind.u64(v)", "uint64", "uint32", lambda x, y: bfind(x), simulated=False),
     Line("mov.b64.pack(tile.ptx.mov.b64.unpack(v))", "uint64", "uint64", lambda x, y: x),
 ]
 
@@ -258,7 +258,7 @@ def inputs(dtype: str):
 
 
 def kernel_of(lines):
-    """A kernel that stores what each line gives to a row of its output; its outputs are by dtype."""
+    """A kernel that stores the result of each line to a row of its output, with one output per dtype."""
     outputs = sorted({line.gives for line in lines})
     body = ["i = tile.thread_id()", "v, w = tile.load(x[i]), tile.load(y[i])"]
     body += [f"tile.store(o_{line.gives}[{n}, i], tile.ptx.{line.text})" for n, line in enumerate(lines)]
@@ -268,7 +268,7 @@ def kernel_of(lines):
 
 
 def by_dtype(simulated: bool):
-    """The lines of each dtype: those that the simulator has a meaning for, or all."""
+    """The lines of each dtype: those that the simulator implements, or all."""
     for dtype in dict.fromkeys(line.of for line in LINES):
         chosen = [line for line in LINES if line.of == dtype and (line.simulated or not simulated)]
         if chosen:
@@ -276,7 +276,7 @@ def by_dtype(simulated: bool):
 
 
 def wrong(line, got, x, y) -> str:
-    """What is wrong with what a line gave; empty if nothing is."""
+    """What is wrong with a line's result; empty if it is right."""
     with np.errstate(all="ignore"):
         want = np.asarray(line.want(x, y))
         want = want.astype(np.uint64).astype(got.dtype) if got.dtype.kind == "u" and want.dtype.kind in "iu" else want.astype(got.dtype)

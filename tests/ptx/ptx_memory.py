@@ -1,8 +1,7 @@
-"""Loads, stores, atomics and reductions, st.async and red.async: every form of the table in kernels, and what NumPy says that it
-leaves.
+"""Every form of ld, st, atom, red, st.async and red.async, called in kernels and compared with NumPy.
 
-Each of 32 threads has cells of its own in a row for each form: in an array, in shared memory, or for ``shared::cluster`` in that
-of the other CTA of a cluster of two, which does the same with the same numbers.
+Each of 32 threads has its own cells in a row for each form: in an array, in shared memory, or for ``shared::cluster`` in the
+shared memory of the other CTA in a cluster of two, which does the same with the same values.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ from tilejit.ops.ptx_calls import DTYPES
 from tilejit.ops.ptx_meanings import meaning
 
 LANES, CELLS = 32, 256
-ARRAYS = {"f16x2": "uint32", "bf16x2": "uint32"}     # what else the array's elements are than the first of DTYPES
-ADDED = {"f16x2": "float16", "bf16x2": "bfloat16"}   # what a pair is added as
+ARRAYS = {"f16x2": "uint32", "bf16x2": "uint32"}     # dtype of the array's elements where it is not the first of DTYPES
+ADDED = {"f16x2": "float16", "bf16x2": "bfloat16"}   # the type as which a pair is added
 IN_A_KERNEL = 48
 
 
 def forms_of(kind: str) -> list:
-    """Every form of ld, st, atom, red or of what is "async" that Hopper has."""
+    """Every form of ld, st, atom, red or of the "async" instructions that Hopper has."""
     chosen = [f for f in ptx.forms() if f.on("sm_90a") and f.name.startswith(("st.", "red.") if kind == "async" else kind + ".")]
     return [f for f in chosen if f.name.startswith(("st.async", "red.async")) == (kind == "async")]
 
@@ -33,7 +32,7 @@ def is_simulated(form) -> bool:
 
 
 def value_of(form):
-    """The operand that says what the cells hold: the result of a load or an atomic, or what is stored."""
+    """The operand with the type of the cells: the result of a load or an atomic, or the stored value."""
     return next(o for o in (*form.results, *form.inputs) if o.name in ("d", "value", "b"))
 
 
@@ -43,13 +42,13 @@ def dtype_of(form) -> str:
 
 
 def parts_of(form) -> int:
-    """Elements of the array in a thread's cell."""
+    """Number of array elements in a thread's cell."""
     value = value_of(form)
     return (value.count or 1) * (2 if value.type == "b128" else 1)
 
 
 def arrays_of(form, n: int) -> dict[str, np.ndarray]:
-    """The cells of a form before, and its operands."""
+    """The initial cells of a form, and its operands."""
     made, rng = tile.dtypes.dtype_of(dtype_of(form)).np, np.random.default_rng(n)
     added = ADDED.get(value_of(form).type)
     if added or made.kind not in "iu":
@@ -59,7 +58,7 @@ def arrays_of(form, n: int) -> dict[str, np.ndarray]:
         draw = lambda: rng.integers(np.iinfo(made).min, np.iinfo(made).max, CELLS, made, endpoint=True)
     found = {"a": draw(), "b": draw(), "c": draw()}
     if ".cas" in form.name:
-        mine = np.arange(CELLS) // parts_of(form) % 2 == 0    # every other thread finds what it compares with
+        mine = np.arange(CELLS) // parts_of(form) % 2 == 0    # compare-and-swap succeeds in every other thread
         found["b"] = np.where(mine, found["a"], found["b"])
     if re.search(r"\.(inc|dec)\.", form.name):
         found["a"][::3] = found["b"][::3]
@@ -67,7 +66,7 @@ def arrays_of(form, n: int) -> dict[str, np.ndarray]:
 
 
 def after(form, a, b, c):
-    """The cells when all threads have come by."""
+    """The cells after all threads have executed the form."""
     reached, kind = np.arange(CELLS) < LANES * parts_of(form), form.name.split(".")[0]
     if kind == "ld":
         return a
@@ -86,7 +85,7 @@ def after(form, a, b, c):
 
 
 def text_of(form, n: int) -> list[str]:
-    """The lines of a form; what completes on a barrier does so in phase `n`."""
+    """The lines that call a form. Forms that complete on a barrier use its phase `n`."""
     d, parts = dtype_of(form), parts_of(form)
     address = next(o for o in form.inputs if o.kind == "address")
     shared, peer = address.space in ("shared", "cluster"), "shared::cluster" in form.name
@@ -125,7 +124,7 @@ def text_of(form, n: int) -> list[str]:
 
 
 def kernel_of(forms):
-    """(kernel, its arrays by name, what they become)."""
+    """(kernel, its arrays by name, their expected final values)."""
     dtypes = sorted({dtype_of(f) for f in forms})
     shared = sorted({dtype_of(f) for f in forms if any(o.kind == "address" and o.space in ("shared", "cluster") for o in f.inputs)})
     head = [f"def cells({', '.join(f'{x}_{d}' for d in dtypes for x in 'abco')}):", "i, me = tile.thread_id(), tile.cta_rank()",
@@ -150,12 +149,12 @@ def kernel_of(forms):
 
 
 def batches(forms):
-    """The forms in kernels of some dozens of a kind of memory."""
+    """The forms, in batches of a few dozen per kernel and kind of memory."""
     return [forms[n:n + IN_A_KERNEL] for n in range(0, len(forms), IN_A_KERNEL)]
 
 
 def problems(forms, got: dict, wants: dict) -> list[str]:
-    """Which forms left or returned something else."""
+    """The forms that left or returned wrong values."""
     found = []
     for n, form in enumerate(forms):
         for x, what in (("a", "leaves"), ("o", "returns")):

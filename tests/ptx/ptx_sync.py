@@ -1,4 +1,4 @@
-"""What synchronises, in instructions: every form of mbarrier, barrier and fence that Hopper has; matrices of a warp; addresses."""
+"""Every form of mbarrier, barrier and fence that Hopper has, called as PTX instructions; also warp matrices and addresses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LANES = 32
 # -- mbarrier ----------------------------------------------------------------------------------------------------------------
 
 class Phases:
-    """The text of a kernel that takes barriers through phases, one after the other, by different forms."""
+    """The text of a kernel that takes barriers through successive phases with different forms."""
 
     def __init__(self, barriers: int):
         self.lines = ["i, me = tile.thread_id(), tile.cta_rank()", f"s = tile.alloc(({barriers},), tile.uint64)"]
@@ -30,7 +30,7 @@ class Phases:
                        "tile.ptx.fence.mbarrier_init.release.cluster()", "tile.cluster_sync()"]
 
     def phase(self, k: int, arrivals: list[str], state: bool = False) -> None:
-        """A phase of barrier `k`: before the arrivals it is not over, after them it is, whoever asks: in the form that has waited least."""
+        """One phase of barrier `k`: not complete before the arrivals and complete after them, tested with the least used form of wait."""
         parity = self.turn.get(k, 0)
         self.turn[k] = parity ^ 1
         form = min((f for f in self.waits if state or ".parity" in f.name), key=lambda f: (self.waited[f.name], ".parity" in f.name))
@@ -42,7 +42,7 @@ class Phases:
 
 
 def arrivals() -> Case:
-    """Both CTAs do the same: to their own barriers, and where a form reaches there, to each other's."""
+    """Both CTAs do the same: arrive at their own barriers, and with forms that allow it, at each other's."""
     plain = forms(r"mbarrier\.arrive(\.(release|relaxed)\.(cta|cluster))?\.shared::(cta|cluster)\.b64(\.count)?")
     bytes_ = forms(r"mbarrier\.arrive\.expect_tx.*")
     drops = forms(r"mbarrier\.arrive_drop.*")
@@ -70,7 +70,7 @@ def arrivals() -> Case:
         each = 2 if ".count" in form.name else 1
         mine = place(form, n)
         other = f"tile.ptx.mbarrier.arrive.shared_cta.b64.count(s[{n}], {each})"
-        # Half of the threads drop out: their arrivals count in this phase, and none of theirs in the next.
+        # Half of the threads drop out (arrive_drop): they count as arrivals in this phase, but not in the next.
         late = ["tile.cluster_sync()"] if "noComplete" in form.name else []
         complete = completes[-1] if "shared::cluster" in form.name else completes[0]
         done = ["if i >= 16:", "    " + called(complete, bar=mine, tx_count="16")] if "expect_tx" in form.name else []
@@ -89,14 +89,15 @@ def arrivals() -> Case:
 # -- barriers and fences -----------------------------------------------------------------------------------------------------
 
 class Rounds:
-    """Lines of rounds in which two warps of each of two CTAs write, meet and read what another thread wrote, and what they find."""
+    """Lines of rounds in which two warps of each of two CTAs write, synchronise and read what another thread wrote; and the
+    expected values."""
 
     def __init__(self, rows: int, between: str) -> None:
         self.lines, self.between, self.row = ["i, me = tile.thread_id(), tile.program_id(0)", "s = tile.alloc((64,), tile.uint32)", "p = i % 3 == 0"], between, 0
         self.want = np.zeros((2, rows, 64), np.uint32)
 
     def round(self, by: list[str], across: bool = False, result: str = "0", adds: int = 0) -> None:
-        """One round: `by` are the lines that make the threads meet; across CTAs, the peer's memory is read."""
+        """One round: `by` are the lines that synchronise the threads. If they synchronise across CTAs, the peer's memory is read."""
         within = by[0].startswith("tile.ptx.bar.warp")
         source = "shared_cluster.b32(s.peer(1 - me)[i])" if across else "shared.b32(s[i ^ 31])" if within else "shared.b32(s[63 - i])"
         self.lines += [f"tile.ptx.st.shared.b32(s[i], {self.row * 100} + i + 7 * me)", *by, f"r = tile.ptx.ld.{source}",
@@ -112,7 +113,7 @@ class Rounds:
 
 
 def barriers() -> Case:
-    """What one thread writes before a barrier, the other reads behind it; predicates are combined."""
+    """What one thread writes before a barrier, another reads after it; barriers that reduce combine predicates."""
     chosen = forms(r"bar(rier)?\.sync.*|bar(rier)?\.red.*|bar\.warp\.sync")
     joins = forms(r"barrier\.arrive.*|bar\.arrive")
     cluster_arrive, cluster_wait = forms(r"barrier\.cluster\.arrive.*"), forms(r"barrier\.cluster\.wait.*")
@@ -145,12 +146,12 @@ def fences() -> Case:
 # -- matrices ----------------------------------------------------------------------------------------------------------------
 
 def fragment(matrix: np.ndarray) -> np.ndarray:
-    """What each lane holds of an 8x8 matrix of 16 bits: two neighbours of a row."""
+    """The elements of an 8x8 matrix of 16-bit elements that each lane holds: two adjacent elements of a row."""
     return np.ascontiguousarray(matrix.reshape(LANES, 2)).view(np.uint32).ravel()
 
 
 def matrices() -> Case:
-    """ldmatrix, stmatrix and movmatrix of one, two and four matrices, as they lie and transposed."""
+    """ldmatrix, stmatrix and movmatrix of one, two and four matrices, normal and transposed."""
     loads, stores = forms(r"ldmatrix\..*"), forms(r"stmatrix\..*")
     rng = np.random.default_rng(3)
     x = rng.integers(0, 1 << 16, 256).astype(np.uint16)
@@ -183,13 +184,13 @@ PRODUCTS = {"m16n8k16.row.col.f32.f16.f16.f32": np.float16, "m16n8k16.row.col.f3
 
 
 def products() -> Case:
-    """mma.sync of one tile for each type, of whole numbers."""
+    """mma.sync of one tile for each type, with integer values."""
     lines = ["i = tile.thread_id()"]
     want = np.zeros((len(PRODUCTS), 4, LANES), np.float32)
     registers = np.zeros((len(PRODUCTS), 6, LANES), np.uint32)
     g, t = np.arange(LANES) // 4, np.arange(LANES) % 4
     for n, (name, kind) in enumerate(PRODUCTS.items()):
-        per = 4 // np.dtype(kind).itemsize               # elements in a register
+        per = 4 // np.dtype(kind).itemsize               # elements per register
         k, rng = 8 * per, np.random.default_rng(n)
         a, b = (rng.integers(0 if kind == np.uint8 else -3, 4, shape).astype(kind) for shape in ((16, k), (8, k)))
         cut = lambda m, row, half: np.ascontiguousarray(m.reshape(len(m), 2, 4, per)[row, half, t]).view(np.uint32).ravel()
@@ -207,7 +208,7 @@ def products() -> Case:
 # -- addresses, clocks -------------------------------------------------------------------------------------------------------
 
 def addresses() -> Case:
-    """Which memory an address is of, whose, and what is there, in each way to write it; clocks that go on."""
+    """Queries of an address's state space and owner, accesses through each way to write it, and clocks that increase."""
     facts = {
         "tile.ptx.isspacep.global_(x[0])": 1, "tile.ptx.isspacep.global_(s[0])": 0, "tile.ptx.isspacep.shared(s[0])": 1,
         "tile.ptx.isspacep.shared_cta(s[0])": 1,

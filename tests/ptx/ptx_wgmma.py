@@ -1,4 +1,4 @@
-"""wgmma in instructions: both operands in shared memory without a swizzle, or the first one in registers; whole numbers."""
+"""wgmma called as PTX instructions: both operands in shared memory without a swizzle, or A in registers; integer values."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from tests.cases import Case
 
 KINDS = {"f16": np.float16, "bf16": ml_dtypes.bfloat16, "tf32": np.float32, "e4m3": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2,
          "s8": np.int8, "u8": np.uint8, "b1": np.uint8}
-ROW = 32                                   # bytes of k of one instruction
+ROW = 32                                   # bytes along k of one instruction
 A, B = 64 * ROW, 256 * ROW                 # bytes of the operands
 ONES = np.array([byte.bit_count() for byte in range(256)])
 
 
 def sample(step: int, first: int = 0) -> list:
-    """One in so many of the thousand forms: all types and all widths come by."""
+    """A sample of the thousand forms that includes all types and all widths."""
     return forms(r"wgmma\.mma_async\..*")[first::step]
 
 
 def cores(rows: np.ndarray) -> np.ndarray:
-    """Rows of 32 bytes as the instruction reads them without a swizzle: matrices of 8 rows of 16 bytes, two beside each other."""
+    """Rows of 32 bytes in the no-swizzle layout: 8x16-byte core matrices, two side by side."""
     return np.ascontiguousarray(rows.reshape(-1, 8, 2, 16).transpose(0, 2, 1, 3)).ravel()
 
 
 def operands(form, seed: int):
-    """(bytes of a's rows, of b's rows, their product in numbers)."""
+    """(bytes of A's rows, bytes of B's rows, their product)."""
     rng, n = np.random.default_rng(seed), int(re.search(r"m64n(\d+)", form.name)[1])
     names = re.search(r"k\d+(?:\.satfinite)?\.(?:f32|f16|s32)\.(\w+)\.(\w+)", form.name).groups()
     if names[0] == "b1":
@@ -43,13 +43,13 @@ def operands(form, seed: int):
 
 
 def place(n: int):
-    """(row, column) of each thread's numbers: (128, n / 2)."""
+    """(row, column) of each thread's accumulator elements: (128, n / 2)."""
     t, j = np.arange(128)[:, None], np.arange(n // 2)
     return t // 32 * 16 + t % 32 // 4 + 8 * (j // 2 % 2), j // 4 * 8 + t % 4 * 2 + j % 2
 
 
 def product(form) -> Case:
-    """A form's product, added to numbers that the registers hold already."""
+    """One form's product, added to an initial accumulator."""
     a, b, d = operands(form, len(form.name))
     x, t = np.zeros(A + B, np.uint8), np.arange(128)
     x[:A], x[A:A + b.size] = cores(a), cores(b)
@@ -70,7 +70,7 @@ def product(form) -> Case:
     lines = ["i = tile.thread_id()", f"s = tile.alloc(({A + B},), tile.uint8, align=1024)", "at = tile.ptx.cvta.to.shared.u64(s[0])",
              f"da, db = at >> 4 | {128 >> 4 << 16 | 256 >> 4 << 32}, at + {A} >> 4 | {128 >> 4 << 16 | 256 >> 4 << 32}",
              f"tile.store(s, tile.load(x[0:{A + B}]))", "tile.fence_proxy_async()", "tile.sync()",
-             f"ra = ({''.join(f'tile.load(r[{m}, i]), ' for m in range(4))})",  # registers are written before the fence
+             f"ra = ({''.join(f'tile.load(r[{m}, i]), ' for m in range(4))})",  # registers are written before wgmma.fence
              f"held = ({''.join(f'tile.load(c[{j}]), ' for j in range(result.count))})", "tile.ptx.wgmma.fence.sync.aligned()",
              f"d = {call}", "tile.ptx.wgmma.commit_group.sync.aligned()", "tile.ptx.wgmma.wait_group.sync.aligned(0)",
              *(f"tile.store(y[i, {j}], d[{j}])" for j in range(result.count))]
@@ -78,5 +78,5 @@ def product(form) -> Case:
 
 
 def every_product(step: int, first: int = 0):
-    """A kernel for each form, since the assembler keeps the registers of several apart."""
+    """One kernel per form, since the assembler keeps the registers of several products separate."""
     yield from map(product, sample(step, first))

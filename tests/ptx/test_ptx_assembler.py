@@ -1,4 +1,4 @@
-"""The table against the assembler: it takes each form on each of its targets, and refuses it on the others."""
+"""The table compared with the assembler: it accepts each form on its targets, and refuses it on the others."""
 
 import os
 import subprocess
@@ -9,14 +9,14 @@ import pytest
 
 from tilejit import ptx
 
-CHUNK = 500                  # the assembler's time grows faster than a module: smaller ones take less in all
+CHUNK = 500                  # the assembler's time is superlinear in the size of a module: smaller ones take less in total
 
 # Older assemblers take these on sm_80 too.
 PERMISSIVE = ("fence.acquire.", "fence.release.")
 
 
 def refusals(assemble, forms, target):
-    """The forms that the assembler refuses, with its words; halves a module whose messages name none."""
+    """The forms that the assembler refuses, with its messages. Bisects a module whose messages name no form."""
     module = ptx.probe_module(forms, target)
     log = assemble(module, target)
     if log is None:
@@ -47,7 +47,7 @@ def test_a_form_is_refused_on_a_target_that_it_does_not_list(assemble, target):
     assert set(refusals(assemble, absent, target)) == {form.name for form in absent}
 
 
-def test_a_probe_module_holds_each_form_of_its_target_once():
+def test_a_test_module_contains_each_form_of_its_target_once():
     module = ptx.probe_ptx("sm_90a")
     names = [line.rpartition("// ")[2] for line in module.splitlines() if "// " in line]
     assert names == [form.name for form in ptx.forms("sm_90a")]
@@ -88,7 +88,7 @@ def test_a_form_passes_through_llvm_with_its_constraints_and_assembles(assemble,
     pytest.importorskip("llvmlite")
     functions = [llvm_function(form, i) for i, form in enumerate(ptx.forms(target)[::7])]
     ir = "\n".join(['target triple = "nvptx64-nvidia-cuda"', *functions])
-    # In a process of its own: LLVM ends the process over what its backend cannot compile.
+    # In a separate process: LLVM aborts on code that its backend cannot compile.
     done = subprocess.run([sys.executable, "-c", COMPILE, target], input=ir, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert assemble(done.stdout, target) is None

@@ -1,4 +1,4 @@
-"""Every row of the table as a call in a kernel: `tile.ptx.<form>(...)`."""
+"""Every row of the table, called in a kernel: `tile.ptx.<form>(...)`."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ ROWS_IN_A_KERNEL = 70
 
 
 def argument(operand, form):
-    """What a kernel's text says for an operand: values that are known at run time only, places for addresses."""
+    """The text that a kernel passes for an operand: runtime values, memory locations for addresses."""
     if operand.kind == "imm":
         one = str(operand.values.first)
     elif operand.kind == "address":
@@ -57,7 +57,7 @@ def kernel_of(forms):
 
 
 def one_of_each_row(target):
-    """Of every row one form that the target has: another one for another target."""
+    """For each row, one form that the target has; which one depends on the target."""
     place = TARGETS.index(target)
     for row in ptx.rows():
         having = [form for form in ptx.expand(row) if form.on(target)]
@@ -66,8 +66,8 @@ def one_of_each_row(target):
 
 
 def batches(forms):
-    """The forms in kernels of some dozens: apart what one kernel cannot hold both of, what takes most of its registers, and
-    at its end what ends it."""
+    """The forms, in batches of a few dozen per kernel. Forms that cannot share a kernel are separated, as are those that need most of
+    its registers; forms that end the kernel come last."""
     kinds = {}
     for form in forms:
         ends = form.name in ("exit", "trap", "brkpt")
@@ -86,7 +86,7 @@ def test_a_form_of_every_row_is_called_in_a_kernel_and_assembles(target):
         assert [f.name for f in part if f.mnemonic not in text] == []
 
 
-# What a call checks.
+# Checks of calls.
 
 def compiled(line, target="sm_90a", **options):
     specs = [tile.ArraySpec((64,), d) for d in ("float32", "uint32")]
@@ -121,7 +121,7 @@ def compiled(line, target="sm_90a", **options):
     ("with tile.elect():\n        tile.ptx.barrier.cluster.arrive.aligned()", "and this scope has 1"),
     ("with tile.warp(0):\n        tile.ptx.wgmma.fence.sync.aligned()", "all 128 threads of a warpgroup together"),
 ])
-def test_a_wrong_call_is_refused_in_words(line, words):
+def test_a_wrong_call_is_an_error_that_explains_it(line, words):
     if words is None:
         compiled(line)
         return
@@ -130,13 +130,13 @@ def test_a_wrong_call_is_refused_in_words(line, words):
     assert words in str(error.value)
 
 
-def test_a_form_that_the_target_lacks_names_those_that_have_it():
+def test_a_form_that_the_target_lacks_is_an_error_that_names_the_targets_with_it():
     with pytest.raises(tile.CompilationError, match="tcgen05.wait::ld.sync.aligned exists on sm_100a, sm_103a, not on sm_90a"):
         compiled("tile.ptx.tcgen05.wait_ld.sync.aligned()")
     assert "tanh.approx" in compiled("tile.store(x[0], tile.ptx.tanh.approx.f32(tile.load(x[0])))", target="sm_86").ptx
 
 
-def test_a_form_is_refused_outside_of_a_kernel_and_the_table_is_loaded_when_it_is_named():
+def test_a_form_called_outside_a_kernel_is_an_error_and_the_table_is_loaded_on_first_use():
     import subprocess, sys
     with pytest.raises(tile.CompilationError, match="inside @tile.jit kernels"):
         tile.ptx.mapa.u64(1, 2)
@@ -144,7 +144,7 @@ def test_a_form_is_refused_outside_of_a_kernel_and_the_table_is_loaded_when_it_i
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.split() == ["False", "True"]
 
 
-def test_an_array_whose_address_goes_to_a_store_is_written_and_that_of_a_load_is_not():
+def test_an_array_whose_address_a_store_takes_counts_as_written_and_that_of_a_load_does_not():
     written = compiled("tile.ptx.st.global_.b32(n[0], tile.ptx.ld.global_.b32(x[0]))").written
     assert written == (1,)
     text = compiled("with tile.elect():\n        tile.ptx.cp_async.bulk.shared_cta.global_.mbarrier_complete_tx_bytes(s, x, 256, bar)")
@@ -158,7 +158,7 @@ def test_forms_that_touch_memory_keep_their_order_in_the_code():
     assert order == ["st.global", "ld.global", "fence.acq_rel", "ld.global", "st.global"]
 
 
-def test_hardware_barriers_that_are_named_by_number_are_not_handed_out():
+def test_hardware_barriers_used_by_a_constant_number_are_not_allocated_by_the_compiler():
     text = compiled("tile.ptx.bar.sync.threads(1, 128)\n    with tile.warpgroup(0):\n        tile.sync()", num_warps=8).ptx
     numbers = [line.split()[1].rstrip(",;") for line in text.splitlines() if line.strip().startswith("bar.sync")]
     assert "2" in numbers and numbers.count("1") <= 1
@@ -167,7 +167,7 @@ def test_hardware_barriers_that_are_named_by_number_are_not_handed_out():
 # The simulator.
 
 def lanes(body, dtype, out_dtype, num_warps=2, **kwargs):
-    """What a kernel's line makes of one number a thread."""
+    """The result of a kernel line, applied to one number per thread."""
     kernel = tile.jit(source=f"def k(x, y):\n    v = tile.load(x[tile.thread_id()])\n    tile.store(y[tile.thread_id()], {body})\n",
                       num_warps=num_warps)
     x = np.random.default_rng(0).integers(0, 200, 32 * num_warps).astype(dtype)
@@ -214,7 +214,7 @@ def lanes(body, dtype, out_dtype, num_warps=2, **kwargs):
     ("tile.ptx.mov.u32.laneid() + tile.ptx.mov.u32.tid.x()", "uint32",  "uint32",  lambda x: np.arange(len(x)) % 32 + np.arange(len(x))),
     ("tile.ptx.mov.u32.lanemask_lt()",                       "uint32",  "uint32",  lambda x: (1 << np.arange(len(x)) % 32) - 1),
 ])
-def test_a_form_means_on_the_simulator_what_the_manual_says(body, dtype, out, want):
+def test_the_simulator_s_results_of_forms_agree_with_the_isa_manual(body, dtype, out, want):
     x, y = lanes(body, dtype, out)
     assert (y == np.asarray(want(x)).astype(out)).all()
 
@@ -239,20 +239,20 @@ def _sum(place, value):
     return place + value
 
 
-def test_a_function_of_arrays_stands_for_a_form_on_the_simulator():
+def test_a_function_of_arrays_passed_as_simulate_replaces_a_form_on_the_simulator():
     x = np.linspace(0, 3, 64, dtype=np.float32)
     y = np.zeros_like(x)
     with_a_meaning_of_its_own[1,](x, y)
     assert (y == np.cos(x)).all()
 
 
-def test_a_place_is_the_element_there_for_such_a_function():
+def test_such_a_function_receives_the_element_at_a_memory_operand():
     x, y = np.arange(32, dtype=np.float32), np.zeros(32, np.float32)
     with_a_place[1,](x, y)
     assert (y == x + 1).all()
 
 
-def test_a_form_without_a_meaning_cannot_be_simulated():
+def test_a_form_that_the_simulator_does_not_implement_cannot_be_simulated():
     x = np.zeros(64, np.float32)
     with pytest.raises(tile.SimulationError, match="no meaning for fma.rz.f32: give simulate="):
         tile.jit(source="def k(x):\n    tile.store(x[0], tile.ptx.fma.rz.f32(1.0, 2.0, 3.0))\n")[1,](x)
@@ -270,7 +270,7 @@ def through_shared_memory(x, y):
     tile.ptx.red.global_.add.u32(y[0], tile.ptx.ld.shared.b32(s[i]))
 
 
-def test_loads_stores_and_atomics_on_places_run_on_the_simulator():
+def test_loads_stores_and_atomics_on_memory_operands_run_on_the_simulator():
     x, y = np.arange(64, dtype=np.uint32), np.zeros(1, np.uint32)
     through_shared_memory[1,](x, y)
     assert y[0] == 2 * x.sum() + 64 * 1000
@@ -291,7 +291,7 @@ def by_bulk_copy(x, y):
         tile.ptx.cp_async.bulk.wait_group(0)
 
 
-def test_a_copy_written_in_instructions_runs_on_the_simulator():
+def test_a_copy_written_in_ptx_instructions_runs_on_the_simulator():
     x = np.random.default_rng(1).random(64).astype(np.float32)
     y = np.zeros_like(x)
     by_bulk_copy[1,](x, y)
@@ -306,6 +306,6 @@ def without_a_barrier(y):
     tile.store(y[0:64], 0)
 
 
-def test_a_race_of_instructions_is_found():
+def test_a_race_between_ptx_instructions_is_found():
     report = without_a_barrier.simulate((1,), np.zeros(64, np.uint32))
     assert [f.kind for f in report.findings] == ["race"]

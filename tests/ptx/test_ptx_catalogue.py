@@ -1,4 +1,4 @@
-"""The table against a catalogue of instructions and the targets for which an assembler accepted each."""
+"""The table compared with a catalogue of instructions, each with the targets on which an assembler accepted it."""
 
 import re
 from pathlib import Path
@@ -12,7 +12,7 @@ TOKEN = re.compile(r"%[a-z]+\d+|\{\w+\}|[\w.]+|[^\s\w]")
 
 
 def catalogue():
-    """Pairs of an instruction's text and its targets."""
+    """Pairs (instruction text, its targets)."""
     targets = ()
     for line in (Path(__file__).parent / "data" / "catalogue.txt").read_text().splitlines():
         if line.startswith("["):
@@ -22,14 +22,14 @@ def catalogue():
 
 
 def tokens(text):
-    """The operands of an instruction, token by token; a range of registers is written out."""
+    """The operands of an instruction, token by token; register ranges are expanded."""
     def written_out(match):
         return ", ".join(f"%{match[1]}{i}" for i in range(int(match[2]), int(match[3]) + 1))
     return TOKEN.findall(re.sub(r"%([a-z]+)(\d+) \.\. %[a-z]+(\d+)", written_out, text))
 
 
 def form_tokens(form):
-    """The operands of a form's template, token by token, with an Operand for each register or immediate."""
+    """The operands of a form's template, token by token; registers and immediates become Operand objects."""
     found = []
     for token in tokens(form.template.partition(" ")[2].rstrip(";")):
         name = token.strip("{}")
@@ -44,7 +44,7 @@ def form_tokens(form):
 
 
 def fits(written, operand):
-    """Whether a register or a number of the catalogue is what stands at this place of a form."""
+    """Whether a register or number of the catalogue matches the token of a form at this position."""
     if isinstance(operand, str):
         return written == operand
     if written.startswith("%"):
@@ -80,5 +80,5 @@ def test_every_instruction_of_the_catalogue_is_a_form_with_the_same_targets(by_m
     assert other == []
 
 
-def test_the_catalogue_is_whole():
+def test_the_catalogue_is_complete():
     assert sum(1 for _ in catalogue()) == 571

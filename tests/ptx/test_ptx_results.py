@@ -1,4 +1,4 @@
-"""Instruction forms called in kernels: what they give on the simulator and on the GPU, against NumPy."""
+"""Instruction forms called in kernels, on the simulator and on the GPU, compared with NumPy."""
 
 import re
 import sys
@@ -31,7 +31,7 @@ def problems(lines, x, y, arrays, outputs) -> list[str]:
     return [text for text in found if text]
 
 
-def test_lines_give_on_the_simulator_what_numpy_says():
+def test_computing_and_exchanging_forms_agree_with_numpy_on_the_simulator():
     found = []
     for dtype, lines in ptx_lines.by_dtype(simulated=True):
         kernel, arrays, outputs = ptx_lines.kernel_of(lines)
@@ -41,7 +41,7 @@ def test_lines_give_on_the_simulator_what_numpy_says():
     assert not found, "\n".join(found)
 
 
-def test_lines_without_a_meaning_on_the_simulator_assemble():
+def test_computing_and_exchanging_forms_that_the_simulator_lacks_assemble():
     for dtype, lines in ptx_lines.by_dtype(simulated=False):
         kernel, arrays, _ = ptx_lines.kernel_of(lines)
         assert kernel.compile(*ptx_lines.inputs(dtype), *arrays).cubin
@@ -49,7 +49,7 @@ def test_lines_without_a_meaning_on_the_simulator_assemble():
 
 @needs_gpu(*HOPPER)
 @in_child(timeout=120)
-def test_lines_give_on_the_gpu_what_numpy_says():
+def test_computing_and_exchanging_forms_agree_with_numpy_on_the_gpu():
     found = []
     for dtype, lines in ptx_lines.by_dtype(simulated=False):
         kernel, arrays, outputs = ptx_lines.kernel_of(lines)
@@ -64,8 +64,8 @@ KINDS = ("ld", "st", "atom", "red", "async")
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_forms_on_cells_of_memory_leave_on_the_simulator_what_numpy_says(kind):
-    """One in four of those that it has a meaning for, starting anywhere."""
+def test_memory_forms_agree_with_numpy_on_the_simulator(kind):
+    """One in four of the forms that the simulator implements, from a random first one."""
     found = []
     for part in ptx_memory.batches([f for f in ptx_memory.forms_of(kind) if ptx_memory.is_simulated(f)][KINDS.index(kind)::4]):
         kernel, given, wants = ptx_memory.kernel_of(part)
@@ -75,8 +75,8 @@ def test_forms_on_cells_of_memory_leave_on_the_simulator_what_numpy_says(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_forms_on_cells_of_memory_assemble(kind):
-    """Places of every space: arrays, shared memory, that of another CTA."""
+def test_memory_forms_assemble(kind):
+    """In every state space: arrays, shared memory, another CTA's shared memory."""
     for part in ptx_memory.batches(ptx_memory.forms_of(kind)[KINDS.index(kind)::9]):
         kernel, given, _ = ptx_memory.kernel_of(part)
         assert kernel.compile(*given.values()).cubin
@@ -85,7 +85,7 @@ def test_forms_on_cells_of_memory_assemble(kind):
 @needs_gpu(*CLUSTERED)
 @in_child(timeout=240)
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_form_on_cells_of_memory_leaves_on_the_gpu_what_numpy_says(kind):
+def test_every_memory_form_agrees_with_numpy_on_the_gpu(kind):
     found, forms = [], some(ptx_memory.forms_of(kind))
     made = [(part, *ptx_memory.kernel_of(part)) for part in ptx_memory.batches(forms)]
     with ThreadPoolExecutor(4) as pool:
@@ -98,54 +98,54 @@ def test_every_form_on_cells_of_memory_leaves_on_the_gpu_what_numpy_says(kind):
     assert forms and not found, "\n".join(found)
 
 
-def test_copies_written_in_instructions_move_what_they_say_on_the_simulator():
+def test_copies_written_in_ptx_instructions_are_right_on_the_simulator():
     on_simulator(ptx_copies.simulated())
-    on_simulator(ptx_copies.along_w(), "sm_100a")
+    on_simulator(ptx_copies.im2col_w_cases(), "sm_100a")
 
 
-def test_copies_and_meetings_written_in_instructions_assemble(assembled_later):
-    """Every form of cp.async, bulk and tensor copies, of mbarrier, barrier and fence, the writes of a map's fields; some of wgmma."""
-    assert all(compiled(case, "sm_100a").ptx for case in ptx_copies.along_w())
+def test_copies_and_synchronisation_written_in_ptx_instructions_assemble(assembled_later):
+    """Every form of cp.async, bulk and tensor copies, mbarrier, barrier, fence and tensormap.replace; some of wgmma."""
+    assert all(compiled(case, "sm_100a").ptx for case in ptx_copies.im2col_w_cases())
     assert all(compiled(case).ptx for case in (*ptx_copies.every_copy(), *ptx_sync.every_meeting(), *ptx_wgmma.every_product(130)))
 
 
-def test_every_form_of_copies_maps_barriers_and_fences_that_hopper_has_is_in_a_case():
-    """`multimem` needs memory of several GPUs."""
+def test_every_hopper_form_of_copies_maps_barriers_and_fences_is_covered_by_a_case():
+    """Except `multimem`, which needs the memory of several GPUs."""
     text = "".join(c.kernel.source.text for c in (*ptx_copies.every_copy(), *ptx_sync.every_meeting()))
     called = set(re.findall(r"tile\.ptx\.([\w.]+)\(", text))
     family = re.compile(r"(cp|tensormap|fence|membar|mbarrier|barrier|bar|prefetch|prefetchu|applypriority|discard|createpolicy|ldmatrix|stmatrix|mapa)\.")
     assert [f.name for f in ptx.forms() if f.on("sm_90a") and family.match(f.name) and ptx.python_name(f) not in called] == []
 
 
-def test_every_form_of_copies_and_of_tensor_maps_has_a_meaning_on_the_simulator():
-    """Blackwell's too."""
+def test_every_form_of_copies_and_of_tensor_maps_is_implemented_by_the_simulator():
+    """Including Blackwell's."""
     family = re.compile(r"(cp|tensormap|st\.async|red\.async|fence\.proxy\.tensormap.*)\.")
     assert [f.name for f in ptx.forms() if family.match(f.name) and meaning(f) is None] == []
 
 
 @needs_gpu("sm_90a")
 @in_child(timeout=120)
-def test_copies_written_in_instructions_move_what_they_say_on_the_gpu():
+def test_copies_written_in_ptx_instructions_are_right_on_the_gpu():
     on_gpu(ptx_copies.every_copy())
 
 
 @needs_gpu("sm_90a")
 @in_child(timeout=40)
 @pytest.mark.parametrize("which", range(6))
-def test_barriers_matrices_and_addresses_in_instructions_on_the_gpu(which):
+def test_barriers_matrices_and_addresses_written_in_ptx_instructions_are_right_on_the_gpu(which):
     on_gpu([list(ptx_sync.every_meeting())[which]])
 
 
 @needs_gpu("sm_90a")
 @in_child(timeout=120)
 @pytest.mark.parametrize("first", [0, 3, 6])
-def test_products_of_warpgroups_in_instructions_on_the_gpu(first):
+def test_warpgroup_products_written_in_ptx_instructions_are_right_on_the_gpu(first):
     on_gpu(ptx_wgmma.every_product(9, first))
 
 
 @tile.jit(num_warps=4)
 def following(x, y):
-    """Starts before the kernel before it has ended, and waits for what that one wrote."""
+    """Starts before the previous kernel has ended, and waits for its writes."""
     i = tile.program_id(0) * 128 + tile.thread_id()
     tile.ptx.griddepcontrol.wait()
     tile.store(y[i], tile.load(x[i]) + 1)
@@ -159,7 +159,7 @@ def chain(x, y, times: int):
     return x
 
 
-def test_kernels_that_start_early_wait_for_each_other():
+def test_kernels_that_start_early_wait_for_the_previous_kernel():
     x = np.arange(256, dtype=np.int32)
     assert not following.compile(x, x, pdl=True).warnings
     assert (chain(x.copy(), np.zeros_like(x), 3) == x + 3).all()
@@ -167,6 +167,6 @@ def test_kernels_that_start_early_wait_for_each_other():
 
 @needs_gpu(*HOPPER)
 @in_child(timeout=60)
-def test_kernels_that_start_early_wait_for_each_other_on_the_gpu():
+def test_kernels_that_start_early_wait_for_the_previous_kernel_on_the_gpu():
     x = np.arange(1 << 18, dtype=np.int32)
     assert (chain(tile.to_device(x), tile.to_device(np.zeros_like(x)), 200).numpy() == x + 200).all()

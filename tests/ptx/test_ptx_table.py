@@ -1,4 +1,4 @@
-"""The table by itself: names, and what is derived from the rows."""
+"""The table itself: names, and what is derived from the rows."""
 
 import json
 
@@ -25,14 +25,14 @@ def test_a_form_is_found_by_its_ptx_name_and_by_its_python_name(forms):
         assert ptx.form(ptx.python_name(form)) is form
 
 
-def test_a_name_is_the_mnemonic_and_then_what_tells_its_operands(forms):
+def test_a_form_s_name_is_its_mnemonic_followed_by_what_distinguishes_its_operands(forms):
     for form in forms:
         assert form.name == form.mnemonic or form.name.startswith(form.mnemonic + ".")
     assert ptx.form("cp.async.cg.shared.global.16").template == "cp.async.cg.shared.global [{dst}], [{src}], 16;"
     assert ptx.form("cp.async.ca.shared.global.4.zfill").template == "cp.async.ca.shared.global [{dst}], [{src}], 4, {src_size};"
 
 
-def test_python_names_are_attributes(forms):
+def test_python_names_are_valid_attributes(forms):
     for form in forms:
         assert all(word.isidentifier() for word in ptx.python_name(form).split(".")), form.name
     of = ptx.form("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group")
@@ -40,7 +40,7 @@ def test_python_names_are_attributes(forms):
     assert ptx.cp_async.bulk.tensor._2d.global_.shared_cta.bulk_group.form is of
 
 
-def test_an_unknown_name_says_what_is_near():
+def test_an_unknown_name_suggests_similar_ones():
     with pytest.raises(CompilationError, match="'mapa.u65'; near it are mapa.u64"):
         ptx.form("mapa.u65")
     with pytest.raises(CompilationError, match="near it are shfl.sync.bfly.b32"):
@@ -53,8 +53,8 @@ def test_an_unknown_name_says_what_is_near():
         ptx.mapa.u64(1, 2)
 
 
-def test_packed_sums_in_the_memory_of_a_peer_are_no_forms():
-    """The assembler takes them, and its code adds the words as integers there."""
+def test_packed_additions_in_a_peer_s_shared_memory_are_not_forms():
+    """The assembler accepts them, but generates integer additions of the words."""
     for form in ("atom.shared::cluster.add.noftz.f16x2", "red.release.cluster.shared::cluster.add.noftz.bf16x2"):
         with pytest.raises(CompilationError, match="no PTX instruction form is called"):
             ptx.form(form)
@@ -70,7 +70,7 @@ def test_every_row_has_forms_targets_and_a_known_effect():
         assert all(set(form.targets) <= set(ptx.TARGETS) and form.targets for form in ptx.expand(row))
 
 
-def test_every_operand_stands_in_its_text_and_nothing_else_does(forms):
+def test_every_operand_appears_in_the_text_and_nothing_else_does(forms):
     for form in forms:
         written = form.template
         for operand in form.operands:
@@ -80,7 +80,7 @@ def test_every_operand_stands_in_its_text_and_nothing_else_does(forms):
         assert len({operand.name for operand in form.operands}) == len(form.operands), form.name
 
 
-def test_every_form_is_of_the_ptx_version_that_llvm_emits(forms):
+def test_every_form_exists_in_the_ptx_version_that_llvm_emits(forms):
     assert {form.isa for form in forms} == {ptx.ISA}
 
 
@@ -98,11 +98,11 @@ def test_every_form_is_of_the_ptx_version_that_llvm_emits(forms):
     "griddepcontrol.wait", "nanosleep.u32", "setmaxnreg.dec.sync.aligned.u32", "trap", "mapa.shared::cluster.u32", "getctarank.shared::cluster.u32",
     "isspacep.shared::cluster", "discard.global.L2", "prefetch.global.L2", "cp.async.ca.shared.global.L2::cache_hint.L2::128B.8.zfill",
 ])
-def test_the_table_has_what_kernels_are_made_of(name):
+def test_the_table_has_the_instructions_that_kernels_consist_of(name):
     assert ptx.form(name).name == name
 
 
-# What LLVM is told.
+# Properties passed to LLVM.
 
 def test_every_sync_aligned_or_barrier_form_is_convergent(forms):
     for form in forms:
@@ -135,7 +135,7 @@ def test_a_form_that_touches_memory_clobbers_it_and_a_pure_one_does_not():
     ("vote.sync.any.pred",                 "vote.sync.any.pred $0, $1, $2;",                 "=b,b,r",               "i1"),
     ("cvt.rn.satfinite.e2m1x2.f32",        "{ .reg .b8 t; cvt.rn.satfinite.e2m1x2.f32 t, $1, $2; mov.b16 $0, {t, 0}; }", "=h,f,f", "i16"),
 ])
-def test_constraints_and_text_are_in_llvms_order(name, text, constraints, result):
+def test_constraints_and_text_follow_llvm_s_operand_order(name, text, constraints, result):
     form = ptx.form(name)
     assert (form.asm_text(), form.constraints(), form.result_type()) == (text, constraints, result)
 
@@ -148,7 +148,7 @@ def test_a_register_that_is_read_and_written_is_a_result_and_a_tied_input():
     assert [operand.name for operand in form.arguments(imm)] == ["a", "b", "scale_d", "d"]
 
 
-def test_an_operand_may_be_written_into_the_text():
+def test_an_immediate_operand_may_be_written_into_the_text():
     form = ptx.form("wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16")
     imm = {"d": [f"acc{i}" for i in range(4)], "scale_a": 1, "scale_b": 1, "trans_a": 0, "trans_b": 0}
     assert form.asm_text(imm) == "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {acc0, acc1, acc2, acc3}, $0, $1, $2, 1, 1, 0, 0;"
@@ -159,7 +159,7 @@ def test_an_operand_may_be_written_into_the_text():
     assert policy.asm_text({"fraction": 1.0}) == "createpolicy.fractional.L2::evict_last.b64 $0, 1.0;"
 
 
-def test_a_guard_ties_the_results_to_what_they_are_without_it():
+def test_a_guard_ties_the_results_to_their_previous_values():
     load, store = ptx.form("ld.global.v2.b32"), ptx.form("st.global.b32")
     assert load.asm_text(offsets={"a": 2048}, guard=True) == "@$3 ld.global.v2.b32 {$0, $1}, [$2 + 2048];"
     assert load.constraints(guard=True) == "=r,=r,l,b,0,1,~{memory}"
@@ -171,12 +171,12 @@ def test_a_guard_ties_the_results_to_what_they_are_without_it():
         store.asm_text(offsets={"value": 4})
 
 
-def test_a_dollar_is_doubled_for_llvm():
+def test_a_dollar_sign_is_doubled_for_llvm():
     assert ptx.form("trap").asm_text() == "trap;"
     assert ptx.form("bar.sync").asm_text({"id": "$x"}) == "bar.sync $$x;"
 
 
-def test_an_immediate_must_be_given_and_be_allowed():
+def test_an_immediate_is_required_and_checked_against_the_allowed_values():
     form = ptx.form("setmaxnreg.inc.sync.aligned.u32")
     with pytest.raises(CompilationError, match="operand count needs an immediate: an integer from 24 to 256 in steps of 8"):
         form.asm_text()
@@ -197,7 +197,7 @@ STORE = {"map": "ptr %map", "coords": ["i32 %x", 0, "i32"], "src": "i32 %s"}
     ({"coords": [1 << 40, 0, 0]},        "operand coords needs 3 values, each a .s32 value (i32), not 1099511627776"),
     ({"cords": ["i32"]},                 "has no input operand 'cords': did you mean 'coords'?"),
 ])
-def test_a_check_names_the_operand_and_what_it_needs(change, words):
+def test_an_operand_error_names_the_operand_and_what_it_needs(change, words):
     form = ptx.form("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group")
     ptx.check(form, STORE, "sm_90a")
     with pytest.raises(CompilationError) as error:
@@ -205,7 +205,7 @@ def test_a_check_names_the_operand_and_what_it_needs(change, words):
     assert words in str(error.value)
 
 
-def test_a_check_names_what_is_missing_and_the_target_that_lacks_the_form():
+def test_an_error_names_missing_operands_and_the_targets_that_have_the_form():
     form = ptx.form("mapa.u64")
     with pytest.raises(CompilationError, match="operand rank is missing; it needs a .u32 value"):
         ptx.check(form, {"a": "i64"})
@@ -215,7 +215,7 @@ def test_a_check_names_what_is_missing_and_the_target_that_lacks_the_form():
         ptx.check(ptx.form("wgmma.wait_group.sync.aligned"), {"n": "i32 %n"})
 
 
-# What is shown.
+# Output.
 
 def test_an_example_is_one_line_of_ptx():
     assert ptx.example(ptx.form("mapa.shared::cluster.u32")) == "mapa.shared::cluster.u32 %r1, %r2, %r3;"
@@ -223,7 +223,7 @@ def test_an_example_is_one_line_of_ptx():
         "cp.async.bulk.prefetch.tensor.3d.L2.global.im2col [%rd1, {%r1, %r2, %r3}], {%h1};"
 
 
-def test_json_lists_every_form_with_its_line_and_targets(forms):
+def test_json_lists_every_form_with_its_line_of_ptx_and_targets(forms):
     listed = json.loads(ptx.to_json())
     assert [entry["name"] for entry in listed] == [form.name for form in forms]
     assert all(entry["ptx"] and entry["targets"] for entry in listed)

@@ -1,4 +1,4 @@
-"""A launcher of either kind, on a driver and a torch that are not there."""
+"""Fixtures: a launcher of either kind, with a fake driver and a fake torch."""
 
 import sys
 
@@ -17,7 +17,7 @@ def torch(monkeypatch):
 
 @pytest.fixture(params=["python", "native"])
 def launch(request, torch, tmp_path):
-    """A driver, and a function from a recipe to its launcher; with "native" it must take the native way."""
+    """A fake driver, and a function that makes a launcher for a recipe. For "native", launches must take the native path."""
     driver = FakeDriver()
 
     def make(recipe, **options):

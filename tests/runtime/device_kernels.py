@@ -128,7 +128,7 @@ attributes #0 = { convergent nounwind }
 SLOW_RECIPE = {"name": "slow", "threads": 1, "cluster": None, "shared": 0, "pdl": False, "arguments": [["array", "float32", 1]],
                "params": [["ptr", 0]], "maps": [], "guards": []}
 
-# Nothing but parameters: four pointers and three ints.
+# Parameters only: four pointers and three ints.
 NOTHING = "define ptx_kernel void @nothing(ptr %a, ptr %b, ptr %c, ptr %d, i32 %m, i32 %n, i32 %k) {\n  ret void\n}\n"
 
 NOTHING_RECIPE = {
@@ -143,7 +143,7 @@ NOTHING_RECIPE = {
 
 @lru_cache(maxsize=None)
 def cubin(text: str, target: str) -> bytes:
-    """A kernel's machine code."""
+    """The machine code of a kernel."""
     from tilejit.toolchain import assembler, llvm
 
     return assembler.assemble(llvm.to_ptx(text, target), target).cubin

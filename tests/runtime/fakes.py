@@ -1,4 +1,4 @@
-"""A driver and a torch that are not there: C functions that write down what they are called with."""
+"""A fake driver and a fake torch: C functions that record their calls."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def address(function) -> int:
 
 
 class ErrorNames:
-    """libcuda, for the names of some errors."""
+    """A stand-in for libcuda that knows the names of some errors."""
 
     NAMES = {1: b"CUDA_ERROR_INVALID_VALUE", 3: b"CUDA_ERROR_NOT_INITIALIZED", 700: b"CUDA_ERROR_ILLEGAL_ADDRESS",
              701: b"CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES"}
@@ -46,12 +46,12 @@ class Launch:
 
 @dataclass
 class FakeDriver:
-    """Entry points that record. `sizes` are the bytes of each parameter of the kernel under test."""
+    """Recording entry points of the driver. `sizes` are the bytes of each parameter of the kernel under test."""
 
     sizes: list = field(default_factory=list)
-    code: int = 0             # what the next launches answer
-    encode_code: int = 0      # what encoding answers
-    context: int = 77         # the current one
+    code: int = 0             # result of the next launches
+    encode_code: int = 0      # result of encoding a tensor map
+    context: int = 77         # the current context
     launches: list = field(default_factory=list)
     encoded: list = field(default_factory=list)
 
@@ -98,7 +98,7 @@ class FakeDriver:
 
 
 class FakeArray:
-    """An array on a CUDA device that is not there, with ``__cuda_array_interface__``."""
+    """An array with ``__cuda_array_interface__`` on a fake CUDA device."""
 
     def __init__(self, pointer, shape, strides=None, typestr="<f4", stream=None, device=0, readonly=False):
         self.device = types.SimpleNamespace(id=device)
@@ -108,7 +108,7 @@ class FakeArray:
 
 
 def make_torch():
-    """A module with as much of torch as launching looks at; its tensors hand themselves out through C."""
+    """A module with the parts of torch that launching uses; its tensors support the C exchange API."""
     torch = types.ModuleType("torch")
 
     class Tensor:

@@ -1,6 +1,6 @@
-"""What the bits of a tensor map mean, as far as they were found out on Hopper: an encoder to hold the driver's against.
+"""The meaning of a tensor map's bits, as far as it was determined on Hopper: an encoder to compare the driver's with.
 
-A map is opaque by contract; tests alone rely on this.
+A map is opaque by contract; only tests rely on this.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ CORNER_BITS = {3: 16, 4: 8}
 
 
 class Bits:
-    """128 bytes, and which of their bits are known."""
+    """128 bytes, and a mask of the bits that are known."""
 
     def __init__(self):
         self.value, self.known = 0, 0
@@ -24,13 +24,13 @@ class Bits:
         self.value |= value << 8 * byte + bit & mask
 
     def agree(self, data: bytes) -> bool:
-        """Whether 128 bytes have these bits where they are known."""
+        """Whether 128 bytes agree with these bits where they are known."""
         return not (int.from_bytes(data, "little") ^ self.value) & self.known
 
 
 def encoded(*, dtype, rank, address, dims, strides, element_strides, box=None, lower=None, upper=None, channels=None, pixels=None,
             interleave=0, swizzle=0, l2_promotion=0, oob_fill=0) -> Bits:
-    """The bits of a map with these fields, which are those of `tensormap.check_tiled` and `tensormap.check_im2col`."""
+    """The bits of a map with these fields, as in `tensormap.check_tiled` and `tensormap.check_im2col`."""
     bits = Bits()
     dtype = STORED_AS.get(dtype, dtype)
     bits.put(0, 0, 64, address)

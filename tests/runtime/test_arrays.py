@@ -1,4 +1,4 @@
-"""Any library's array as a pointer, a shape, strides, an element type and a home."""
+"""Arrays of any library, described by pointer, shape, strides, element type and device."""
 
 import ctypes
 import re
@@ -21,7 +21,7 @@ from tilejit.runtime.packed import Packed
 
 
 class Exporter:
-    """An object with nothing but DLPack over a NumPy array's memory."""
+    """An object that only supports DLPack, over a NumPy array's memory."""
 
     def __init__(self, array, dtype=None, versioned=False, device=(1, 0), old=False):
         self.array, self.dtype_name, self.versioned, self.device, self.old = array, dtype or array.dtype.name, versioned, device, old
@@ -42,9 +42,9 @@ class Exporter:
 # -- NumPy -----------------------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("name", ELEMENT_TYPES)
-def test_every_element_type_has_a_numpy_dtype_that_describes_back(name):
+def test_every_element_type_has_a_numpy_dtype_that_maps_back_to_it(name):
     array = np.zeros((3, 4), numpy_dtype(name))
-    if DTYPES.get(name, float32).packed:  # NumPy has a byte for each; kernels count the bytes of several
+    if DTYPES.get(name, float32).packed:  # NumPy has one byte per element; kernels see packed elements
         with pytest.raises(LaunchError, match="pass tile.pack"):
             describe(array)
         array = np.zeros((3, 3), np.uint8)
@@ -64,52 +64,52 @@ def test_slices_and_transposes_keep_their_strides():
     assert view.pointer == array.ctypes.data + 2 * (48 + 7)
 
 
-def test_arrays_without_dimensions_or_elements_are_fine():
+def test_arrays_without_dimensions_or_elements_are_accepted():
     assert describe(np.array(3.0)).shape == ()
     empty = describe(np.zeros((0, 5), "float32"))
     assert empty.shape == (0, 5) and empty.size == 0 and empty.contiguous
 
 
-def test_arrays_of_jax_are_readonly_whatever_they_say():
+def test_arrays_of_jax_are_always_read_only():
     kind = type("Array", (FakeArray,), {"__module__": "jaxlib._jax"})
     assert describe(kind(4096, (3,), readonly=False)).readonly
 
 
-def test_a_readonly_array_is_marked():
+def test_a_read_only_array_is_marked():
     array = np.zeros(3)
     array.flags.writeable = False
     assert describe(array).readonly
     assert describe(np.broadcast_to(np.zeros(3), (4, 3))).strides == (0, 1)
 
 
-def test_a_stride_that_is_no_multiple_of_the_element_is_an_error():
+def test_a_stride_that_is_not_a_multiple_of_the_element_size_is_an_error():
     records = np.zeros(4, dtype=[("a", "f4"), ("b", "i1")])
     with pytest.raises(LaunchError, match="stride of axis 0 is 5 bytes"):
         describe(records["a"])
-    assert describe(records["a"][:1]).shape == (1,)  # never stepped along
+    assert describe(records["a"][:1]).shape == (1,)  # extent 1: the stride is never used
 
 
 @pytest.mark.parametrize("dtype, words", [("complex64", "complex64"), ("U3", "<U3"), ([("a", "f4")], "a"), ("datetime64[s]", "datetime")])
-def test_other_dtypes_are_refused_by_name(dtype, words):
+def test_unsupported_dtypes_are_refused_by_name(dtype, words):
     with pytest.raises(LaunchError, match=words):
         describe(np.zeros(3, dtype))
 
 
-def test_a_refused_dtype_is_answered_with_those_that_arrays_have():
-    """And not with the padded ones of shared memory."""
+def test_the_error_for_an_unsupported_dtype_lists_the_supported_ones():
+    """Without the padded ones, which exist only in shared memory."""
     with pytest.raises(LaunchError) as refused:
         describe(np.zeros(3, np.complex64))
     listed = re.search("there are ([^;]*)", str(refused.value))[1].split(", ")
     assert "float4_e2m1fn" in listed and listed == [name for name in DTYPES if "_p" not in name]
 
 
-def test_the_other_byte_order_is_refused_with_a_remedy():
+def test_arrays_of_the_other_byte_order_are_refused_with_a_remedy():
     with pytest.raises(LaunchError, match="astype"):
         describe(np.zeros(3, ">f4"))
 
 
 class Converted:
-    """An object that NumPy makes an array of: a new one each time if it `copies`."""
+    """An object that NumPy converts to an array, to a new one each time if it `copies`."""
 
     def __init__(self, array, copies):
         self.array, self.copies = array, copies
@@ -118,8 +118,8 @@ class Converted:
         return self.array.copy() if self.copies else self.array
 
 
-def test_an_object_that_becomes_a_copy_each_time_is_not_written():
-    """What a kernel stores in the copy nobody would see."""
+def test_an_object_that_converts_to_a_new_copy_each_time_cannot_be_written():
+    """Nobody would see what a kernel stores in the copy."""
     array = np.zeros(3, np.float32)
     assert describe(Converted(array, True)).readonly and not describe(Converted(array[:0], True)).readonly
     view = describe(Converted(array, False))
@@ -127,7 +127,7 @@ def test_an_object_that_becomes_a_copy_each_time_is_not_written():
 
 
 @pytest.mark.parametrize("value", [3, None, "x", [1, 2], object()])
-def test_what_is_no_array_is_refused(value):
+def test_objects_that_are_not_arrays_are_refused(value):
     with pytest.raises(LaunchError, match="not an array"):
         describe(value)
 
@@ -144,7 +144,7 @@ def test_the_numpy_array_of_a_host_view_shares_its_memory():
     assert describe(Exporter(np.array(5.0))).numpy() == 5.0
 
 
-def test_contiguity_ignores_extents_of_one():
+def test_contiguity_ignores_dimensions_of_extent_one():
     assert ArrayView(0, (1, 4), (99, 1), "float32", 0).contiguous
     assert not ArrayView(0, (2, 4), (5, 1), "float32", 0).contiguous
     assert row_major((2, 0, 3)) == (3, 3, 1)
@@ -158,13 +158,13 @@ def test_the_cuda_array_interface_is_read():
     assert (view.device, view.stream, view.readonly) == (2, 7, True)
 
 
-def test_without_strides_the_interface_means_row_major():
+def test_an_interface_without_strides_means_row_major():
     assert describe(FakeArray(0, (2, 3, 4))).strides == (12, 4, 1)
     assert describe(FakeArray(0, ())).shape == ()
 
 
-def test_a_device_address_between_elements_is_refused():
-    """A load there would end the process' context; on the host it is as good as any."""
+def test_a_device_address_that_is_not_a_multiple_of_the_element_size_is_refused():
+    """A load there would destroy the process's CUDA context; on the host it is allowed."""
     with pytest.raises(LaunchError, match="0x1002 is no multiple of the 4 bytes"):
         describe(FakeArray(4098, (2,)))
     between = np.zeros(9, np.uint8)[1:].view(np.float32)
@@ -173,12 +173,12 @@ def test_a_device_address_between_elements_is_refused():
     assert describe(between).pointer % 4 == 1 and describe(Exporter(between)).device == "host"
 
 
-def test_stream_zero_is_ambiguous():
+def test_stream_0_of_the_interface_is_refused_as_ambiguous():
     with pytest.raises(LaunchError, match="stream 0"):
         describe(FakeArray(0, (2,), stream=0))
 
 
-def test_types_numpy_does_not_know_are_told_by_the_dtype():
+def test_types_that_numpy_lacks_are_identified_by_the_dtype_attribute():
     array = FakeArray(0, (2,), typestr="<V2")
     array.dtype = np.dtype(ml_dtypes.bfloat16)
     assert describe(array).dtype == "bfloat16"
@@ -195,7 +195,7 @@ def test_masked_and_byte_swapped_arrays_are_refused():
         describe(FakeArray(0, (2,), typestr=">f4"))
 
 
-def test_an_interface_that_fails_gives_way_to_dlpack():
+def test_if_the_array_interface_raises_dlpack_is_used():
     class Odd(Exporter):
         @property
         def __cuda_array_interface__(self):
@@ -214,7 +214,7 @@ def test_an_interface_that_fails_gives_way_to_dlpack():
 
 @pytest.mark.parametrize("versioned", [False, True])
 @pytest.mark.parametrize("name", ["float32", "bfloat16", "float8_e4m3fn", "bool", "uint64"])
-def test_both_kinds_of_capsule_are_read(name, versioned):
+def test_both_kinds_of_dlpack_capsules_are_read(name, versioned):
     array = np.zeros((4, 6), numpy_dtype(name))[1:, ::2]
     exporter = Exporter(array, versioned=versioned, old=not versioned)
     view = describe(exporter)
@@ -222,7 +222,7 @@ def test_both_kinds_of_capsule_are_read(name, versioned):
     assert view.device == "host" and view.owner is exporter
 
 
-def test_a_capsule_is_kept_as_long_as_its_view_and_then_released():
+def test_a_capsule_is_kept_alive_by_its_view_and_then_released():
     before = len(dlpack._exported)
     view = describe(Exporter(np.zeros(3)))
     assert len(dlpack._exported) == before + 1
@@ -238,7 +238,7 @@ def test_a_consumed_capsule_is_released_by_its_consumer():
     assert len(dlpack._exported) == before
 
 
-def test_byte_offset_and_absent_strides_are_taken_into_account():
+def test_byte_offsets_and_missing_strides_are_handled():
     array = np.arange(12, dtype="float32")
 
     class Offset(Exporter):
@@ -253,7 +253,7 @@ def test_byte_offset_and_absent_strides_are_taken_into_account():
     assert view.pointer == array.ctypes.data + 8 and view.strides == (5, 1)
 
 
-def test_the_readonly_flag_of_a_versioned_capsule_is_read():
+def test_the_read_only_flag_of_a_versioned_capsule_is_read():
     class Frozen(Exporter):
         def __dlpack__(self, **options):
             capsule = super().__dlpack__()
@@ -265,7 +265,7 @@ def test_the_readonly_flag_of_a_versioned_capsule_is_read():
     assert view.readonly and not view.numpy().flags.writeable
 
 
-def test_a_device_array_is_asked_to_be_ready_on_the_default_stream():
+def test_dlpack_is_asked_to_synchronise_device_arrays_with_the_default_stream():
     exporter = Exporter(np.zeros(3), device=(2, 1))
     view = describe(exporter)
     assert view.device == 1 and view.stream == arrays.LEGACY_STREAM and exporter.streams == [1]
@@ -273,7 +273,7 @@ def test_a_device_array_is_asked_to_be_ready_on_the_default_stream():
     assert describe(Exporter(np.zeros(3), device=(3, 0))).device == "host"  # pinned memory
 
 
-def test_other_devices_and_types_are_named():
+def test_unsupported_devices_and_types_are_named():
     with pytest.raises(LaunchError, match="Metal"):
         describe(Exporter(np.zeros(3), device=(8, 0)))
 
@@ -305,8 +305,8 @@ def test_torch_tensors_are_read_without_importing_torch(monkeypatch):
     assert (view.pointer, view.shape, view.strides, view.dtype, view.device) == (4096, (2, 3), (3, 1), "bfloat16", 1)
 
 
-def test_what_a_launch_depends_on_is_the_same_before_and_after_a_tensor_was_first_described(torch):
-    """So that a plan that is kept by it is found by the second call."""
+def test_the_key_of_a_tensor_s_launch_plan_is_the_same_before_and_after_its_first_description(torch):
+    """So that the second call finds the stored plan."""
     tensor = torch.Tensor(4096, (2, 3), (3, 1), torch.bfloat16, device=1)
     before = seen((tensor,))[0]
     describe(tensor)
@@ -324,18 +324,18 @@ def test_real_torch_tensors_are_read():
                        (torch.zeros(3, 3).to_sparse(), "sparse"), (torch.zeros(3, dtype=torch.complex64).conj().imag, "negated"),
                        (fake(torch), "no memory .FakeTensor.")):
         with pytest.raises(LaunchError, match=words), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch's, of a fake tensor's address
+            warnings.simplefilter("ignore")  # torch raises for a fake tensor's address
             describe(bad)
 
 
 def fake(torch):
-    """A tensor as it stands for another where torch compiles."""
+    """A tensor as torch uses it in place of another while it compiles."""
     from torch._subclasses.fake_tensor import FakeTensorMode
     with FakeTensorMode():
         return torch.zeros(3)
 
 
-def test_describing_imports_no_library():
+def test_describing_an_array_imports_no_library():
     program = """
         import sys
         import numpy as np
@@ -349,7 +349,7 @@ def test_describing_imports_no_library():
 
 # -- scalars ---------------------------------------------------------------------------------------------------------
 
-def test_scalars_become_the_bytes_of_their_type():
+def test_scalars_are_packed_as_bytes_of_their_type():
     assert scalar_bytes(-2, "int32") == b"\xfe\xff\xff\xff"
     assert scalar_bytes(1.0, "float32") == b"\0\0\x80?"
     assert scalar_bytes(1.0, "bfloat16") == b"\x80?"
@@ -359,7 +359,7 @@ def test_scalars_become_the_bytes_of_their_type():
         scalar_bytes(2**31, "int32")
 
 
-def test_only_types_that_were_described_are_remembered():
+def test_only_described_types_are_cached():
     class Remembered(Exporter):
         pass
 

@@ -1,4 +1,4 @@
-"""Tuned kernels: which configuration a call gets, and what tuning leaves as it was."""
+"""Autotuned kernels: which configuration a call gets, and that tuning has no side effects."""
 
 import json
 import os
@@ -25,7 +25,7 @@ def grid(meta):
     return (tile.cdiv(meta["n"], meta["BLOCK"]),)
 
 
-def test_the_simulator_takes_the_first_configuration():
+def test_the_simulator_uses_the_first_configuration():
     x, out = np.arange(1000, dtype=np.float32), np.ones(1000, np.float32)
     accumulate[grid](x, out, 1000)
     np.testing.assert_array_equal(out, x + 1)
@@ -54,17 +54,17 @@ def test_a_tuned_kernel_is_simulated_with_the_first_configuration_that_compiles_
     for target in ("sm_90a", "sm_80", None):
         assert not staged.simulate((1,), x, target=target).findings
     staged[1](x)
-    assert list(staged.chosen.values()) == [dict(ROWS=400), dict(ROWS=8)]  # of sm_90a, which is also that of no target, and of sm_80
+    assert list(staged.chosen.values()) == [dict(ROWS=400), dict(ROWS=8)]  # for sm_90a, which is also the default, and for sm_80
 
 
-def test_a_tuned_kernel_is_verified_by_one_of_its_configurations():
+def test_a_tuned_kernel_is_verified_with_one_of_its_configurations():
     x, out = np.arange(1000, dtype=np.float32), np.ones(1000, np.float32)
     with pytest.raises(LaunchError, match="verify takes a kernel under @tile.jit, not Tuned; of a tuned one pass .kernel, with one of .configs"):
         tile.verify(accumulate, grid, x, out, 1000, reference=lambda x, out, n: x + out)
     tile.verify(accumulate.kernel, grid, x, out, 1000, **accumulate.configs[1], reference=lambda x, out, n: x + out).raise_first()
 
 
-def test_a_configuration_that_does_not_compile_is_passed_over():
+def test_a_configuration_that_does_not_compile_is_skipped():
     staged = tile.autotune([dict(ROWS=4096), dict(ROWS=8)])(through_shared)
     x = np.ones((8, 128), np.float32)
     staged[1](x)
@@ -72,13 +72,13 @@ def test_a_configuration_that_does_not_compile_is_passed_over():
     assert "shared memory" in next(iter(staged.rejected.values()))[0]
 
 
-def test_where_none_compiles_the_first_error_is_raised():
+def test_if_no_configuration_compiles_the_first_error_is_raised():
     staged = tile.autotune([dict(ROWS=4096), dict(ROWS=8192)])(through_shared)
     with pytest.raises(CompilationError, match="shared memory"):
         staged[1](np.ones((8, 128), np.float32))
 
 
-def test_prune_leaves_configurations_out():
+def test_prune_removes_configurations():
     seen = []
 
     def prune(configs, arguments):
@@ -95,7 +95,7 @@ def test_prune_leaves_configurations_out():
     assert (out == 32).all() and seen == [64]
 
 
-def test_what_a_configuration_leaves_out_is_what_the_kernel_says():
+def test_options_that_a_configuration_omits_are_the_kernel_s():
     @tile.autotune([dict(BLOCK=8), dict(BLOCK=16, num_warps=8, SCALE=3), dict(BLOCK=32, spills=0)])
     @tile.jit(num_warps=2)
     def scaled(x, BLOCK: tile.constexpr, SCALE: tile.constexpr = 2):
@@ -109,7 +109,7 @@ def test_what_a_configuration_leaves_out_is_what_the_kernel_says():
     assert [m.recipe["threads"] for m in scaled.compile(x)] == [64, 256, 64]
 
 
-def test_what_autotune_refuses():
+def test_invalid_arguments_of_autotune_are_errors():
     @tile.jit
     def kernel(x, n, BLOCK: tile.constexpr):
         pass
@@ -133,7 +133,7 @@ def test_what_autotune_refuses():
         tile.autotune([dict(BLOCK=1)], prune=lambda configs, arguments: None)(kernel)[1](np.zeros(3), 3)
 
 
-def test_copies_of_arrays_for_which_there_is_no_memory_leave_none_behind(monkeypatch):
+def test_running_out_of_memory_for_copies_of_arrays_leaks_none(monkeypatch):
     held = []
 
     def allocate(nbytes, device):
@@ -155,8 +155,8 @@ def test_copies_of_arrays_for_which_there_is_no_memory_leave_none_behind(monkeyp
     assert held == []
 
 
-def test_what_a_launch_prepares_on_the_host_is_not_its_time(monkeypatch):
-    """The launcher's machine code is made at the second launch, in milliseconds that say nothing of the kernel; what fails is told."""
+def test_host_preparation_of_a_launch_is_not_counted_as_kernel_time(monkeypatch):
+    """The launcher's machine code is generated at the second launch, which takes milliseconds. Failures are reported."""
     now, calls = [0.0], {}
 
     class Event:
@@ -188,7 +188,7 @@ def test_what_a_launch_prepares_on_the_host_is_not_its_time(monkeypatch):
 
 @needs_gpu()
 @in_child(timeout=120)
-def test_the_gpu_takes_the_fastest_and_leaves_arrays_as_they_were():
+def test_the_gpu_uses_the_fastest_configuration_and_leaves_arrays_unchanged():
     os.environ["TILEJIT_CACHE_DIR"] = tempfile.mkdtemp()
     n = 1 << 24
     host = np.arange(n, dtype=np.float32) % 1000
@@ -205,7 +205,7 @@ def test_the_gpu_takes_the_fastest_and_leaves_arrays_as_they_were():
 
 @needs_gpu()
 @in_child(timeout=120)
-def test_a_choice_is_kept_on_disk():
+def test_the_choice_is_cached_on_disk():
     os.environ["TILEJIT_CACHE_DIR"] = tempfile.mkdtemp()
     again = tile.autotune(accumulate.configs, accumulate.key)(accumulate.kernel)
     x, out = (tile.to_device(np.ones(1 << 20, np.float32), 0) for _ in range(2))

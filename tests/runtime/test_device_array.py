@@ -1,4 +1,4 @@
-"""Device arrays over a stand-in for device memory: views, exports, and the way there and back."""
+"""Device arrays on fake device memory: views, exports, and copies from and to the host."""
 
 import copy
 import ctypes
@@ -24,7 +24,7 @@ from tilejit.runtime.launch import on_device
 
 @pytest.fixture
 def memory(monkeypatch):
-    """Host memory in the place of a device's; the dict holds what is allocated."""
+    """Host memory in place of device memory; the dict holds the live allocations."""
     allocated = {}
 
     def allocate(nbytes, device=0):
@@ -41,7 +41,7 @@ def memory(monkeypatch):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int64", "bool", "bfloat16", "float8_e4m3fn", "float16"])
-def test_an_array_comes_back_as_it_went(memory, dtype):
+def test_an_array_copied_to_the_device_and_back_is_unchanged(memory, dtype):
     host = np.arange(24).reshape(2, 3, 4).astype(getattr(ml_dtypes, dtype, dtype))
     array = to_device(host)
     back = array.numpy()
@@ -49,21 +49,21 @@ def test_an_array_comes_back_as_it_went(memory, dtype):
     assert (array.shape, array.strides, array.nbytes, len(array), array.ndim) == ((2, 3, 4), (12, 4, 1), host.nbytes, 2, 3)
 
 
-def test_a_transposed_packed_matrix_stays_one_on_the_device(memory):
+def test_a_transposed_packed_matrix_stays_transposed_and_packed_on_the_device(memory):
     x = tile.pack(np.arange(24).reshape(4, 6) % 6, "float4_e2m1fn")
     there = to_device(x.T)
     assert there.shape == (6, 4) and describe(there).strides == (1, 3)
     np.testing.assert_array_equal(there.unpack().astype(np.float32), x.unpack().T.astype(np.float32))
 
 
-def test_strided_host_arrays_lists_and_numbers_are_copied_whole(memory):
+def test_strided_host_arrays_lists_and_numbers_are_copied_completely(memory):
     host = np.arange(24.0, dtype="float32").reshape(4, 6)[::-1, ::2].T
     assert np.array_equal(to_device(host).numpy(), host)
     assert to_device([[1.0, 2.0]]).numpy().dtype == "float32" and to_device(3).shape == ()
 
 
 @pytest.mark.parametrize("way", [copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
-def test_a_copied_or_pickled_array_has_memory_of_its_own(memory, way):
+def test_a_copied_or_pickled_device_array_has_its_own_memory(memory, way):
     host = np.arange(24, dtype="float32").reshape(4, 6)
     array = to_device(host)
     other = way(array[1:, ::2].T)
@@ -84,7 +84,7 @@ def test_memory_is_freed_with_the_last_view(memory):
     assert memory == {}
 
 
-def test_arrays_without_elements_take_no_memory(memory):
+def test_arrays_without_elements_allocate_nothing(memory):
     array = empty((0, 4), "float32")
     assert memory == {} and array.numpy().shape == (0, 4) and array[:, 1:].numpy().shape == (0, 3)
     assert to_device(np.zeros((3, 0))).numpy().shape == (3, 0)
@@ -94,7 +94,7 @@ INDEX = st.one_of(st.integers(-4, 3), st.slices(4), st.just(Ellipsis))
 
 
 @given(st.lists(INDEX, max_size=3).filter(lambda index: index.count(Ellipsis) <= 1), st.booleans())
-def test_slicing_is_numpys(index, transposed):
+def test_slicing_follows_numpy(index, transposed):
     host = np.arange(64, dtype="int32").reshape(4, 4, 4)
     array = DeviceArray(host.ctypes.data, host.shape, (16, 4, 1), host.dtype, 0, host)
     host, array = (host.T, array.T) if transposed else (host, array)
@@ -107,7 +107,7 @@ def test_slicing_is_numpys(index, transposed):
             assert extent <= 1 or ours * 4 == theirs
 
 
-def test_views_are_copied_back_as_they_look(memory):
+def test_views_are_copied_to_the_host_with_their_shape_and_order(memory):
     host = np.arange(60.0).reshape(3, 4, 5)
     array = to_device(host)
     assert np.array_equal(array[1:, ::-2, 3].numpy(), host[1:, ::-2, 3])
@@ -121,7 +121,7 @@ def test_views_are_copied_back_as_they_look(memory):
         array.reshape(7)
 
 
-def test_bad_indices_are_index_errors(memory):
+def test_invalid_indices_raise_index_errors(memory):
     array = empty((4, 4))
     for index in (4, (0, 0, 0), (0, -5)):
         with pytest.raises(IndexError):
@@ -130,12 +130,12 @@ def test_bad_indices_are_index_errors(memory):
         len(array[0, 0])
 
 
-def test_a_device_array_describes_itself(memory):
+def test_repr_of_a_device_array_shows_its_properties(memory):
     view = describe(empty((3, 4), "bfloat16", 0)[:, 1:])
     assert (view.shape, view.strides, view.dtype, view.device, view.stream) == ((3, 3), (4, 1), "bfloat16", 0, None)
 
 
-def test_the_array_interface_names_what_it_can(memory):
+def test_the_cuda_array_interface_exists_only_for_dtypes_that_it_supports(memory):
     array = empty((3, 4), "float32")[:, ::2]
     interface = array.__cuda_array_interface__
     assert interface["shape"] == (3, 2) and interface["strides"] == (16, 8) and interface["typestr"] == "<f4"
@@ -143,7 +143,7 @@ def test_the_array_interface_names_what_it_can(memory):
     assert not hasattr(empty((3,), "bfloat16"), "__cuda_array_interface__")
 
 
-def test_dlpack_exports_both_kinds_of_capsule(memory):
+def test_dlpack_exports_both_kinds_of_capsules(memory):
     array = empty((3, 4), "bfloat16")[1:]
     for options, versioned in (({}, False), ({"max_version": (1, 1)}, True), ({"max_version": (0, 8)}, False)):
         capsule = array.__dlpack__(stream=-1, **options)
@@ -157,7 +157,7 @@ def test_dlpack_exports_both_kinds_of_capsule(memory):
         array.__dlpack__(dl_device=(1, 0))
 
 
-def test_an_export_keeps_the_memory(memory):
+def test_an_export_keeps_the_memory_alive(memory):
     array = to_device(np.zeros(4))
     capsule = array.__dlpack__()
     del array
@@ -166,7 +166,7 @@ def test_an_export_keeps_the_memory(memory):
     assert memory == {}
 
 
-def test_numpy_does_not_copy_element_by_element(memory):
+def test_np_asarray_of_a_device_array_is_an_error_that_suggests_its_numpy_method(memory):
     with pytest.raises(TypeError, match=r"\.numpy\(\)"):
         np.asarray(empty((4,)))
 
@@ -182,18 +182,18 @@ def test_shapes_and_dtypes_are_checked(memory):
 
 
 @pytest.mark.parametrize("device", ["cuda:0", 1.5, True, None])
-def test_a_device_that_is_no_number_is_refused(monkeypatch, device):
+def test_a_device_that_is_not_an_integer_is_refused(monkeypatch, device):
     monkeypatch.setattr(driver, "device_count", lambda: 1)
     with pytest.raises(LaunchError, match=f"a device is a number from 0, not {device!r}"):
         driver.target(device)
 
 
-def test_the_drivers_functions_and_enumerators_are_those_of_the_bindings():
+def test_the_driver_s_functions_and_enumerators_match_cuda_bindings():
     bindings = pytest.importorskip("cuda.bindings.driver")
     for name, (symbol, result, parameters) in libcuda._FUNCTIONS.items():
-        signature = re.match(rf"{name}\((.*)\)", getattr(bindings, name).__doc__)[1]  # without what comes back
+        signature = re.match(rf"{name}\((.*)\)", getattr(bindings, name).__doc__)[1]  # without the return values
         given = [p for p in signature.split(",") if p.strip()]
-        put = {"cuDeviceGetName": 1, "cuStreamGetCaptureInfo": 5}.get(name, 0)  # places for results, which do not come first
+        put = {"cuDeviceGetName": 1, "cuStreamGetCaptureInfo": 5}.get(name, 0)  # pointers for results, unless they come first
         assert len(given) == len(parameters) - put, (name, signature)
         assert symbol.removesuffix("_v2") == name
     for table, prefix in ((libcuda.DEVICE_ATTRIBUTES, "CUdevice_attribute.CU_DEVICE_ATTRIBUTE_"),
@@ -206,7 +206,7 @@ def test_the_drivers_functions_and_enumerators_are_those_of_the_bindings():
 
 @pytest.fixture
 def calls(monkeypatch):
-    """A library in the place of libcuda: the calls of some of its functions, with whole 64-bit arguments."""
+    """A stand-in for libcuda that records the calls of some of its functions, with full 64-bit arguments."""
     seen, big = [], 0x7F00_1234_5678_0100
 
     class Library:
@@ -230,14 +230,14 @@ def calls(monkeypatch):
     libcuda._function.cache_clear()
 
 
-def test_handles_and_sizes_of_64_bits_reach_the_driver_whole(calls):
+def test_handles_and_sizes_of_64_bits_reach_the_driver_untruncated(calls):
     seen, big = calls
     assert libcuda.call("cuMemAlloc", 2**33 + 1, doing="allocating") == big
     libcuda.call("cuMemcpyHtoD", big, big + 8, 2**33, doing="copying")
     assert seen == [("alloc", 2**33 + 1), ("copy", big, big + 8, 2**33)]
 
 
-def test_what_the_driver_refuses_or_lacks_is_a_launch_error(calls):
+def test_errors_and_missing_functions_of_the_driver_are_launch_errors(calls):
     with pytest.raises(LaunchError, match=r"allocating failed: .*\(2\)"):
         libcuda.call("cuMemAlloc", 2**40, doing="allocating")
     with pytest.raises(LaunchError, match="the driver has no cuOccupancyMaxActiveClusters: it is too old"):
@@ -254,15 +254,15 @@ def test_without_a_driver_the_error_says_what_to_do():
         assert libcuda.error_text(1) == "CUDA error (1)"
 
 
-def test_errors_have_the_drivers_names_and_a_word_on_those_that_outlive_the_call(monkeypatch):
+def test_errors_have_the_driver_s_names_and_a_note_if_they_outlive_the_call(monkeypatch):
     monkeypatch.setattr(libcuda, "opened", ErrorNames)
     assert libcuda.error_text(1) == "CUDA_ERROR_INVALID_VALUE (1)" and libcuda.error_text(99999) == "CUDA error (99999)"
     assert libcuda.error_text(3).startswith("CUDA_ERROR_NOT_INITIALIZED (3); a process that was forked after CUDA had started")
     assert libcuda.error_text(700).startswith("CUDA_ERROR_ILLEGAL_ADDRESS (700); a kernel launched earlier failed")
 
 
-def test_a_launch_on_host_arrays_tells_of_the_gpu_and_leaves_the_driver_alone(monkeypatch, capsys):
-    """A process that is forked after CUDA has started could not use it."""
+def test_a_launch_on_host_arrays_mentions_the_gpu_without_initialising_the_driver(monkeypatch, capsys):
+    """A process forked after CUDA was initialised could not use it."""
     started = []
     for module in (driver, libcuda):
         monkeypatch.setattr(module, "library", lambda: started.append(1))
@@ -275,8 +275,8 @@ def test_a_launch_on_host_arrays_tells_of_the_gpu_and_leaves_the_driver_alone(mo
     assert capsys.readouterr().err.count("host arrays run on the simulator") == 1
 
 
-def test_packed_elements_have_device_arrays_of_their_bytes():
-    """tile.empty counts elements; what is no whole byte is refused before anything is allocated."""
+def test_device_arrays_of_packed_elements_hold_their_bytes():
+    """tile.empty counts elements; a size that is not a whole number of bytes is refused before allocating."""
     with pytest.raises(LaunchError, match="multiples of 4 elements, and the shape is"):
         empty((4, 6), "float6_e2m3fn")
 
@@ -313,13 +313,13 @@ def launched(kernel, *arrays):
     kernel[1,](*arrays, backend="cuda")
 
 
-def test_host_arrays_are_copied_there_and_back(device):
+def test_host_arrays_are_copied_to_the_device_and_back(device):
     x, y = np.zeros(4, np.float32), np.ones(4, np.float32)
     launched(first, x, y)
     assert (x == 7).all() and (y == 1).all()
 
 
-def test_a_host_array_that_is_passed_twice_has_one_copy(device, memory):
+def test_a_host_array_passed_twice_is_copied_once(device, memory):
     x, held = np.zeros(4, np.float32), len(memory)
     copies = on_device(both._bind((x, x), {})[0], 0)[1]
     assert copies["x"][1] is copies["y"][1] and len(memory) == held + 1
@@ -327,7 +327,7 @@ def test_a_host_array_that_is_passed_twice_has_one_copy(device, memory):
     assert (x == 7).all()
 
 
-def test_host_arrays_that_overlap_are_refused_where_one_is_written(device):
+def test_overlapping_host_arrays_are_refused_if_one_is_written(device):
     x = np.zeros(8, np.float32)
     with pytest.raises(LaunchError, match="the host arrays x and y overlap, the kernel writes x, and each has a copy of its own"):
         launched(first, x[0:4], x[2:6])

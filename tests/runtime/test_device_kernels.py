@@ -1,4 +1,4 @@
-"""The kernels of the GPU tests assemble, so that a machine with a GPU tests launching and not them."""
+"""The kernels of the GPU tests assemble, so that GPU tests only have to test launching."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What facts mean, and that every reader of them says the same."""
+"""The meaning of facts, and that all their implementations agree."""
 
 import json
 from types import SimpleNamespace
@@ -25,7 +25,7 @@ def views(draw, extents=EXTENTS, strides=STRIDES, rank=None):
 small_views = views(st.integers(0, 4), st.integers(-5, 5))
 
 
-def touched(view):
+def byte_addresses(view):
     """The byte addresses of every element."""
     places = {view.pointer}
     for extent, stride in zip(view.shape, view.strides):
@@ -54,7 +54,7 @@ def as_python(fact, arguments):
 
 
 @given(views())
-def test_sizes_strides_and_alignment_are_what_they_say(view):
+def test_facts_about_sizes_strides_and_alignment_agree_with_the_view(view):
     unused = 0 in view.shape
     assert evaluate_fact(("aligned", 0, 16), [view]) == (unused or view.pointer % 16 == 0)
     for d, (extent, stride) in enumerate(zip(view.shape, view.strides)):
@@ -66,7 +66,7 @@ def test_sizes_strides_and_alignment_are_what_they_say(view):
 
 
 @given(views())
-def test_fits32_bounds_extents_strides_and_bytes(view):
+def test_fits32_bounds_extents_strides_and_byte_offsets(view):
     span = 0 if 0 in view.shape else (1 + sum(
         abs(stride) * (extent - 1) for extent, stride in zip(view.shape, view.strides))) * view.nbytes_per_element
     expected = span < 2**31 and all(extent <= 2**31 - 2**20 for extent in view.shape) and all(abs(stride) < 2**31 for stride in view.strides)
@@ -77,7 +77,7 @@ def test_fits32_bounds_extents_strides_and_bytes(view):
 @given(small_views, small_views, st.integers(-40, 40))
 def test_no_overlap_never_holds_for_arrays_that_share_a_byte(a, b, apart):
     b.pointer = a.pointer + apart
-    bytes_a, bytes_b = touched(a), touched(b)
+    bytes_a, bytes_b = byte_addresses(a), byte_addresses(b)
     answer = evaluate_fact(("no_overlap", 0, 1), [a, b])
     assert answer == evaluate_fact(("no_overlap", 1, 0), [b, a][::-1])
     if bytes_a & bytes_b:
@@ -92,7 +92,7 @@ def test_scalar_fits32_is_the_range_of_int32(value, fits):
 
 
 @given(views(), small_views, st.integers(-2**40, 2**40))
-def test_python_text_says_what_evaluation_says(view, other, number):
+def test_the_generated_python_expression_agrees_with_evaluation(view, other, number):
     arguments = [view, other, number]
     for fact in [*facts_about(view), *facts_about(other, 1), ("no_overlap", 0, 1), ("scalar_fits32", 2), ("scalar_multiple", 2, 8)]:
         assert as_python(fact, arguments) == evaluate_fact(fact, arguments)
@@ -104,7 +104,7 @@ def test_facts_survive_json():
         assert evaluate_fact(json.loads(json.dumps(fact)), [view]) == evaluate_fact(fact, [view])
 
 
-def test_anything_with_pointer_shape_strides_and_dtype_will_do():
+def test_objects_with_pointer_shape_strides_and_dtype_can_be_evaluated():
     spec = SimpleNamespace(pointer=32, shape=(4,), strides=(1,), dtype=SimpleNamespace(name="float32"))
     assert evaluate_fact(("aligned", 0, 32), [spec]) and evaluate_fact(("fits32", 0), [spec])
 
@@ -116,12 +116,12 @@ def test_expressions_are_evaluated_in_prefix_form():
 
 
 @pytest.mark.parametrize("value, multiple", [(0, True), (8, True), (2**40, True), (12, False), (-8, False)])
-def test_scalar_multiple_is_of_numbers_that_are_not_negative(value, multiple):
+def test_scalar_multiple_holds_only_for_nonnegative_numbers(value, multiple):
     assert evaluate_fact(("scalar_multiple", 0, 8), [value]) is multiple
 
 
 @given(views(), views(), st.integers(-2, 20))
-def test_an_extent_is_within_a_number_or_another_extent_that_is_no_less(view, other, number):
+def test_size_within_compares_an_extent_with_a_number_or_another_extent(view, other, number):
     for d, extent in enumerate(view.shape):
         for e, most in enumerate(other.shape):
             fact = "size_within", 0, d, 1, e
@@ -134,7 +134,7 @@ def test_an_unknown_fact_is_an_error():
         evaluate_fact(("lucky", 0), [3])
 
 
-def test_every_fact_reads_as_a_sentence():
+def test_every_fact_is_described_by_a_sentence():
     for fact in [("aligned", 0, 16), ("size_multiple", 0, 1, 64), ("size_is", 0, 0, 2), ("size_at_least", 0, 0, 2),
                  ("size_within", 0, 0, 1), ("size_within", 0, 0, 1, 1), ("stride_multiple", 0, 0, 8), ("stride_is", 0, 1, 1), ("fits32", 0), ("scalar_fits32", 0), ("scalar_multiple", 0, 8),
                  ("no_overlap", 0, 1)]:

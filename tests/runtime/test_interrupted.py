@@ -1,10 +1,10 @@
-"""A process that was interrupted goes on as if it had not been."""
+"""After an interrupt, a process continues normally."""
 
 from tests.gpu import run_child
 
 
-def test_an_import_of_the_language_that_is_interrupted_anywhere_is_begun_again():
-    """Behind the declaration of every op, the first time that it is declared."""
+def test_an_interrupted_import_of_the_language_starts_again():
+    """The interrupt comes after the declaration of each op in turn."""
     told = run_child("""
         import numpy as np
         import tilejit as tile

@@ -1,4 +1,4 @@
-"""Launching on a GPU: each body runs in a child process."""
+"""Launches on a GPU. Each test runs in a child process."""
 
 import pytest
 import tilejit as tile  # of kernels that are given as text
@@ -35,8 +35,8 @@ def test_a_kernel_runs_on_device_arrays():
 
 @needs_gpu()
 @in_child(timeout=120)
-def test_numbers_of_numpy_and_of_enumerations_are_launched():
-    """At the first call, where the kernel is compiled for them, and at later ones."""
+def test_numpy_and_enumeration_scalars_are_launched():
+    """At the first call, which compiles the kernel, and at later ones."""
     import enum
 
     import numpy as np
@@ -52,7 +52,7 @@ def test_numbers_of_numpy_and_of_enumerations_are_launched():
 
 @needs_gpu()
 @in_child(timeout=120)
-def test_kernels_whose_names_ptx_does_not_have_are_launched():
+def test_kernels_with_names_that_ptx_does_not_allow_are_launched():
     import numpy as np
 
     for i, name in enumerate(("_", "smem", "gr\u00f6\u00dfe")):
@@ -64,7 +64,7 @@ def test_kernels_whose_names_ptx_does_not_have_are_launched():
 @needs_gpu()
 @pytest.mark.unsanitized
 @in_child(timeout=120)
-def test_a_copy_of_a_device_array_has_memory_of_its_own():
+def test_a_copied_device_array_has_its_own_memory():
     import copy
     import pickle
 
@@ -80,7 +80,7 @@ def test_a_copy_of_a_device_array_has_memory_of_its_own():
 
 @needs_gpu()
 @in_child(timeout=120)
-def test_ptx_is_compiled_by_the_driver_where_there_is_no_assembler():
+def test_the_driver_compiles_the_ptx_if_there_is_no_assembler():
     import numpy as np
 
     from tests.runtime.device_kernels import TWICE, TWICE_RECIPE
@@ -119,7 +119,7 @@ def test_a_kernel_runs_on_torch_tensors_and_their_current_stream(native):
     torch.cuda.synchronize()
     with torch.cuda.stream(side):
         assert slow((1, 1, 1), None, (flag,))
-        assert twice((1, 1, 1), None, (flag, copy, 3.0))  # after slow, on the same stream
+        assert twice((1, 1, 1), None, (flag, copy, 3.0))  # runs after `slow`, on the same stream
     side.synchronize()
     assert copy.item() == 3.0
     assert slow((1, 1, 1), side, (flag,)) and twice((1, 1, 1), side.cuda_stream, (flag, copy, 4.0))
@@ -132,7 +132,7 @@ def test_a_kernel_runs_on_torch_tensors_and_their_current_stream(native):
 @needs_gpu(*HOPPER_AND_LATER)
 @pytest.mark.parametrize("native", [True, False])
 @in_child(timeout=120)
-def test_tensor_maps_load_the_array_of_the_call(native):
+def test_tensor_maps_refer_to_the_arrays_of_the_call(native):
     import numpy as np
 
     from tests.runtime.device_kernels import TILE, TILE_RECIPE, cubin
@@ -193,7 +193,7 @@ def test_clusters_are_launched(size, in_code):
 
 @needs_gpu(*HOPPER_AND_LATER)
 @in_child(timeout=120)
-def test_a_dependent_launch_attribute_is_accepted():
+def test_the_attribute_for_programmatic_dependent_launch_is_accepted():
     import numpy as np
 
     from tests.runtime.device_kernels import TWICE, TWICE_RECIPE, cubin
@@ -242,7 +242,7 @@ def test_any_thread_may_launch():
 
 @needs_gpu()
 @in_child(timeout=120)
-def test_streams_wait_for_each_other_and_events_tell_the_time():
+def test_streams_wait_for_each_other_and_events_measure_time():
     import numpy as np
 
     from tests.runtime.device_kernels import SLOW, SLOW_RECIPE, TWICE, TWICE_RECIPE, cubin
@@ -267,7 +267,7 @@ def test_streams_wait_for_each_other_and_events_tell_the_time():
 @needs_gpu()
 @pytest.mark.unsanitized
 @in_child(timeout=120)
-def test_the_driver_s_errors_have_their_names():
+def test_errors_of_the_driver_have_their_names():
     from tests.runtime.device_kernels import TWICE, TWICE_RECIPE, cubin
     from tilejit.errors import LaunchError
     from tilejit.runtime import driver
@@ -299,7 +299,7 @@ def test_the_driver_s_errors_have_their_names():
 @needs_gpu()
 @pytest.mark.unsanitized
 @in_child(timeout=120)
-def test_an_illegal_access_is_told_as_what_it_is():
+def test_an_illegal_access_is_reported_as_such():
     from tests.runtime.device_kernels import TWICE, TWICE_RECIPE, cubin
     from tilejit.errors import LaunchError
     from tilejit.runtime import driver
@@ -325,7 +325,7 @@ def test_an_illegal_access_is_told_as_what_it_is():
 @needs_gpu(count=2)
 @needs_module("torch")
 @in_child(timeout=180)
-def test_a_second_device_has_its_own_launcher_and_leaves_the_first_current():
+def test_each_device_has_its_own_launcher_and_the_current_device_stays():
     import torch
 
     from tests.runtime.device_kernels import TWICE, TWICE_RECIPE, cubin
@@ -351,7 +351,7 @@ def test_a_second_device_has_its_own_launcher_and_leaves_the_first_current():
 @needs_module("torch")
 @pytest.mark.unsanitized
 @in_child(timeout=120)
-def test_arrays_go_to_torch_and_back_without_a_copy():
+def test_arrays_are_passed_to_torch_and_back_without_a_copy():
     import ctypes
 
     import numpy as np

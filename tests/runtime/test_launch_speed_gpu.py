@@ -1,4 +1,4 @@
-"""What a launch costs the host; the figures are printed (pytest -s)."""
+"""The host's cost of a launch. The measurements are printed (pytest -s)."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from tests.gpu import needs_gpu, needs_module, run_child
 
 
 def measure():
-    """Print microseconds per launch of an empty kernel with four tensors and three ints, several ways."""
+    """Print microseconds per launch of an empty kernel with four tensors and three ints, in several ways."""
     import ctypes
     import gc
     import time
@@ -37,7 +37,7 @@ def measure():
         gc.enable()
         return sorted(found)[rounds // 2]
 
-    # The floor: cuLaunchKernelEx in a loop of machine code, `batch` times per call from Python.
+    # The lower bound: cuLaunchKernelEx in a loop of machine code, `batch` times per call from Python.
     loop = llvm.native("""
 define i32 @loop(ptr %function, ptr %config, ptr %kernel, ptr %params, i32 %count) {
 entry:

@@ -1,4 +1,4 @@
-"""Launching, against a driver that writes down what it gets: by Python, and by machine code."""
+"""Launches with a driver that records its calls: from Python, and from machine code."""
 
 import enum
 import struct
@@ -16,7 +16,7 @@ from tilejit.runtime import libcuda
 from tilejit.runtime.device_array import DeviceArray
 
 
-def test_parameters_arrive_packed_in_their_widths(torch, launch):
+def test_parameters_are_packed_with_their_sizes(torch, launch):
     driver, make = launch
     launcher = make(make_recipe())
     assert launcher((3, 2, 1), None, (tensor(torch), -7, 1.5)) is True
@@ -26,7 +26,7 @@ def test_parameters_arrive_packed_in_their_widths(torch, launch):
     assert call.params == launcher.parameters((tensor(torch), -7, 1.5))
 
 
-def test_a_read_only_array_where_the_kernel_writes_is_not_launched_on():
+def test_a_read_only_array_that_the_kernel_writes_is_not_launched():
     driver = FakeDriver()
     readonly = FakeArray(4096, (6, 8), (64, 4), readonly=True)
     assert driver.launcher(make_recipe())((1, 1, 1), None, (readonly, 1, 1.0)) is True
@@ -71,7 +71,7 @@ def test_arguments_of_another_kind_are_not_launched(torch, launch, args):
     assert driver.launches == [] and launcher.mismatch(given)
 
 
-def test_numpy_scalars_of_the_very_type_are_taken(torch):
+def test_numpy_scalars_of_the_exact_type_are_accepted(torch):
     driver = FakeDriver()
     launcher = driver.launcher(make_recipe())
     assert launcher((1, 1, 1), None, (tensor(torch), np.int32(4), np.float32(2)))
@@ -87,8 +87,8 @@ class Length(float):
     pass
 
 
-def test_numbers_of_subclasses_are_launched_as_the_numbers_that_they_are(torch, launch):
-    """NumPy's float64 is a float of Python, and a member of an enumeration an int."""
+def test_instances_of_subclasses_of_int_and_float_are_launched_by_value(torch, launch):
+    """NumPy's float64 is a subclass of float, and an IntEnum member one of int."""
     driver, make = launch
     launcher = make(make_recipe())
     for n, x in ((Level.HIGH, np.float64(2)), (4, Length(2))):
@@ -97,7 +97,7 @@ def test_numbers_of_subclasses_are_launched_as_the_numbers_that_they_are(torch, 
     assert not launcher((1, 1, 1), None, (tensor(torch), 4, np.float64(1e300)))
 
 
-def test_numbers_of_subclasses_share_a_version_with_python_s_own():
+def test_instances_of_subclasses_share_a_compiled_version_with_python_s_numbers():
     kernel = tile.jit(source="def k(y, n, x):\n    tile.store(y[0], n * x)\n")
     y = np.zeros(1, np.float32)
     bound, plain = (kernel._bind((y, *numbers), {})[0] for numbers in ((Level.HIGH, np.float64(2)), (4, 2.0)))
@@ -105,7 +105,7 @@ def test_numbers_of_subclasses_share_a_version_with_python_s_own():
 
 
 @pytest.mark.parametrize("answer", [True, False])
-def test_guards_decide_and_are_told_in_words(torch, launch, answer):
+def test_a_failed_guard_prevents_the_launch_and_is_described_in_words(torch, launch, answer):
     driver, make = launch
     launcher = make(make_recipe(guards=[[["size_multiple", 0, 1, 64], answer]]))
     good, bad = (tensor(torch, shape=(6, 128 if yes else 100)) for yes in (answer, not answer))
@@ -117,21 +117,21 @@ def test_guards_decide_and_are_told_in_words(torch, launch, answer):
     assert "A.shape[1] is a multiple of 64" in launcher.mismatch((bad, 1, 1.0), ("A",))[0]
 
 
-def test_an_empty_grid_launches_nothing_and_is_fine(torch, launch):
+def test_an_empty_grid_launches_nothing_and_succeeds(torch, launch):
     driver, make = launch
     assert make(make_recipe())((4, 0, 1), None, (tensor(torch), 1, 1.0)) is True
     assert driver.launches == []
 
 
 @pytest.mark.parametrize("grid", [(-1, 1, 1), (1, 65536, 1), (2**31, 1, 1), (1, 1, 2**40), (2**70, 1, 1), (1.5, 1, 1), "xyz", ()])
-def test_a_grid_that_no_device_takes_is_an_error(torch, launch, grid):
+def test_a_grid_that_exceeds_the_device_limits_is_an_error(torch, launch, grid):
     driver, make = launch
     with pytest.raises(LaunchError, match="grid"):
         make(make_recipe())(grid, None, (tensor(torch), 1, 1.0))
     assert driver.launches == []
 
 
-def test_short_grids_are_filled_up_with_ones(torch, launch):
+def test_grids_with_fewer_than_three_dimensions_are_extended_by_ones(torch, launch):
     driver, make = launch
     launcher = make(make_recipe())
     for grid in (5, (5,), [5, 1]):
@@ -139,7 +139,7 @@ def test_short_grids_are_filled_up_with_ones(torch, launch):
         assert driver.launches[-1].grid == (5, 1, 1)
 
 
-def test_clusters_and_dependent_launches_are_attributes(torch, launch):
+def test_clusters_and_dependent_launches_are_passed_as_launch_attributes(torch, launch):
     driver, make = launch
     launcher = make(make_recipe(cluster=[2, 1, 1], pdl=True))
     assert launcher((4, 1, 1), None, (tensor(torch), 1, 1.0))
@@ -149,7 +149,7 @@ def test_clusters_and_dependent_launches_are_attributes(torch, launch):
         launcher((3, 1, 1), None, (tensor(torch), 1, 1.0))
 
 
-def test_tensor_maps_are_encoded_from_the_call_s_arrays(torch, launch):
+def test_tensor_maps_are_encoded_from_the_arrays_of_the_call(torch, launch):
     driver, make = launch
     launcher = make(make_recipe(maps=[MAP], params=[["map", 0], ["ptr", 0], ["map", 0]]))
     assert launcher((1, 1, 1), None, (tensor(torch, 4096, (6, 40), (48, 1)), 1, 1.0))
@@ -158,8 +158,8 @@ def test_tensor_maps_are_encoded_from_the_call_s_arrays(torch, launch):
     assert call.params == [b"\1" * 128, struct.pack("<Q", 4096), b"\2" * 128]
 
 
-def test_a_map_of_an_empty_array_is_of_memory_that_is_there(torch, monkeypatch):
-    """Not at the array's address, which may be 0; but where the launcher says."""
+def test_a_map_of_an_empty_array_points_to_valid_memory(torch, monkeypatch):
+    """Not to the array's address, which may be 0, but to an address given by the launcher."""
     monkeypatch.setattr("tilejit.runtime.driver.nowhere", lambda device: 0x7000 + device)
     driver = FakeDriver()
     nothing = {**MAP, "dims": [16, 1], "strides": [16], "base_offset": 0, "nowhere": True}
@@ -168,7 +168,7 @@ def test_a_map_of_an_empty_array_is_of_memory_that_is_there(torch, monkeypatch):
     assert driver.encoded == [(7, 2, 0x7000, (16, 1), (16,), (32, 8), (1, 1), (0, 3, 2, 1))]
 
 
-def test_a_map_that_cannot_be_encoded_names_the_field(torch, launch):
+def test_a_map_that_cannot_be_encoded_is_an_error_that_names_the_field(torch, launch):
     driver, make = launch
     launcher = make(make_recipe(maps=[MAP], params=[["map", 0]]))
     driver.encode_code = 1
@@ -188,7 +188,7 @@ def test_a_size_that_does_not_fit_its_parameter_is_an_error(torch, launch):
     assert launcher((1, 1, 1), None, (tensor(torch, shape=(1, 2**31 - 1)), 1, 1.0))
 
 
-def test_the_driver_s_refusal_is_an_error_with_its_name_and_the_launch(torch, launch, monkeypatch):
+def test_a_launch_refused_by_the_driver_is_an_error_with_its_name_and_the_launch(torch, launch, monkeypatch):
     monkeypatch.setattr(libcuda, "opened", ErrorNames)
     driver, make = launch
     launcher = make(make_recipe())
@@ -202,7 +202,7 @@ def test_the_driver_s_refusal_is_an_error_with_its_name_and_the_launch(torch, la
     assert launcher((3, 1, 1), None, (tensor(torch), 1, 1.0))
 
 
-def test_a_thread_in_another_context_is_lent_the_right_one(torch, launch):
+def test_a_thread_with_another_current_context_launches_in_the_right_one_and_gets_its_own_back(torch, launch):
     driver, make = launch
     launcher = make(make_recipe())
     driver.context = 13
@@ -210,7 +210,7 @@ def test_a_thread_in_another_context_is_lent_the_right_one(torch, launch):
     assert driver.context == 13 and driver.launches[-1].params[0] == struct.pack("<Q", 4096)
 
 
-def test_a_thread_without_a_context_is_given_one(torch, launch):
+def test_a_thread_without_a_context_gets_one(torch, launch):
     driver, make = launch
     launcher = make(make_recipe())
     driver.context = 0
@@ -218,7 +218,7 @@ def test_a_thread_without_a_context_is_given_one(torch, launch):
     assert driver.context == 77
 
 
-def test_streams_are_handles_objects_or_the_library_s_current_one(torch, launch):
+def test_a_stream_is_a_handle_an_object_or_the_library_s_current_stream(torch, launch):
     driver, make = launch
     launcher = make(make_recipe())
     args = tensor(torch), 1, 1.0
@@ -229,7 +229,7 @@ def test_streams_are_handles_objects_or_the_library_s_current_one(torch, launch)
         launcher((1, 1, 1), "fast", args)
 
 
-def test_other_libraries_arrays_are_launched_on_their_stream(torch, monkeypatch):
+def test_arrays_of_other_libraries_are_launched_on_their_stream(torch, monkeypatch):
     from tilejit.runtime import driver as real
 
     waits = []
@@ -244,7 +244,7 @@ def test_other_libraries_arrays_are_launched_on_their_stream(torch, monkeypatch)
     assert driver.launches[-1].params == [struct.pack("<Q", 8192), struct.pack("<i", 16)] and waits[1:] == [(5, 7, 0)]
 
 
-def test_arrays_of_the_package_are_launched_on_the_default_stream_and_after_it(torch, monkeypatch):
+def test_arrays_of_this_package_are_launched_on_the_default_stream_or_ordered_after_it(torch, monkeypatch):
     from tilejit.runtime import driver as real
     waits = []
     monkeypatch.setattr(real, "wait_stream", lambda *args: waits.append(args))
@@ -263,12 +263,12 @@ def test_arrays_of_the_package_are_launched_on_the_default_stream_and_after_it(t
     assert not any(launcher((1, 1, 1), None, (own[0], other)) for other in wrong)
 
 
-def test_parameters_of_modules_are_tensors_too(torch, launch):
+def test_torch_parameters_are_accepted_as_tensors(torch, launch):
     driver, make = launch
     assert make(make_recipe())((1, 1, 1), None, (torch.nn.Parameter(64, (6, 8), (8, 1), torch.float32), 1, 1.0))
 
 
-def test_it_works_without_torch(monkeypatch):
+def test_launching_works_without_torch(monkeypatch):
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     driver = FakeDriver()
     launcher = driver.launcher(make_recipe())

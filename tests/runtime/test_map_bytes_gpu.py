@@ -1,4 +1,4 @@
-"""The bytes of the maps that a launch passes: what the driver makes of the fields that a compiled kernel tells."""
+"""The bytes of the tensor maps that a launch passes: the driver's encoding of the fields in the compiled kernel's records."""
 
 import random
 
@@ -12,7 +12,7 @@ FLOATS = ("float16", "bfloat16", "float32", "tfloat32", "float32_ftz", "float64"
 
 
 def common(dice: random.Random, rank: int) -> dict:
-    """Fields that both kinds of map have, drawn within what the driver takes."""
+    """Fields common to both kinds of maps, drawn within the driver's limits."""
     dtype = dice.choice(list(SIZES))
     swizzle = dice.randrange(4)
     return dict(dtype=dtype, rank=rank, address=dice.randrange(1, 1 << 40) * 16, dims=[dice.choice((1, 7, 256, 4099, 1 << 32)) for _ in range(rank)],
@@ -22,7 +22,7 @@ def common(dice: random.Random, rank: int) -> dict:
 
 
 def inner(dice: random.Random, fields: dict, most: int = 256) -> int:
-    """An innermost extent of whole 16 bytes within the swizzle's span."""
+    """An innermost extent that is a multiple of 16 bytes within the swizzle's span."""
     unit = 16 // SIZES[fields["dtype"]]
     span = (256 * 8, 32, 64, 128)[fields["swizzle"]] // SIZES[fields["dtype"]]
     return unit * dice.randint(1, max(min(span, most) // unit, 1))
@@ -45,14 +45,14 @@ def im2col(dice: random.Random) -> dict:
     fields["element_strides"][-1] = 1
     dims = [min(n, 4099) for n in fields["dims"]]
     lower = [dice.randrange(-limit, 1) for _ in range(rank - 2)]
-    # The upper corner is that far from the end of its dimension; the driver refuses a box without pixels between the two.
+    # The upper corner is that far from the end of its dimension; the driver refuses a bounding box without pixels.
     upper = [dice.randrange(max(-limit, low - n + 1), 1) for low, n in zip(lower, dims[1:])]
     return {**fields, "dims": dims, "lower": lower, "upper": upper, "channels": inner(dice, fields), "pixels": dice.randint(1, 1024)}
 
 
 @pytest.mark.parametrize("draw", [tiled, im2col])
-def test_the_fields_of_a_map_have_bits_of_their_own(draw):
-    """A field that moved into another's bits would make the comparison with the driver's worthless."""
+def test_the_fields_of_a_map_use_disjoint_bits(draw):
+    """Otherwise the comparison with the driver's encoding would be meaningless."""
     dice = random.Random(0)
     for _ in range(200):
         fields = draw(dice)
@@ -65,7 +65,7 @@ def test_the_fields_of_a_map_have_bits_of_their_own(draw):
 @pytest.mark.unsanitized
 @needs_gpu("sm_90a")
 @in_child(timeout=60)
-def test_random_maps_have_the_bytes_that_the_driver_makes_on_the_gpu():
+def test_random_maps_are_encoded_like_the_driver_encodes_them_on_the_gpu():
     from tilejit.errors import LaunchError
     from tilejit.runtime import driver
     dice = random.Random(1)
@@ -75,7 +75,7 @@ def test_random_maps_have_the_bytes_that_the_driver_makes_on_the_gpu():
             fields = draw(dice)
             try:
                 bytes_ = encode(**fields)
-            except LaunchError as error:  # the driver takes less than its manual says, of maps of patches above all
+            except LaunchError as error:  # the driver refuses more than its manual says, especially im2col maps
                 assert "the driver refused" in str(error), fields
                 continue
             assert encoded(**fields).agree(bytes_), fields
@@ -86,7 +86,7 @@ def test_random_maps_have_the_bytes_that_the_driver_makes_on_the_gpu():
 @pytest.mark.unsanitized
 @needs_gpu("sm_90a")
 @in_child(timeout=120)
-def test_a_launch_passes_the_maps_that_the_kernel_tells_on_the_gpu():
+def test_a_launch_passes_the_maps_that_the_kernel_s_records_describe_on_the_gpu():
     import sys
     from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Launching by machine code: when it is made, what it answers, and that it computes as Python does."""
+"""Launching by machine code: when it is generated, what it returns, and that it agrees with the Python launcher."""
 
 import struct
 import sys
@@ -15,7 +15,7 @@ from tilejit.runtime.facts import evaluate_fact
 from tilejit.runtime.store import Store
 
 
-def test_native_code_is_made_on_the_second_launch_and_kept_on_disk(torch, tmp_path):
+def test_native_code_is_generated_at_the_second_launch_and_cached_on_disk(torch, tmp_path):
     store, driver = Store(tmp_path), FakeDriver()
     recipe = make_recipe(threads=97)
     launcher = driver.launcher(recipe, store=store)
@@ -36,7 +36,7 @@ def test_native_code_is_made_on_the_second_launch_and_kept_on_disk(torch, tmp_pa
         llvm.machine_code = llvm_used
 
 
-def test_the_native_function_answers_true_itself(torch, launch):
+def test_the_native_function_returns_true_for_a_launch(torch, launch):
     driver, make = launch
     launcher = make(make_recipe(guards=[[["aligned", 0, 16], True]]))
     if not hasattr(launcher, "answers"):
@@ -46,7 +46,7 @@ def test_the_native_function_answers_true_itself(torch, launch):
     assert launcher.answers == [True] * 3
 
 
-def test_a_tensor_that_is_not_handed_out_is_left_to_python(torch, launch):
+def test_a_tensor_without_c_exchange_support_is_left_to_the_python_launcher(torch, launch):
     driver, make = launch
     launcher = make(make_recipe())
     if hasattr(launcher, "answers"):
@@ -57,7 +57,7 @@ def test_a_tensor_that_is_not_handed_out_is_left_to_python(torch, launch):
 def test_real_torch_tensors_are_launched_natively():
     torch = pytest.importorskip("torch")
     driver = FakeDriver()
-    launcher = driver.launcher(make_recipe(guards=[[["size_multiple", 0, 1, 8], True]]), device=-1)  # the host
+    launcher = driver.launcher(make_recipe(guards=[[["size_multiple", 0, 1, 8], True]]), device=-1)  # device -1 is the host
     if not hasattr(torch.Tensor, "__dlpack_c_exchange_api__"):
         pytest.skip("torch before 2.10")
     assert launcher.prepare()
@@ -84,8 +84,8 @@ def test_native_calls_do_not_leak_references(torch, launch):
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
-def test_a_lazily_negated_tensor_is_launched_by_nobody(launch, torch, dtype):
-    """It begins at an odd element, as the imaginary part of a conjugated tensor does; others that do are launched."""
+def test_a_lazily_negated_tensor_is_refused_by_both_launchers(launch, torch, dtype):
+    """Its address is an odd multiple of the element size, like that of a conjugated tensor's imaginary part; others there are launched."""
     driver, make = launch
     launcher = make(make_recipe(arguments=[["array", dtype, 2]], params=[["ptr", 0], ["stride", 0, 1, "i64"]]))
     nbytes = 2 * int(dtype[5:]) // 16
@@ -97,7 +97,7 @@ def test_a_lazily_negated_tensor_is_launched_by_nobody(launch, torch, dtype):
         assert launcher.answers == [True, False, True, False]
 
 
-def test_asking_a_tensor_leaks_no_references(torch, launch):
+def test_querying_a_tensor_leaks_no_references(torch, launch):
     driver, make = launch
     launcher = make(make_recipe(arguments=[["array", "float32", 2]], params=[["ptr", 0]]))
     array, asked = tensor(torch, 4100, (6, 8), (16, 2)), (True, False, "is_neg")
@@ -109,7 +109,7 @@ def test_asking_a_tensor_leaks_no_references(torch, launch):
     assert all(abs(sys.getrefcount(thing) - n) < 100 for thing, n in zip((*asked, array), before)) and not driver.launches
 
 
-def test_the_imaginary_part_of_a_conjugated_tensor_is_refused_however_often_the_kernel_was_launched():
+def test_the_imaginary_part_of_a_conjugated_tensor_is_refused_also_after_many_launches():
     torch = pytest.importorskip("torch")
     driver = FakeDriver()
     launcher = driver.launcher(make_recipe(params=[["ptr", 0]], guards=[]), device=-1)
@@ -123,8 +123,8 @@ def test_the_imaginary_part_of_a_conjugated_tensor_is_refused_however_often_the_
 
 
 @pytest.mark.parametrize("name, dtype", [("float4_e2m1fn_x2", "float4_e2m1fn"), ("float8_e8m0fnu", "float8_e8m0fnu")])
-def test_tensors_of_narrow_types_are_launched_as_what_they_hold(launch, torch, name, dtype):
-    """Pairs of float4 are one element of torch's, with a name of their own; bytes are none of either."""
+def test_tensors_of_narrow_types_are_launched_with_their_element_type(launch, torch, name, dtype):
+    """torch has pairs of float4 as one element, with its own dtype; uint8 tensors are not packed elements."""
     driver, make = launch
     launcher = make(make_recipe(arguments=[["array", dtype, 2]], params=[["ptr", 0], ["size", 0, 1, "i32"]]))
     assert launcher((1, 1, 1), None, (torch.Tensor(4096, (3, 32), (32, 1), getattr(torch, name)),))
@@ -146,7 +146,7 @@ def test_native_python_and_evaluated_guards_agree(data):
         views = [ArrayView(a._pointer, a.shape, a._strides, "float32", 0) for a in arrays]
         facts = [*facts_about(views[0]), ("fits32", 1), ("scalar_fits32", 2), ("scalar_multiple", 2, 4)]
         if all(abs(stride * extent) < 2**58 for view in views for stride, extent in zip(view.strides, view.shape)):
-            facts.append(("no_overlap", 0, 1))  # beyond, the arrays would not fit in any memory
+            facts.append(("no_overlap", 0, 1))  # larger arrays would not fit in any memory
         guards = [[list(fact), evaluate_fact(fact, [*views, number])] for fact in facts]
         if data.draw(st.booleans()):
             guards[data.draw(st.integers(0, len(guards) - 1))][1] ^= True
@@ -170,7 +170,7 @@ def test_native_python_and_evaluated_guards_agree(data):
 
 @settings(max_examples=50, suppress_health_check=list(HealthCheck), deadline=None)
 @given(a=st.integers(-50, 50), b=st.integers(-9, 9).filter(bool), c=st.integers(0, 2**40))
-def test_native_expressions_compute_as_python_does(a, b, c):
+def test_native_expressions_agree_with_python(a, b, c):
     torch = make_torch()
     known = sys.modules.get("torch")
     sys.modules["torch"] = torch
@@ -195,7 +195,7 @@ def test_native_expressions_compute_as_python_does(a, b, c):
 
 
 @pytest.mark.parametrize("triple", ["x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"])
-def test_native_code_needs_no_relocation_on_any_host(triple):
+def test_native_code_needs_no_relocation_on_any_host_platform(triple):
     from tilejit.runtime.recipe import Recipe
     from tilejit.toolchain import llvm
 

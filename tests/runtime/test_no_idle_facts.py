@@ -1,4 +1,4 @@
-"""A kernel asks only for facts that its code rests on: others would compile it again for nothing."""
+"""A kernel requests only facts that its code depends on; others would cause useless recompilation."""
 
 import numpy as np
 import tilejit as tile
@@ -13,7 +13,7 @@ def moved(A, B):
     tile.copy(B[i * 16:(i + 1) * 16, 0:64], s, variant="scalar")
 
 
-def test_regions_that_are_only_copied_ask_nothing_for_the_layouts_of_tiles():
+def test_regions_that_are_only_copied_request_no_facts_for_tile_layouts():
     A, B = np.zeros((16, 65), np.float16), np.zeros((16, 64), np.float16)
     moved.compile(A, B)
     (version,) = next(iter(moved.versions.values()))

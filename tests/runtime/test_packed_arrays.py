@@ -1,4 +1,4 @@
-"""Arrays of elements of less than a byte on the host: packing, the arrays of other libraries, what is refused."""
+"""Host arrays of elements smaller than a byte: packing, arrays of other libraries, and errors."""
 
 import ctypes
 
@@ -17,31 +17,31 @@ TYPES = {name: getattr(ml_dtypes, name) for name in ("float4_e2m1fn", "float6_e2
 
 
 @given(st.sampled_from(list(TYPES)), st.integers(0, 3), st.integers(0, 5), st.integers(0, 9), st.integers(0, 99))
-def test_packed_elements_come_back(name, planes, rows, blocks, seed):
-    """Any shape whose rows are whole bytes."""
+def test_unpacking_restores_packed_elements(name, planes, rows, blocks, seed):
+    """For any shape whose rows are whole bytes."""
     codes = np.random.default_rng(seed).integers(0, DTYPES[name].codes, (planes, rows, 4 * blocks)).astype(np.uint8)
     made = tile.pack(codes.view(TYPES[name]))
     assert made.shape == codes.shape and made.dtype.name == name
     np.testing.assert_array_equal(made.unpack().view(np.uint8), codes)
 
 
-def test_the_first_element_is_in_the_low_bits():
-    """Two of 4 bits in a byte, four of 6 in three: as PTX has them in packed memory."""
+def test_the_first_element_is_in_the_lowest_bits():
+    """Two 4-bit elements per byte, four 6-bit elements in three bytes, as in PTX's packed formats."""
     bits = lambda name, codes: tile.pack(np.array([codes], np.uint8).view(TYPES[name])).data.tolist()
     assert bits("float4_e2m1fn", [0x1, 0xA, 0xF, 0x0]) == [[0xA1, 0x0F]]
     word = 0b000001 | 0b100000 << 6 | 0b111111 << 12 | 0b010101 << 18
     assert bits("float6_e3m2fn", [0b000001, 0b100000, 0b111111, 0b010101]) == [[word & 255, word >> 8 & 255, word >> 16]]
 
 
-def test_numbers_are_packed_as_a_cast_makes_them():
-    """To nearest even, saturated; NaN becomes the largest."""
+def test_numbers_are_packed_with_the_rounding_of_a_cast():
+    """To nearest even, saturating; NaN becomes the largest number."""
     made = tile.pack(np.array([[0.26, 2.5, -100, np.nan]], np.float32), "float4_e2m1fn")
     assert made.unpack().astype(np.float32).tolist() == [[0.5, 2, -6, 6]]
     assert describe(made).pointer % 32 == 0
 
 
-def test_bytes_of_any_array_are_packed_elements():
-    """Without a copy: what a kernel writes is in the array."""
+def test_the_bytes_of_any_array_can_be_used_as_packed_elements():
+    """Without a copy: a kernel's writes appear in the array."""
     @tile.jit
     def doubled(x):
         v = tile.cast(tile.load(x[0:4, 8:16]), tile.float32)
@@ -53,8 +53,8 @@ def test_bytes_of_any_array_are_packed_elements():
     assert (data[:, 8:12] == 0x42).all() and (data[:, :8] == 0x21).all() and (data[:, 12:] == 0x21).all()
 
 
-def test_what_is_not_packed_is_refused():
-    """With what to pass instead."""
+def test_arrays_that_are_not_packed_are_refused():
+    """The error says what to pass instead."""
     refused = lambda words: pytest.raises(tile.LaunchError, match=words)
     kernel = tile.jit(source="def kernel(x):\n    pass")
     with refused(r"NumPy has a byte for each float4_e2m1fn.*pass tile.pack\(array\)"):
@@ -77,8 +77,8 @@ def test_what_is_not_packed_is_refused():
         kernel.compile(ArraySpec((4, 8), "float4_e2m1fn", (9, 1)))
 
 
-def test_a_kernel_sees_elements():
-    """Shapes, strides, negative bounds, slices of regions; what it was compiled for are specs of elements."""
+def test_kernels_see_elements_rather_than_bytes():
+    """In shapes, strides, negative bounds, slices of regions, and the specs that the kernel was compiled for."""
     @tile.jit
     def told(x, y):
         tile.static_assert(x.dtype == tile.float4_e2m1fn)
@@ -97,8 +97,8 @@ def test_a_kernel_sees_elements():
     assert told.compile(ArraySpec((8, 200), "float4_e2m1fn"), y).cubin
 
 
-def test_dlpack_and_names_of_pairs_are_understood():
-    """torch's float4_e2m1fn_x2 is two elements in a byte that shapes count; a byte for each is not packed."""
+def test_dlpack_and_dtypes_of_pairs_are_understood():
+    """torch's float4_e2m1fn_x2 has two elements in each byte that the shape counts; an array with a byte per element is not packed."""
     extents, steps = (ctypes.c_int64 * 1)(4), (ctypes.c_int64 * 1)(1)
     tensor = lambda code, bits, lanes: dlpack.DLTensor(0, 1, 0, 1, code, bits, lanes, extents, steps, 0)
     assert dlpack.dtype_name(tensor(17, 4, 2)) == "float4_e2m1fn" and dlpack.dtype_name(tensor(14, 8, 1)) == "float8_e8m0fnu"
@@ -108,7 +108,7 @@ def test_dlpack_and_names_of_pairs_are_understood():
     assert dtype_of("torch.float4_e2m1fn_x2") == tile.float4_e2m1fn and dtype_of("torch.float8_e8m0fnu") == tile.float8_e8m0fnu
 
 
-def test_padded_is_for_elements_of_4_and_6_bits():
+def test_padded_dtypes_exist_for_elements_of_4_and_6_bits():
     assert [tile.padded(n).name for n in TYPES] == ["float4_e2m1fn_p64", "float6_e2m3fn_p32", "float6_e3m2fn_p32"]
     with pytest.raises(tile.CompilationError, match="elements of 4 and 6 bits are padded, and float16"):
         tile.padded("float16")

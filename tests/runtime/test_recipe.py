@@ -1,4 +1,4 @@
-"""Recipes: what they check, and the driver's structures they fill."""
+"""Launch recipes: their checks, and the driver structures that they fill."""
 
 import ctypes
 import json
@@ -26,12 +26,12 @@ def recipe(**changes):
     (dict(params=[["scalar", 0, "quad"]]), "quad"), (dict(guards=[[["lucky", 0], True]]), "lucky"),
     (dict(maps=[{**MAP, "box": [3, 8]}]), "12 bytes"), (dict(maps=[{**MAP, "swizzle": 1}]), "32 bytes that swizzle 1 spans"),
 ])
-def test_a_recipe_that_no_device_runs_is_refused(changes, words):
+def test_a_recipe_that_no_device_can_run_is_refused(changes, words):
     with pytest.raises(LaunchError, match=words):
         recipe(**changes)
 
 
-def test_a_cluster_of_one_is_none():
+def test_a_cluster_of_one_cta_is_no_cluster():
     assert recipe(cluster=[1, 1, 1]).cluster is None
 
 
@@ -42,7 +42,7 @@ def test_a_grid_beyond_the_limits_is_refused(grid, words):
         recipe().check_grid(*grid)
 
 
-def test_a_grid_with_a_zero_is_empty_and_the_largest_is_fine():
+def test_a_grid_with_a_zero_is_empty_and_the_largest_grid_is_accepted():
     assert not recipe().check_grid(4, 0, 1)
     assert recipe().check_grid(2**31 - 1, 65535, 65535)
 
@@ -61,7 +61,7 @@ def test_a_grid_is_one_to_three_integers():
             normal_grid(bad)
 
 
-def test_the_configuration_is_laid_out_as_the_drivers_structure():
+def test_the_launch_configuration_has_the_layout_of_the_driver_s_structure():
     driver = pytest.importorskip("cuda.bindings.driver")
     config = driver.CUlaunchConfig()
     config.gridDimX, config.gridDimY, config.gridDimZ = 1, 2, 3
@@ -70,7 +70,7 @@ def test_the_configuration_is_laid_out_as_the_drivers_structure():
     assert CONFIG.pack(1, 2, 3, 4, 5, 6, 7, 8, 0, 0) == ctypes.string_at(config.getPtr(), CONFIG.size)
 
 
-def test_attributes_are_laid_out_as_the_drivers_structure():
+def test_launch_attributes_have_the_layout_of_the_driver_s_structure():
     driver = pytest.importorskip("cuda.bindings.driver")
     ids = driver.CUlaunchAttributeID
     cluster, pdl = driver.CUlaunchAttribute(), driver.CUlaunchAttribute()
@@ -90,6 +90,6 @@ def test_attributes_are_laid_out_as_the_drivers_structure():
     assert count == 2 and ctypes.string_at(at + 72, 4) == made[72:76]  # 72 bytes apart
 
 
-def test_a_cluster_that_the_code_requires_is_no_attribute():
+def test_a_cluster_compiled_into_the_kernel_is_not_a_launch_attribute():
     assert recipe(cluster=[2, 1, 1]).attributes(True) == b""
     assert recipe().attributes(False) == b""

@@ -1,4 +1,4 @@
-"""The on-disk cache: whole entries or none, whatever other processes do."""
+"""The on-disk cache has complete entries or none, whatever other processes do."""
 
 import multiprocessing
 import os
@@ -18,7 +18,7 @@ def store(tmp_path):
     return Store(tmp_path / "cache")
 
 
-def test_what_is_put_is_got(store):
+def test_get_returns_what_was_put(store):
     assert store.get("cubin", "abcd") is None
     assert store.put("cubin", "abcd", b"\x7fELF") and store.put("manifest", "abcd", b"{}")
     assert store.get("cubin", "abcd") == b"\x7fELF" and store.get("manifest", "abcd") == b"{}"
@@ -50,7 +50,7 @@ def test_entries_are_listed_with_their_sizes_and_cleared_by_kind(store):
     assert store.clear() == 1 and store.entries() == []
 
 
-def test_pruning_deletes_what_was_unused_for_longest(store):
+def test_pruning_deletes_the_least_recently_used_entries(store):
     for age, key in enumerate(("new1", "mid1", "old1")):
         store.put("cubin", key, b"x" * 1000)
         file, = store.path.rglob(key)
@@ -59,7 +59,7 @@ def test_pruning_deletes_what_was_unused_for_longest(store):
     assert [entry.key for entry in store.entries()] == ["new1", "mid1"]
 
 
-def test_what_killed_writers_left_is_no_entry_and_is_swept_up(store):
+def test_partial_files_of_killed_writers_are_not_entries_and_are_removed(store):
     store.put("cubin", "abcd", b"x")
     left = store.path / "cubin" / "ab" / ".killed.tmp"
     left.write_bytes(b"half")
@@ -69,18 +69,18 @@ def test_what_killed_writers_left_is_no_entry_and_is_swept_up(store):
     assert not left.exists() and store.get("cubin", "abcd") == b"x"
 
 
-def test_an_empty_or_absent_folder_is_an_empty_cache(tmp_path):
+def test_an_empty_or_missing_folder_is_an_empty_cache(tmp_path):
     store = Store(tmp_path / "nowhere")
     assert store.entries() == [] and store.clear() == 0 and store.nbytes() == 0
 
 
-def test_names_cannot_leave_the_folder(store):
+def test_names_cannot_escape_the_folder(store):
     for kind, key in (("../x", "a"), ("cubin", "../../x"), ("cubin", ".hidden"), ("", "a"), ("cubin", "a/b")):
         with pytest.raises(CacheError):
             store.put(kind, key, b"")
 
 
-def test_a_folder_that_cannot_be_used_costs_one_warning_and_no_launch(tmp_path):
+def test_an_unusable_folder_causes_one_warning_and_no_failed_launch(tmp_path):
     module._warned.clear()
     (tmp_path / "file").write_text("not a folder")
     store = Store(tmp_path / "file")
@@ -92,7 +92,7 @@ def test_a_folder_that_cannot_be_used_costs_one_warning_and_no_launch(tmp_path):
         assert store.get("cubin", "abcd") is None
 
 
-def test_a_home_folder_that_nobody_knows_costs_one_warning_and_no_launch(monkeypatch):
+def test_an_unknown_home_folder_causes_one_warning_and_no_failed_launch(monkeypatch):
     module._warned.clear()
     monkeypatch.setenv("TILEJIT_CACHE_DIR", "~no-such-user/cache")
     kernel = tile.jit(source="def k(x):\n    tile.store(x[0:32], tile.exp(tile.load(x[0:32])))\n")
@@ -102,7 +102,7 @@ def test_a_home_folder_that_nobody_knows_costs_one_warning_and_no_launch(monkeyp
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_readonly_folder_still_serves_what_is_in_it(store):
+def test_a_read_only_folder_can_still_be_read(store):
     module._warned.clear()
     store.put("cubin", "abcd", b"x")
     folder = store.path / "cubin" / "ab"
@@ -117,7 +117,7 @@ def test_a_readonly_folder_still_serves_what_is_in_it(store):
         folder.chmod(stat.S_IRWXU)
 
 
-def test_the_settings_name_the_folder_or_turn_it_off(tmp_path, monkeypatch):
+def test_the_settings_select_the_folder_or_disable_the_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("TILEJIT_CACHE_DIR", str(tmp_path))
     assert open_store().path == tmp_path
     monkeypatch.setenv("TILEJIT_NO_CACHE", "1")
@@ -125,7 +125,7 @@ def test_the_settings_name_the_folder_or_turn_it_off(tmp_path, monkeypatch):
 
 
 def hammer(path, seed, rounds):
-    """Put, get, damage and clear the same few entries; every get must be None or whole."""
+    """Put, get, damage and clear the same few entries; every get must return None or a complete entry."""
     import random
 
     dice, store, wrong = random.Random(seed), Store(path), 0
@@ -150,7 +150,7 @@ def hammer(path, seed, rounds):
     os._exit(0 if wrong == 0 else 1)
 
 
-def test_many_processes_may_write_read_damage_and_clear_at_once(tmp_path):
+def test_many_processes_may_write_read_damage_and_clear_concurrently(tmp_path):
     context = multiprocessing.get_context("spawn")
     running = [context.Process(target=hammer, args=(tmp_path, seed, 250)) for seed in range(8)]
     for process in running:

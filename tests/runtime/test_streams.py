@@ -1,4 +1,4 @@
-"""Which stream a launch belongs on."""
+"""The stream of a launch."""
 
 import sys
 from types import SimpleNamespace
@@ -16,7 +16,7 @@ def test_the_stream_of_the_array_interface_is_used():
     assert current_stream(describe(FakeArray(0, (1,)))) == 0
 
 
-def test_torch_is_asked_for_its_current_stream(monkeypatch):
+def test_torch_s_current_stream_is_used(monkeypatch):
     torch = make_torch()
     monkeypatch.setitem(sys.modules, "torch", torch)
     tensor = describe(torch.Tensor(4096, (1,), (1,), torch.float32))
@@ -25,13 +25,13 @@ def test_torch_is_asked_for_its_current_stream(monkeypatch):
     assert current_stream(tensor) == 11
 
 
-def test_the_first_stream_that_is_not_the_default_is_chosen_and_the_others_are_waited_for():
+def test_the_first_non_default_stream_is_used_and_waits_for_the_others():
     assert choose([0, 7, 1, 9, 7]) == (7, (0, 9))
     assert choose([]) == (0, ())
     assert choose([1, 0]) == (0, ())
 
 
-def test_streams_of_other_libraries_are_accepted():
+def test_stream_objects_of_other_libraries_are_accepted():
     assert stream_handle(None) == 0 and stream_handle(12) == 12
     assert stream_handle(SimpleNamespace(cuda_stream=4)) == 4                       # torch
     assert stream_handle(SimpleNamespace(ptr=5)) == 5                               # CuPy

@@ -1,4 +1,4 @@
-"""Tensor maps: every field is checked and named."""
+"""Tensor maps: every field is checked, and errors name it."""
 
 import pytest
 
@@ -14,7 +14,7 @@ IM2COL = dict(dtype="float16", rank=4, address=1024, dims=[64, 8, 8, 4], strides
               channels=64, pixels=128, element_strides=[1, 1, 1, 1], interleave=0, swizzle=3, l2_promotion=2, oob_fill=0)
 
 
-def test_a_good_map_is_let_through():
+def test_a_valid_map_is_accepted():
     check_tiled(**GOOD)
     check_im2col(**IM2COL)
 
@@ -29,12 +29,12 @@ def test_a_good_map_is_let_through():
     ("element_strides", [1, 0, 1], r"element_strides\[1\]"), ("interleave", 3, "interleave"), ("swizzle", 7, "swizzle"),
     ("swizzle", 4, "sm_100a"), ("l2_promotion", 4, "l2_promotion"), ("oob_fill", 2, "oob_fill"), ("dtype", "complex64", "complex64"),
 ])
-def test_a_bad_field_is_named(field, value, words):
+def test_an_invalid_field_is_named(field, value, words):
     with pytest.raises(LaunchError, match=words):
         check_tiled(**{**GOOD, field: value})
 
 
-def test_nan_fill_is_for_floats():
+def test_nan_fill_needs_a_float_dtype():
     check_tiled(**{**GOOD, "oob_fill": 1})
     with pytest.raises(LaunchError, match="NaN"):
         check_tiled(**{**GOOD, "dtype": "int16", "oob_fill": 1})
@@ -50,7 +50,7 @@ def test_interleave_needs_rank_3_and_32_byte_alignment():
         check_tiled(**{**GOOD, "interleave": 2})
 
 
-def test_broadcast_strides_and_boxes_beyond_the_extent_are_legal():
+def test_broadcast_strides_and_boxes_larger_than_the_extent_are_valid():
     check_tiled(**{**GOOD, "strides": [0, 0], "dims": [8, 1, 1]})
 
 
@@ -62,12 +62,12 @@ def test_blackwell_has_more_swizzles():
     ("rank", 2, "im2col"), ("pixels", 0, "pixels"), ("pixels", 1025, "pixels"), ("channels", 257, "channels"),
     ("channels", 12, "24 bytes"), ("lower", [-129, 0], r"lower\[0\]"), ("upper", [0, 128], r"upper\[1\]"), ("upper", [0], "upper"),
 ])
-def test_a_bad_field_of_an_im2col_map_is_named(field, value, words):
+def test_an_invalid_field_of_an_im2col_map_is_named(field, value, words):
     with pytest.raises(LaunchError, match=words):
         check_im2col(**{**IM2COL, field: value})
 
 
-def test_a_walk_along_w_has_one_corner_a_swizzle_and_blackwell():
+def test_im2col_w_mode_has_one_corner_needs_a_swizzle_and_exists_on_blackwell_only():
     wide = dict(IM2COL, lower=[-1], upper=[1], wide=0, blackwell=True)
     check_im2col(**wide)
     for change, words in (({"blackwell": False}, "sm_100a"), ({"swizzle": 0}, "swizzle is 0"), ({"lower": [-1, -1]}, "lower is a list of 2")):
@@ -77,7 +77,7 @@ def test_a_walk_along_w_has_one_corner_a_swizzle_and_blackwell():
         tensormap.encode_im2col_wide(0, 0, **wide)
 
 
-def test_corners_shrink_with_the_rank():
+def test_the_range_of_corners_shrinks_with_the_rank():
     rank3 = dict(IM2COL, rank=3, dims=[64, 8, 4], strides=[128, 1024], lower=[-32768], upper=[32767], element_strides=[1] * 3)
     check_im2col(**rank3)
     rank5 = dict(IM2COL, rank=5, dims=[64, 8, 8, 8, 4], strides=[128, 1024, 8192, 65536], lower=[-16] * 3, upper=[0] * 3,
@@ -87,7 +87,7 @@ def test_corners_shrink_with_the_rank():
         check_im2col(**{**rank5, "lower": [-17, 0, 0]})
 
 
-def test_the_enumerations_are_the_drivers():
+def test_the_enumerations_match_the_driver_s():
     driver = pytest.importorskip("cuda.bindings.driver")
     kinds = driver.CUtensorMapDataType
     for name in ELEMENT_TYPES:
@@ -103,7 +103,7 @@ def test_the_enumerations_are_the_drivers():
     assert driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_32B == 2
 
 
-def test_the_driver_gets_what_was_checked_and_its_refusal_is_told_in_full():
+def test_the_driver_gets_the_checked_fields_and_its_refusal_is_reported_with_all_of_them():
     import ctypes
 
     driver = FakeDriver()

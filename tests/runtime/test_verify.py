@@ -1,4 +1,4 @@
-"""tile.verify: what it compares, and whom it names."""
+"""tile.verify: what it compares, and what its errors name."""
 
 import ml_dtypes
 import numpy as np
@@ -22,7 +22,7 @@ def reference(x, y, by):
     y[...] = x * by
 
 
-def test_a_right_kernel_passes_and_arrays_stay_as_they_were():
+def test_a_correct_kernel_passes_and_its_arrays_are_unchanged():
     y = np.full_like(X, 7)
     result = tile.verify(scaled, 8, X, y, 2.0, reference=reference)
     assert result.passed and "as the reference" in str(result)
@@ -31,7 +31,7 @@ def test_a_right_kernel_passes_and_arrays_stay_as_they_were():
 
 
 class Foreign:
-    """An array of another library: nothing but DLPack, over NumPy's memory."""
+    """An array of another library that only supports DLPack, over NumPy's memory."""
 
     def __init__(self, array):
         self.array = array
@@ -44,7 +44,7 @@ class Foreign:
 
 
 @pytest.mark.parametrize("returns", [False, True])
-def test_arrays_of_other_libraries_are_copied_and_stay_as_they_were(returns):
+def test_arrays_of_other_libraries_are_copied_and_unchanged(returns):
     x, y = Foreign(X.copy()), Foreign(np.full_like(X, 7))
 
     def twice(x, y, by):
@@ -58,7 +58,7 @@ def test_arrays_of_other_libraries_are_copied_and_stay_as_they_were(returns):
     assert (x.array == X).all() and (y.array == 7).all()
 
 
-def test_an_array_without_dimensions_stays_as_it_was():
+def test_an_array_without_dimensions_is_unchanged():
     @tile.jit
     def counted(x, y):
         tile.store(y[()], tile.sum(tile.load(x[0:128])))
@@ -77,7 +77,7 @@ def doubled(x, y, WRONG: tile.constexpr = False):
 
 @pytest.mark.parametrize("dtype", [tile.float4_e2m1fn, tile.float6_e2m3fn, tile.float6_e3m2fn], ids=str)
 @pytest.mark.parametrize("returns", [False, True])
-def test_packed_arrays_are_compared_by_their_elements(dtype, returns):
+def test_packed_arrays_are_compared_element_by_element(dtype, returns):
     x = tile.pack(np.tile(np.float32([0, 0.5, 1, 1.5]), (4, 16)), dtype)
     y = tile.pack(np.full((4, 64), 1, np.float32), dtype)
     before = y.data.copy()
@@ -100,7 +100,7 @@ def cast(x, y):
 
 
 @pytest.mark.parametrize("dtype", [ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2, ml_dtypes.float8_e8m0fnu])
-def test_floats_of_eight_bits_differ_by_a_step_at_most(dtype):
+def test_8_bit_floats_may_differ_by_one_step(dtype):
     x = np.exp2(np.random.default_rng(1).uniform(-5, 5, 128)).astype(np.float32)
     x[7] = np.nan
 
@@ -116,7 +116,7 @@ def wrong_result(**kwargs):
     return tile.verify(scaled, 8, X, np.zeros_like(X), 3, reference=reference, **kwargs)
 
 
-def test_a_difference_names_the_element_the_line_and_the_thread():
+def test_a_mismatch_names_the_element_the_line_and_the_thread():
     result = wrong_result()
     found = result.differences[0]
     assert (found.argument, found.index, found.count, found.size) == ("y", (0, 70), 8, 800)
@@ -129,7 +129,7 @@ def test_a_difference_names_the_element_the_line_and_the_thread():
     assert caught.value.loc.line == found.writer.loc.line
 
 
-def test_tolerances_may_be_given():
+def test_tolerances_can_be_given():
     assert wrong_result(atol=1.0).passed
 
 
@@ -156,7 +156,7 @@ def test_every_dtype_is_compared(dtype):
     assert tile.verify(copied, 1, x, np.zeros_like(x), FLIP=10, reference=same).differences[0].index == (10,)
 
 
-def test_what_nothing_wrote_is_said_to_be_so():
+def test_elements_that_nothing_wrote_are_reported_as_such():
     @tile.jit
     def half(x):
         tile.store(x[0:4], 1.0)
@@ -164,7 +164,7 @@ def test_what_nothing_wrote_is_said_to_be_so():
     assert found.index == (4,) and found.writer is None
 
 
-def test_a_store_by_the_tensor_engine_names_its_line():
+def test_a_mismatch_in_a_tma_store_names_its_line():
     @tile.jit
     def doubled_by_tma(x):
         s = tile.alloc((64, 64), x.dtype)
@@ -179,7 +179,7 @@ def test_a_store_by_the_tensor_engine_names_its_line():
     assert "copy_async" in found.writer.loc.source_line
 
 
-def test_findings_of_the_simulator_count():
+def test_findings_of_the_simulator_are_failures():
     @tile.jit(num_warps=2)
     def racing(x):
         s = tile.alloc((64,), x.dtype)
@@ -193,7 +193,7 @@ def test_findings_of_the_simulator_count():
         result.raise_first()
 
 
-def test_what_verify_refuses():
+def test_invalid_calls_of_verify_are_errors():
     with pytest.raises(LaunchError, match="'backend' is not for it"):
         tile.verify(scaled, 8, X, X.copy(), 2.0, reference=reference, backend="sim")
     with pytest.raises(LaunchError, match="reference is a function of the arguments, not ndarray"):
@@ -213,7 +213,7 @@ def test_what_verify_refuses():
 
 @needs_gpu()
 @in_child(timeout=60)
-def test_the_gpu_is_compared_too():
+def test_the_gpu_s_results_are_compared_too():
     result = wrong_result()
     assert result.backends == ("simulator", "gpu")
     assert [d.backend for d in result.differences] == ["simulator", "gpu"]

@@ -1,4 +1,4 @@
-"""Calls that go straight to the launcher of an earlier call, and what sends them to look for their code again, without a GPU."""
+"""Calls that reuse the launcher of an earlier call, and what invalidates it; without a GPU."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def scaled(x, out, N: tile.constexpr, MORE: tile.constexpr = 1):
 
 @pytest.fixture
 def launches(monkeypatch):
-    """What launches of `scaled` did: "cold" where they had to look for their code, else "warm"."""
+    """How `scaled` was launched: "cold" if the code had to be looked up, otherwise "warm"."""
     done = []
 
     def cold(self, grid, args, kwargs):
@@ -56,7 +56,7 @@ def launches(monkeypatch):
 
 @pytest.mark.parametrize("name, value", [("FACTOR", 2), ("PAIR", (True, 2)), ("NUMBER", np.float32(4.0)), ("OPTIONS", Options(5)),
                                          ("HELPER", thrice)])
-def test_a_captured_value_that_changes_is_looked_at_again_and_an_equal_one_is_not(launches, monkeypatch, name, value):
+def test_a_captured_value_that_changes_causes_a_lookup_and_an_equal_one_does_not(launches, monkeypatch, name, value):
     x, out = np.zeros(32, np.float32), np.zeros(32, np.float32)
     call = scaled.prepared((1,), N=32)
     call(x, out), call(x, out), scaled[1](x, out, N=32)
@@ -70,7 +70,7 @@ def test_a_captured_value_that_changes_is_looked_at_again_and_an_equal_one_is_no
     assert launches[4:] == ["cold", "warm", "warm"]
 
 
-def test_a_captured_value_that_is_gone_is_looked_for_again(launches, monkeypatch):
+def test_a_captured_value_that_was_deleted_is_an_error_at_the_next_call(launches, monkeypatch):
     x, out = np.zeros(32, np.float32), np.zeros(32, np.float32)
     call = scaled.prepared((1,), N=32)
     call(x, out)
@@ -79,15 +79,15 @@ def test_a_captured_value_that_is_gone_is_looked_for_again(launches, monkeypatch
         call(x, out)
 
 
-def test_calls_with_keywords_of_other_types_are_told_apart(launches):
+def test_calls_with_keywords_of_different_types_are_distinguished(launches):
     x, out = np.zeros(32, np.float32), np.zeros(32, np.float32)
     for more in (1, True, 1.0):
         scaled.prepared((1,), N=32, MORE=more)(x, out)
     assert launches == ["cold"] * 3
 
 
-def test_what_a_kernel_of_this_package_reads_of_it_is_not_looked_at_by_calls(launches):
-    """It changes with the package's version alone."""
+def test_captured_values_of_kernels_in_this_package_are_not_checked_at_calls(launches):
+    """They change only with the package's version."""
     spec = np.zeros((64, 64), np.float16)
     view = describe(spec)
     launch = _planned(view, view, view, None, (), False, None, 0, [], Config.of(64, 64, stages=2), "sm_90a")

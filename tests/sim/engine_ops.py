@@ -1,4 +1,4 @@
-"""Ops for tests alone: the engines of the machine, called with exactly the fields that a test wants."""
+"""Ops for tests only, which call the machine's engines with exactly the given fields."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -12,7 +12,7 @@ from tilejit.types import Buffer, Scalar, Tile
 
 
 def fields(buffer, box, swizzle=0, dtype=None, dims=None, strides=None, element_strides=None, oob_fill=0):
-    """A tensor map over a whole simulated buffer, innermost dimension first, with what the caller overrides."""
+    """A tensor map over a whole simulated buffer, innermost dimension first, with the caller's overrides."""
     rank, nbytes = len(buffer.shape), buffer.type.dtype.nbytes
     return SimpleNamespace(
         dtype=dtype or buffer.type.dtype.name, global_dim=dims or buffer.shape[::-1],
@@ -24,7 +24,7 @@ _MAPS = {}
 
 
 def map_of(m, call, buffer, **how):
-    """The same map object for the same call and buffer."""
+    """The map object, the same one for the same call and buffer."""
     key = id(call), id(buffer.memory)
     if key not in _MAPS:
         _MAPS[key] = m.tensor_map(buffer, fields(buffer, **how)), call, buffer.memory
@@ -32,7 +32,7 @@ def map_of(m, call, buffer, **how):
 
 
 def place(x, offset=0):
-    """The buffer of a region or buffer, and the byte offset where it begins."""
+    """The buffer of a region or buffer, and the byte offset of its start."""
     if not hasattr(x, "starts"):
         return x, offset
     layout = x.type.buffer.layout.without_swizzle()
@@ -97,7 +97,7 @@ def _(m, call):
 
 @op("syncs", attrs=("nbytes",))
 def test_mma(a, d, nbytes):
-    """A warpgroup's tensor-core operation that reads `nbytes` bytes of `a` and adds 1 to what it copies to `d`."""
+    """A warpgroup's tensor core operation that reads `nbytes` bytes of `a` and adds 1 to what it copies to `d`."""
 
 
 @test_mma.simulate
@@ -109,7 +109,7 @@ def _(m, call, a, d):
 
 @op("syncs", attrs=("n",))
 def test_mma_wait(n=0):
-    """Commit and wait for the tensor-core operations of the scope."""
+    """Commit and wait for the tensor core operations of the scope."""
 
 
 @test_mma_wait.simulate
@@ -122,7 +122,7 @@ for nothing in (test_tma_load, test_tma_store, test_bulk, test_named, test_mma, 
     nothing.infer(lambda g, *args, **attrs: None)
 @op("reads", attrs=("rank",))
 def test_peer_load(buffer, rank):
-    """The whole of a buffer in the shared memory of CTA `rank`."""
+    """Load a whole buffer from the shared memory of CTA `rank`."""
 
 
 @test_peer_load.infer
@@ -158,7 +158,7 @@ def _(m, call):
 
 @op("writes", attrs=("warp",))
 def test_tmem_fill(d, value, warp=None):
-    """Each thread writes `value` to its lane (or to that of the same thread in another warp)."""
+    """Each thread writes `value` to its lane (or to the lane of the same thread in another warp)."""
 
 
 @test_tmem_fill.simulate
@@ -191,7 +191,7 @@ def _lanes(m, warp):
 
 @op("writes")
 def test_tcgen05_mma(d, a):
-    """An asynchronous tensor-core operation of one thread: adds the first element of shared `a` to all of `d`."""
+    """An asynchronous tensor core operation of one thread: adds the first element of shared `a` to all of `d`."""
 
 
 @test_tcgen05_mma.simulate

@@ -1,7 +1,7 @@
 """Runs kernels on the simulator and compares the findings with the marks in their source.
 
-A line that ends in ``# finds: kind`` must show exactly that finding; no other line may show any. Where one fault shows in
-one of several ways, depending on who comes first, the lines end in ``# may find: kind``: each run shows exactly one.
+A line that ends in ``# finds: kind`` must have exactly that finding; no other line may have any. If a fault can appear in
+one of several ways, depending on the order of execution, the lines end in ``# may find: kind``: each run finds exactly one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def marks(kernel, word: str = "finds") -> set[tuple[str, int]]:
 
 
 def check(kernel, grid, *args, seeds=SEEDS, result=None, expected=None, **meta):
-    """Simulate under several seeds: the findings are those that the source marks, under every seed. Where nothing is
+    """Simulate under several seeds, and assert that the findings are those marked in the source under every seed. If nothing is
     marked, argument number `result` must hold `expected` afterwards."""
     wanted, ways = marks(kernel), marks(kernel, "may find")
     for seed in seeds:

@@ -1,4 +1,4 @@
-"""Copies that land in their own time: waits, groups, bytes on barriers, proxies. Each fault has a repaired twin."""
+"""Copies that complete asynchronously: waits, groups, bytes on barriers, proxies. Each faulty kernel has a correct twin."""
 
 import numpy as np
 import tilejit as tile
@@ -43,8 +43,8 @@ def unsynced_group(A, B):
     tile.store(B[0:63, 0:64], tile.load(s[1:64, 0:64]))  # finds: race
 
 
-def test_cp_async_needs_its_wait_and_then_a_barrier():
-    """The wait completes a thread's own copies; a barrier shows them to the others."""
+def test_cp_async_needs_a_wait_and_then_a_barrier():
+    """The wait completes a thread's own copies; a barrier makes them visible to the others."""
     check(unwaited_group, (1,), A, B)
     check(waited_group, (1,), A, B, result=1, expected=A)
     check(unsynced_group, (1,), A, B)
@@ -75,7 +75,7 @@ def right_group_count(A, B):
     tile.store(B[0:64, 0:64], tile.load(s[1]))
 
 
-def test_a_wait_for_all_but_one_group_leaves_the_last_in_flight():
+def test_waiting_for_all_but_one_group_leaves_the_last_in_flight():
     """Groups complete in order."""
     check(wrong_group_count, (1,), A, B)
     check(right_group_count, (1,), A, B, result=1, expected=A)
@@ -139,8 +139,8 @@ def load_never_waited(A):
         tma_load(s, A, bar, 0, 0, box=(64, 64))  # finds: missing-wait
 
 
-def test_a_tensor_load_is_there_when_its_barrier_says_so():
-    """Only those who waited on the barrier, or were synchronised with them, may read."""
+def test_a_tensor_load_is_complete_after_a_wait_on_its_barrier():
+    """Only threads that waited on the barrier, or synchronised with those that did, may read."""
     check(load_unwaited, (1,), A, B)
     check(load_waited_by_one_warp, (1,), A, B)
     check(load_never_waited, (1,), A)
@@ -174,8 +174,7 @@ def both_barriers(A, B):
     tile.store(B[0:64, 0:64], tile.load(s[0]) + tile.load(s[1]))
 
 
-def test_waiting_on_one_of_two_barriers():
-    """A wait covers what completes on its own barrier only."""
+def test_a_wait_on_one_of_two_barriers_covers_only_its_copies():
     check(one_of_two_barriers, (1,), A, B)
     check(both_barriers, (1,), A, B, result=1, expected=A + A)
 
@@ -214,8 +213,8 @@ def operand_forgotten(A, B):
     tile.store(B[0:64, 0:64], tile.load(s[0]) + tile.load(s[1]))
 
 
-def test_announced_bytes_must_be_the_bytes_that_land():
-    """Off by one element either way, or one operand of two."""
+def test_the_announced_bytes_must_equal_the_transferred_bytes():
+    """Too few or too many by one element, or only one of two operands."""
     check(one_element_too_few, (1,), A, B)
     check(one_element_too_many, (1,), A, B)
     check(operand_forgotten, (1,), A, B)
@@ -280,8 +279,9 @@ def store_unwaited(A, B):
         tile.bulk_commit()
 
 
-def test_a_tensor_store_needs_fence_barrier_and_wait():
-    """Ordinary writes reach the async proxy through the writer's fence and a barrier; the source lives until it is read."""
+def test_a_tensor_store_needs_a_fence_a_barrier_and_a_wait():
+    """Ordinary writes become visible to the async proxy by the writer's fence and a barrier; the source must not change until
+    it is read."""
     check(store_unfenced, (1,), A, B)
     check(store_fenced_by_one, (1,), A, B)
     check(store_unsynced, (1,), A, B)
@@ -318,8 +318,8 @@ def source_freed(A, B):
         tile.sync()
 
 
-def test_the_source_of_a_store_is_free_after_the_read_side_wait():
-    """`read=True` frees the source, not the destination."""
+def test_the_source_of_a_store_may_be_reused_after_the_read_side_wait():
+    """`read=True` waits for the source, not for the destination."""
     check(source_reused, (1,), A, B)
     both = np.zeros((128, 64), np.float32)
     check(source_freed, (1,), A, both, result=1, expected=np.concatenate([A, A + 1]))
@@ -361,8 +361,8 @@ def mma_clean(A):
         tile.store(s, tile.load(A[0:64, 0:64]))
 
 
-def test_tensor_core_operands_in_shared_memory():
-    """They are read through the async proxy, until the wait."""
+def test_tensor_core_operands_in_shared_memory_need_a_fence_and_stay_in_use_until_the_wait():
+    """They are read through the async proxy."""
     check(mma_unfenced, (1,), A)
     check(mma_overwritten, (1,), A)
     check(mma_clean, (1,), A)
@@ -393,7 +393,7 @@ def bulk_of_24_bytes(A):
         bar.wait(phase=0)
 
 
-def test_bulk_copies_move_multiples_of_16_bytes():
-    """What was loaded through the async proxy may be stored by it without a fence."""
+def test_bulk_copies_transfer_multiples_of_16_bytes():
+    """Data that was loaded through the async proxy may be stored by it without a fence."""
     check(bulk_both_ways, (1,), A, B, result=1, expected=A)
     check(bulk_of_24_bytes, (1,), A)

@@ -1,4 +1,4 @@
-"""mbarriers, named barriers and pipelines: phases, counts, life cycle, roles that disagree, deadlock."""
+"""mbarriers, named barriers and pipelines: phases, counts, lifetimes, roles that disagree, deadlocks."""
 
 import numpy as np
 import pytest
@@ -36,8 +36,8 @@ def ring(A, B, n, STAGES: tile.constexpr):
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 3, 4, 8])
-def test_a_ring_of_three_slots_whatever_the_trip_count(n):
-    """0, 1, stages - 1, stages, stages + 1 and more trips."""
+def test_a_ring_of_three_slots_works_for_any_trip_count(n):
+    """0, 1, stages - 1, stages, stages + 1 and more iterations."""
     check(ring, (1,), A, B, n, STAGES=3, result=1, expected=np.where(np.arange(8)[:, None] < n, A + 1, 0))
 
 
@@ -92,15 +92,15 @@ def ring_released_before_the_read(A, B, n):
             tile.store(B[k, 0:256], tile.load(s[k % 2]) + 1)
 
 
-def test_a_ring_that_is_driven_wrongly():
-    """A parity that never flips, a slot refilled unasked, a slot released too early."""
+def test_misuse_of_a_ring_s_barriers_is_found():
+    """A parity that never flips, a slot refilled without waiting, a slot released too early."""
     check(ring_that_never_flips, (1,), A, B, 8)
     check(ring_without_empty_wait, (1,), A, B, 4)
     check(ring_released_before_the_read, (1,), A, B, 8)
 
 
-def test_a_wait_that_returned_at_once_is_told_of_once():
-    """By what it led to, whoever meets that."""
+def test_a_wait_that_returned_too_early_is_reported_once():
+    """By its consequence, in whichever scope that occurs."""
     message = ring_that_never_flips.simulate((1,), A, B.copy(), 8, seed=0).findings[0].message
     assert message.count("the wait returned at once") == 1 and "; after that, phase 1 of the barrier" in message and message.endswith("has not completed yet")
     message = inverted_parity.simulate((1,), A, B.copy(), seed=0).findings[0].message
@@ -119,8 +119,8 @@ def inverted_parity(A, B):
     bar.wait(phase=0)
 
 
-def test_the_wrong_parity_on_a_fresh_barrier_returns_at_once():
-    """What is read then has not come."""
+def test_a_wait_for_the_wrong_parity_of_a_new_barrier_returns_at_once():
+    """The data read after it has not arrived."""
     check(inverted_parity, (1,), A, B)
 
 
@@ -144,8 +144,8 @@ def counts_for_ever(B):
         asked += 1
 
 
-def test_a_loop_that_asks_a_barrier_and_counts_goes_on_when_the_copy_has_landed(monkeypatch):
-    """No two of its trips are alike; what comes when all is quiet comes all the same, and what never comes is a deadlock."""
+def test_a_loop_that_polls_a_barrier_and_counts_ends_when_the_copy_has_landed(monkeypatch):
+    """No two of its iterations have the same state. Copies still complete when all else is idle; one that never does is a deadlock."""
     monkeypatch.setattr("tilejit.sim.chunk.LULL", 40_000)
     monkeypatch.setattr("tilejit.sim.chunk.PATIENCE", 100_000)
     check(asks_and_counts, (1,), A, B, result=1, expected=np.where(np.arange(8)[:, None] == 0, A, 0))
@@ -164,8 +164,8 @@ def computes_and_does_not_wait(A, B):
     bar.wait(phase=0)
 
 
-def test_a_long_computation_without_a_wait_does_not_see_what_a_copy_brings():
-    """Where nothing is checked the result is wrong, as it may be on the machine."""
+def test_a_long_computation_without_a_wait_does_not_see_the_data_of_a_copy():
+    """Without checks the result is wrong, as it may be on the GPU."""
     check(computes_and_does_not_wait, (1,), A, B, seeds=[0])
     got = B.copy()
     computes_and_does_not_wait.simulate((1,), A, got, checks=False)
@@ -188,7 +188,7 @@ def a_flag_is_asked_while_another_waits_for_its_copy(A, B, flag):
             asked += 1
 
 
-def test_a_loop_that_asks_a_flag_and_counts_goes_on_when_the_copy_of_another_warp_has_landed(monkeypatch):
+def test_a_loop_that_polls_a_flag_and_counts_ends_when_another_warp_s_copy_has_landed(monkeypatch):
     monkeypatch.setattr("tilejit.sim.chunk.LULL", 40_000)
     flag = np.zeros(1, np.int32)
     check(a_flag_is_asked_while_another_waits_for_its_copy, (1,), A, B, flag, seeds=[0], result=1,
@@ -214,7 +214,7 @@ def disagreeing_roles(A, B, n, m):
 
 
 def test_roles_that_disagree_about_the_trip_count_deadlock():
-    """The report says which barrier and phase, and what it misses."""
+    """The report names the barrier and phase, and what is missing."""
     report = check(disagreeing_roles, (1,), A, B, 4, 5)
     message = report.findings[0].message
     assert "phase 2 (parity 0) of mbarrier 0, which is missing 1 of 1 arrival" in message and "threads 32 to 63" in message
@@ -230,7 +230,7 @@ def waits_for_two(B):
         empty.wait(phase=0)
 
 
-def test_a_deadlock_calls_barriers_by_the_names_that_the_kernel_gives_them():
+def test_a_deadlock_report_uses_the_barrier_names_of_the_kernel():
     message = check(waits_for_two, (1,), B, seeds=[0]).findings[0].message
     assert "is missing 1 of 1 arrival (full[1])" in message and "is missing 1 of 2 arrivals (empty)" in message
 
@@ -261,7 +261,7 @@ def ring_whose_producer_leaves(x, y):
                 tile.store(y[0, 0:32], tile.load(slot.A))
 
 
-def test_a_deadlock_tells_the_full_barriers_of_a_ring_from_the_empty_ones():
+def test_a_deadlock_report_distinguishes_full_and_empty_barriers_of_a_ring():
     for kernel, barrier in ((ring_whose_consumer_leaves, "r.empty[1]"), (ring_whose_producer_leaves, "r.full[1]")):
         assert f"is missing 1 of 1 arrival ({barrier})" in check(kernel, (1,), A, B, seeds=[0]).findings[0].message
 
@@ -282,8 +282,8 @@ def one_arrival_too_many(B):
     bar.wait(phase=0)
 
 
-def test_arrivals_that_are_too_few_or_too_many():
-    """One missing is a deadlock, one beyond the count a fault of the hardware."""
+def test_too_few_or_too_many_arrivals_are_found():
+    """One too few is a deadlock; one beyond the count is an error in hardware."""
     report = check(arrival_forgotten, (2,), B)
     assert "1 of 2 arrivals" in report.findings[0].message
     check(one_arrival_too_many, (2,), B)
@@ -328,8 +328,8 @@ def copies_after_the_arrival(A, B):
         tile.store(B[0:8, 0:256], tile.load(s))  # finds: missing-wait
 
 
-def test_cp_async_arrives_on_an_mbarrier_when_its_bytes_are_there():
-    """``.noinc`` counts as the threads' arrivals; without it the arrival is one more. A plain arrival does not wait."""
+def test_cp_async_arrives_on_an_mbarrier_when_its_bytes_have_landed():
+    """With ``.noinc`` it counts as the threads' arrivals, without it as an additional arrival. A plain arrival does not wait for copies."""
     check(copies_on_a_barrier, (1,), A, B, result=1, expected=A)
     check(copies_on_a_barrier_counted, (1,), A, B, result=1, expected=A)
     check(copies_after_the_arrival, (1,), A, B)
@@ -367,15 +367,15 @@ def copies_on_a_barrier_unfenced(A, B):
             tile.bulk_wait(0)
 
 
-def test_the_engine_reads_what_cp_async_brought_behind_a_fence_after_the_wait():
-    """The copies are no part of the async proxy, and where a barrier tells of them their own thread knows nothing of their end."""
+def test_the_async_proxy_may_read_what_cp_async_wrote_after_the_wait_and_a_fence():
+    """cp.async is not part of the async proxy; if a barrier tracks it, even the issuing thread must wait to see its completion."""
     check(copies_on_a_barrier_for_the_engine, (1,), A, B, result=1, expected=A)
     report = check(copies_on_a_barrier_unfenced, (1,), A, B)
     message = report.findings[0].message
     assert "cp.async at line" in message and "no fence_proxy_async() between the wait for that copy and this operation" in message
 
 
-def test_arrivals_of_copies_are_refused_at_a_peer_s_barrier():
+def test_arrive_on_copies_at_a_peer_s_barrier_is_refused():
     @tile.jit(cluster=2)
     def kernel(A):
         bar = tile.mbarrier()
@@ -385,7 +385,7 @@ def test_arrivals_of_copies_are_refused_at_a_peer_s_barrier():
 
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a", "sm_100a"])
-def test_arrivals_of_copies_are_instructions_of_every_thread(target):
+def test_arrive_on_copies_is_an_instruction_of_every_thread(target):
     for kernel, form in ((copies_on_a_barrier, "cp.async.mbarrier.arrive.noinc.shared::cta.b64"),
                          (copies_on_a_barrier_counted, "cp.async.mbarrier.arrive.shared::cta.b64")):
         assert form in kernel.compile(A, B, target=target).ptx
@@ -393,7 +393,7 @@ def test_arrivals_of_copies_are_instructions_of_every_thread(target):
 
 @needs_gpu()
 @in_child(timeout=60)
-def test_arrivals_of_copies_on_the_gpu():
+def test_arrive_on_copies_works_on_the_gpu():
     for kernel in (copies_on_a_barrier, copies_on_a_barrier_counted):
         b = tile.to_device(np.zeros_like(B), 0)
         kernel[1,](tile.to_device(A, 0), b)
@@ -425,7 +425,7 @@ def handover_short_of_threads(A, B):
 
 
 def test_named_barriers_hand_a_buffer_over():
-    """Some arrive, others wait; all of the count must come."""
+    """Some threads arrive, others wait; the whole count must arrive."""
     check(handover, (1,), A, B)
     check(handover_short_of_threads, (1,), A, B)
 
@@ -451,8 +451,8 @@ def rings_of_different_length(A, B):
             empty[k % 2].arrive()
 
 
-def test_ctas_with_different_trip_counts_part_and_finish():
-    """Worlds are cut where CTAs cease to behave alike, and each finishes."""
+def test_ctas_with_different_trip_counts_diverge_and_finish():
+    """The simulator splits a batch where its CTAs diverge, and finishes each part."""
     want = np.zeros((20, 8, 256), np.float32)
     for p in range(20):
         want[p, :p % 5] = A[:p % 5] + 1

@@ -1,4 +1,4 @@
-"""One fault is one finding, of the kind and at the line that are to blame, in whatever order the scopes run."""
+"""Each fault is one finding, with the kind and line of its cause, in whatever order the scopes run."""
 
 import numpy as np
 import tilejit as tile
@@ -37,12 +37,12 @@ def reads_each_slot_behind_a_wait_that_passes_at_once(A, B):
             full[i].wait(phase=0)
 
 
-def test_slots_that_a_loop_reads_before_their_copies_are_issued_lack_one_wait():
-    """The copies race with nothing: it is the reads that come too early, of each slot."""
+def test_slots_read_before_their_copies_are_issued_have_one_missing_wait():
+    """It is not a race of the copies: each slot is read too early."""
     check(reads_each_slot_without_a_wait, (1,), A, B)
 
 
-def test_a_wait_on_the_wrong_phase_is_to_blame_for_reads_before_the_copies_are_issued():
+def test_a_wait_on_the_wrong_phase_is_the_cause_of_reads_before_the_copies_are_issued():
     check(reads_each_slot_behind_a_wait_that_passes_at_once, (1,), A, B)
 
 
@@ -89,13 +89,13 @@ def forgets_the_last_copy(A, B, n):
             empty[i % 2].arrive()
 
 
-def test_copies_that_are_behind_a_wait_which_nothing_ends_are_not_missing():
-    """Their bytes are announced; but what is wrong is the wait, of a slot that is not given back or on the wrong phase."""
+def test_copies_that_a_wait_blocks_for_ever_are_not_reported_as_missing():
+    """Their bytes are announced, but the cause is the wait, for a slot that is not released or for the wrong phase."""
     report = check(never_gives_back, (2,), A, B)
     assert "is missing 1 of 1 arrival (empty[0])" in report.findings[0].message
     check(waits_for_the_next_phase, (2,), A, B, 1)
     assert not waits_for_the_next_phase.simulate((2,), A, B, 0).findings
 
 
-def test_a_copy_that_is_missing_in_the_last_turn_alone():
+def test_a_copy_missing_only_in_the_last_iteration_is_found():
     check(forgets_the_last_copy, (1,), A, B, 6)

@@ -1,4 +1,4 @@
-"""CTAs of a cluster: each other's shared memory and barriers, the cluster's barrier."""
+"""CTAs of a cluster: each other's shared memory and barriers, and the cluster barrier."""
 
 import numpy as np
 import pytest
@@ -34,8 +34,8 @@ def read_a_peer_unsynced(A, B):
         tile.store(B[p, 0:128], peer_load(s, rank=1))  # finds: race
 
 
-def test_a_peer_s_shared_memory_after_the_cluster_s_barrier():
-    """The CTA's own barrier orders nothing in the other CTA."""
+def test_a_peer_s_shared_memory_may_be_read_after_the_cluster_barrier():
+    """The CTA's own barrier does not order the other CTA."""
     check(read_a_peer, (4,), A, B, result=1, expected=np.where(np.arange(16)[:, None] < 4, A[np.arange(16) ^ 1], 0))
     check(read_a_peer_unsynced, (2,), A, B)
 
@@ -56,8 +56,8 @@ def peers_by_instructions(A, B, SYNC: tile.constexpr):
     tile.store(B[p, 32:64], tile.load(s[2]))
 
 
-def test_instructions_read_write_and_combine_with_a_peer_s_shared_memory():
-    """Between CTAs, the cluster's barrier orders them and no other; each CTA gets its own row back and the sums."""
+def test_ptx_instructions_read_write_and_reduce_into_a_peer_s_shared_memory():
+    """Only the cluster barrier orders CTAs; each CTA gets its own row back, and the sums."""
     want = np.zeros_like(B)
     want[:4, 0:32], want[:4, 32:64] = A[:4, 0:32] + 1, A[:4, 0:32]
     check(peers_by_instructions, (4,), A, B, SYNC=True, result=1, expected=want)
@@ -126,7 +126,7 @@ def push_to_the_wrong_barrier(A, B):
 
 
 def test_a_bulk_copy_to_a_peer_signals_the_peer_s_barrier():
-    """The destination arms its own barrier; slots go back by a remote arrival."""
+    """The destination arms its own barrier; slots are released by a remote arrival."""
     want = np.zeros_like(A)
     want[1] = A[0]
     check(push, (2,), A, B, result=1, expected=want)
@@ -177,8 +177,8 @@ def multicast_ring_for_itself(A, B):
                 empty.arrive()
 
 
-def test_a_multicast_slot_is_refilled_when_every_cta_has_freed_it():
-    """The slot of the peer is part of what the issuer waits for."""
+def test_a_multicast_slot_may_be_refilled_only_after_every_cta_has_released_it():
+    """The issuer must also wait for the peer's slot."""
     B = np.zeros((2, 3, 4, 128), np.float32)
     want = np.broadcast_to(A[:12].reshape(3, 4, 128), B.shape)
     check(multicast_ring, (2,), A, B, result=1, expected=want)
@@ -192,8 +192,8 @@ def one_cta_stays_away(A):
         tile.cluster_sync()  # finds: deadlock
 
 
-def test_the_cluster_s_barrier_needs_all_ctas():
-    """The other CTA leaves through the barrier that ends the kernel, which meets the first of these two."""
+def test_the_cluster_barrier_needs_all_ctas():
+    """The other CTA leaves by the barrier at the end of the kernel, which matches the first of these two."""
     check(one_cta_stays_away, (4,), A)
 
 
@@ -211,7 +211,7 @@ def ends_without_a_wait(B):
 
 @tile.jit(cluster=(2, 1, 1))
 def meets_by_warps(B, ARRIVE: tile.constexpr, WAIT: tile.constexpr):
-    """All warps arrive and wait, each for itself or together, some times."""
+    """All warps arrive and wait, separately or together, a number of times."""
     for _ in range(3):
         if ARRIVE:
             for w in tile.static_range(4):
@@ -227,8 +227,8 @@ def meets_by_warps(B, ARRIVE: tile.constexpr, WAIT: tile.constexpr):
             tile.cluster_wait()
 
 
-def test_threads_wait_at_the_cluster_s_barrier_before_they_arrive_there_again():
-    """Also before the kernel's end, where all threads of the cluster meet; who arrives with whom does not matter."""
+def test_threads_must_wait_at_the_cluster_barrier_before_they_arrive_again():
+    """Also before the kernel's end, where all threads of the cluster synchronise; who arrives together with whom does not matter."""
     B = np.zeros((2, 128), np.float32)
     check(arrives_again, (2,), B)
     check(ends_without_a_wait, (2,), B)
@@ -263,8 +263,8 @@ def sends_unfenced(A, B):
         tile.bulk_wait(0)
 
 
-def test_the_engine_reads_what_st_async_brought_behind_a_fence_after_the_wait():
-    """As cp.async it writes in its own time, but through the generic proxy."""
+def test_the_async_proxy_may_read_what_st_async_wrote_after_the_wait_and_a_fence():
+    """Like cp.async it writes asynchronously, but through the generic proxy."""
     check(sends_what_the_peer_s_engine_stores, (2,), A[:2], B[:2], result=1, expected=A[1::-1])
     report = check(sends_unfenced, (2,), A[:2], B[:2])
     message = report.findings[0].message
@@ -273,7 +273,7 @@ def test_the_engine_reads_what_st_async_brought_behind_a_fence_after_the_wait():
 
 @tile.jit(cluster=(2, 1, 1))
 def adds_at_one_cta(A, B, CLEARED: tile.constexpr, WAITS: tile.constexpr, HOW: tile.constexpr):
-    """Rank 0 has the sum of both."""
+    """Rank 0 has the sum of both CTAs."""
     rank, own, total, bar = tile.cta_rank(), tile.alloc((128,), A.dtype), tile.alloc((128,), A.dtype), tile.mbarrier()
     tile.store(own, tile.load(A[rank, 0:128]))
     if CLEARED != "never":
@@ -299,8 +299,8 @@ def adds_at_one_cta(A, B, CLEARED: tile.constexpr, WAITS: tile.constexpr, HOW: t
 
 
 @pytest.mark.parametrize("how", ["red.async", "bulk"])
-def test_reductions_in_a_peer_s_memory_are_waited_for_as_copies_are(how):
-    """They may meet each other, and nothing else."""
+def test_asynchronous_reductions_into_a_peer_s_memory_need_a_wait_as_copies_do(how):
+    """They may be concurrent with each other, and with nothing else."""
     A, B = np.arange(256, dtype=np.int32).reshape(2, 128), np.zeros((1, 128), np.int32)
     check(adds_at_one_cta, (2,), A, B, "before", True, how, result=1, expected=A.sum(axis=0, keepdims=True))
     for cleared, waits, kinds in (("before", False, {"missing-wait"}), ("beside", True, {"race", "missing-wait"}), ("never", True, {"uninitialized-read"})):

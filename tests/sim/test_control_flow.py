@@ -1,4 +1,4 @@
-"""Kernels run as written: scalars, tiles, loops and branches that differ between threads and between CTAs."""
+"""Kernels executed as written: scalars, tiles, and loops and branches that differ between threads and CTAs."""
 
 import numpy as np
 import pytest
@@ -20,8 +20,8 @@ def collatz(n, steps):
     tile.store(steps[i], count)
 
 
-def test_loops_and_branches_that_differ_between_ctas_meet_again():
-    """Each CTA takes its own number of trips; all of them come to the store."""
+def test_ctas_that_diverge_in_loops_and_branches_reconverge():
+    """Each CTA has its own trip count; all of them execute the store."""
     n = np.arange(1, 65, dtype=np.int32)
     want = []
     for x in n.tolist():
@@ -49,7 +49,7 @@ def per_thread(x, y):
 
 
 def test_branches_and_loops_that_differ_between_threads_are_masked():
-    """Threads of one warp take different ways; each gets its own result."""
+    """Threads of one warp take different branches; each gets its own result."""
     x = np.arange(32, dtype=np.int32)
     want = []
     for v in x.tolist():
@@ -66,7 +66,7 @@ def scale(x, y, n, BLOCK: tile.constexpr):
         tile.store(y[i, k * BLOCK:(k + 1) * BLOCK], v * n)
 
 
-def test_trip_counts_that_differ_between_ctas():
+def test_trip_counts_may_differ_between_ctas():
     """A triangular loop nest writes exactly its triangle."""
     x = np.arange(8 * 32, dtype=np.float32)
     want = np.zeros((8, 8 * 32), np.float32)
@@ -86,7 +86,7 @@ def ragged(x, y, BLOCK: tile.constexpr):
 @pytest.mark.parametrize("shape", [(13, 29), (16, 32), (5, 5)])
 @pytest.mark.parametrize("order", ["C", "F", "reversed"])
 def test_regions_are_clipped_at_every_edge(shape, order):
-    """Halo starts, ragged ends, Fortran order, negative strides: reads fill, writes drop."""
+    """Halo starts, ragged ends, Fortran order, negative strides: reads fill, writes are dropped."""
     x = np.random.default_rng(0).integers(0, 100, shape).astype(np.int32)
     x = {"C": x, "F": np.asfortranarray(x), "reversed": x[::-1, ::-1]}[order]
     y = np.zeros_like(x)
@@ -95,8 +95,7 @@ def test_regions_are_clipped_at_every_edge(shape, order):
     np.testing.assert_array_equal(y, x + 1)
 
 
-def test_an_empty_grid_and_an_empty_array():
-    """Nothing runs, nothing breaks."""
+def test_an_empty_grid_and_an_empty_array_run_without_effect():
     x = np.zeros((0, 5), np.int32)
     assert not ragged.simulate((0,), x, x.copy(), BLOCK=8).findings
     assert not ragged.simulate((1, 1), x, x.copy(), BLOCK=8).findings
@@ -108,8 +107,7 @@ def gather(x, index, y, BLOCK: tile.constexpr):
     tile.store(y[0:BLOCK], tile.load(x[i], other=-1))
 
 
-def test_points_gather_with_bounds():
-    """Index tiles outside of the array read `other`."""
+def test_gathers_with_out_of_bounds_indices_give_other():
     x = np.arange(50, dtype=np.int32)
     index = np.array([3, 49, 50, -1, 0, 7, 1000, 2] * 8, np.int32)
     want = np.where((index >= 0) & (index < 50), x[np.clip(index, 0, 49)], -1)

@@ -1,4 +1,4 @@
-"""Global memory between CTAs: writes to one element, reads of what another wrote, atomics that order them."""
+"""Global memory shared by CTAs: writes to the same element, reads of another CTA's writes, and atomics that order them."""
 
 import numpy as np
 import pytest
@@ -44,7 +44,7 @@ def in_place_with_halo(x):
     tile.store(x[i * 128:(i + 1) * 128], v)  # finds: race
 
 
-def test_ctas_share_no_element_without_atomics():
+def test_ctas_that_access_the_same_element_without_atomics_race():
     """Write and write, write and read, read and write."""
     check(overlapping_writes, (4,), X, Y)
     check(all_write_one, (4,), Y)
@@ -66,8 +66,8 @@ def copied_ahead(x, y, FIRST: tile.constexpr, SIZE: tile.constexpr):
 
 
 @pytest.mark.parametrize("first", [0, 1, 3, 7, 62, 63])
-def test_a_copy_by_cp_async_reads_every_element_of_its_bytes(first):
-    """Each CTA copies the first elements, 16 bytes a thread, of which CTA 0 writes one."""
+def test_a_cp_async_reads_every_element_of_its_bytes(first):
+    """Each CTA copies the first elements, 16 bytes per thread; CTA 0 writes one of them."""
     x, y = np.arange(128, dtype=np.int16), np.zeros((2, 64), np.int16)
     report = copied_ahead.simulate((2,), x, y, FIRST=first, SIZE=1)
     assert [f.kind for f in report.findings] == ["race"]
@@ -88,7 +88,7 @@ def copied_behind(x, y, BARRIER: tile.constexpr):
     tile.store(y[0:64], tile.load(s))
 
 
-def test_a_copy_by_cp_async_reads_what_other_threads_wrote_behind_a_barrier():
+def test_a_cp_async_may_read_what_other_threads_wrote_before_a_barrier():
     """A thread copies 8 elements, which 8 threads have written."""
     x, y = np.zeros(64, np.int16), np.zeros(64, np.int16)
     finding, = copied_behind.simulate((1,), x, y, BARRIER=False).findings
@@ -96,8 +96,8 @@ def test_a_copy_by_cp_async_reads_what_other_threads_wrote_behind_a_barrier():
     assert not copied_behind.simulate((1,), x, y, BARRIER=True).findings and (y == 1).all()
 
 
-def test_arguments_that_alias_are_one_memory():
-    """x and y are the same array, shifted by an element."""
+def test_arguments_that_alias_share_their_memory():
+    """x and y are views of one array, shifted by an element."""
     @tile.jit
     def copy(x, y):
         i = tile.program_id(0)
@@ -160,8 +160,8 @@ def last_block_without_counter(x, part, counter, y):
         tile.store(y[0], total)
 
 
-def test_the_last_block_adds_up_what_the_others_wrote():
-    """An atomic counter orders the CTAs that meet at it, by its own semantics or between fences."""
+def test_the_last_cta_may_add_up_what_the_others_wrote():
+    """An atomic counter orders the CTAs that use it, by its own semantics or together with fences."""
     x, part, counter, y = X[:8], np.zeros(8, np.float32), np.zeros(1, np.int32), np.zeros(1, np.float32)
     check(last_block, (8,), x, part, counter, y, result=3, expected=[56.0])
     check(last_block_fenced, (8,), x, part, counter, y, result=3, expected=[56.0])
@@ -178,8 +178,8 @@ def handed_on(flag, y):
     tile.atomic_add(flag[0], 1, sem="release")
 
 
-def test_ctas_that_spin_for_each_other_take_turns():
-    """A chain through the whole grid: every CTA waits for the one before it."""
+def test_ctas_that_spin_for_each_other_make_progress():
+    """A chain through the whole grid: every CTA waits for the previous one."""
     want = 0.0
     for i in range(20):
         want = want * 2 + i
@@ -193,8 +193,8 @@ def spins_for_ever(flag, y):
     tile.store(y[0], 1.0)
 
 
-def test_a_loop_that_nothing_will_end():
-    """Spinning without effect is waiting."""
+def test_a_spin_loop_that_nothing_will_end_is_a_deadlock():
+    """Spinning without an effect counts as waiting."""
     check(spins_for_ever, (2,), np.zeros(1, np.int32), np.zeros(1, np.float32), seeds=range(2))
 
 
@@ -205,7 +205,7 @@ def histogram(x, bins):
 
 
 def test_atomics_of_many_threads_count_exactly():
-    """Duplicates within and between CTAs."""
+    """With duplicate addresses within and between CTAs."""
     x = np.random.default_rng(0).integers(0, 10, 4096).astype(np.int32)
     check(histogram, (32,), x, np.zeros(10, np.int32), result=1, expected=np.bincount(x, minlength=10), seeds=[0, 1])
 
@@ -223,7 +223,7 @@ def tensor_stores_that_overlap(A, B):
         tile.bulk_wait(0)
 
 
-def test_tensor_stores_race_like_others():
+def test_tensor_stores_race_like_other_stores():
     """The boxes of two CTAs share a row."""
     A = np.ones((8, 16), np.float32)
     check(tensor_stores_that_overlap, (2,), A, np.zeros((32, 16), np.float32))
@@ -250,8 +250,8 @@ def released_by_one_thread(x, part, flag, out, ATOMIC: tile.constexpr, FENCE: ti
 
 @pytest.mark.parametrize("fence", [False, True])
 @pytest.mark.parametrize("atomic", [False, True])
-def test_one_thread_releases_what_others_have_written_only_behind_a_barrier(atomic, fence):
-    """By a releasing store, an atomic, or a fence before a relaxed one; behind a barrier it is what all have written."""
+def test_one_thread_releases_what_others_wrote_only_after_a_barrier(atomic, fence):
+    """By a release store, an atomic, or a fence before a relaxed store; after a barrier it releases the writes of all threads."""
     args = X[:64], np.zeros(64, np.float32), np.zeros(1, np.int32), np.zeros(64, np.float32)
     options = dict(ATOMIC=atomic, FENCE=fence)
     check(released_by_one_thread, (2,), *args, MEET=False, **options)
@@ -274,8 +274,8 @@ def each_warp_releases_its_own(x, part, flag, out):
                 tile.store(out[32 * w:32 * w + 32], tile.load(part[w, 0:32]) + 1)
 
 
-def test_warps_that_release_what_they_have_written_do_not_wait_for_each_other():
-    """The other warp's release comes before or after, as the order of scopes is drawn."""
+def test_warps_that_release_their_own_writes_do_not_wait_for_each_other():
+    """The other warp's release comes before or after, depending on the seed."""
     args = X[:64], np.zeros((2, 32), np.float32), np.zeros(2, np.int32), np.zeros(64, np.float32)
     check(each_warp_releases_its_own, (2,), *args, result=3, expected=X[:64] + 1, seeds=range(6))
 
@@ -295,7 +295,7 @@ def released_twice(x, part, flag, out):
         tile.store(out[0:64], tile.load(part[0:64]) + 1)
 
 
-def test_what_a_release_has_not_held_the_next_one_behind_a_barrier_does():
+def test_writes_that_a_release_did_not_cover_are_covered_by_the_next_one_after_a_barrier():
     args = X[:64], np.zeros(64, np.float32), np.zeros(1, np.int32), np.zeros(64, np.float32)
     check(released_twice, (2,), *args, result=3, expected=X[:64] + 1, seeds=range(3))
 
@@ -323,8 +323,8 @@ def acquired_by_one_thread(x, part, flag, out, HOW: tile.constexpr, MEET: tile.c
 
 
 @pytest.mark.parametrize("how", ["load", "atomic", "fence"])
-def test_what_one_thread_acquires_the_others_have_only_behind_a_barrier(how):
-    """The thread itself has it at once."""
+def test_what_one_thread_acquires_the_others_see_only_after_a_barrier(how):
+    """The thread itself sees it immediately."""
     args = X[:64], np.zeros(64, np.float32), np.zeros(1, np.int32), np.zeros(65, np.float32)
     check(acquired_by_one_thread, (2,), *args, HOW=how, MEET=False)
     acquired_by_one_thread[2,](*args, HOW=how, MEET=True)
@@ -351,8 +351,8 @@ def acquired_and_handed_on(x, part, flag, out, N: tile.constexpr):
                 tile.store(out[i, 0:128], tile.load(part[i, 0:128]))
 
 
-def test_what_one_thread_has_acquired_in_many_steps_is_handed_on_by_an_mbarrier():
-    """More acquisitions than are told apart."""
+def test_what_one_thread_acquired_in_many_steps_is_passed_on_by_an_mbarrier():
+    """More acquires than the simulator distinguishes."""
     x = np.arange(40 * 128, dtype=np.float32).reshape(40, 128)
     check(acquired_and_handed_on, (2,), x, np.zeros_like(x), np.zeros(40, np.int32), np.zeros_like(x), result=3, expected=x, seeds=range(3), N=40)
 
@@ -377,7 +377,7 @@ def leaders_meet(x, part, flag, out, BEFORE: tile.constexpr, BEHIND: tile.conste
 
 
 @pytest.mark.parametrize("before, behind", [(True, True), (False, True), (True, False)])
-def test_a_cluster_is_ordered_by_what_one_of_its_ctas_releases_or_acquires_and_the_clusters_barrier(before, behind):
+def test_a_release_or_acquire_by_one_cta_orders_its_cluster_together_with_the_cluster_barrier(before, behind):
     args = X[:64], np.zeros((2, 64), np.float32), np.zeros(1, np.int32), np.zeros((2, 64), np.float32)
     if before and behind:
         leaders_meet[4,](*args, BEFORE=True, BEHIND=True)

@@ -1,4 +1,4 @@
-"""Global memory between the threads of a CTA and the CTAs of a cluster: what no barrier orders, and what one does."""
+"""Global memory shared by threads of a CTA and by CTAs of a cluster: races without a barrier, and none with one."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ def shifted_read_after_sync(x, y, out):
     tile.store(out[0:512], tile.load(y[1:513]))
 
 
-def test_a_thread_does_not_read_what_another_of_its_cta_wrote_before_a_barrier():
+def test_a_thread_that_reads_another_thread_s_write_needs_a_barrier():
     check(shifted_read, (1,), X, Y, Y)
     check(shifted_read_after_sync, (1,), X, Y, Y, result=2, expected=np.append(X[1:512], np.zeros(513, np.float32)))
 
@@ -49,7 +49,7 @@ def rows_read_as_they_were_written(x, y, out):
     tile.store(out[i, 0:256], tile.load(y[i, 0:256]))
 
 
-def test_many_ctas_race_each_with_itself():
+def test_a_race_within_each_of_many_ctas_is_found():
     x = np.arange(300 * 256, dtype=np.float32).reshape(300, 256)
     y, out = np.zeros_like(x), np.zeros_like(x)
     check(rows_shifted_read, (300,), x, y, out, seeds=[0, 1])
@@ -72,7 +72,7 @@ def smoothed_in_place_after_sync(x):
     tile.store(x[0:512], v)
 
 
-def test_a_thread_does_not_write_what_another_still_reads():
+def test_a_thread_that_overwrites_what_another_reads_needs_a_barrier():
     want = X.copy()
     want[:512] += X[1:513]
     check(smoothed_in_place, (1,), X)
@@ -92,7 +92,7 @@ def written_twice_with_a_barrier(x, y):
     tile.store(y[1:257], tile.load(x[0:256]))
 
 
-def test_two_threads_do_not_write_one_element_without_a_barrier():
+def test_two_threads_that_write_one_element_without_a_barrier_race():
     check(written_twice, (1,), X, Y)
     check(written_twice_with_a_barrier, (1,), X, Y, result=1, expected=np.concatenate([X[:1], X[:256], np.zeros(767, np.float32)]))
 
@@ -107,8 +107,8 @@ def stored_equal(x, y):
     tile.store(y[0:64], tile.full((64,), 3.0))
 
 
-def test_elements_that_share_a_place_in_the_array_are_not_stored_as_different_ones():
-    """An array whose strides name an element several times, as one that was broadcast; stores of equal elements agree."""
+def test_stores_of_different_values_to_aliased_elements_race():
+    """The strides map several indices to the same element, as in a broadcast array; stores of equal values are allowed."""
     broadcast = lambda: np.lib.stride_tricks.as_strided(np.zeros(1, np.float32), (64,), (0,))
     windows = lambda: np.lib.stride_tricks.as_strided(np.zeros(40, np.float32), (8, 8), (16, 4)).T
     for y in (broadcast(), windows()):
@@ -146,7 +146,7 @@ def in_loops_with_both_barriers(x, n):
         tile.sync()
 
 
-def test_what_one_turn_of_a_loop_reads_the_threads_do_not_write_in_it():
+def test_threads_that_write_what_the_same_iteration_reads_race():
     want = X.copy()
     for i in range(5):
         want[i + 1:i + 129] = want[i:i + 128].copy()
@@ -175,7 +175,7 @@ def scalar_for_the_thread_that_stores_it(y, n):
         tile.store(y[0], tile.load(y[0]) * 2 + i)
 
 
-def test_a_scalar_that_one_thread_stores_is_for_the_others_behind_a_barrier():
+def test_a_scalar_stored_by_one_thread_may_be_read_by_others_after_a_barrier():
     check(scalar_for_all, (1,), X, Y)
     want = np.zeros_like(Y)
     want[0], want[128:256] = 3, 3 + X[:128]
@@ -203,8 +203,8 @@ def transposed_in_place_after_sync(x):
     tile.store(x[0:32, 0:32], tile.transpose(v))
 
 
-def test_values_that_threads_exchange_were_read_before():
-    """A reduction or a scan passes on what has been read, so that it may be overwritten; another view of registers does not."""
+def test_values_that_threads_exchange_were_read_before_the_exchange():
+    """After a reduction or scan, the memory that its operand was loaded from may be overwritten; after a transpose of registers it may not."""
     check(normalised_in_place, (1,), X, result=0, expected=np.concatenate([[X[:512].sum()], X[1:512], np.cumsum(X[:512])]).astype(np.float32))
     x = X.reshape(32, 32)
     check(transposed_in_place, (1,), x)
@@ -250,7 +250,7 @@ def counted_from_zero_after_sync(y, out):
     tile.sync()
 
 
-def test_atomics_meet_what_another_thread_wrote_behind_a_barrier():
+def test_atomics_on_another_thread_s_writes_need_a_barrier():
     check(counted_from_zero, (1,), np.ones(128, np.int32), np.zeros(1, np.int32))
     check(counted_from_zero_after_sync, (1,), np.ones(128, np.int32), np.zeros(1, np.int32), result=0, expected=np.repeat([2, 0], 64))
 
@@ -298,11 +298,11 @@ def beyond_the_cluster(x, y, out):
     tile.store(out[i, 0:128], tile.load(y[7 - i, 0:128]))  # finds: race
 
 
-def test_the_barrier_of_a_cluster_orders_global_memory_between_its_ctas_and_no_others():
+def test_the_cluster_barrier_orders_global_memory_between_its_ctas_only():
     x = X.reshape(8, 128)
     y = np.zeros_like(x)
     swapped = x.reshape(4, 2, 128)[:, ::-1].reshape(8, 128)
-    for seed in range(8):  # at the read, the write or both, by who comes first
+    for seed in range(8):  # at the read, the write or both, depending on the order
         assert {f.kind for f in across_the_cluster.simulate((8,), x, y.copy(), y.copy(), seed=seed).findings} == {"race"}
     check(across_the_cluster_after_its_barrier, (8,), x, y, y, result=2, expected=swapped)
     check(across_the_cluster_and_back, (8,), x, result=0, expected=swapped)
@@ -310,14 +310,14 @@ def test_the_barrier_of_a_cluster_orders_global_memory_between_its_ctas_and_no_o
     check(beyond_the_cluster, (8,), x, y, y)
 
 
-def test_a_race_between_threads_names_both_and_both_lines():
+def test_a_race_between_threads_names_both_threads_and_both_lines():
     (finding,) = shifted_read.simulate((1,), X, Y.copy(), Y.copy()).findings
     assert finding.message.startswith("thread ") and "reads an element of y, written by thread" in finding.message
     assert finding.other is not None and finding.other.line == finding.line - 1 and len(finding.threads) == 2
 
 
 @pytest.mark.parametrize("shape", [(4, 96), (3, 5, 40)])
-def test_strided_views_race_like_others(shape):
+def test_strided_views_race_like_other_views(shape):
     @tile.jit
     def rolled(x, y):
         tile.store(x[0, 0:32] if len(SHAPE) == 2 else x[0, 0, 0:32], tile.load(y[0:32]))

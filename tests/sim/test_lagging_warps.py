@@ -1,5 +1,5 @@
-"""Waits that are not ordered before the end of the phase after the one that they wait for: a warp that lags misses its phase. And arrivals at mbarriers
-and at named barriers that are not ordered behind the time before."""
+"""Waits that are not ordered before the completion of the following phase, so that a warp that lags behind misses its phase.
+And arrivals at mbarriers and named barriers that are not ordered after the previous phase."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ def filled(s, A, full, empty, n):
         tile.copy_async(s[k % 2], A[k, 0:256], mbar=full[k % 2])
 
 
-# -- slots that a warpgroup passes over --------------------------------------------------------------------------------------
+# -- slots that one thread of a warpgroup releases ---------------------------------------------------------------------------
 
 @tile.jit(num_warps=8)
 def passes_over(A, B, n, BY_THIRD_WARP: tile.constexpr):
@@ -85,23 +85,23 @@ def all_warps_arrive(A, B, n):
                 empty[k % 2].arrive()
 
 
-def test_a_warpgroup_whose_one_thread_gives_back_a_slot_that_the_other_warps_need_not_have_seen():
-    """The producer may fill the slot again, and a warp that still waits for the first time finds the phase of the second over as well."""
+def test_one_thread_that_releases_a_slot_before_the_other_warps_have_seen_it_full_is_found():
+    """The producer may refill the slot, and a warp that still waits for its first phase then finds the second one complete as well."""
     for by_third_warp in (False, True):
         check(passes_over, (1,), A, B, 7, by_third_warp)
 
 
-def test_slots_that_are_not_filled_a_second_time_leave_no_warp_behind():
+def test_slots_that_are_not_refilled_cannot_be_missed():
     assert not passes_over.simulate((1,), A, B, 2, False).findings
 
 
 @pytest.mark.parametrize("how", ["sync", "sum", "count", "another", "scope"])
-def test_warps_that_meet_before_one_thread_arrives_are_all_past_their_wait(how):
-    """At a barrier, in a sum over them all, for a number that one of them gets from memory, or before an arrival of their scope."""
+def test_warps_that_synchronise_before_one_thread_arrives_are_all_past_their_wait(how):
+    """By a barrier, by a reduction over all of them, by a value that one of them loads, or by an arrival of their scope."""
     check(meets, (1,), A, B, 7, how)
 
 
-def test_warps_that_arrive_each_for_itself_are_past_their_own_waits():
+def test_warps_that_arrive_separately_are_past_their_own_waits():
     check(one_warp_passes_over, (1,), A, B, 7)
     check(all_warps_arrive, (1,), A, B, 7)
 
@@ -119,7 +119,7 @@ def passed_over_in_a_ring(A, B, n):
                 tile.static_assert(True)
 
 
-def test_a_ring_that_did_not_let_the_warps_meet_would_be_found(monkeypatch):
+def test_a_ring_whose_warps_did_not_synchronise_would_be_found(monkeypatch):
     monkeypatch.setattr("tilejit.ops.ring._met", lambda g, slot: True)
     check(passed_over_in_a_ring, (1,), A, B, 7)
 
@@ -159,12 +159,12 @@ def phases_that_one_warp_goes_through_behind_the_others(B, HOW: tile.constexpr):
         tile.store(B[0, 0:256], tile.zeros((256,)))
 
 
-def test_a_barrier_that_one_warp_takes_on_before_the_others_have_seen_it():
+def test_a_barrier_that_one_warp_advances_before_the_others_have_seen_its_phase_is_found():
     check(phases_that_one_warp_goes_through, (1,), B)
 
 
 @pytest.mark.parametrize("how", ["warps", "copies"])
-def test_a_barrier_that_one_warp_takes_on_when_the_others_have_told_it(how):
+def test_a_barrier_that_one_warp_advances_after_the_others_signalled_it_is_right(how):
     check(phases_that_one_warp_goes_through_behind_the_others, (1,), B, how)
 
 
@@ -185,8 +185,8 @@ def told_by_the_other_cta(B, TOLD: tile.constexpr):
         first.wait(phase=1)
 
 
-def test_a_barrier_that_another_cta_takes_on():
-    """Where it has not been told that the first phase has been seen, some order of theirs misses it."""
+def test_a_barrier_that_another_cta_advances_is_checked():
+    """If that CTA does not know that the first phase has been seen, some order of execution misses it."""
     check(told_by_the_other_cta, (2,), B, True)
     for seed in range(8):
         assert {f.kind for f in told_by_the_other_cta.simulate((2,), B, False, seed=seed).findings} == {"barrier-phase"}
@@ -211,12 +211,12 @@ def waits_for_the_second_phase(B, TOLD: tile.constexpr):
 
 
 @pytest.mark.parametrize("told", ["by who has waited", "by who has arrived"])
-def test_a_wait_for_the_second_phase_by_who_knows_that_the_first_is_over(told):
+def test_waiting_for_the_second_phase_is_right_if_the_first_is_known_to_be_complete(told):
     check(waits_for_the_second_phase, (1,), B, told, result=0, expected=np.where(np.arange(8)[:, None] < 1, 1, 0) + np.zeros(256))
 
 
-def test_a_wait_for_the_second_phase_that_may_come_before_the_first_is_over_is_found_in_any_order():
-    """Where it comes early it passes at once, by the parity of a fresh barrier, and reads what is not there."""
+def test_a_wait_for_the_second_phase_that_may_precede_the_end_of_the_first_is_found_in_any_order():
+    """If it comes too early, it returns at once, by the parity of a new barrier, and the data is not there."""
     findings = [waits_for_the_second_phase.simulate((1,), B, "", seed=seed).findings for seed in range(8)]
     assert all(findings) and {f.kind for found in findings for f in found} <= {"barrier-phase", "race", "uninitialized-read"}
     late, = {f.message for found in findings for f in found if f.kind == "barrier-phase" and "bar.wait(phase=1)" in f.loc.source_line}
@@ -235,7 +235,7 @@ def asks_and_does_not_mind(B):
     tile.store(B[0, 0:256], tile.zeros((256,)))
 
 
-def test_a_barrier_that_is_only_asked_may_go_on():
+def test_a_barrier_that_is_only_polled_may_advance():
     assert not asks_and_does_not_mind.simulate((1,), B).findings
 
 
@@ -269,7 +269,7 @@ def spins(B, HOW: tile.constexpr, MEETS: tile.constexpr):
 
 @tile.jit
 def gives_up(B, HOW: tile.constexpr):
-    """A loop that something else ends as well: a counter, another barrier, what another thread stores."""
+    """A loop that can also end for another reason: a counter, another barrier, a value that another thread stores."""
     bar, other, turns = tile.mbarrier(), tile.mbarrier(), 0
     with tile.warp(0):
         bar.arrive()
@@ -290,21 +290,21 @@ def gives_up(B, HOW: tile.constexpr):
 
 
 @pytest.mark.parametrize("how", ["test", "ptx", "break", "flag"])
-def test_a_loop_that_only_a_barrier_s_answer_ends_waits_for_it(how):
+def test_a_loop_that_only_the_result_of_polling_ends_counts_as_a_wait(how):
     check(spins, (1,), B, how, False)
     assert not spins.simulate((1,), B, how, True).findings
 
 
 @pytest.mark.parametrize("how", ["counter", "either", "memory"])
-def test_a_loop_that_something_else_ends_as_well_may_miss_a_phase(how):
+def test_a_polling_loop_that_can_end_for_another_reason_may_miss_a_phase(how):
     assert not gives_up.simulate((1,), B, how).findings
 
 
-# -- arrivals that may come before the end of the phase before -----------------------------------------------------------------
+# -- arrivals that may precede the end of the previous phase -------------------------------------------------------------------
 
 @tile.jit
 def two_arrive_twice(B, BEHIND: tile.constexpr, WAITS: tile.constexpr):
-    """Warp 0 goes on when warp 3 says so, or warp 2, which has waited for the first phase."""
+    """Warp 0 continues when either warp 3, or warp 2, which has waited for the first phase, signals it."""
     bar, back, other = tile.mbarrier(2), tile.mbarrier(), tile.mbarrier()
     with tile.warp(0):
         bar.arrive()
@@ -331,7 +331,7 @@ def two_arrive_twice(B, BEHIND: tile.constexpr, WAITS: tile.constexpr):
 
 @tile.jit(cluster=(2, 1, 1))
 def both_fill_for_one(A, B):
-    """The other CTA learns that the slots are free by the bytes that come into its own."""
+    """The other CTA learns that the slots are free from the bytes that arrive in its own."""
     s, full, empty = tile.alloc((4, 256), A.dtype), tile.mbarrier(), tile.mbarrier(2)
     for k in range(4):
         with tile.warp(0), tile.elect():
@@ -347,7 +347,7 @@ def both_fill_for_one(A, B):
 
 @tile.jit
 def one_after_the_other(B, n):
-    """Another warp arrives each time, of which each knows that the one before has."""
+    """A different warp arrives each time, and knows that the previous one has arrived."""
     bar = tile.mbarrier()
     for i in range(n):
         with tile.warp(i % 4), tile.elect():
@@ -356,9 +356,9 @@ def one_after_the_other(B, n):
     bar.wait(phase=n - 1)
 
 
-def test_an_arrival_that_may_end_the_phase_before_is_found_in_any_order():
-    """In the place of the arrival of another, where somebody waits for these phases; not one behind a wait for that phase, its own or of one who
-    tells it."""
+def test_an_arrival_that_may_complete_the_previous_phase_is_found_in_any_order():
+    """It would take the place of another arrival, if somebody waits for these phases. Not if it is ordered after a wait for that phase, its own
+    or one of a thread that signals it."""
     check(two_arrive_twice, (1,), B, "nothing", True)
     for behind in ("its own wait", "another's"):
         assert not two_arrive_twice.simulate((1,), B, behind, True).findings
@@ -367,7 +367,7 @@ def test_an_arrival_that_may_end_the_phase_before_is_found_in_any_order():
 
 @tile.jit
 def heard_of_elsewhere(B, STORES: tile.constexpr):
-    """Warp 1 knows that warp 0 has arrived at another barrier right before."""
+    """Warp 1 knows from another barrier that warp 0 has arrived immediately before."""
     told, bar = tile.mbarrier(2), tile.mbarrier(2)
     with tile.warp(0):
         told.arrive()
@@ -385,14 +385,14 @@ def heard_of_elsewhere(B, STORES: tile.constexpr):
         bar.wait(phase=1)
 
 
-def test_an_arrival_in_the_place_of_one_that_has_nothing_more_to_tell_is_no_fault():
-    """As where a thread arrives in several CTAs, one after the other; what it does between two of them is more."""
+def test_an_arrival_may_take_the_place_of_one_that_releases_nothing_more():
+    """For example, if a thread arrives in several CTAs, one after the other; what it does between two of them would be released."""
     for seed in range(8):
         assert not heard_of_elsewhere.simulate((1,), B, False, seed=seed).findings
     check(heard_of_elsewhere, (1,), B, True)
 
 
-def test_arrivals_that_follow_each_other_are_behind_the_phase_before():
+def test_arrivals_that_are_ordered_after_each_other_are_after_the_previous_phase():
     check(both_fill_for_one, (2,), A, B)
     check(one_after_the_other, (1,), B, 6)
 
@@ -427,8 +427,8 @@ def keeps_step(B, n):
             tile.store(B[i, 0:256], tile.load(s[i % 2]))
 
 
-def test_arrivals_that_may_come_before_the_barrier_has_let_others_pass_are_found_in_any_order():
-    """Two of one warpgroup would complete it without the other."""
+def test_arrivals_that_may_precede_a_named_barrier_s_previous_completion_are_found_in_any_order():
+    """Two arrivals of one warpgroup would complete it without the other."""
     check(runs_ahead, (1,), B, 2)
     check(keeps_step, (1,), B, 2, result=0, expected=np.where(np.arange(8)[:, None] < 2, np.arange(8, dtype=np.float32)[:, None], 0) + np.zeros(256))
 
@@ -437,7 +437,7 @@ def test_arrivals_that_may_come_before_the_barrier_has_let_others_pass_are_found
 
 @tile.jit
 def brought_by_one_warp(A, B, n, MEETS: tile.constexpr):
-    """One thread issues, all wait, and only sometimes do they meet by themselves."""
+    """One thread issues, all threads wait, and only in some variants do they synchronise anyway."""
     s = tile.alloc((4, 256), A.dtype)
     for i in range(n):
         with tile.warp(1), tile.elect():
@@ -460,8 +460,8 @@ def brought_once(A, B):
 
 
 @pytest.mark.parametrize("meets", [False, True])
-def test_a_token_s_slot_is_not_used_again_before_all_warps_have_waited_for_it(meets):
-    """They meet behind the wait, but for those that meet anyway before the next copy, and where there is none."""
+def test_a_token_s_slot_is_not_reused_before_all_warps_have_waited_for_it(meets):
+    """They synchronise after the wait, unless they synchronise anyway before the next copy, or there is none."""
     check(brought_by_one_warp, (1,), A, B, 8, meets, result=1, expected=A)
     waits = brought_by_one_warp.compile(A, B, 8, meets, target="sm_90a").graph.split("mbarrier_wait(")[-1]
     assert waits.split("store(")[0].count(" sync()") == (not meets)

@@ -1,4 +1,4 @@
-"""Loads that are no boxes: four rows at once, and the pixels of a convolution."""
+"""Loads of other kinds than boxes: four rows at once, and the pixels of a convolution."""
 
 import numpy as np
 import pytest
@@ -31,8 +31,8 @@ def scatter(A, B, ROWS: tile.constexpr):
         tile.bulk_wait(0)
 
 
-def test_gather4_and_scatter4_take_each_row_where_it_is():
-    """Rows in any order, twice, or outside of the array."""
+def test_gather4_and_scatter4_access_each_row_at_its_index():
+    """Rows in any order, repeated, or out of bounds."""
     A = np.arange(32 * 24, dtype=np.float32).reshape(32, 24)
     want = np.zeros((4, 16), np.float32)
     want[:3] = A[[7, 2, 7], 4:20]
@@ -55,7 +55,7 @@ def pixels(X, Y, WALK: tile.constexpr, AT: tile.constexpr, OFFSETS: tile.constex
 
 @pytest.mark.parametrize("offsets", [(0, 0), (1, 2), (2, 0)])
 @pytest.mark.parametrize("pad, step", [(1, 1), (0, 1), (1, 2)])
-def test_im2col_walks_w_then_h_then_n(offsets, pad, step):
+def test_im2col_traverses_w_then_h_then_n(offsets, pad, step):
     """The rows of the matrix that a 3 x 3 convolution multiplies, for one filter position; padding is zero."""
     n, h, w = 3, 5, 6
     X = np.random.default_rng(0).integers(1, 100, (n, h, w, 8)).astype(np.uint16)

@@ -1,4 +1,4 @@
-"""Corners: polling loops, early returns, barriers chosen per CTA, empty tiles, chunks, runs without checks."""
+"""Corner cases: polling loops, early returns, barriers chosen per CTA, empty tiles, chunks, runs without checks."""
 
 import numpy as np
 import pytest
@@ -21,8 +21,8 @@ def polling(A, B):
     tile.store(B[0, 0:256], tile.load(s))
 
 
-def test_a_loop_that_polls_a_barrier_sees_it_flip():
-    """test() acquires what a wait would."""
+def test_a_loop_that_polls_a_barrier_sees_it_complete():
+    """test() acquires, like wait()."""
     B = np.zeros_like(A)
     check(polling, (1,), A, B, result=1, expected=np.where(np.arange(8)[:, None] < 1, A, 0))
 
@@ -40,8 +40,7 @@ def early_return(x, y):
         tile.store(y[i, k], tile.load(x[i]) + k)
 
 
-def test_returns_breaks_and_continues_per_cta():
-    """Carried flags, by CTA."""
+def test_return_break_and_continue_may_differ_between_ctas():
     x, y = np.arange(9, dtype=np.int32), np.full((9, 10), -1, np.int32)
     want = y.copy()
     for i in range(9):
@@ -68,8 +67,8 @@ def barrier_by_cta(A, B):
 
 
 @pytest.mark.parametrize("checks", [True, False])
-def test_barriers_and_slots_that_each_cta_chooses_for_itself(checks):
-    """CTAs of one batch that use different barriers and different places."""
+def test_barriers_and_slots_may_be_chosen_per_cta(checks):
+    """CTAs of one batch that use different barriers and different memory."""
     B = np.zeros((7, 8, 256), np.float32)
     want = B.copy()
     want[:, :3] = A[:3]
@@ -85,8 +84,8 @@ def many(x, y, N: tile.constexpr):
     tile.store(y[i, 0:N], tile.load(s))
 
 
-def test_a_grid_of_several_chunks():
-    """Shared memory bounds how many CTAs run at a time; all of them run."""
+def test_a_grid_may_be_simulated_in_several_chunks():
+    """The simulated shared memory limits how many CTAs run at a time; all of them run."""
     N = 40 * 1024 // 4
     x, y = np.arange(N, dtype=np.float32), np.zeros((7000, 4), np.float32)
     report = many.simulate((7000,), x, y, N=N)
@@ -98,8 +97,7 @@ def no_arguments():
     tile.sync()
 
 
-def test_a_kernel_without_arguments():
-    """Nothing to bind."""
+def test_a_kernel_without_arguments_runs():
     assert not no_arguments.simulate((3, 2)).findings
 
 
@@ -143,7 +141,7 @@ def partial_access_unwritten(x, y):
 
 
 def test_masked_threads_touch_only_their_own_elements():
-    """Shadows follow the threads that take part."""
+    """The shadow memory records only the participating threads."""
     x, y = A[0], np.zeros(128, np.float32)
     want = np.where(np.arange(128) % 2 == 1, np.arange(128) - 1, 0)
     check(partial_access, (1,), x, y, result=1, expected=want)
@@ -162,8 +160,8 @@ def partial_in_some_ctas(x, y):
         tile.store(y[p, t], tile.load(s[p - 1 - t]))
 
 
-def test_masks_that_differ_between_ctas():
-    """Each CTA has its own set of threads."""
+def test_masks_may_differ_between_ctas():
+    """Each CTA has its own set of active threads."""
     y = np.zeros((6, 128), np.float32)
     want = y.copy()
     for p in range(6):
@@ -185,7 +183,7 @@ def arrivals_of_threads(x, y):
 
 
 def test_threads_of_a_partial_scope_arrive_one_by_one():
-    """Three arrivals of three threads end the phase."""
+    """Three arrivals of three threads complete the phase."""
     y = np.zeros(3, np.float32)
     check(arrivals_of_threads, (1,), A[0], y, result=1, expected=[2, 1, 0])
 
@@ -217,8 +215,8 @@ def all_must_meet(x, y):
         bar.arrive()
 
 
-def test_threads_outside_of_a_scope_do_not_wait_for_it():
-    """A warp that waits holds the others up only where all threads meet."""
+def test_threads_outside_a_scope_do_not_wait_for_it():
+    """A warp that waits holds up the others only where all threads synchronise."""
     y = np.zeros((2, 128), np.float32)
     want = y.copy()
     want[0, :32], want[1] = A[0, :32], A[1, :128]
@@ -238,8 +236,8 @@ def far_ahead(y):
                 bar.arrive()
 
 
-def test_a_warp_may_be_a_hundred_trips_ahead():
-    """Nothing but the kernel's own barriers holds a scope back."""
+def test_a_warp_may_be_a_hundred_iterations_ahead():
+    """Only the kernel's own barriers hold a scope back."""
     check(far_ahead, (1,), np.zeros(1, np.float32), seeds=range(3))
 
 
@@ -252,12 +250,12 @@ def counts_for_ever(y):
 
 
 def test_a_loop_that_counts_for_ever_is_found(monkeypatch):
-    """It changes its own registers and nothing else."""
+    """It only changes its own registers."""
     monkeypatch.setattr("tilejit.sim.chunk.PATIENCE", 20_000)
     check(counts_for_ever, (1,), np.zeros(1, np.float32), seeds=[0, 1])
 
 
-def test_a_zero_and_a_negative_zero_are_two_constants():
+def test_zero_and_negative_zero_are_different_constants():
     @tile.jit
     def zeros(y):
         tile.store(y[0], 0.0)
@@ -301,7 +299,7 @@ def filled_too_early(A, B):
     bar.wait(phase=1)
 
 
-def test_who_reads_a_slot_again_lacks_a_wait_and_who_has_not_read_it_yet_is_raced():
-    """What the thread had read when the copy was issued tells one from the other."""
+def test_reading_a_slot_again_is_a_missing_wait_and_not_having_read_it_yet_is_a_race():
+    """The distinction is whether the thread had read the slot when the copy was issued."""
     for kernel in (filled_again, filled_too_early):
         check(kernel, (1,), A, np.zeros_like(A))

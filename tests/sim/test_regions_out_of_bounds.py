@@ -1,9 +1,9 @@
-"""Engines take a region of shared or tensor memory by its first byte: one that leaves its buffer is found, in any dimension."""
+"""Engines access a region of shared or tensor memory from its first byte: regions that exceed their buffer are found, in any dimension."""
 
 import numpy as np
 import pytest
 import tilejit as tile
-from tests.mma.products import on
+from tests.mma.products import multiplying_on
 
 MATRICES = """
 s, own = tile.alloc((128, 64), A.dtype, layout=tile.swizzled(A.dtype, (128, 64), 128)), tile.alloc((64, 64), A.dtype, layout=tile.auto)
@@ -23,11 +23,11 @@ tile.sync()
 """
 
 
-def found(before: str, text: str, target: str = "sm_90a") -> list[str]:
-    """The words of the out-of-bounds findings, all of them in the lines of `text`, of a kernel in which n is 2."""
+def messages(before: str, text: str, target: str = "sm_90a") -> list[str]:
+    """The texts of the out-of-bounds findings, all at the lines of `text`, in a kernel in which n is 2."""
     lines = [*before.strip().splitlines(), *text.strip().splitlines()]
     kernel = tile.jit(source="def kernel(A, C, n):\n" + "".join(f"    {line}\n" for line in lines))
-    with on(target):
+    with multiplying_on(target):
         report = kernel.simulate((1,), np.ones((128, 64), np.float16), np.ones((128, 64), np.float32), 2)
     outside = [f for f in report.findings if f.kind == "out-of-bounds"]
     assert all(f.line > 1 + len(before.strip().splitlines()) for f in outside)
@@ -35,15 +35,15 @@ def found(before: str, text: str, target: str = "sm_90a") -> list[str]:
 
 
 @pytest.mark.parametrize("operands, element, shape", [
-    ("s[n * 64:n * 64 + 64, :], own", [128, 0], [128, 64]),  # what follows in memory are the bytes of another buffer,
+    ("s[n * 64:n * 64 + 64, :], own", [128, 0], [128, 64]),  # the memory beyond holds another buffer,
     ("own, s[n * 64:n * 64 + 64, :]", [128, 0], [128, 64]),
     ("tile.load(own), s[n * 64 - 32:n * 64 + 32, :]", [128, 0], [128, 64]),
-    ("own[:, n * 32:n * 32 + 16], s[0:64, 0:16]", [0, 64], [64, 64]),  # or, along k, rows of the same,
+    ("own[:, n * 32:n * 32 + 16], s[0:64, 0:16]", [0, 64], [64, 64]),  # or, along k, rows of the same one,
     ("s[(1 - n) * 64:(1 - n) * 64 + 64, :], own", [-64, 0], [128, 64]),  # or nothing
 ])
 @pytest.mark.parametrize("target", ["sm_90a", "sm_100a"])
-def test_an_operand_of_a_product_that_leaves_its_buffer_is_found(operands, element, shape, target):
-    assert found(MATRICES, f"tile.store(C[0:64, 0:64], tile.dot({operands}, trans_b=True))", target) == [
+def test_an_operand_of_a_product_that_exceeds_its_buffer_is_found(operands, element, shape, target):
+    assert messages(MATRICES, f"tile.store(C[0:64, 0:64], tile.dot({operands}, trans_b=True))", target) == [
         f"element {element} is outside of the shared buffer of shape {shape}"]
 
 
@@ -64,9 +64,9 @@ with tile.elect():
     'tile.copy_async(s[0, n * 32:n * 32 + 32], A[0:32, 0:64], variant="ldgsts").wait()',
     'tile.copy_async(s[0, n * 32:n * 32 + 32], A.take(tile.arange(32))[..., 0:64], variant="ldgsts").wait()',
 ])
-def test_a_copy_that_leaves_its_part_of_a_buffer_is_found(text):
-    """Though the bytes belong to the same buffer."""
-    assert found(SHARED, text) == ["element [0, 64, 0] is outside of the shared buffer of shape [2, 64, 64]"]
+def test_a_copy_that_exceeds_its_slice_of_a_buffer_is_found(text):
+    """Although the bytes belong to the same buffer."""
+    assert messages(SHARED, text) == ["element [0, 64, 0] is outside of the shared buffer of shape [2, 64, 64]"]
 
 
 @pytest.mark.parametrize("text", [
@@ -78,6 +78,6 @@ with tile.elect():
     tile.tcgen05_commit(bar)
 bar.wait(phase=0)
 """])
-def test_a_part_of_tensor_memory_that_leaves_its_buffer_is_found(text):
-    """Columns that follow are those of another buffer."""
-    assert found(TENSOR, text, "sm_100a") == ["element [0, 64] is outside of the tmem buffer of shape [128, 64]"]
+def test_a_slice_of_tensor_memory_that_exceeds_its_buffer_is_found(text):
+    """The columns beyond belong to another buffer."""
+    assert messages(TENSOR, text, "sm_100a") == ["element [0, 64] is outside of the tmem buffer of shape [128, 64]"]

@@ -1,4 +1,4 @@
-"""What a report tells: bytes, requests, sectors, bank conflicts; the first finding as an error; several findings."""
+"""The contents of a report: bytes, requests, sectors, bank conflicts; raising the first finding; several findings."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ def transpose(x, y, LAYOUT: tile.constexpr):
 
 
 def test_bank_conflicts_and_sectors_are_counted():
-    """A column of 32 words is one bank 32 times; a padded row spreads it."""
+    """A column of 32 words is in one bank; padded rows spread it over all banks."""
     y = np.zeros_like(X)
     plain = transpose.simulate((1,), X, y, LAYOUT=None)
     assert (y == X.T).all() and not plain.findings
@@ -38,8 +38,8 @@ def filled(x, LAYOUT: tile.constexpr):
 
 
 @pytest.mark.parametrize("layout, requests", [(None, 8), (tile.swizzled("float32", (32, 32), 128), 8), (tile.TileLayout([(32, 33, "m"), (32, 1, "m")]), 32)])
-def test_a_copy_is_counted_by_the_vectors_that_it_is_made_of(layout, requests):
-    """4096 bytes by a warp: 8 requests of 16 bytes a thread without conflicts, 32 of 4 where rows begin off 16 bytes."""
+def test_the_requests_of_a_copy_are_its_vector_accesses(layout, requests):
+    """4096 bytes by a warp: 8 requests of 16 bytes per thread without conflicts; 32 of 4 bytes if rows are not aligned to 16."""
     stats = filled.simulate((1,), X, LAYOUT=layout).stats
     assert (stats["shared requests"], stats["global requests"], stats["bank conflicts"]) == (requests, requests, 0)
 
@@ -69,8 +69,8 @@ def padded(r: int, c: int, by: int) -> tile.TileLayout:
     ("float32", (32, 32), padded(32, 32, 1), "points", 0), ("float64", (32, 16), padded(32, 16, 1), "points", 0),
     ("float16", (32, 64), padded(32, 64, 1), "points", 96), ("int8", (32, 128), padded(32, 128, 1), "points", 352),
     ("float16", (32, 64), tile.swizzled("float16", (32, 64), 0), "points", 672), ("float32", (16, 64), padded(16, 64, 1), "points", 64)])
-def test_bank_conflicts_are_those_that_the_hardware_counts(dtype, shape, layout, how, conflicts):
-    """The figures are those of ncu's l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld and _st on an H200."""
+def test_bank_conflicts_agree_with_the_hardware_counters(dtype, shape, layout, how, conflicts):
+    """The numbers are ncu's l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld and _st on an H200."""
     x = np.arange(np.prod(shape)).reshape(shape[::-1] if how == "turned" else shape).astype(dtype)
     report = through.simulate((1,), x, np.zeros_like(x), R=shape[0], C=shape[1], LAYOUT=layout, HOW=how)
     assert not report.findings and report.stats["bank conflicts"] == conflicts
@@ -86,8 +86,8 @@ def boxes(x, y):
         tile.store(y[i, 0:4, 0:8], tile.load(s[row:row + 4, column:column + 8]))
 
 
-def test_boxes_that_begin_in_one_bank_are_counted_each_by_its_own_rows():
-    """Both begin in the fourth 16 bytes of a row: from row 0 no two of the box's pieces lie in the same banks, from row 3 some do."""
+def test_boxes_that_start_in_the_same_bank_are_counted_by_their_own_rows():
+    """Both start at the fourth 16 bytes of a row: from row 0 no two pieces of the box share banks, from row 3 some do."""
     y = np.zeros((2, 4, 8), np.float32)
     report = boxes.simulate((1,), X, y)
     assert (y[0] == X[:4, 12:20]).all() and (y[1] == X[3:7, :8]).all()
@@ -103,8 +103,8 @@ def columns(x, y):
         tile.store(y[i, 0:32], tile.load(s[tile.arange(32) * (1 + 31 * i)]))
 
 
-def test_indices_are_counted_anew_in_every_trip_of_a_loop():
-    """A row of 32 words has no conflicts, a column of them 31, and both begin at word 0."""
+def test_runtime_indices_are_counted_again_in_every_iteration():
+    """A row of 32 words has no conflicts, a column of them 31, and both start at word 0."""
     y = np.zeros((2, 32), np.float32)
     report = columns.simulate((1,), X.reshape(-1), y)
     assert (y == [X[0], X[:, 0]]).all() and not report.findings and report.stats["bank conflicts"] == 31
@@ -127,7 +127,7 @@ def masked(x, HOW: tile.constexpr):
 
 @pytest.mark.parametrize("how", ["region", "points", "threads"])
 def test_a_warp_whose_elements_are_all_masked_makes_no_request(how):
-    """One of the two has elements in the first trip, both have some in the second."""
+    """One of the two warps has elements in the first iteration, both have some in the second."""
     report = masked.simulate((1,), X.reshape(-1), HOW=how)
     assert not report.findings and report.stats["shared requests"] == 1 + 2
 
@@ -140,7 +140,7 @@ def repeated(x, y):
     tile.store(y[0:32], tile.load(s))
 
 
-def test_what_two_warps_hold_is_stored_by_one_and_loaded_by_both():
+def test_a_tile_replicated_over_two_warps_is_stored_by_one_and_loaded_by_both():
     y = np.zeros(32, np.float32)
     report = repeated.simulate((1,), X[0], y)
     assert (y == X[0]).all() and not report.findings
@@ -151,7 +151,7 @@ def test_what_two_warps_hold_is_stored_by_one_and_loaded_by_both():
 
 @tile.jit
 def multiplied(x, y, z, LAYOUT: tile.constexpr, TB: tile.constexpr):
-    """64 x 64 by ldmatrix; what comes to shared memory comes by cp.async, which is not counted."""
+    """64 x 64 by ldmatrix; shared memory is filled by cp.async, which is not counted."""
     s, t = tile.alloc((64, 64), x.dtype, layout=LAYOUT), tile.alloc((64, 64), x.dtype, layout=LAYOUT)
     tile.copy_async(s, x[0:64, 0:64], variant="ldgsts")
     tile.copy_async(t, y[0:64, 0:64], variant="ldgsts")
@@ -162,7 +162,7 @@ def multiplied(x, y, z, LAYOUT: tile.constexpr, TB: tile.constexpr):
 
 
 def matrices(m: int = 64, n: int = 64, k: int = 64, warps: tuple[int, int] = (2, 2)) -> int:
-    """8 x 8 matrices that the warps load of both operands: each its own rows of A and columns of B."""
+    """The number of 8 x 8 matrices of both operands that the warps load: each its own rows of A and columns of B."""
     return (m * k * warps[1] + k * n * warps[0]) // 64
 
 
@@ -173,8 +173,8 @@ PITCHED = tile.TileLayout([(64, 72, "m"), (64, 1, "m")])  # rows 144 bytes apart
 @pytest.mark.parametrize("layout, extra", [
     (tile.swizzled("float16", (64, 64), 128), 0), (tile.swizzled("float16", (64, 64), 64), 0), (tile.swizzled("float16", (64, 64), 32), 0), (PITCHED, 0),
     (tile.swizzled("float16", (64, 64), 0), 0), (None, 7), (tile.TileLayout([(64, 80, "m"), (64, 1, "m")]), 1), (tile.TileLayout([(64, 96, "m"), (64, 1, "m")]), 3)])
-def test_a_matrix_of_ldmatrix_is_one_pass_unless_its_eight_rows_share_banks(layout, extra, transposed):
-    """Rows of 16 bytes: 128 bytes apart they lie in the same 4 banks, 160 in two groups of four, 192 in four of two."""
+def test_ldmatrix_takes_one_pass_per_matrix_unless_its_eight_rows_share_banks(layout, extra, transposed):
+    """Rows of 16 bytes: 128 bytes apart they are all in the same 4 banks, 160 in two groups of four, 192 in four of two."""
     x, y, z = (np.random.default_rng(i).standard_normal((64, 64)).astype(np.float16) for i in range(3))
     report = multiplied.simulate(1, x, y, z, LAYOUT=layout, TB=transposed)
     assert not report.findings
@@ -206,7 +206,7 @@ def stored(x, z, LAYOUT: tile.constexpr):
 
 
 @pytest.mark.parametrize("layout, extra", [(tile.swizzled("float16", (64, 64), 128), 0), (tile.swizzled("float16", (64, 64), 64), 0), (None, 7)])
-def test_a_matrix_of_stmatrix_is_one_pass_unless_its_eight_rows_share_banks(layout, extra):
+def test_stmatrix_takes_one_pass_per_matrix_unless_its_eight_rows_share_banks(layout, extra):
     """64 x 64 halves are 64 matrices, by 16 instructions."""
     x, z = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float16), np.zeros((64, 64), np.float16)
     report = stored.simulate(1, x, z, LAYOUT=layout)
@@ -223,8 +223,8 @@ def two_faults(x, y):
     tile.store(y[1, 0:127], tile.load(s[1:128]))
 
 
-def test_faults_that_have_nothing_to_do_with_each_other_are_all_reported():
-    """One finding for each kind and line, with its place."""
+def test_independent_faults_are_all_reported():
+    """One finding per kind and line, with its location."""
     report = two_faults.simulate((3,), X, X.copy())
     assert {f.kind for f in report.findings} >= {"uninitialized-read", "race"}
     with pytest.raises(tile.SimulationError) as error:
@@ -239,14 +239,14 @@ def promises(x, y, n):
     tile.store(y[0, 0], tile.load(x[0, 0]))
 
 
-def test_a_promise_that_does_not_hold_is_a_finding():
+def test_an_assumption_that_does_not_hold_is_a_finding():
     """The compiler trusts tile.assume, the simulator checks it."""
     assert not promises.simulate((1,), X, X.copy(), 32).findings
     assert [f.kind for f in promises.simulate((1,), X, X.copy(), 33).findings] == ["assertion"]
 
 
 def test_without_checks_the_result_is_the_same():
-    """checks=False leaves out shadows and clocks, not bytes."""
+    """checks=False disables shadow memory and clocks, not the simulation of bytes."""
     y = np.zeros_like(X)
     assert not transpose.simulate((1,), X, y, LAYOUT=None, checks=False).findings
     assert (y == X.T).all()

@@ -1,4 +1,4 @@
-"""The shadow's short way to say that nothing is wrong, against its long one."""
+"""The shadow memory's fast check compared with its complete one."""
 
 import numpy as np
 from hypothesis import given, settings
@@ -15,11 +15,11 @@ THREAD = st.sampled_from((0, 1, 40, MANY, ANYONE, COPIED))
 @given(tensor=st.booleans(), writer=st.sampled_from((NEVER, SETTLED, *range(ATOMS + BARRIERS), PENDING + 1)), epochs=st.lists(EPOCH, min_size=CELLS, max_size=CELLS),
        threads=st.lists(THREAD, min_size=CELLS, max_size=CELLS), known=st.lists(EPOCH, min_size=40, max_size=40), fenced=EPOCH, more=EPOCH, spread=st.booleans(),
        through=st.booleans(), writing=st.booleans(), pipe=st.integers(0, 1))
-def test_cells_of_one_writer_are_judged_at_once_as_each_is_alone(tensor, writer, epochs, threads, known, fenced, more, spread, through, writing, pipe):
-    """By one thread or by several atoms' threads, through either proxy, on shared and on tensor memory."""
+def test_the_fast_check_agrees_with_checking_each_cell(tensor, writer, epochs, threads, known, fenced, more, spread, through, writing, pipe):
+    """By one thread or by several threads of one access, through either proxy, on shared and on tensor memory."""
     clocks = Clocks(1, ATOMS, BARRIERS, tensor)
     clocks.known[...] = np.resize(known, clocks.known.shape)
-    clocks.known[:, :, ORDER] += more  # so that a write is often known to come first, and not to be visible
+    clocks.known[:, :, ORDER] += more  # so that a write is often ordered before, but not visible
     clocks.fenced[...] = fenced
     found = []
     for short in (True, False):

@@ -1,4 +1,4 @@
-"""Ordinary shared memory: barriers between threads, scopes beside each other, bytes that nobody wrote."""
+"""Ordinary accesses to shared memory: barriers between threads, concurrent scopes, uninitialised bytes."""
 
 import re
 
@@ -26,7 +26,7 @@ def synced_shift(x, y):
     tile.store(y[0:255], tile.load(s[1:256]))
 
 
-def test_a_read_of_what_another_thread_wrote_needs_a_barrier():
+def test_a_read_of_another_thread_s_write_needs_a_barrier():
     """Neighbouring elements belong to other threads."""
     check(unsynced_shift, (2,), X, Y)
     check(synced_shift, (1,), X, Y, result=1, expected=np.append(X[1:], 0))
@@ -51,15 +51,15 @@ def loop_with_second_barrier(x, y):
         tile.sync()
 
 
-def test_a_buffer_is_written_again_only_after_a_second_barrier():
-    """Write after read across a loop's trips."""
+def test_a_buffer_may_be_overwritten_only_after_a_second_barrier():
+    """Write after read, across the iterations of a loop."""
     y = np.zeros((3, 256), np.float32)
     check(loop_without_second_barrier, (1,), X, y)
     check(loop_with_second_barrier, (1,), X, y)
 
 
-def test_a_race_tells_the_line_that_it_is_not_reported_at():
-    """Here the access further down comes first, in the trip before."""
+def test_a_race_report_includes_the_line_of_the_other_access():
+    """Here the access further down comes first, in the previous iteration."""
     finding, = loop_without_second_barrier.simulate((1,), X, np.zeros((3, 256), np.float32)).findings
     assert finding.line == finding.other.line + 2 and "tile.store(s," in finding.other.source_line
     assert re.search(rf"^thread \d+ reads bytes .* of shared memory \(s\[\d+\]\), written in a later iteration of the loop by thread \d+ "
@@ -85,8 +85,8 @@ def two_warps_synced(x, y):
         tile.store(y[0:32], tile.load(s))
 
 
-def test_scopes_beside_each_other_are_not_ordered():
-    """Leaving a scope synchronises nothing, whatever order the machine runs them in."""
+def test_sibling_scopes_are_not_ordered():
+    """Leaving a scope does not synchronise, in whatever order the simulator runs them."""
     check(two_warps, (1,), X, Y)
     check(two_warps_synced, (1,), X, Y)
 
@@ -115,8 +115,8 @@ def written_after_arrival(x, y):
         tile.store(y[0:32], tile.load(s))  # finds: race
 
 
-def test_an_mbarrier_orders_what_came_before_the_arrival():
-    """Arrivals release, waits acquire; what follows the arrival is not covered."""
+def test_an_mbarrier_orders_what_precedes_the_arrival():
+    """Arrivals release, waits acquire; accesses after the arrival are not ordered."""
     check(through_a_barrier, (1,), X, Y)
     check(written_after_arrival, (1,), X, Y)
 
@@ -127,8 +127,8 @@ def never_written(y):
     tile.store(y[0:32], tile.load(s))  # finds: uninitialized-read
 
 
-def test_a_read_of_bytes_that_nobody_wrote():
-    """Shared memory starts without values."""
+def test_a_read_of_bytes_that_nobody_wrote_is_found():
+    """Shared memory is uninitialised at first."""
     check(never_written, (1,), Y)
 
 
@@ -162,8 +162,8 @@ def counts_beside_the_zeros(x, y):
         tile.atomic_add(s[tile.cast(tile.load(x[0:32]), tile.int32) % 8], 1)  # finds: race
 
 
-def test_an_atomic_adds_to_what_has_been_written():
-    """On the GPU memory holds anything at first; a number that is exchanged is not added to it."""
+def test_an_atomic_add_needs_initialised_memory():
+    """On the GPU, memory initially holds anything. An exchange does not read its old value."""
     check(counts_from_nothing, (1,), X, Y)
     check(counts_beside_the_zeros, (1,), X, Y)
     for how in ("stored", "exchanged"):
@@ -193,8 +193,8 @@ def disjoint_slices(x, y):
     tile.store(y[0:64], tile.load(s))
 
 
-def test_slices_that_overlap_by_one_element():
-    """Races are found to the element."""
+def test_slices_that_overlap_by_one_element_race():
+    """Races are found per element."""
     check(overlapping_slices, (1,), X, Y)
     check(disjoint_slices, (1,), X, Y)
 
@@ -206,8 +206,8 @@ def bytes_side_by_side(x, y):
     tile.store(y[0:256], tile.load(s))
 
 
-def test_neighbouring_bytes_do_not_race():
-    """A thread's own bytes are its own, at byte granularity."""
+def test_accesses_to_neighbouring_bytes_do_not_race():
+    """Races are tracked per byte."""
     x = np.arange(256, dtype=np.uint8)
     check(bytes_side_by_side, (1,), x, np.zeros_like(x), result=1, expected=x)
 
@@ -220,8 +220,8 @@ def out_of_bounds(x, y, n):
     tile.store(y[0:32], tile.load(s[n:n + 32]))  # finds: out-of-bounds
 
 
-def test_shared_memory_has_bounds():
-    """A region that leaves its buffer would read its neighbour."""
+def test_accesses_outside_a_shared_buffer_are_found():
+    """A region that exceeds its buffer would read the next one."""
     check(out_of_bounds, (1,), X, Y, 40)
 
 
@@ -242,8 +242,7 @@ def one_thread_each_unsynced(x, y):
     tile.store(y[t], tile.load(s[127 - t]))  # finds: race
 
 
-def test_scalars_of_each_thread():
-    """Per-thread accesses race like tiles do."""
+def test_scalar_accesses_of_each_thread_race_like_tiles():
     check(one_thread_each, (1,), X, Y, result=1, expected=np.append(X[:128][::-1], np.zeros(128)))
     check(one_thread_each_unsynced, (1,), X, Y)
 
@@ -271,7 +270,7 @@ def one_not_written(out, LAYOUT: tile.constexpr, I: tile.constexpr, J: tile.cons
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("i,j", [(0, 0), (5, 9), (15, 63)])
 def test_a_finding_names_the_element_of_the_allocation_whatever_its_layout(layout, i, j):
-    """Swizzled, in columns, padded; by the name that the statement gives it, in one line of source or several."""
+    """Swizzled, column-major, padded; by the variable's name, also if the statement spans several lines."""
     found = one_not_written.simulate((1,), np.zeros((16, 64), np.float16), LAYOUT=layout, I=i, J=j).findings
     assert [f.kind for f in found] == ["uninitialized-read"] * 2
     for finding, element in zip(found, (f"wide[{i}, {j}]", f"halves[1, {i}, {j}]")):
@@ -284,7 +283,7 @@ def named_beside_others(out):
     tile.store(out[0], tile.load(s[1]))
 
 
-def test_a_finding_names_what_one_of_several_statements_of_a_line_makes():
+def test_a_finding_names_the_buffer_made_by_one_of_several_statements_of_a_line():
     assert "of shared memory (s[1]) are read" in named_beside_others.simulate((1,), np.zeros(1, np.float32)).findings[0].message
 
 

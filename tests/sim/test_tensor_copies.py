@@ -35,7 +35,7 @@ def expected(A, x, y, rows, columns, fill):
 @pytest.mark.parametrize("mode", [0, 1, 2, 3])
 @pytest.mark.parametrize("at", [(0, 0), (8, 3), (-16, -5), (56, 60), (1000, 0)])
 def test_a_swizzled_box_is_read_back_through_the_standard_layout(mode, at):
-    """The engine's XOR of address bits and the layout's swizzle are the same map; what is out of bounds is zero."""
+    """TMA's XOR of address bits is the same as the layout's swizzle; elements out of bounds are zero."""
     A = np.random.default_rng(0).integers(0, 100, (64, 64)).astype(np.float16)
     columns = 8 << mode
     layout = standard(16, (32, columns), (0, 32, 64, 128)[mode])
@@ -64,8 +64,8 @@ def strided(A, B):
     tile.store(B[0:8, 0:16], tile.load(s))
 
 
-def test_element_strides_take_every_second_row():
-    """A box of 16 rows at stride 2 brings 8."""
+def test_element_strides_load_every_second_row():
+    """A box of 16 rows at stride 2 loads 8."""
     A = np.arange(32 * 32, dtype=np.float32).reshape(32, 32)
     check(strided, (1,), A, np.zeros((8, 16), np.float32), result=1, expected=A[1:17:2, 4:20], seeds=[0])
 
@@ -91,7 +91,7 @@ def test_stores_are_clipped_to_the_map():
 
 
 def test_a_store_clips_its_innermost_dimension_in_steps_of_16_bytes():
-    """A row of 13 bytes takes 16: the neighbour is written, and the report says so."""
+    """A row of 13 bytes writes 16: its neighbour is overwritten, and the report says so."""
     A = np.arange(8 * 16, dtype=np.uint8).reshape(8, 16) + 1
     whole = np.zeros((8, 32), np.uint8)
     report = store.simulate((1,), A, whole[:, :13], 0, 0)
@@ -100,8 +100,8 @@ def test_a_store_clips_its_innermost_dimension_in_steps_of_16_bytes():
 
 
 @pytest.mark.parametrize("at, kind", [((0, -1), "descriptor"), ((-4, 0), "descriptor"), ((2, 0), "misaligned")])
-def test_what_a_store_s_coordinates_may_not_be(at, kind):
-    """Negative starts and starts off 16 bytes fault on the chip."""
+def test_invalid_coordinates_of_a_store_are_found(at, kind):
+    """Negative starts, and starts that are not multiples of 16 bytes, fault in hardware."""
     A = np.ones((8, 16), np.float32)
     assert {f.kind for f in store.simulate((1,), A, np.zeros((12, 24), np.float32), *at).findings} == {kind}
 
@@ -138,7 +138,7 @@ def box_of_12_bytes(A):
         tma_load(s, A, bar, 0, 0, box=(3, 8))  # finds: descriptor
 
 
-def test_what_the_encoder_and_the_copy_refuse():
+def test_what_the_encoder_and_the_copy_refuse_is_found():
     """Every refusal names its field."""
     A = np.zeros((64, 64), np.float32)
     check(odd_coordinate, (1,), A)
@@ -162,8 +162,8 @@ def reduce_to(A, B, KIND: tile.constexpr):
 
 
 @pytest.mark.parametrize("kind, dtype", [("add", np.float32), ("max", np.int32), ("xor", np.uint32), ("min", np.float16), ("inc", np.uint32)])
-def test_reductions(kind, dtype):
-    """Combined with what is there, element by element."""
+def test_tensor_reductions_combine_with_the_destination(kind, dtype):
+    """Element by element."""
     rng = np.random.default_rng(0)
     A, B = (rng.integers(0, 50, (8, 16)).astype(dtype) for _ in range(2))
     want = {"add": B + A, "max": np.maximum(A, B), "xor": B ^ A if kind == "xor" else None, "min": np.minimum(A, B),
@@ -171,14 +171,13 @@ def test_reductions(kind, dtype):
     check(reduce_to, (1,), A, B, KIND=kind, result=1, expected=want, seeds=[0, 1])
 
 
-def test_reductions_that_the_chip_does_not_have():
-    """min of float32 assembles and faults."""
+def test_reductions_that_the_hardware_lacks_are_found():
+    """min of float32 assembles, but faults."""
     A = np.ones((8, 16), np.float32)
     assert [f.kind for f in reduce_to.simulate((1,), A, A.copy(), KIND="min").findings] == ["descriptor"]
 
 
-def test_bfloat16_boxes():
-    """Extension dtypes move as bits."""
+def test_boxes_of_bfloat16_are_copied_as_bits():
     A = np.arange(32 * 64).reshape(32, 64).astype(ml_dtypes.bfloat16)
     B = np.zeros((32, 64), ml_dtypes.bfloat16)
     load.simulate((1,), A, B, 0, 0, ROWS=32, COLUMNS=64, LAYOUT=standard(16, (32, 64), 128), SWIZZLE=3, FILL=0)
@@ -201,7 +200,7 @@ def multicast(A, B):
 
 
 def test_a_multicast_load_reaches_every_cta_of_its_mask():
-    """Each destination's own barrier gets the bytes."""
+    """Each destination's own barrier receives the bytes."""
     A = np.arange(8 * 16, dtype=np.float32).reshape(8, 16)
     check(multicast, (4,), A, np.zeros((32, 16), np.float32), result=1, expected=np.tile(A, (4, 1)))
 
@@ -217,8 +216,8 @@ def row_of_any_stride(A, B):
     tile.copy(B[0:8, 0:64], s)
 
 
-def test_the_stride_of_a_single_row_is_no_concern_of_the_encoder():
-    """Of a dimension of one element any stride is right: the map has a multiple of 16 bytes in its place."""
+def test_the_stride_of_a_dimension_of_extent_one_is_arbitrary():
+    """The map has a multiple of 16 bytes in its place."""
     data = np.arange(256, dtype=np.float16)
     for stride in (65, -3, 1, 2**42 + 1, 64):
         row = np.lib.stride_tricks.as_strided(data, (1, 64), (2 * stride, 2))

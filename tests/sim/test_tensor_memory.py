@@ -1,4 +1,4 @@
-"""Tensor memory: what the tensor cores write in their own time, and which lanes a warp reaches."""
+"""Tensor memory: asynchronous writes by the tensor cores, and the lanes that a warp can access."""
 
 import numpy as np
 import tilejit as tile
@@ -86,8 +86,8 @@ def operand_overwritten(x, y):
     bar.wait(phase=0)
 
 
-def test_an_accumulator_is_read_after_the_commit_was_waited_on():
-    """Operations of one thread follow each other; the commit covers those before it."""
+def test_an_accumulator_may_be_read_after_waiting_for_the_commit():
+    """Operations of one thread execute in order; a commit covers those before it."""
     check(accumulate, (1,), X, Y, result=1, expected=np.full(128, 8 * 7.0))
     check(accumulate_uncommitted, (1,), X, Y)
     check(accumulate_unwaited, (1,), X, Y)
@@ -108,7 +108,7 @@ def never_filled(y):
     tile.store(y[t], lane_sum(d))  # finds: uninitialized-read
 
 
-def test_a_warp_reaches_its_own_quarter_of_the_lanes():
+def test_a_warp_accesses_its_own_quarter_of_the_lanes():
     """Warp w of a warpgroup has lanes 32 w to 32 w + 31."""
     check(wrong_quarter, (1,), Y)
     check(never_filled, (1,), Y)

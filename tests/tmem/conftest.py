@@ -1,4 +1,4 @@
-"""The simulator's fault checker for the kernels of this folder; failures inside it show both sides of their comparisons."""
+"""Enables the simulator's fault checks for the kernels of this folder, and makes failed assertions in helpers show both sides."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What tests of products into tensor memory share: operands as shared memory holds them, accumulators as tensor memory does."""
+"""Helpers for tests of products into tensor memory: operands in shared memory, accumulators in tensor memory."""
 
 import ml_dtypes
 import numpy as np
@@ -15,7 +15,7 @@ def accumulator(m, n, acc):
 
 
 def memory_dtype(name, kind):
-    """The dtype of shared memory that holds elements of PTX's `name` for a kind."""
+    """The dtype of shared memory elements for an operand of PTX type `name` of a kind."""
     dtype = tile.ArraySpec((), VALUES[name].__name__).dtype
     return tile.padded(dtype) if dtype.packed and KINDS[kind].k != 64 else dtype
 
@@ -25,7 +25,7 @@ VALUES = {"e4m3": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2, "e2m3"
 
 
 def packed(shape, name, kind, seed):
-    """Random elements, as bytes in memory and as numbers."""
+    """Random elements: (bytes in memory, numeric values)."""
     rng = np.random.default_rng(seed)
     bits = {"e2m1": 4, "e2m3": 6, "e3m2": 6}.get(name, 8)
     codes = rng.integers(0, 1 << bits, shape).astype(np.uint8)

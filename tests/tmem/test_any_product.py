@@ -1,4 +1,4 @@
-"""Products into tensor memory of any kind, by one CTA and by a pair, A from shared and from tensor memory, against NumPy in float64."""
+"""Products of any kind into tensor memory, by one CTA and by a CTA pair, A in shared or tensor memory, compared with float64."""
 
 import re
 
@@ -24,7 +24,8 @@ DATAPATH = {(128, 1): "D", (64, 1): "F", (128, 2): "A", (64, 2): "B"}
 def any_product(A, B, C, ROWS: tile.constexpr, N: tile.constexpr, K: tile.constexpr, GROUP: tile.constexpr, SPANS: tile.constexpr, TA: tile.constexpr,
                 TB: tile.constexpr, LEFT: tile.constexpr, ACC: tile.constexpr, LAYOUT: tile.constexpr, PRECISION: tile.constexpr,
                 NEGATE: tile.constexpr):
-    """Each CTA has ROWS of A and of C, and N of the columns of B; LEFT is the layout of A in tensor memory, None where it stays in shared memory."""
+    """Each CTA has ROWS of A and of C, and N of the columns of B. LEFT is the layout of A in tensor memory, or None if it is in
+    shared memory."""
     r = tile.cta_rank() if GROUP == 2 else 0
     a_shape: tile.constexpr = (K, ROWS) if TA else (ROWS, K)
     b_shape: tile.constexpr = (N, K) if TB else (K, N)
@@ -60,16 +61,16 @@ def any_product(A, B, C, ROWS: tile.constexpr, N: tile.constexpr, K: tile.conste
 
 @st.composite
 def products(draw):
-    """Anything that the instructions have, but for scale factors and elements of less than a byte."""
+    """Random products that the instructions support, except those with scale factors or elements of less than a byte."""
     one, other, acc = draw(st.sampled_from(PAIRS))
     size, group, rows = np.dtype(one).itemsize, draw(st.sampled_from((1, 2))), draw(st.sampled_from((64, 128)))
     left = not (rows == 64 and group == 2) and draw(st.booleans())
     ta, tb = not left and size < 4 and draw(st.booleans()), size == 4 or draw(st.booleans())
     kind = "i8" if acc == tile.int32 else "other"
-    most = 240 // group if rows == 128 else 256 // group  # what the threads that read the sums can hold
+    most = 240 // group if rows == 128 else 256 // group  # limited by the registers of the threads that read the accumulator
     fits = [n for n in range(8, most + 1, 8) if columns_allowed(kind, group, n * group, size == 1 and not tb) is True and (tb or n % 16 == 0)]
     n, step = draw(st.sampled_from(fits)), 32 // size
-    # A swizzle's rows, and the columns of 16 bytes without one, are whole.
+    # Rows of a swizzle, or 16-byte columns without a swizzle, must be whole.
     width = lambda span: (span or 16) // size
     k = step * draw(st.integers(1, 4))
     spans = [draw(st.sampled_from([s for s in (0, 32, 64, 128) if extent % width(s) == 0])) for extent in (rows if ta else k, k if tb else n)]
@@ -77,7 +78,7 @@ def products(draw):
 
 
 def arguments(case):
-    """The arrays of a launch, and its constants."""
+    """The arrays and constants of a launch."""
     one, other, acc, group, rows, n, k, spans, ta, tb, left, negate, seed = case
     a, b = numbers((group, k, rows) if ta else (group, rows, k), one, seed), numbers((group, n, k) if tb else (group, k, n), other, seed + 1)
     datapath = DATAPATH[rows, group]
@@ -91,8 +92,8 @@ def arguments(case):
 
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(products())
-def test_any_product(case):
-    """Every pair of types but the small ones, majors, swizzles, numbers of rows and columns; added and subtracted."""
+def test_random_products_into_tensor_memory_agree_with_float64(case):
+    """Every pair of types except the small ones; majors, swizzles, numbers of rows and columns; added and subtracted."""
     one, _, acc, group, _, _, k, _, ta, tb, _, negate, seed = case
     (a, b, c), constants = arguments(case)
     any_product.simulate(group, a, b, c, **constants, seed=seed, target="sm_100a").raise_first()
@@ -103,7 +104,7 @@ def test_any_product(case):
         np.testing.assert_array_equal(c, exact.astype(np.int64).astype(np.int32))
         return
     unit = {"float32": 2.0 ** -23, "float16": 2.0 ** -10}[acc.name]
-    rounded = 2.0 ** -9 if one == np.float32 else 0.0  # both operands cut to 10 bits
+    rounded = 2.0 ** -9 if one == np.float32 else 0.0  # both operands truncated to 10 mantissa bits
     assert (np.abs(c - exact) <= size * (3 * k * unit + rounded) + 2.0 ** -24 * 3 * k).all()
 
 
@@ -112,8 +113,8 @@ def test_any_product(case):
 @pytest.mark.parametrize("left", [False, True])
 @pytest.mark.parametrize("group", [1, 2])
 @pytest.mark.parametrize("one,other,acc", PAIRS)
-def test_every_kind_is_machine_code_by_one_cta_and_by_a_pair(one, other, acc, group, left, target):
-    """A from shared or from tensor memory; sm_103a multiplies no integers."""
+def test_every_kind_assembles_for_one_cta_and_for_a_pair(one, other, acc, group, left, target):
+    """A in shared or in tensor memory; sm_103a has no integer products."""
     size = np.dtype(one).itemsize
     arrays, constants = arguments((one, other, acc, group, 128, 64, 128 // size, (128, 128), False, True, left, False, 0))
     kind = {2: "f16", 4: "tf32"}.get(size, "i8" if acc == tile.int32 else "f8f6f4")
@@ -127,12 +128,12 @@ def test_every_kind_is_machine_code_by_one_cta_and_by_a_pair(one, other, acc, gr
     assert re.search(rf"tcgen05\.commit\.cta_group::{group}\.mbarrier::arrive::one\.shared::cluster{several}", made.ptx)
 
 
-# -- scale factors, elements of less than a byte -----------------------------------------------------------------------------
+# -- scale factors, elements below one byte ----------------------------------------------------------------------------------
 
 @tile.jit(cluster=(2, 1, 1))
 def scaled_by_a_pair(A, B, SA, SB, C, K: tile.constexpr, BYTES: tile.constexpr, N: tile.constexpr, KIND: tile.constexpr, TYPES: tile.constexpr,
                      BLOCK: tile.constexpr, CHUNKS: tile.constexpr, LAYOUT: tile.constexpr):
-    """A and B are bytes as shared memory has them. Each CTA has 128 rows of A with their factors, half of the columns of B, and the factors of
+    """A and B are raw bytes. Each CTA has 128 rows of A with their scale factors, half of the columns of B, and the scale factors of
     all columns."""
     r = tile.cta_rank()
     sA = tile.alloc((128, K), TYPES[0], layout=tile.swizzled(TYPES[0], (128, K), 32))
@@ -165,8 +166,8 @@ SCALED = [*(("mxf8f6f4", types, 32, "ue8m0") for types in (("e4m3", "e4m3"), ("e
 
 @pytest.mark.parametrize("kind,types,block,factors", SCALED)
 @pytest.mark.parametrize("n,k", [(32, 128), (48, 256), (80, 64)])
-def test_scaled_products_of_a_pair(kind, types, block, factors, n, k):
-    """Every block-scaled kind with cta_group=2, and its code for both targets."""
+def test_block_scaled_products_of_a_cta_pair_agree_with_float64(kind, types, block, factors, n, k):
+    """Every block-scaled kind with cta_group=2, compiled for both targets."""
     held = {"ue8m0": ml_dtypes.float8_e8m0fnu, "ue4m3": E4M3}[factors]
     chunks, rng = k // block, np.random.default_rng(3)
     (a, x), (b, y) = packed((256, k), types[0], kind, 1), packed((2 * n, k), types[1], kind, 2)
@@ -188,8 +189,8 @@ def test_scaled_products_of_a_pair(kind, types, block, factors, n, k):
 @pytest.mark.parametrize("target", ["sm_100a", "sm_103a"])
 @pytest.mark.parametrize("types,acc", [*((types, acc) for types in (("e2m1", "e2m1"), ("e2m1", "e4m3"), ("e2m3", "e3m2"), ("e3m2", "e2m1")) for acc in ("float32", "float16")),
                                        (("e5m2", "e2m3"), "float32")])
-def test_small_elements_without_factors(types, acc, target):
-    """kind::f8f6f4 of elements of 4, 6 and 8 bits, each with any other."""
+def test_products_of_elements_below_one_byte_agree_with_float64(types, acc, target):
+    """kind::f8f6f4 with every combination of 4-, 6- and 8-bit elements."""
     @tile.jit
     def kernel(A, B, C, TYPES: tile.constexpr):
         sA = tile.alloc((128, 128), TYPES[0], layout=tile.swizzled(TYPES[0], (128, 128), 128))

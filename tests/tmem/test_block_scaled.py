@@ -1,4 +1,4 @@
-"""Block-scaled products of any extents: elements and factors in one ring, factors copied to tensor memory beside the products."""
+"""Block-scaled products of any extents: elements and scale factors in one ring, factors copied to tensor memory between the products."""
 
 import ml_dtypes
 import numpy as np
@@ -7,12 +7,12 @@ import tilejit as tile
 from hypothesis import HealthCheck, given, settings, strategies as st
 from tilejit import TileLayout
 
-UNIT = 512  # bytes of the factors of 128 rows and 4 blocks: 16 for the rows r, r + 32, r + 64 and r + 96
+UNIT = 512  # bytes of the scale factors of 128 rows and 4 blocks: 16 bytes for each four rows r, r + 32, r + 64 and r + 96
 
 
 @tile.jit(num_warps=6)
 def block_scaled(A, B, SA, SB, C, BK: tile.constexpr, BLOCK: tile.constexpr, STAGES: tile.constexpr):
-    """C = A @ B^T of A and B whose blocks of BLOCK along k have factors, in units of 128 rows and 4 blocks."""
+    """C = A @ B^T, where each block of BLOCK along k of A and B has a scale factor, in units of 128 rows and 4 blocks."""
     UNITS = BK // BLOCK // 4
     FACTORS = TileLayout(((4, 4, "m"), (32, 16, "m"), (UNITS, UNIT, "m"), (4, 1, "m")))
     ROWS = TileLayout(((UNITS, UNIT, "m"), (UNIT, 1, "m")))
@@ -52,7 +52,7 @@ FORMS = {"mxf8": (E4M3, E8M0, 32), "mxf8 of e5m2": (E5M2, E8M0, 32), "mxf4": (E2
 
 
 def units(factors):
-    """[rows, blocks] as the tensor cores take them: (rows / 128, blocks / 4, 512), extents rounded up."""
+    """Scale factors [rows, blocks] in the layout that the tensor cores take: (rows / 128, blocks / 4, 512), extents rounded up."""
     rows, blocks = factors.shape
     wide = np.ones((-(-rows // 128) * 128, -(-blocks // 4) * 4), factors.dtype)
     wide[:rows, :blocks] = factors
@@ -65,7 +65,7 @@ def scaled_numbers(x, factors, block):
 
 
 def operand(rng, rows, k, form):
-    """Elements as the kernel takes them, their factors, and the numbers that they stand for."""
+    """(elements as the kernel takes them, their scale factors, the numeric values)."""
     element, factor, block = FORMS[form]
     x = rng.standard_normal((rows, k)).astype(element)
     factors = np.exp2(rng.integers(-3, 4, (rows, -(-k // block)))).astype(factor) if factor is E8M0 else \
@@ -75,8 +75,8 @@ def operand(rng, rows, k, form):
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.integers(1, 300), st.integers(1, 300), st.integers(1, 25), st.sampled_from(sorted(FORMS)), st.integers(1, 3), st.integers(0, 99))
-def test_any_extents_in_every_form(m, n, k, form, stages, seed):
-    """Ragged rows, columns and blocks, more tiles than CTAs, in any order of events."""
+def test_block_scaled_products_of_any_extents_agree_with_float64(m, n, k, form, stages, seed):
+    """Ragged rows, columns and blocks, more tiles than CTAs, and any order of events."""
     rng, k = np.random.default_rng(seed), 32 * k
     (a, sa, x), (b, sb, y) = operand(rng, m, k, form), operand(rng, n, k, form)
     c = np.full((m, n), np.nan, np.float32)
@@ -87,8 +87,8 @@ def test_any_extents_in_every_form(m, n, k, form, stages, seed):
 
 @pytest.mark.parametrize("target", ["sm_100a", "sm_103a"])
 @pytest.mark.parametrize("form", sorted(FORMS))
-def test_every_form_assembles(form, target):
-    """Factors come by TMA and by tcgen05.cp, one copy of 128 rows and 4 blocks each, and one commit gives back the slot of both."""
+def test_block_scaled_products_assemble_in_every_form(form, target):
+    """Scale factors come by TMA and tcgen05.cp, one copy for 128 rows and 4 blocks each, and one commit releases the ring slot of both."""
     rng = np.random.default_rng(0)
     (a, sa, _), (b, sb, _) = operand(rng, 128, 256, form), operand(rng, 128, 256, form)
     bk = 256 if "4" in form else 128

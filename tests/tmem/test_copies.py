@@ -1,4 +1,4 @@
-"""Copies from shared to tensor memory, in kernels: on the simulator, which decodes the descriptors, and through the assembler."""
+"""Copies from shared to tensor memory in kernels: on the simulator, which decodes the descriptors, and through the assembler."""
 
 import ml_dtypes
 import numpy as np
@@ -33,8 +33,8 @@ def stages(x, y, n, SMEM: tile.constexpr, TMEM: tile.constexpr):
 
 
 @pytest.mark.parametrize("n", [0, 1, 4])
-def test_stages_and_columns_known_at_run_time(n):
-    """The descriptor's address and the column move with the loop."""
+def test_copies_in_a_loop_with_runtime_stages_and_columns_are_right(n):
+    """The descriptor's address and the tensor memory column change with the loop index."""
     x = np.random.default_rng(2).integers(0, 256, (4, 32, 16)).astype(np.uint8)
     y = np.zeros_like(x)
     layout = TileLayout([(4, 512, "m"), (32, 16, "m"), (16, 1, "m")])
@@ -68,8 +68,8 @@ ROWS_OF_FOUR = TileLayout([(4, 32, "TLane"), (32, 1, "TCol")])
 @pytest.mark.parametrize("span", [32, 64, 128])
 @pytest.mark.parametrize("form,rows,columns,down,layout", [("128x256b", 128, 32, 8, None), ("128x128b", 128, 16, 8, None),
                                                            ("32x128b", 32, 16, 8, quarters(16)), ("4x256b", 4, 32, 4, ROWS_OF_FOUR)])
-def test_a_swizzled_region_begins_at_any_16_bytes_of_its_rows_that_are_known_at_run_time_only(form, rows, columns, down, layout, span):
-    """And at any eighth row, or fourth of a form that has four: no copy leaves the rows that the swizzle mixes."""
+def test_a_swizzled_region_may_begin_at_any_runtime_multiple_of_16_bytes_in_its_rows(form, rows, columns, down, layout, span):
+    """And at any multiple of eight rows, or four in a form of four rows: no copy crosses the rows of a swizzle atom."""
     x = np.random.default_rng(span).integers(0, 256, (2, 136, span)).astype(np.uint8)
     options = dict(SPAN=span, ROWS=rows, COLUMNS=columns, DOWN=down, RIGHT=16, TMEM=layout, target="sm_100a")
     made = from_anywhere.compile(x, x[0], np.zeros(3, np.int32), **options)
@@ -85,15 +85,15 @@ def test_a_swizzled_region_begins_at_any_16_bytes_of_its_rows_that_are_known_at_
 @pytest.mark.parametrize("rows,columns,down,right,layout,where", [
     (128, 32, 4, 16, None, "512 of the 1024"), (128, 32, 8, 8, None, "would begin at byte 8 of the 1024"), (4, 32, 2, 16, ROWS_OF_FOUR, "of the 1024"),
 ])
-def test_a_region_that_may_begin_where_no_copy_does_is_refused(rows, columns, down, right, layout, where):
+def test_a_region_with_a_start_that_the_descriptor_cannot_express_is_refused(rows, columns, down, right, layout, where):
     x = np.zeros((2, 136, 128), np.uint8)
     with pytest.raises(tile.CompilationError, match=where):
         from_anywhere.compile(x, x[0], np.zeros(3, np.int32), SPAN=128, ROWS=rows, COLUMNS=columns, DOWN=down, RIGHT=right, TMEM=layout, target="sm_100a")
 
 
 @pytest.mark.parametrize("name,form", [("float4_e2m1fn", "b4x16_p64"), ("float6_e2m3fn", "b6x16_p32"), ("float6_e3m2fn", "b6x16_p32")])
-def test_padded_elements_become_bytes_that_a_product_reads(name, form):
-    """Sixteen of them and padding in each 16 bytes of shared memory; one in each byte of tensor memory, as A of a product."""
+def test_padded_elements_are_unpacked_to_bytes_that_a_product_reads(name, form):
+    """16 elements and padding in each 16 bytes of shared memory; one element per byte of tensor memory, as operand A of a product."""
     dtype = tile.padded(name)
 
     @tile.jit
@@ -131,7 +131,7 @@ def test_padded_elements_become_bytes_that_a_product_reads(name, form):
     assert [m.dtype for m in compiled.tensor_maps] == [dtype.name]
 
 
-# -- what is found ---------------------------------------------------------------------------------------------------------
+# -- findings --------------------------------------------------------------------------------------------------------------
 
 X, Y = np.zeros((128, 8), np.float32), np.zeros((128, 8), np.float32)
 ROWS = tile.swizzled("float32", (128, 8), 32)
@@ -197,14 +197,14 @@ def source_overwritten(x, y):
     bar.wait(phase=0)
 
 
-def test_the_order_around_a_copy_is_checked():
-    """Its commit, the proxy fence of its source, the fence after its wait, and the life of its source."""
+def test_missing_synchronisation_around_a_copy_is_found():
+    """The commit, the proxy fence for the source, the fence after the wait, and reuse of the source."""
     for kernel in (uncommitted, unfenced_source, unfenced_wait, source_overwritten):
         check(kernel, (1,), X, Y, target="sm_100a")
 
 
 def test_wrong_copies_are_errors_at_their_line():
-    """Scope, options and replicas."""
+    """Scopes, options and replication."""
     def refused(words, line, layout=None, scope="with tile.elect():\n    "):
         layout = "" if layout is None else f", layout={layout}"
         source = (f'def kernel(x):\n    s = tile.alloc((128, 16), "float32", layout=tile.swizzled("float32", (128, 16), 64))\n'
@@ -223,8 +223,8 @@ def test_wrong_copies_are_errors_at_their_line():
     refused("no reduce=|reduce=", 'tile.copy_async(d, s, reduce="add")')
 
 
-def test_a_warp_reads_its_own_replica():
-    """A quarter of the lanes holds what every other one does; all warps together hold the tile four times over."""
+def test_each_warp_reads_its_own_replica():
+    """The tile is replicated over the lane quarters of the four warps."""
     @tile.jit
     def replicated(x, y, TMEM: tile.constexpr):
         s = tile.alloc((32, 4), x.dtype, layout=tile.swizzled(x.dtype, (32, 4), 0))
@@ -273,8 +273,8 @@ def by_tokens(x, y, n, SMEM: tile.constexpr):
 
 @pytest.mark.parametrize("n", [1, 2, 4])
 @pytest.mark.parametrize("seed", [0, 3])
-def test_a_token_is_a_commit_and_the_wait_for_it(n, seed):
-    """Whoever waits for the token sees the bytes: a barrier of the compiler's, and the fence after it."""
+def test_waiting_for_a_token_commits_and_waits_for_the_copy(n, seed):
+    """All waiting threads see the bytes: the token uses a barrier of the compiler, and a fence after it."""
     x = np.random.default_rng(5).random((4, 128, 8), np.float32)
     y = np.zeros_like(x)
     layout = tile.swizzled("float32", (4, 128, 8), 32)

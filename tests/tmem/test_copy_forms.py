@@ -1,4 +1,4 @@
-"""Every form of tcgen05.cp: what it leaves in each lane and column of tensor memory, by the ISA's tables, and as PTX."""
+"""Every form of tcgen05.cp: what it writes to each lane and column of tensor memory, by the ISA's tables; and its PTX."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from tilejit.layout import TileLayout
 
 pytestmark = pytest.mark.usefixtures("assembled_later")
 
-#: For each form its rows, their bytes, and the lanes that row r goes to (PTX ISA, "tcgen05.cp").
+#: For each form: its rows, bytes per row, and the lanes that row r is written to (PTX ISA, "tcgen05.cp").
 FORMS = {
     "128x256b": (128, 32, lambda r: [r]),
     "4x256b": (4, 32, lambda r: [32 * r]),
@@ -17,12 +17,12 @@ FORMS = {
     "64x128b.warpx2::01_23": (64, 16, lambda r: [r % 32 + 64 * (r // 32), r % 32 + 64 * (r // 32) + 32]),
     "32x128b.warpx4": (32, 16, lambda r: [r, r + 32, r + 64, r + 96]),
 }
-#: The same as layouts: digits of the rows, and their replicas.
+#: The same as layouts: the digits of the rows, and the replicas.
 DIGITS = {"128x256b": ([(128, 1)], []), "4x256b": ([(4, 32)], []), "128x128b": ([(128, 1)], []),
           "64x128b.warpx2::02_13": ([(64, 1)], [(2, 64, "TLane")]),
           "64x128b.warpx2::01_23": ([(2, 64), (32, 1)], [(2, 32, "TLane")]), "32x128b.warpx4": ([(32, 1)], [(4, 32, "TLane")])}
 TARGETS = ("sm_100a", "sm_103a")
-WIDE = 64  # words of a lane
+WIDE = 64  # words per lane
 
 
 def tensor_layout(form, columns, lane=0):
@@ -33,7 +33,7 @@ def tensor_layout(form, columns, lane=0):
 
 @tile.jit
 def moved(board, target, source, y, FORM: tile.constexpr, GROUP: tile.constexpr):
-    """One thread copies from shared memory that was just written to a part of `board`, which held `y`; all of that to `y`."""
+    """One thread copies freshly written shared memory to part of `board`, which holds `y`; then all of `board` is stored to `y`."""
     rank = tile.cta_rank()
     bar = tile.mbarrier()
     tile.store(board, tile.load(y[128 * rank:128 * rank + 128, 0:WIDE]))
@@ -56,7 +56,7 @@ def moved(board, target, source, y, FORM: tile.constexpr, GROUP: tile.constexpr)
 @tile.jit
 def landed(x, y, H: tile.constexpr, W: tile.constexpr, SMEM: tile.constexpr, TMEM: tile.constexpr, FROM: tile.constexpr, TO: tile.constexpr,
            SIZE: tile.constexpr, FORM: tile.constexpr, GROUP: tile.constexpr):
-    """A part of a tile of each CTA, which begins at `FROM`, to column `TO` of a view of tensor memory."""
+    """Part of each CTA's tile, beginning at `FROM`, is copied to column `TO` of a view of tensor memory."""
     s = tile.alloc((H, W), x.dtype, layout=SMEM)
     board = tile.alloc((128, WIDE), y.dtype, scope="tmem", cta_group=GROUP)
     d = board.view(x.dtype, (SIZE[0], 4 * WIDE // x.dtype.nbytes), TMEM)
@@ -65,7 +65,7 @@ def landed(x, y, H: tile.constexpr, W: tile.constexpr, SMEM: tile.constexpr, TME
 
 
 def case(form: str, mode: int, dtype: str, group: int, seed: int):
-    """(constants, x, y, what y becomes): a shared tile twice as high and wide as what one copy may name, two copies side by side."""
+    """(constants, x, y, expected y): a shared tile twice as high and wide as a single copy, and two copies side by side."""
     rng, nbytes = np.random.default_rng(seed), dtype_of(dtype).nbytes
     rows, width, lanes = FORMS[form]
     span = max(mode, width)
@@ -91,8 +91,8 @@ def case(form: str, mode: int, dtype: str, group: int, seed: int):
 @pytest.mark.parametrize("group", [1, 2])
 @pytest.mark.parametrize("mode", [0, 32, 64, 128])
 @pytest.mark.parametrize("form", FORMS)
-def test_every_form_writes_its_rows_to_their_lanes_and_nothing_else(form, mode, group):
-    """Out of every swizzle, from the middle of a tile to the middle of the columns; with a group of two in both CTAs of the pair."""
+def test_every_form_of_tcgen05_cp_writes_its_rows_to_their_lanes_and_nothing_else(form, mode, group):
+    """From every swizzle, from inside a tile to inside a column range; with cta_group::2, in both CTAs of the pair."""
     for seed, dtype in enumerate(("uint8", "bfloat16", "float32")):
         constants, x, y, want = case(form, mode, dtype, group, 10 * seed + 3)
         options = dict(constants, cluster=(group, 1, 1))
@@ -112,7 +112,7 @@ def test_every_form_writes_its_rows_to_their_lanes_and_nothing_else(form, mode, 
 def widened(x, y, H: tile.constexpr, W: tile.constexpr, ROWS: tile.constexpr, SMEM: tile.constexpr, BYTES: tile.constexpr,
             TMEM: tile.constexpr, DTYPE: tile.constexpr,
             FORM: tile.constexpr, GROUP: tile.constexpr):
-    """A tile of padded elements, whose bytes are those of `x`, to a view of tensor memory."""
+    """A tile of padded elements with the bytes `x` is copied to a view of tensor memory."""
     s = tile.alloc((H, W), DTYPE, layout=SMEM)
     board = tile.alloc((128, WIDE), y.dtype, scope="tmem", cta_group=GROUP)
     tile.copy(s.view(tile.uint8, layout=BYTES), x[H * tile.cta_rank():H * tile.cta_rank() + H, 0:W])
@@ -120,7 +120,7 @@ def widened(x, y, H: tile.constexpr, W: tile.constexpr, ROWS: tile.constexpr, SM
 
 
 def units(codes: np.ndarray, bits: int, rng) -> np.ndarray:
-    """The bytes of padded elements: 16 of them from the low bits on, then padding, which may be anything."""
+    """The bytes of padded elements: 16 packed elements from the lowest bit on, then arbitrary padding."""
     room = rng.integers(0, 256, codes.shape).astype(np.uint8).reshape(-1, 16)
     for unit, row in zip(room, codes.reshape(-1, 16)):
         number = sum(int(c) << bits * k for k, c in enumerate(row))
@@ -132,8 +132,8 @@ def units(codes: np.ndarray, bits: int, rng) -> np.ndarray:
 @pytest.mark.parametrize("name, shown, bits, low",
                          [("float4_e2m1fn", "b4x16_p64", 4, 2), ("float6_e2m3fn", "b6x16_p32", 6, 0), ("float6_e3m2fn", "b6x16_p32", 6, 0)])
 @pytest.mark.parametrize("form", FORMS)
-def test_every_form_gives_each_padded_element_a_byte(form, name, shown, bits, low, group):
-    """Four bits in the middle of it, six at its low end; every code, with zeros around."""
+def test_every_form_unpacks_each_padded_element_to_a_byte(form, name, shown, bits, low, group):
+    """4-bit elements to the middle of the byte, 6-bit elements to its low end; every code, with zeros around it."""
     rows, width, lanes = FORMS[form]
     dtype, high, wide, rng = tile.padded(name), max(rows, 8), 128, np.random.default_rng(bits)
     codes = rng.integers(0, 1 << bits, (group * high, wide))

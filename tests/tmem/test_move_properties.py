@@ -1,4 +1,4 @@
-"""Moves between tensor memory and registers at random: elements, layouts, regions, shapes, scopes; both ways, on the simulator."""
+"""Random moves between tensor memory and registers: elements, layouts, regions, shapes, scopes; both directions, on the simulator."""
 
 from collections import Counter
 
@@ -10,7 +10,7 @@ from tilejit.layout import TileLayout, tmem_datapath
 
 DTYPES = ("uint8", "int8", "float8_e5m2", "uint16", "float16", "bfloat16", "int32", "uint32", "float32")
 SHAPES = (None, "32x32b", "16x64b", "16x128b", "16x256b", "16x32bx2")
-WORDS = 96  # of a lane
+WORDS = 96  # words per lane
 ROWS = {"A": 128, "B": 64, "C": 64, "D": 128, "E": 64, "F": 64, "G": 32}
 
 
@@ -18,7 +18,7 @@ ROWS = {"A": 128, "B": 64, "C": 64, "D": 128, "E": 64, "F": 64, "G": 32}
 def moved(x, y, first, FIRST: tile.constexpr, DTYPE: tile.constexpr, SHAPE: tile.constexpr, LAYOUT: tile.constexpr, ROW: tile.constexpr,
           PART: tile.constexpr, UNIT: tile.constexpr,
           WARP: tile.constexpr, FORM: tile.constexpr, PACK: tile.constexpr, STORE: tile.constexpr):
-    """All of tensor memory from `x`, a region of a view of it to `y` or from there, and all of it back to `x`."""
+    """All of tensor memory is loaded from `x`, a region of a view is moved to or from `y`, and all of it is stored back to `x`."""
     board = tile.alloc((128, WORDS), x.dtype, scope="tmem")
     tile.store(board, tile.load(x[0:128, 0:WORDS]))
     meet()
@@ -49,7 +49,7 @@ def move(view, y, row, column, PART, FORM, PACK, STORE):
 
 
 def lanes_and_columns(letter: str, half: int, columns: int):
-    """Where the tensor cores leave each element of an accumulator: its lane and its column (PTX ISA, "Data path layout organization")."""
+    """The lane and column at which the tensor cores place each element of an accumulator (PTX ISA, "Data path layout organization")."""
     r, c = np.indices((ROWS[letter], columns))
     if letter in "AD":
         return r, c
@@ -60,14 +60,14 @@ def lanes_and_columns(letter: str, half: int, columns: int):
 
 
 def spread(layout: TileLayout, step: int) -> TileLayout:
-    """The same with `step` elements from one column to the next."""
+    """The same with a stride of `step` elements between columns."""
     return TileLayout([(n, s * step if along == "TCol" else s, along) for n, s, along in layout.shards],
                       offset={"TLane": layout.offset.get("TLane", 0)})
 
 
-def test_a_region_of_any_layout_moves_as_the_data_paths_say():
-    """Elements side by side or with a column each, by every instruction's shape, of one to three warpgroups or one warp, from any
-    column, known at run time too: exactly the elements of the region; a store leaves the other words as they were."""
+def test_a_region_of_any_layout_moves_according_to_the_data_path_layouts():
+    """Packed elements or one per column, with every instruction shape, by one to three warpgroups or one warp, from any column, also
+    a runtime one: exactly the region's elements are moved, and a store leaves the other words unchanged."""
     seen = Counter()
 
     @settings(max_examples=300, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
@@ -76,7 +76,7 @@ def test_a_region_of_any_layout_moves_as_the_data_paths_say():
         dtype, letter, half, store = rng.choice(DTYPES), rng.choice("AABCDDEFFG"), rng.randrange(2), rng.random() < .5
         nbytes = dtype_of(dtype).nbytes
         per = 4 // nbytes
-        step = per if rng.random() < .3 else 1              # elements from one column to the next
+        step = per if rng.random() < .3 else 1              # stride in elements between columns
         room = WORDS * per // step * {64: 2 if letter in "BE" else 1, 32: 4}.get(ROWS[letter], 1)
         columns = rng.choice([n for n in (8, 16, 32, 48, 64, 96, 128, 192, 256) if n <= room])
         layout = spread(tmem_datapath(letter, columns, half) if letter in "CF" else tmem_datapath(letter, columns), step)

@@ -1,4 +1,4 @@
-"""Tensor memory in the language: allocations, their lives, and moves to and from registers."""
+"""Tensor memory in the language: allocations, their lifetimes, and moves to and from registers."""
 
 import re
 
@@ -22,12 +22,12 @@ def through(x, y, M: tile.constexpr, N: tile.constexpr, LAYOUT: tile.constexpr, 
 
 
 def alone(columns, rows=128):
-    """Elements of 16 bits with a column each, as the tensor cores leave them."""
+    """16-bit elements with one column each, as the tensor cores leave them."""
     return TileLayout([(rows, 1, "TLane"), (columns, 2, "TCol")])
 
 
 def moved(shape, dtype, layout=None, to=None, back=None, pack=None, warps=4, target="sm_100a", compile=False):
-    """A tile there and back on the simulator, and (with `compile`) through the assembler; gives the compiled kernel."""
+    """Move a tile to tensor memory and back on the simulator, and with `compile` through the assembler; returns the compiled kernel."""
     x = np.random.default_rng(0).integers(0, 100, shape).astype(dtype)
     y = np.zeros_like(x)
     options = dict(M=shape[0], N=shape[1], LAYOUT=layout, TO=to, FROM=back, PACK=pack, num_warps=warps, target=target)
@@ -38,8 +38,8 @@ def moved(shape, dtype, layout=None, to=None, back=None, pack=None, warps=4, tar
 
 @pytest.mark.parametrize("to", SHAPES)
 @pytest.mark.parametrize("back", SHAPES)
-def test_what_one_shape_writes_another_reads(to, back):
-    """The hardware's own pictures of the shapes, met from both sides: the elements lie where the layout says."""
+def test_a_tile_stored_with_one_instruction_shape_can_be_loaded_with_another(to, back):
+    """The register layouts of the shapes in the ISA agree with each other: each element is at the position that the layout says."""
     moved((128, 64), "float32", None, to, back)
 
 
@@ -47,7 +47,7 @@ def test_what_one_shape_writes_another_reads(to, back):
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_every_shape_assembles_with_every_repetition(shape, target):
-    """x1 to x128, as far as the shape goes, alone and packed."""
+    """x1 to x128, as far as the shape allows, packed and unpacked."""
     largest = {"32x32b": 128, "16x64b": 256, "16x128b": 256, "16x256b": 256, "16x32bx2": 256}[shape]
     columns = {"32x32b": 1, "16x64b": 2, "16x128b": 4, "16x256b": 8, "16x32bx2": 2}[shape]
     rows, seen = (128, set()) if shape == "32x32b" else (64, set())
@@ -62,8 +62,8 @@ def test_every_shape_assembles_with_every_repetition(shape, target):
 
 
 @pytest.mark.parametrize("shape,columns,warps", [*((s, c, 4) for s in SHAPES for c in (64, 104)), *((s, *c) for s in SHAPES[:4] for c in ((96, 8), (128, 16)))])
-def test_what_is_written_moves_the_lanes_and_columns_of_its_plan(shape, columns, warps):
-    """Each instruction from its own address, with as many registers as its shape and repetition take; a warp from its quarter of the lanes on."""
+def test_emitted_moves_address_the_lanes_and_columns_of_their_plan(shape, columns, warps):
+    """Each instruction has its own address and the registers of its shape and repetition; each warp starts at its quarter of the lanes."""
     made = moved((64, columns), "float32", tmem_datapath("F", columns), shape, shape, warps=warps, compile=True) if shape != "32x32b" else \
         moved((128, columns), "float32", None, shape, shape, warps=warps, compile=True)
     texts = [t for t in re.findall(r"// begin inline asm\s(.*?)// end inline asm", made.ptx, re.DOTALL) if f".sync.aligned.{shape}." in t]
@@ -81,8 +81,8 @@ def test_what_is_written_moves_the_lanes_and_columns_of_its_plan(shape, columns,
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_elements_of_16_bits_with_a_column_each_are_packed(shape):
-    """pack::16b and unpack::16b bring two of them in a register; without, each has its own."""
+def test_elements_of_16_bits_with_one_column_each_are_packed_in_registers(shape):
+    """pack::16b and unpack::16b put two of them in a register; without, each has its own."""
     for pack in (True, False):
         compiled = moved((128, 32), "float16", alone(32), shape, shape, pack, compile=True)
         assert ("pack::16b" in compiled.ptx) == pack
@@ -91,16 +91,16 @@ def test_elements_of_16_bits_with_a_column_each_are_packed(shape):
 
 @pytest.mark.parametrize("datapath,rows", [("A", 128), ("B", 64), ("C", 64), ("D", 128), ("E", 64), ("F", 64), ("G", 32)])
 @pytest.mark.parametrize("dtype", ["float32", "int32"])
-def test_every_datapath_of_the_tensor_cores_is_moved(datapath, rows, dtype):
-    """The layouts in which products leave their accumulators, by the first shape that moves them."""
+def test_every_data_path_layout_of_the_tensor_cores_can_be_moved(datapath, rows, dtype):
+    """Each accumulator layout of a product, by the first instruction shape that can move it."""
     moved((rows, 64), dtype, tmem_datapath(datapath, 64), compile=True)
     if datapath in "CF":
         moved((rows, 64), dtype, tmem_datapath(datapath, 64, 1))
 
 
 @pytest.mark.parametrize("columns", [1, 3, 8, 24, 40, 96, 100, 127])
-def test_columns_that_are_no_power_of_two_take_several_instructions(columns):
-    """The fewest: one for each bit of the count."""
+def test_column_counts_that_are_not_powers_of_two_take_several_instructions(columns):
+    """As few as possible: one for each set bit of the count."""
     compiled = moved((128, columns), "float32", compile=True)
     record = compiled.copies[0]
     assert (record.variant, record.dst_scope, record.src_scope) == ("tcgen05_ldst", "tmem", "local")
@@ -110,8 +110,9 @@ def test_columns_that_are_no_power_of_two_take_several_instructions(columns):
 @pytest.mark.parametrize("warps, regs, options, repeat", [
     (12, None, {}, 128), (13, None, {}, 64), (16, 192, {}, 64), (24, None, {}, 32), (32, 88, {}, 32), (4, None, dict(max_registers=96), 64),
     (4, None, dict(min_ctas=4), 64), (8, None, dict(min_ctas=3), 32)])
-def test_an_instruction_takes_no_more_registers_than_the_assembler_lets_a_thread_have(warps, regs, options, repeat):
-    """Where threads begin with fewer than 146 it takes none of 128 (C7602), whatever a role's `regs` adds; the columns come in parts."""
+def test_an_instruction_uses_no_more_registers_than_the_assembler_allows_a_thread(warps, regs, options, repeat):
+    """If a kernel's threads start with fewer than 146 registers, ptxas refuses x128 (C7602) whatever the role's `regs`; the
+    move is split."""
     least = None if regs is None else 24
 
     @tile.jit(num_warps=warps, spills=8192, **options)
@@ -133,14 +134,13 @@ def test_an_instruction_takes_no_more_registers_than_the_assembler_lets_a_thread
 
 @pytest.mark.parametrize("warps", [4, 8, 12, 16])
 @pytest.mark.parametrize("shape", ["32x32b", "16x64b", "16x128b", "16x256b"])
-def test_several_warpgroups_share_the_columns(warps, shape):
-    """Each reaches all lanes, so they part the columns."""
+def test_several_warpgroups_divide_the_columns_between_them(warps, shape):
+    """Each warpgroup can access all lanes."""
     moved((128, 96 if warps == 12 else 128), "float32", None, shape, shape, warps=warps, compile=shape == "32x32b")
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "float16", "float32", "int32", "uint16"])
-def test_every_element_of_8_to_32_bits_is_moved(dtype):
-    """Side by side in the columns."""
+def test_packed_elements_of_8_to_32_bits_can_be_moved(dtype):
     moved((128, 64), dtype, compile=True)
 
 
@@ -164,8 +164,8 @@ def parts(x, y, n, W: tile.constexpr):
 
 @pytest.mark.parametrize("n", [0, 1, 2])
 @pytest.mark.parametrize("warp", [0, 3, 6])
-def test_regions_begin_at_run_time_columns_and_a_warp_moves_its_own_lanes(n, warp):
-    """A column may be known at run time, and a warp reaches 32 lanes by its number modulo 4."""
+def test_regions_may_begin_at_runtime_columns_and_a_warp_moves_its_own_lanes(n, warp):
+    """A warp can access the 32 lanes given by its index modulo 4."""
     x = np.random.default_rng(1).random((128, 32), np.float32)
     y = np.zeros((128, 96), np.float32)
     warps = 8 if warp > 3 else 4
@@ -190,7 +190,7 @@ def copied(x, y):
     tile.store(y[0:128, 0:16], a + b)
 
 
-def test_moves_may_be_under_way_until_one_wait():
+def test_several_moves_may_be_in_flight_until_one_wait():
     """copy_async of a tile, and loads with wait=False."""
     x, y = np.random.default_rng(2).random((128, 16), np.float32), np.zeros((128, 16), np.float32)
     copied.simulate(1, x, y, target="sm_100a").raise_first()
@@ -200,7 +200,7 @@ def test_moves_may_be_under_way_until_one_wait():
     assert compiled.ptx.count("tcgen05.wait::ld") == 1 and compiled.ptx.count("tcgen05.alloc") == 1
 
 
-# -- what is found ---------------------------------------------------------------------------------------------------------
+# -- findings --------------------------------------------------------------------------------------------------------------
 
 Y = np.zeros((128, 16), np.float32)
 
@@ -289,16 +289,16 @@ def freed_under_way(y):
     tile.tcgen05_wait("st")
 
 
-def test_moves_that_are_not_waited_for_are_found():
-    """A read before wait::st, a write before wait::ld, a read of what nobody wrote."""
+def test_missing_waits_for_moves_are_found():
+    """A read before wait::st, a write before wait::ld, and a read of uninitialised memory."""
     check(unwaited, (1,), Y, target="sm_100a")
     check(overwritten, (1,), Y, target="sm_100a")
     check(never_written, (1,), Y, target="sm_100a")
 
 
 @pytest.mark.parametrize("kernel", [between_warpgroups, read_and_then_written])
-def test_threads_that_meet_on_tensor_memory_need_both_fences(kernel):
-    """One before what synchronises them, in the threads that came first; one after it, in those that follow."""
+def test_threads_that_synchronise_their_tensor_memory_accesses_need_both_fences(kernel):
+    """tcgen05.fence::before_thread_sync in the threads that come first, and ::after_thread_sync in those that follow."""
     for before, after in ((False, True), (True, False), (False, False)):
         report = kernel.simulate(1, Y.copy(), BEFORE=before, AFTER=after, num_warps=8, target="sm_100a")
         assert [f.kind for f in report.findings] == ["tmem"]
@@ -306,8 +306,8 @@ def test_threads_that_meet_on_tensor_memory_need_both_fences(kernel):
     kernel.simulate(1, Y.copy(), BEFORE=True, AFTER=True, num_warps=8, target="sm_100a").raise_first()
 
 
-def test_the_life_of_an_allocation_is_checked():
-    """Use after dealloc, a second dealloc, one that some ways leave out, one while a move is under way."""
+def test_wrong_use_of_an_allocation_s_lifetime_is_found():
+    """Use after dealloc, a second dealloc, a dealloc on only some paths, and one while a move is in flight."""
     check(freed_and_used, (1,), Y, target="sm_100a")
     check(freed_twice, (1,), Y, 1, target="sm_100a")
     check(leaked, (1,), Y, 1, target="sm_100a")
@@ -316,8 +316,8 @@ def test_the_life_of_an_allocation_is_checked():
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_an_allocation_that_the_kernel_frees_is_its_own(target):
-    """The others are one allocation: a power of two of columns, at least 32, the largest first."""
+def test_a_buffer_that_the_kernel_deallocates_has_its_own_allocation(target):
+    """The others share one allocation: a power of two of columns, at least 32, with the largest buffer first."""
     @tile.jit
     def several(y):
         a = tile.alloc((128, 40), "float32", scope="tmem")
@@ -346,8 +346,8 @@ def refused(words, source, target="sm_100a", **options):
         kernel.compile(Y, target=target, **options)
 
 
-def test_wrong_tensor_memory_is_an_error_at_its_line():
-    """Targets, layouts, sizes, scopes and lives."""
+def test_wrong_tensor_memory_code_is_an_error_at_its_line():
+    """Targets, layouts, sizes, scopes and lifetimes."""
     alloc = 'd = tile.alloc((128, 16), "float32", scope="tmem")\n'
     refused("needs sm_100a or sm_103a, and the target is sm_90a", alloc, target="sm_90a")
     refused("at most 128 rows", 'd = tile.alloc((256, 16), "float32", scope="tmem")')
@@ -378,8 +378,8 @@ def test_wrong_tensor_memory_is_an_error_at_its_line():
     refused("the multicast mask 0b11 names CTAs beyond the cluster's 1: give cluster=", commit + "3)")
 
 
-def test_layouts_that_tensor_memory_has_not_are_told_what_it_has():
-    """In a kernel and outside of one."""
+def test_unsupported_tensor_memory_layouts_are_errors_that_list_the_supported_ones():
+    """In kernels and outside of them."""
     for words, wrong in (("the datapaths of tensor memory are 'A' to 'G', found 'Z'", ("Z", 64)),
                          ("the datapath 'D' has one column or more and sub 0, found 0 and 0", ("D", 0)),
                          ("the datapath 'G' has a multiple of 4 columns and sub 0, found 6 and 0", ("G", 6)),
@@ -395,8 +395,8 @@ def test_layouts_that_tensor_memory_has_not_are_told_what_it_has():
             tile.scale_layout(*wrong)
 
 
-def test_a_move_is_planned_without_a_kernel():
-    """plan_copy of tensor memory and registers: the instructions, the register layout, or every reason."""
+def test_a_move_can_be_planned_without_a_kernel():
+    """plan_copy between tensor memory and registers returns the instructions and the register layout, or every reason against it."""
     tensor = tile.BufferSpec((128, 64), "float32", "tmem", region=(slice(0, 128), slice(16, 64)))
     registers = tile.BufferSpec((128, 48), "float32", "local")
     choice = tile.plan_copy(registers, tensor, scope="warpgroup", target="sm_100a")
@@ -413,8 +413,8 @@ def test_a_move_is_planned_without_a_kernel():
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_a_pair_deallocates_after_both_have_met(target):
-    """With cta_group=2 the cluster's barrier comes before dealloc, at the kernel's end and where it stands."""
+def test_a_cta_pair_deallocates_after_a_cluster_barrier(target):
+    """With cta_group=2 the cluster barrier precedes dealloc, both at the kernel's end and at an explicit dealloc."""
     @tile.jit(cluster=(2, 1, 1))
     def kernel(y):
         a = tile.alloc((128, 16), "float32", scope="tmem", cta_group=2)
@@ -431,7 +431,7 @@ def test_a_pair_deallocates_after_both_have_met(target):
     assert words[-6:] == ["before_thread_sync", "barrier.cluster.wait", "tcgen05.dealloc.cta_group::2"] * 2
 
 
-def test_moves_in_a_block_that_expects_their_variant_are_held_by_it():
+def test_expect_variant_applies_to_tensor_memory_moves_in_its_block():
     @tile.jit
     def held(y):
         d = tile.alloc((128, 16), y.dtype, scope="tmem")

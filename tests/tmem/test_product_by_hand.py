@@ -1,4 +1,4 @@
-"""A matrix product for Blackwell: TMA to shared memory, tcgen05 to tensor memory, registers, global memory."""
+"""A matrix product for Blackwell written by hand: TMA to shared memory, tcgen05 to tensor memory, registers, global memory."""
 
 import ml_dtypes
 import numpy as np
@@ -8,7 +8,7 @@ import tilejit as tile
 
 @tile.jit(num_warps=4)
 def matmul(A, B, C, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr, STAGES: tile.constexpr):
-    """C = A @ B^T by one CTA for each BM x BN of C: a producer, a thread that multiplies, and everybody for the result."""
+    """C = A @ B^T, one CTA for each BM x BN tile of C: a producer, a thread that multiplies, and an epilogue by all threads."""
     m, n = tile.program_id(0) * BM, tile.program_id(1) * BN
     steps = tile.cdiv(A.shape[1], BK)
     sA = tile.alloc((STAGES, BM, BK), A.dtype, layout=tile.swizzled(A.dtype, (STAGES, BM, BK), 128))
@@ -44,7 +44,7 @@ def operands(m, n, k, dtype):
 
 
 def close(got, a, b):
-    """Within one rounding of the result, and the roundings of k sums in float32."""
+    """Whether the error is within one rounding of the result plus the roundings of k float32 additions."""
     x, y = a.astype(np.float64), b.astype(np.float64).T
     exact = x @ y
     bound = np.abs(exact) * (2.0 ** -8 if got.dtype.itemsize == 2 else 0) + np.abs(x) @ np.abs(y) * a.shape[1] * 2.0 ** -23 + 1e-6
@@ -53,7 +53,7 @@ def close(got, a, b):
 
 @pytest.mark.parametrize("m,n,k", [(128, 64, 64), (256, 128, 320), (200, 136, 104), (1, 8, 8)])
 @pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float16])
-def test_the_product_is_that_of_float64_within_its_roundings(m, n, k, dtype):
+def test_the_product_agrees_with_float64_within_its_roundings(m, n, k, dtype):
     """Several tiles, ragged edges, one row."""
     a, b = operands(m, n, k, dtype)
     for out in (np.float32, dtype):
@@ -64,8 +64,8 @@ def test_the_product_is_that_of_float64_within_its_roundings(m, n, k, dtype):
 
 @pytest.mark.parametrize("steps", [1, 2, 3, 4, 7])
 @pytest.mark.parametrize("seed", [0, 1, 2, 3, 4, 5])
-def test_every_number_of_trips_around_the_stages(steps, seed):
-    """1, stages - 1, stages, stages + 1 slots of k, on a ring of 3, in several orders of events."""
+def test_the_product_is_right_for_every_trip_count_relative_to_the_stages(steps, seed):
+    """1, stages - 1, stages, stages + 1 slots of k, on a ring of 3 stages, in several orders of events."""
     a, b = operands(64, 32, 64 * steps, np.float16)
     c = np.zeros((64, 32), np.float32)
     half.simulate(1, a, b, c, seed=seed, target="sm_103a").raise_first()
@@ -74,7 +74,7 @@ def test_every_number_of_trips_around_the_stages(steps, seed):
 
 @tile.jit(num_warps=4)
 def half(A, B, C):
-    """64 rows: half of the lanes of each warp."""
+    """A product with 64 rows, which uses half of the lanes of each warp."""
     steps = tile.cdiv(A.shape[1], 64)
     sA = tile.alloc((3, 64, 64), A.dtype, layout=tile.swizzled(A.dtype, (3, 64, 64), 128))
     sB = tile.alloc((3, 32, 64), B.dtype, layout=tile.swizzled(B.dtype, (3, 32, 64), 128))
@@ -104,7 +104,7 @@ LANES = tile.tmem_datapath("F", 32)
 
 @tile.jit(num_warps=4, cluster=(2, 1, 1))
 def paired(A, B, C, BN: tile.constexpr, STAGES: tile.constexpr):
-    """256 rows by BN columns by a pair of CTAs: each brings its half of A and of B, and the even one starts the products."""
+    """256 rows by BN columns by a CTA pair: each CTA loads its half of A and of B, and the even one issues the products."""
     r, pair = tile.cta_rank(), tile.cluster_id(0)
     m, n, steps = pair * 256 + 128 * r, r * (BN // 2), tile.cdiv(A.shape[1], 64)
     sA = tile.alloc((STAGES, 128, 64), A.dtype, layout=tile.swizzled(A.dtype, (STAGES, 128, 64), 128))
@@ -135,8 +135,8 @@ def paired(A, B, C, BN: tile.constexpr, STAGES: tile.constexpr):
 
 
 @pytest.mark.parametrize("k", [64, 192, 328])
-def test_a_pair_of_ctas_shares_its_operands(k):
-    """cta_group=2 from the copies to the commits."""
+def test_a_cta_pair_shares_its_operands(k):
+    """cta_group=2 in copies, products and commits."""
     a, b = operands(512, 64, k, np.float16)
     c = np.full((512, 64), np.nan, np.float32)
     for seed in range(2):
@@ -146,7 +146,7 @@ def test_a_pair_of_ctas_shares_its_operands(k):
 
 @pytest.mark.parametrize("target", ["sm_100a", "sm_103a"])
 def test_the_kernels_assemble_without_spills(target):
-    """TMA both ways, one product for each 32 bytes of k, and no register of an accumulator outside the epilogue."""
+    """TMA both ways, one product per 32 bytes of k, and accumulators in registers only in the epilogue."""
     spec = [tile.ArraySpec((4096, 4096), "bfloat16") for _ in range(3)]
     compiled = matmul.compile(*spec, BM=128, BN=256, BK=64, STAGES=4, target=target)
     assert compiled.spills == 0 and compiled.ptx.count("tcgen05.mma.cta_group::1.kind::f16") == 4

@@ -1,4 +1,4 @@
-"""What is written for tcgen05.mma: descriptors, columns and factors by which the instructions read just what their operands hold."""
+"""The code emitted for tcgen05.mma: descriptors, columns and scale factors with which the instructions read exactly their operands."""
 
 import re
 from dataclasses import dataclass
@@ -23,7 +23,8 @@ STEP = re.compile(r"add\.(?:u32 t|s64 x), (%\w+), (\d+); add\.s64 y, (%\w+), (\d
 
 @dataclass(frozen=True)
 class Written:
-    """One instruction: descriptors' bits and bytes, or columns, from the operands' start, those of the factors, its qualifiers and flag."""
+    """One instruction: descriptor bits, byte or column offsets from the operands' start, scale factor addresses, qualifiers and
+    the flag."""
 
     a: tuple[int | None, int]
     b: tuple[int, int]
@@ -36,7 +37,7 @@ class Written:
 
 
 def written(ptx: str) -> list[list[Written]]:
-    """The instructions of each asm."""
+    """The instructions in each inline asm."""
     bits = {name: int(value) % (1 << 64) for name, value in re.findall(r"or\.b64\s+(%rd\d+), %rd\d+, (-?\d+);", ptx)}
     found = []
     for text in re.findall(r"// begin inline asm\s(.*?)// end inline asm", ptx, re.DOTALL):
@@ -56,7 +57,7 @@ def written(ptx: str) -> list[list[Written]]:
 
 
 def held(dtype, shape, span) -> np.ndarray:
-    """The address of each element of a swizzled buffer at 0."""
+    """The address of each element of a swizzled buffer at address 0."""
     layout = tile.swizzled(dtype, shape, span)
     return layout.offset_of(*np.indices(shape), shape=shape)
 
@@ -70,8 +71,9 @@ def read_by(made: tuple[int, int], mn: int, itemsize: int, major: str) -> np.nda
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(products())
-def test_instructions_read_the_elements_of_their_operands(case):
-    """Of any types, majors and swizzles, by one CTA and a pair, A from shared and from tensor memory; the flag of the call is the first's."""
+def test_instructions_read_exactly_the_elements_of_their_operands(case):
+    """For any types, majors and swizzles, one CTA and a pair, A in shared and in tensor memory. The call's accumulate flag applies to the
+    first instruction only."""
     one, other, acc, group, rows, n, k, spans, ta, tb, left, negate, _ = case
     arrays, constants = arguments(case)
     size = np.dtype(one).itemsize
@@ -95,8 +97,8 @@ def test_instructions_read_the_elements_of_their_operands(case):
 @pytest.mark.parametrize("target", ["sm_100a", "sm_103a"])
 @pytest.mark.parametrize("kind,types,block,factors", SCALED)
 @pytest.mark.parametrize("n,k", [(32, 128), (48, 512), (80, 64)])
-def test_each_instruction_takes_the_factors_of_its_blocks(kind, types, block, factors, n, k, target):
-    """The word and the byte in it where `tile.scale_layout` has those of the blocks that its 32 bytes of k are."""
+def test_each_instruction_uses_the_scale_factors_of_its_blocks(kind, types, block, factors, n, k, target):
+    """The word, and the byte in it, where `tile.scale_layout` places the factors of the blocks in its 32 bytes of k."""
     dtypes = tuple(memory_dtype(t, kind) for t in types)
     nbytes, chunks = k // (2 if KINDS[kind].k == 64 else 1), k // block
     constants = dict(K=k, BYTES=nbytes, N=n, KIND=kind, TYPES=dtypes, BLOCK=block, CHUNKS=chunks, LAYOUT=tmem_datapath("A", 2 * n))
@@ -109,7 +111,7 @@ def test_each_instruction_takes_the_factors_of_its_blocks(kind, types, block, fa
     buffers = [held(tile.uint8, (rows, nbytes), 32) for rows in (128, n)]
     assert len(steps) == nbytes // 32 and [s.adds for s in steps] == ["zero"] + ["one"] * (len(steps) - 1)
     for i, s in enumerate(steps):
-        first = [p[i * per] for p in places]  # bytes of a lane, four to a column
+        first = [p[i * per] for p in places]  # bytes per lane, four to a column
         assert s.group == 2 and s.kind == kind and s.qualifier == f"scale_vec::{per}X"
         assert s.factors == tuple(at // 4 for at in first)
         assert s.instruction == Instruction(kind, 256, 2 * n, *types, "float32", False, False, factors, tuple(at % 4 for at in first))

@@ -1,4 +1,4 @@
-"""Products by tcgen05: on the simulator, which decodes both descriptors, against NumPy in float64, and through the assembler."""
+"""Products by tcgen05 compared with float64 on the simulator, which decodes both descriptors; and through the assembler."""
 
 import re
 
@@ -51,7 +51,7 @@ def checked(m, n, k, dtype, swizzle=128, ta=False, tb=True, acc=tile.float32, pr
         np.testing.assert_array_equal(c, expected.astype(np.int64).astype(np.int32))
     else:
         unit = {"float32": 2.0 ** -23, "float16": 2.0 ** -10}[acc.name]
-        rounded = 2.0 ** -9 if precision else 0.0  # both operands cut to 10 bits
+        rounded = 2.0 ** -9 if precision else 0.0  # both operands truncated to 10 mantissa bits
         bound = times * (np.abs(x) @ np.abs(y)) * (times * k * unit + rounded) + 1e-6
         assert (np.abs(c.astype(np.float64) - expected) <= bound).all()
     for target in targets:
@@ -60,22 +60,22 @@ def checked(m, n, k, dtype, swizzle=128, ta=False, tb=True, acc=tile.float32, pr
 
 @pytest.mark.parametrize("m", [64, 128])
 @pytest.mark.parametrize("n", range(8, 257, 8))
-def test_every_number_of_columns_for_64_and_128_rows(m, n):
-    """N from 8 to 256 in steps of 8; 64 rows lie in half of each warp's lanes."""
+def test_products_with_64_or_128_rows_and_every_number_of_columns_are_right(m, n):
+    """N from 8 to 256 in steps of 8; 64 rows use half of each warp's lanes."""
     checked(m, n, 64, ml_dtypes.bfloat16, targets=BOTH if n == 24 else ())
 
 
 @pytest.mark.parametrize("swizzle", [0, 32, 64, 128])
 @pytest.mark.parametrize("ta,tb", [(False, True), (False, False), (True, True), (True, False)])
-def test_both_majors_in_every_swizzle(ta, tb, swizzle):
-    """16-bit operands lie along k or across it, in each of the four swizzles."""
+def test_operands_of_both_majors_in_every_swizzle_are_right(ta, tb, swizzle):
+    """16-bit operands, K-major and MN-major, in each of the four swizzle modes."""
     checked(128, 192, 128, np.float16, swizzle, ta, tb, targets=("sm_100a",) if swizzle == 64 else ())
 
 
 @pytest.mark.parametrize("swizzle", [0, 64, 128])
 @pytest.mark.parametrize("ta,tb", [(True, True), (False, False)])
-def test_bytes_may_be_transposed(ta, tb, swizzle):
-    """Unlike wgmma, tcgen05 takes 8-bit operands across k."""
+def test_operands_of_8_bits_may_be_mn_major(ta, tb, swizzle):
+    """Unlike for wgmma."""
     checked(128, 128, 128, ml_dtypes.float8_e4m3fn, swizzle, ta, tb, targets=BOTH if swizzle == 64 else ())
 
 
@@ -85,21 +85,21 @@ def test_bytes_may_be_transposed(ta, tb, swizzle):
       for acc in (tile.float32, tile.float16)),
     *((a, b, tile.int32) for a in (np.int8, np.uint8) for b in (np.int8, np.uint8))])
 @pytest.mark.parametrize("k", [32, 128, 224])
-def test_types_and_depths(dtype, other, acc, k):
+def test_products_of_all_operand_types_and_depths_are_right(dtype, other, acc, k):
     """Every pair of operand types with its accumulators, and k of any number of instructions."""
     integers = np.dtype(dtype).kind in "iu"
     checked(128, 32, k, dtype, 128 if k * np.dtype(dtype).itemsize % 128 == 0 else 32, acc=acc, other=other,
             targets=() if k != 128 else ("sm_100a",) if integers else BOTH)
 
 
-def test_float32_enters_as_tf32():
-    """float32 operands lose the mantissa bits that TF32 does not have."""
+def test_float32_operands_are_truncated_to_tf32():
+    """They lose the mantissa bits that TF32 does not have."""
     checked(128, 64, 64, np.float32, precision="tf32", targets=BOTH)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32, ml_dtypes.float8_e5m2])
-def test_a_product_may_be_subtracted(dtype):
-    """One bit of the instruction descriptor; integers have none."""
+def test_a_product_can_be_subtracted(dtype):
+    """By a bit of the instruction descriptor; integers have none."""
     checked(128, 64, 64, dtype, 64, precision="tf32" if dtype == np.float32 else None, negate=True, targets=BOTH)
     with pytest.raises(tile.DispatchError, match="a kind that negates.*: kind::i8"):
         checked(128, 64, 64, np.int8, 64, acc=tile.int32, negate=True)
@@ -128,7 +128,7 @@ def by_tensor_memory(A, B, C, ROWS: tile.constexpr, OF_A: tile.constexpr, OF_SUM
 
 
 def multiplied_there(rows, of_a, of_sums, dtype, target):
-    """The PTX of the product for the target, once it is right on the simulator and assembled."""
+    """The PTX of the product for the target, after checking it on the simulator and assembling it."""
     a, b, c = numbers((rows, 64), dtype, 1), numbers((64, 64), dtype, 2), np.zeros((rows, 64), np.float32)
     layouts = dict(ROWS=rows, OF_A=of_a, OF_SUMS=of_sums)
     made = by_tensor_memory.compile(a, b, c, target=target, **layouts)
@@ -139,16 +139,16 @@ def multiplied_there(rows, of_a, of_sums, dtype, target):
 
 @pytest.mark.parametrize("m", [64, 128])
 @pytest.mark.parametrize("target", BOTH)
-def test_a_comes_from_tensor_memory(m, target):
-    """Written there from registers, as the probabilities of an attention are: both it and the sums are addresses in tensor memory."""
+def test_operand_a_can_be_in_tensor_memory(m, target):
+    """Stored there from registers, like the probabilities in attention: both A and the accumulator are tensor memory addresses."""
     lay = tmem_datapath("D" if m == 128 else "F", 64)
     assert re.search(r"tcgen05\.mma\.\S+ \[%r\d+\], \[t\], y, ", multiplied_there(m, lay, lay, ml_dtypes.bfloat16, target))
 
 
 @pytest.mark.parametrize("left", [0, 16])
 @pytest.mark.parametrize("sums", [0, 16])
-def test_64_rows_of_a_lie_in_the_half_of_the_lanes_where_the_sums_are(left, sums):
-    """Either half of each warp's lanes holds both: each lane multiplies what it holds, and so the other half's rows would not meet."""
+def test_with_64_rows_a_is_in_the_same_half_of_the_lanes_as_the_accumulator(left, sums):
+    """Each lane multiplies what it holds itself, so A in the other half of the lanes would give wrong results."""
     half = lambda lane: TileLayout([(4, 32, "TLane"), (16, 1, "TLane"), (64, 1, "TCol")], offset={"TLane": lane})
     if left == sums:
         multiplied_there(64, half(left), half(sums), np.float16, "sm_103a")
@@ -159,8 +159,9 @@ def test_64_rows_of_a_lie_in_the_half_of_the_lanes_where_the_sums_are(left, sums
 
 @pytest.mark.parametrize("rows", [64, 128])
 @pytest.mark.parametrize("target", BOTH)
-def test_a_pair_of_ctas_multiplies_by_one_thread(rows, target):
-    """cta_group=2: each CTA has its rows of A and C and half of the columns of B; 128 rows fold over the lanes."""
+def test_one_thread_multiplies_for_a_cta_pair(rows, target):
+    """cta_group=2: each CTA has its rows of A and C and half of the columns of B; with 128 rows, halves of the columns are
+    folded over the lanes."""
     lay = tmem_datapath("A" if rows == 128 else "B", 128)
 
     @tile.jit(cluster=(2, 1, 1))
@@ -192,8 +193,8 @@ def test_a_pair_of_ctas_multiplies_by_one_thread(rows, target):
 
 # -- instruction descriptors -----------------------------------------------------------------------------------------------
 
-def test_instruction_descriptors_are_those_of_the_manual():
-    """Fields worked out by hand from the manual's tables; every descriptor reads back as it was."""
+def test_instruction_descriptors_match_the_isa_manual():
+    """Fields derived by hand from the manual's tables; every descriptor decodes to its fields."""
     bits = lambda kind, m, n, a, b, acc, *rest: Instruction(kind, m, n, a, b, acc, *rest).bits
     assert bits("f16", 128, 256, "bf16", "bf16", "float32") == 1 << 4 | 1 << 7 | 1 << 10 | 32 << 17 | 8 << 24
     assert bits("f16", 64, 8, "f16", "f16", "float16", True, True) == 1 << 15 | 1 << 16 | 1 << 17 | 4 << 24
@@ -213,7 +214,7 @@ def test_instruction_descriptors_are_those_of_the_manual():
     assert "bits 13 and 14" in Instruction.decoded(Instruction("i8", 64, 8, "s8", "s8", "int32").bits | 1 << 13, "i8")
 
 
-# -- what is found, and what is refused ------------------------------------------------------------------------------------
+# -- findings and errors ---------------------------------------------------------------------------------------------------
 
 X = np.zeros((128, 64), np.float16)
 SWIZZLED = tile.swizzled("float16", (128, 64), 128)
@@ -305,20 +306,20 @@ def sums_over_a(x, y):
     bar.wait(phase=0)
 
 
-def test_the_order_around_a_product_is_checked():
-    """Its commit, the fence after the wait, an accumulator that nobody began, and readers that the next product overtakes."""
+def test_missing_synchronisation_around_a_product_is_found():
+    """Its commit, the fence after the wait, an uninitialised accumulator, and readers that the next product overtakes."""
     y = np.zeros((128, 64), np.float32)
     for kernel in (unwaited, unfenced, never_zeroed, next_tile_too_early):
         check(kernel, (1,), X, y, target="sm_100a")
 
 
-def test_sums_that_overwrite_the_product_s_own_operand_are_found():
-    """An instruction writes while the next along k has still to read."""
+def test_accumulators_that_overwrite_the_product_s_own_operand_are_found():
+    """An instruction writes what the next one along k has yet to read."""
     check(sums_over_a, (1,), X, np.zeros((128, 64), np.float32), target="sm_100a")
 
 
 def test_wrong_products_are_errors_at_their_line():
-    """Targets, types, shapes, layouts and options, before the assembler."""
+    """Targets, types, shapes, layouts and options, checked before the assembler runs."""
     def refused(words, line, acc='(128, 64), "float32"', a="(128, 64)", b="(64, 64)", dtype="float16", target="sm_100a",
                 scope="with tile.elect():\n        ",
                 swizzle=64):

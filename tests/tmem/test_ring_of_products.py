@@ -1,4 +1,4 @@
-"""Rings around products into tensor memory: slots given back by commits, and slots of accumulators."""
+"""Rings with products into tensor memory: slots released by commits, and rings of accumulators."""
 
 import re
 
@@ -10,7 +10,7 @@ from tilejit.errors import CompilationError, SimulationError
 
 @tile.jit(num_warps=8)
 def tiles_of(A, B, C, STAGES: tile.constexpr, PLACES: tile.constexpr, TWICE: tile.constexpr = False):
-    """Every 128 rows of A by all of B, one after the other, by a producer, a thread that multiplies and a warpgroup that stores."""
+    """Multiplies each 128 rows of A by all of B, one after the other: a producer, a thread that multiplies, and a warpgroup that stores."""
     ring = tile.ring(STAGES, A=((128, 64), A.dtype), B=((64, 64), B.dtype))
     sums = tile.ring(PLACES, D=((128, 64), tile.float32), filled="products")
     down, steps = tile.cdiv(A.shape[0], 128), tile.cdiv(A.shape[1], 64)
@@ -50,8 +50,8 @@ def tiles_of(A, B, C, STAGES: tile.constexpr, PLACES: tile.constexpr, TWICE: til
 @pytest.mark.parametrize("stages,places", [(1, 1), (2, 1), (3, 2), (2, 3)])
 @pytest.mark.parametrize("steps,down", [(1, 1), (3, 1), (2, 3), (4, 4)])
 @pytest.mark.parametrize("seed", range(3))
-def test_any_number_of_slots_and_places(stages, places, steps, down, seed):
-    """Both rings turn any number of times, in any order of events, with one place in the code that takes a slot or two."""
+def test_rings_of_operands_and_accumulators_work_with_any_number_of_slots(stages, places, steps, down, seed):
+    """Both rings wrap around any number of times, in any order of events, with one or two places in the code that take a slot."""
     rng = np.random.default_rng(seed)
     a, b = (rng.integers(-4, 5, (rows, 64 * steps)).astype(np.float16) for rows in (128 * down, 64))
     c = np.full((128 * down, 64), np.nan, np.float32)
@@ -59,8 +59,8 @@ def test_any_number_of_slots_and_places(stages, places, steps, down, seed):
     np.testing.assert_array_equal(c, a.astype(np.float32) @ b.astype(np.float32).T)
 
 
-def test_commits_stand_where_slots_are_given_back():
-    """One for each slot and one for each accumulator, none of them an arrival of the thread; the epilogue arrives itself."""
+def test_commits_are_emitted_where_slots_are_released():
+    """One per slot and one per accumulator, instead of arrivals by the thread; the epilogue arrives itself."""
     spec = tile.ArraySpec((256, 128), "float16")
     compiled = tiles_of.compile(spec, spec, tile.ArraySpec((256, 64), "float32"), STAGES=3, PLACES=2, target="sm_100a")
     assert compiled.ptx.count("tcgen05.commit") == 2
@@ -70,7 +70,7 @@ def test_commits_stand_where_slots_are_given_back():
 
 @tile.jit(num_warps=12)
 def wide(A, B, C, WARP: tile.constexpr):
-    """A warp or a warpgroup consumes, its elected thread multiplies."""
+    """A warp or a warpgroup consumes, and its elected thread multiplies."""
     ring = tile.ring(2, A=((128, 64), A.dtype), B=((64, 64), B.dtype))
     sums = tile.alloc((128, 64), tile.float32, scope="tmem")
     done = tile.mbarrier()
@@ -95,8 +95,8 @@ def wide(A, B, C, WARP: tile.constexpr):
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("warp", [True, False])
-def test_a_warp_or_a_warpgroup_may_consume_what_its_elected_thread_multiplies(seed, warp):
-    """The warps of a warpgroup meet in each slot: one that had not seen it full would find the phase of a later turn."""
+def test_a_warp_or_warpgroup_may_consume_slots_that_its_elected_thread_multiplies(seed, warp):
+    """The warps of a warpgroup synchronise in each slot: a warp that missed its full phase could mistake a later one for it."""
     rng = np.random.default_rng(seed)
     a, b, c = rng.integers(-4, 5, (128, 320)).astype(np.float16), rng.integers(-4, 5, (64, 320)).astype(np.float16), np.zeros((128, 64), np.float32)
     wide.simulate(1, a, b, c, WARP=warp, seed=seed, target="sm_103a").raise_first()
@@ -107,7 +107,7 @@ def test_a_warp_or_a_warpgroup_may_consume_what_its_elected_thread_multiplies(se
 
 @tile.jit(num_warps=4)
 def watched(A, B, X, C, D, READ: tile.constexpr):
-    """A pipelined loop whose elected thread multiplies, while all threads read an array, or do nothing."""
+    """A pipelined loop in which an elected thread multiplies, while all threads read an array, or do nothing."""
     sA, sB = tile.alloc((128, 64), A.dtype, layout=tile.auto), tile.alloc((64, 64), B.dtype, layout=tile.auto)
     acc, done, total = tile.alloc((128, 64), "float32", scope="tmem"), tile.mbarrier(), tile.zeros((64,))
     for k in tile.pipelined(range(0, A.shape[1], 64), stages=2, warp_specialize=True):
@@ -116,7 +116,7 @@ def watched(A, B, X, C, D, READ: tile.constexpr):
         with tile.elect():
             tile.mma_async(acc, sA, sB, trans_b=True, accumulate=k > 0)
         if READ:
-            total = total + tile.load(X[k // 64, 0:64], cache="ca")  # which keeps it in its trip
+            total = total + tile.load(X[k // 64, 0:64], cache="ca")  # which keeps the load in its iteration
     with tile.elect():
         tile.tcgen05_commit(done)
     done.wait(phase=0)
@@ -126,8 +126,9 @@ def watched(A, B, X, C, D, READ: tile.constexpr):
 
 
 @pytest.mark.parametrize("read", [False, True])
-def test_no_warp_waits_for_a_slot_that_the_elected_thread_may_have_given_back(read):
-    """It would find the phase of a later turn. The elected thread alone waits where it alone works; else the warps meet before the commit."""
+def test_no_warp_waits_for_a_slot_that_the_elected_thread_may_have_released(read):
+    """It could mistake a later phase for its own. If only the elected thread works, only it waits; otherwise the warps
+    synchronise first."""
     rng = np.random.default_rng(0)
     a, b = rng.integers(-3, 4, (128, 320)).astype(np.float16), rng.integers(-3, 4, (64, 320)).astype(np.float16)
     x, c, d = rng.integers(-9, 9, (5, 64)).astype(np.float32), np.zeros((128, 64), np.float32), np.zeros(64, np.float32)
@@ -141,8 +142,8 @@ def test_no_warp_waits_for_a_slot_that_the_elected_thread_may_have_given_back(re
                      else ["elect", "mbarrier_wait", "elect", "tensor_mma", "elect", "tcgen05_commit"])
 
 
-def test_an_accumulator_read_before_its_slot_is_taken_is_found():
-    """The simulator sees what the ring would have awaited."""
+def test_an_accumulator_read_before_its_slot_is_acquired_is_found():
+    """The simulator reports the wait that the ring would have made."""
     @tile.jit(num_warps=8)
     def kernel(A, C):
         sums = tile.ring(1, D=((128, 64), tile.float32), filled="products")
@@ -185,12 +186,12 @@ def consuming(body: str, options: str = "", warps: int = 8):
     ("    pass\n", ", cta_group=2", "give cluster="),
     ("    pass\n", ", filled='moves'", "filled is one of 'copies', 'stores', 'products'"),
 ])
-def test_what_a_ring_of_products_does_not_do(body, options, match):
+def test_unsupported_uses_of_a_ring_of_products_are_errors(body, options, match):
     with pytest.raises(CompilationError, match=match):
         consuming(body, options).compile(tile.ArraySpec((64, 64), "float16"), target="sm_100a")
 
 
-def test_accumulators_need_tensor_memory():
+def test_accumulator_rings_need_tensor_memory():
     with pytest.raises(CompilationError, match="filled='products' needs sm_100a or sm_103a"):
         kernel = tile.jit(source="def k(A):\n    ring = tile.ring(2, D=((128, 64), 'float32'), filled='products')\n")
         kernel.source.globals["tile"] = tile

@@ -1,4 +1,4 @@
-"""Products by tcgen05 with a factor for each block along k: on the simulator against NumPy in float64, and through the assembler."""
+"""Block-scaled products by tcgen05 compared with float64 on the simulator, and through the assembler."""
 
 import ml_dtypes
 import numpy as np
@@ -13,10 +13,10 @@ pytestmark = pytest.mark.usefixtures("assembled_later")
 @tile.jit
 def scaled(A, B, SA, SB, C, K: tile.constexpr, BYTES: tile.constexpr, N: tile.constexpr, WIDE: tile.constexpr, KIND: tile.constexpr,
            TYPES: tile.constexpr, BLOCK: tile.constexpr, CHUNKS: tile.constexpr, NEGATE: tile.constexpr = False):
-    """A and B are bytes as shared memory has them."""
+    """A and B are raw bytes."""
     sA = tile.alloc((128, K), TYPES[0], layout=tile.swizzled(TYPES[0], (128, K), 32))
     sB = tile.alloc((N, K), TYPES[1], layout=tile.swizzled(TYPES[1], (N, K), 32))
-    whole = CHUNKS if CHUNKS > 4 else 4                                # registers move whole words of four
+    whole = CHUNKS if CHUNKS > 4 else 4                                # registers move whole words of four bytes
     fA = tile.alloc((128, whole), SA.dtype, scope="tmem", layout=tile.scale_layout(128, whole))
     fB = tile.alloc((WIDE, whole), SB.dtype, scope="tmem", layout=tile.scale_layout(WIDE, whole))
     acc = tile.alloc((128, N), "float32", scope="tmem")
@@ -47,18 +47,18 @@ FORMS = [
 @pytest.mark.parametrize("kind,types,block,factors", FORMS)
 @pytest.mark.parametrize("n,k", [(32, 64), (96, 256), (40, 128)])
 def test_each_block_along_k_is_scaled(kind, types, block, factors, n, k):
-    """Every block-scaled kind, with its factors in tensor memory; a word holds those of four blocks."""
+    """Every block-scaled kind, with its scale factors in tensor memory; a word holds those of four blocks."""
     held(kind, types, block, factors, n, k)
 
 
 @pytest.mark.parametrize("kind,types,block,factors", FORMS)
-def test_a_scaled_product_may_be_subtracted(kind, types, block, factors):
-    """The bit of the instruction descriptor is that of the kinds without factors."""
+def test_a_scaled_product_can_be_subtracted(kind, types, block, factors):
+    """The bit of the instruction descriptor is that of the kinds without scale factors."""
     held(kind, types, block, factors, 96, 128, negate=True)
 
 
 def held(kind, types, block, factors, n, k, negate=False):
-    """The product, or 0 less the product, is NumPy's, and is assembled for both targets where n is 96."""
+    """Assert that the product, or 0 minus the product, agrees with NumPy; for n = 96 also assemble it for both targets."""
     wide, chunks = -(-n // 32) * 32, k // block
     (a, x), (b, y) = packed((128, k), types[0], kind, 1), packed((n, k), types[1], kind, 2)
     rng = np.random.default_rng(3)
@@ -78,8 +78,8 @@ def held(kind, types, block, factors, n, k, negate=False):
             assert f".kind::{kind}.block_scale.scale_vec::" in scaled.compile(a, b, sa, sb, c, **options, target=target).ptx
 
 
-def test_scale_factors_come_by_copies_of_the_same_thread():
-    """tcgen05.cp to the lanes of every warp, then the product, with nothing between them."""
+def test_scale_factors_can_be_copied_by_the_thread_that_multiplies():
+    """tcgen05.cp to the lanes of every warp, then the product, with no synchronisation in between."""
     @tile.jit
     def kernel(A, B, SA, SB, C):
         sA = tile.alloc((128, 128), A.dtype, layout=tile.swizzled(A.dtype, (128, 128), 128))
@@ -117,4 +117,4 @@ def test_scale_factors_come_by_copies_of_the_same_thread():
     assert (np.abs(c - exact) <= np.abs(x * number(sa)) @ np.abs(y * number(sb)).T * 128 * 2.0 ** -23).all()
 
 
-ROWS = TileLayout([(4, 4, "m"), (32, 16, "m"), (4, 1, "m")])  # 32 rows of 16 bytes: the factors of rows r, r + 32, r + 64, r + 96
+ROWS = TileLayout([(4, 4, "m"), (32, 16, "m"), (4, 1, "m")])  # 32 rows of 16 bytes: the scale factors of rows r, r + 32, r + 64, r + 96

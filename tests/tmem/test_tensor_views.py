@@ -1,4 +1,4 @@
-"""Other views of tensor memory: the same columns as another dtype, shape or layout."""
+"""Views of tensor memory: the same columns with another dtype, shape or layout."""
 
 import numpy as np
 import pytest
@@ -17,8 +17,8 @@ def reread(x, y, DTYPE: tile.constexpr, SHAPE: tile.constexpr, LAYOUT: tile.cons
 
 
 @pytest.mark.parametrize("dtype, per", [("uint8", 4), ("int8", 4), ("float16", 2), ("bfloat16", 2), ("int32", 1), ("float32", 1)])
-def test_a_view_has_the_bytes_of_each_lane(dtype, per):
-    """All of them, or fewer columns."""
+def test_a_view_has_the_same_bytes_in_each_lane(dtype, per):
+    """All of them, or those of fewer columns."""
     x = np.random.default_rng(0).integers(0, 1 << 32, (128, 32), np.uint32)
     np_dtype = tile.dtypes.dtype_of(dtype).np
     for columns in (32 * per, 8 * per):
@@ -30,8 +30,8 @@ def test_a_view_has_the_bytes_of_each_lane(dtype, per):
             assert reread.compile(x, y, **options, target=target).cubin
 
 
-def test_a_view_may_lie_in_other_lanes():
-    """Or columns: 64 rows in the lanes of an accumulator of 64."""
+def test_a_view_may_use_other_lanes():
+    """Or other columns: 64 rows in the lanes of an accumulator with 64 rows."""
     x = np.random.default_rng(1).random((128, 32), np.float32)
     for shape, layout, lanes in (((64, 16), tmem_datapath("F", 16), np.arange(64) // 16 * 32 + np.arange(64) % 16),
                                  ((128, 8), TileLayout([(128, 1, "TLane"), (8, 1, "TCol")]) + 24 @ tile.axis.TCol, np.arange(128))):
@@ -68,7 +68,7 @@ def by_views(A, B, C, GROUP: tile.constexpr):
 
 
 @pytest.mark.parametrize("group", [1, 2])
-def test_copies_and_products_take_views_of_one_cta_and_of_a_pair(group):
+def test_copies_and_products_accept_views_by_one_cta_and_by_a_pair(group):
     rng = np.random.default_rng(2)
     A, B = rng.integers(-8, 8, (256, 32)).astype(np.float16), rng.integers(-8, 8, (64, 32)).astype(np.float16)
     C = np.zeros((256, 32 * group), np.float32)
@@ -98,8 +98,8 @@ def unwaited(y):
     tile.tcgen05_wait("st")
 
 
-def test_what_is_wrong_with_the_buffer_is_wrong_with_its_view():
-    """Its end, and what is under way."""
+def test_lifetime_and_synchronisation_errors_through_a_view_are_found():
+    """Use after dealloc, and access to data in flight."""
     for kernel in (after_the_end, unwaited):
         check(kernel, (1,), np.zeros((128, 16), np.float32), target="sm_100a")
 
@@ -114,7 +114,7 @@ def test_what_is_wrong_with_the_buffer_is_wrong_with_its_view():
     ("d.view('int32').dealloc()", "must be deallocated by the buffer that was allocated, and this is a view of it"),
     ("d.reshape((64, 32))", "reshape is for the CTA's own shared memory"),
 ])
-def test_views_that_cannot_be_are_errors_at_their_line(line, words):
+def test_invalid_views_are_errors_at_their_line(line, words):
     source = f'def kernel(x):\n    d = tile.alloc((128, 16), "float32", scope="tmem")\n    {line}\n'
     with pytest.raises(tile.CompilationError, match=words):
         tile.jit(source=source).compile(tile.ArraySpec((8,), "float32"), target="sm_100a")

@@ -1,4 +1,4 @@
-"""The assembler: where it is found, what it reports, what it is not allowed to drop."""
+"""The assembler: how it is located, what it reports, and what it must not silently drop."""
 
 import os
 import stat
@@ -48,14 +48,14 @@ def test_the_wheel_is_found_and_its_version_comes_from_its_metadata():
     assert result.version == found.version and result.assembler == found.name
 
 
-def test_the_fingerprint_needs_no_run_of_the_assembler(monkeypatch):
+def test_the_fingerprint_does_not_run_the_assembler(monkeypatch):
     monkeypatch.setattr(subprocess, "run", None)
     monkeypatch.setattr(subprocess, "Popen", None)
     assembler._find.cache_clear()
     assert assembler.fingerprint().startswith("nvidia-cuda-nvcc ")
 
 
-def test_the_setting_comes_before_the_wheel_and_its_fingerprint_changes_with_the_file(tmp_path, monkeypatch):
+def test_the_setting_precedes_the_wheel_and_its_fingerprint_changes_with_the_file(tmp_path, monkeypatch):
     path = script(tmp_path / "myptxas", f'exec "{assembler.find().path}" "$@"\n')
     monkeypatch.setenv("TILEJIT_PTXAS", path)
     before = assembler.fingerprint()
@@ -65,7 +65,7 @@ def test_the_setting_comes_before_the_wheel_and_its_fingerprint_changes_with_the
     assert assembler.fingerprint() != before
 
 
-def test_a_setting_that_is_no_program_is_an_error(tmp_path, monkeypatch):
+def test_a_setting_that_is_not_an_executable_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setenv("TILEJIT_PTXAS", str(tmp_path / "absent"))
     with pytest.raises(ToolchainError, match="TILEJIT_PTXAS"):
         assembler.find()
@@ -81,7 +81,7 @@ def test_cuda_home_comes_before_path(tmp_path, no_wheel):
     assert assembler.find().name == "CUDA_HOME"
 
 
-def test_the_driver_is_next_and_keeps_the_ptx(tmp_path, no_wheel):
+def test_the_driver_s_compiler_comes_next_and_keeps_the_ptx(tmp_path, no_wheel):
     no_wheel.setenv("PATH", str(tmp_path))
     no_wheel.setattr(assembler, "_driver_is_there", lambda: True)
     result = assembler.assemble(NOTHING, "sm_90a")
@@ -112,7 +112,7 @@ def test_a_dropped_setmaxnreg_is_an_error_unless_allowed():
 
 
 @pytest.mark.parametrize("code,fatal", [("C7518", True), ("C7519", False)])
-def test_a_wait_that_the_assembler_adds_is_an_error_and_a_fence_is_not_told(tmp_path, monkeypatch, code, fatal):
+def test_a_wait_inserted_by_the_assembler_is_an_error_and_an_inserted_fence_is_ignored(tmp_path, monkeypatch, code, fatal):
     real = assembler.find().path
     monkeypatch.setenv("TILEJIT_PTXAS", script(tmp_path / "telling", f'echo "ptxas info    : ({code}) injected in around line 4" >&2\nexec {real} "$@"\n'))
     if fatal:
@@ -122,7 +122,7 @@ def test_a_wait_that_the_assembler_adds_is_an_error_and_a_fence_is_not_told(tmp_
         assert not assembler.assemble(NOTHING, "sm_90a").notes
 
 
-def test_what_the_assembler_refuses_is_shown_with_its_line():
+def test_an_error_of_the_assembler_is_shown_with_its_line():
     with pytest.raises(ToolchainError) as caught:
         assembler.assemble(NOTHING.replace("ret;", "frob.u32 1;"), "sm_90a")
     assert "line 4" in str(caught.value) and "frob.u32 1;" in str(caught.value)
@@ -139,7 +139,7 @@ def test_an_assembler_that_writes_nothing_is_an_error(tmp_path, monkeypatch):
         assembler.assemble(NOTHING, "sm_90a")
 
 
-def test_an_assembler_that_crashes_is_an_error_with_its_last_words(tmp_path, monkeypatch):
+def test_an_assembler_that_crashes_is_an_error_with_its_last_output(tmp_path, monkeypatch):
     monkeypatch.setenv("TILEJIT_PTXAS", script(tmp_path / "crash", "echo out of memory >&2\nexit 139\n"))
     with pytest.raises(ToolchainError, match="out of memory"):
         assembler.assemble(NOTHING, "sm_90a")

@@ -1,4 +1,4 @@
-"""Sealed files: whole or absent, and known when damaged."""
+"""Sealed files are either complete or absent, and damage is detected."""
 
 import os
 
@@ -9,19 +9,19 @@ from tilejit.toolchain.files import read_sealed, seal, unseal, write_sealed
 
 
 @given(st.binary(max_size=300))
-def test_what_is_sealed_comes_back(data):
+def test_sealed_content_is_read_back(data):
     assert unseal(seal(data)) == data
 
 
 @given(st.binary(min_size=1, max_size=100), st.integers(0, 10_000), st.integers(1, 255))
-def test_any_changed_byte_is_noticed(data, place, change):
+def test_any_changed_byte_is_detected(data, place, change):
     sealed = bytearray(seal(data))
     sealed[place % len(sealed)] ^= change
     assert unseal(bytes(sealed)) is None
 
 
 @given(st.binary(max_size=100), st.integers(0, 200))
-def test_any_truncation_is_noticed(data, length):
+def test_any_truncation_is_detected(data, length):
     sealed = seal(data)
     if length < len(sealed):
         assert unseal(sealed[:length]) is None

@@ -1,4 +1,4 @@
-"""IR text to machine code of this host, loaded without LLVM."""
+"""LLVM IR to machine code of this host, which is loaded without LLVM."""
 
 import ctypes
 import subprocess
@@ -27,7 +27,7 @@ def test_native_code_runs_and_calls_through_pointers():
     assert function(ctypes.addressof(table), 14) == 43
 
 
-def test_the_bytes_run_in_a_process_that_never_loads_llvm():
+def test_the_code_runs_in_a_process_that_never_loads_llvm():
     code = llvm.machine_code("define i64 @f(i64 %x) {\n%y = mul i64 %x, 7\nret i64 %y\n}", "f")
     program = ("import ctypes, sys\nfrom tilejit.toolchain import executable\n"
                f"f = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(executable.load({code!r}))\n"
@@ -40,7 +40,7 @@ def test_the_bytes_run_in_a_process_that_never_loads_llvm():
     "declare i64 @getpid(i64)\ndefine i64 @f(i64 %x) {\n%y = call i64 @getpid(i64 %x)\nret i64 %y\n}",
     "@g = global i64 3\ndefine i64 @f(i64 %x) {\n%y = load i64, ptr @g\nret i64 %y\n}",
 ])
-def test_code_that_reaches_something_by_name_is_refused(text):
+def test_code_that_references_an_external_symbol_is_refused(text):
     with pytest.raises(ToolchainError, match="relocation"):
         llvm.machine_code(text, "f")
 

@@ -1,4 +1,4 @@
-"""LLVM IR text to PTX to a cubin, for every target."""
+"""LLVM IR to PTX to a cubin, for every target."""
 
 import re
 import subprocess
@@ -75,7 +75,7 @@ def test_the_ptx_names_the_target_and_version_8_8():
     assert ".version 8.8" in ptx and ".target sm_103a" in ptx and ".maxntid 128, 1, 1" in ptx
 
 
-def test_light_passes_hoist_what_a_loop_does_not_change():
+def test_the_light_pipeline_hoists_loop_invariants():
     loop = """
 define ptx_kernel void @k(ptr addrspace(1) noalias %p, i32 %n, i32 %d) {
 entry:
@@ -96,7 +96,7 @@ done:
     for passes in ("short", "light"):
         ptx = llvm.to_ptx(loop, "sm_90a", passes=passes)
         assert ptx.index("div.u32") < ptx.index("$L__BB0_1")
-        assert ptx.count("st.global") == 1  # and nothing unrolls the loop
+        assert ptx.count("st.global") == 1  # and the loop is not unrolled
 
 
 def test_constant_trip_counts_are_not_unrolled_by_any_pipeline():
@@ -119,8 +119,8 @@ done:
         assert llvm.to_ptx(loop, "sm_90a", passes=passes).count("st.volatile") == 1
 
 
-def test_the_passes_over_one_function_write_as_much_code_for_a_product():
-    """What is compiled is written by them, and O1 writes as much of its text, to 2 %."""
+def test_the_passes_over_one_function_produce_as_much_code_for_a_product_as_o1():
+    """The compiler uses the former. The sizes of their PTX differ by at most 2 %."""
     square = tile.ArraySpec((4096, 4096), "bfloat16")
     made = product.compile(square, square, square, target="sm_90a")
     instructions = lambda ptx: len(re.findall(r"^\t(?!\.)[^/].*;$", ptx, re.MULTILINE))
@@ -136,8 +136,8 @@ def scored(x, y, z):
 
 
 @pytest.mark.parametrize("passes", list(llvm.PASSES))
-def test_the_passes_make_the_same_of_a_text_for_every_target(passes):
-    """What they made for one becomes the PTX of each, as often as there are copies. (libdevice's functions may ask for the target.)"""
+def test_the_optimised_module_of_one_target_gives_the_same_ptx_for_every_target(passes):
+    """Tests reuse optimised modules between targets. (Except with libdevice, whose functions may depend on the target.)"""
     square = tile.ArraySpec((70, 64), "float16")
     for text in (DOUBLE, scored.compile(square, square, tile.ArraySpec((70,), "float32"), target="sm_80").llvm_ir):
         module = llvm.optimized(text, "sm_80", passes, False)
@@ -145,14 +145,14 @@ def test_the_passes_make_the_same_of_a_text_for_every_target(passes):
             assert llvm.emitted(module.clone(), target) == llvm.to_ptx(text, target, passes=passes)
 
 
-def test_accesses_without_an_alignment_get_that_of_their_type():
+def test_accesses_without_an_alignment_get_the_alignment_of_their_type():
     body = "%v = load <4 x float>, ptr addrspace(1) %p\n%w = fneg <4 x float> %v\nstore <4 x float> %w, ptr addrspace(1) %p\n"
     assert "st.global.v4.b32" in llvm.to_ptx(kernel(body), "sm_90a")
     body = "%v = load i64, ptr addrspace(1) %p\n%w = add i64 %v, 1\nstore i64 %w, ptr addrspace(1) %p\n"
     assert "st.global.b64" in llvm.to_ptx(kernel(body), "sm_90a")
 
 
-def test_a_parse_error_shows_the_line_of_the_text():
+def test_a_parse_error_shows_the_line_of_the_ir():
     with pytest.raises(ToolchainError) as caught:
         llvm.to_ptx(DOUBLE.replace("fmul float %value", "fmul floaty %value"), "sm_90a")
     message = str(caught.value)
@@ -164,7 +164,7 @@ def test_a_module_that_the_verifier_refuses_is_an_error():
         llvm.to_ptx(kernel("br label %b\na:\n%x = add i32 1, 2\nbr label %b\nb:\n%y = add i32 %x, 1"), "sm_90a")
 
 
-def test_an_unknown_target_or_pipeline_is_named_with_the_known_ones():
+def test_an_unknown_target_or_pipeline_is_an_error_that_lists_the_known_ones():
     with pytest.raises(ToolchainError, match="sm_90a"):
         llvm.to_ptx(DOUBLE, "sm_70")
     with pytest.raises(ToolchainError, match="light"):
@@ -188,7 +188,7 @@ def test_libdevice_functions_are_inlined(function, tmp_path, monkeypatch):
     assert list(tmp_path.rglob(f"*__nv_{function}"))
 
 
-def test_libdevice_bitcode_that_was_damaged_on_disk_is_made_again(tmp_path, monkeypatch):
+def test_libdevice_bitcode_damaged_on_disk_is_extracted_again(tmp_path, monkeypatch):
     from tilejit.toolchain import libdevice
 
     monkeypatch.setenv("TILEJIT_CACHE_DIR", str(tmp_path))
@@ -201,7 +201,7 @@ def test_libdevice_bitcode_that_was_damaged_on_disk_is_made_again(tmp_path, monk
     assert llvm.to_ptx(text, "sm_90a", libdevice=True) == first
 
 
-def test_a_libdevice_function_that_does_not_exist_is_named():
+def test_a_missing_libdevice_function_is_named():
     text = kernel("call void @__nv_nothing()", "declare void @__nv_nothing()")
     with pytest.raises(ToolchainError, match="__nv_nothing"):
         llvm.to_ptx(text, "sm_90a", libdevice=True)
@@ -210,11 +210,11 @@ def test_a_libdevice_function_that_does_not_exist_is_named():
 
 
 def source_lines(listing: str) -> list[tuple[str, int]]:
-    """The (file, line) pairs that a listing names."""
+    """The (file, line) pairs in a listing."""
     return [(match[1], int(match[2])) for match in re.finditer(r'//## File "([^"]*)", line (\d+)', listing)]
 
 
-def test_line_tables_of_the_cubin_name_the_python_file():
+def test_line_tables_of_the_cubin_refer_to_the_python_file():
     text = LOCATED.replace("FOLDER", "/home/me").replace("STATEMENT", "call void asm sideeffect \"bar.sync 0;\", \"\"()")
     cubin = assembler.assemble(llvm.to_ptx(text, "sm_90a"), "sm_90a").cubin
     listing = disassembler.sass(cubin)

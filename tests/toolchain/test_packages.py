@@ -1,4 +1,4 @@
-"""Installed packages as pip's folders tell them."""
+"""Installed packages, as recorded in pip's metadata folders."""
 
 import importlib.metadata
 
@@ -8,7 +8,7 @@ from tilejit.toolchain.packages import package
 
 
 @pytest.mark.parametrize("name", ["llvmlite", "nvidia-cuda-nvcc", "numpy", "ml_dtypes", "pytest"])
-def test_versions_are_those_of_importlib_metadata(name):
+def test_versions_agree_with_importlib_metadata(name):
     assert package(name).version == importlib.metadata.version(name)
 
 
@@ -21,7 +21,7 @@ def test_an_absent_package_is_none():
     assert package("no-such-package-at-all") is None and package("llvm") is None
 
 
-def test_the_first_folder_of_the_path_wins_and_names_are_normalised(tmp_path, monkeypatch):
+def test_the_first_folder_on_the_path_wins_and_names_are_normalised(tmp_path, monkeypatch):
     info = tmp_path / "Some_Tool-1.2.3.dist-info"
     info.mkdir()
     (info / "RECORD").write_text("some/bin/tool,sha256=x,3\nsome/bin/mytool,sha256=x,3\n")

@@ -1,4 +1,4 @@
-"""Programs that take their input from a pipe and leave their output in memory."""
+"""Programs that read their input from a pipe and write their output to memory."""
 
 import os
 import signal
@@ -18,35 +18,35 @@ def descriptors():
     return len(os.listdir("/proc/self/fd"))
 
 
-def test_a_program_reads_its_input_and_leaves_its_output_and_what_it_printed():
+def test_a_program_reads_its_input_and_returns_its_output_and_messages():
     before = descriptors()
     program = Program(shell('cat > "$1"; echo seen; echo badly >&2; exit 3'))
-    text = b"x" * 1_000_000  # more than a pipe holds
+    text = b"x" * 1_000_000  # more than the capacity of a pipe
     assert program.finish(text) == (3, text, b"seen\nbadly\n")
     program.end()
     assert descriptors() == before
 
 
-def test_a_program_runs_while_something_else_is_done(tmp_path):
+def test_a_program_runs_while_the_caller_does_something_else(tmp_path):
     program = Program(shell(f'cat > "$1"; until [ -e {tmp_path}/done ]; do sleep 0.01; done; echo seen'))
     assert program.finish(b"text", meanwhile=(tmp_path / "done").touch) == (0, b"text", b"seen\n")
     program.end()
 
 
-def test_a_program_has_this_process_s_environment_and_what_is_given_beside_it(monkeypatch):
+def test_a_program_inherits_the_environment_with_additional_variables(monkeypatch):
     monkeypatch.setenv("ONE", "mine")
     program = Program(shell("echo $ONE $OTHER $HOME"), {"ONE": "given", "OTHER": "given"})
     assert program.finish(b"")[2] == f"mine given {os.environ['HOME']}\n".encode()
     program.end()
 
 
-def test_a_program_that_ends_without_reading_is_no_error_of_its_own():
+def test_a_program_that_exits_without_reading_its_input_is_no_error_by_itself():
     program = Program(shell("exit 7"))
     assert program.finish(b"x" * 1_000_000)[0] == 7
     program.end()
 
 
-def test_a_program_that_is_not_needed_any_more_is_ended():
+def test_a_program_that_is_no_longer_needed_is_terminated():
     before = descriptors()
     program = Program(shell("cat; sleep 100"))
     process = program.process
@@ -56,7 +56,7 @@ def test_a_program_that_is_not_needed_any_more_is_ended():
         os.kill(process, 0)
 
 
-def test_a_program_that_waits_for_its_input_ends_though_a_process_was_forked_meanwhile():
+def test_a_program_sees_the_end_of_its_input_even_if_the_process_forked_meanwhile():
     run_here("""
 program = Program(lambda output: ["/bin/sh", "-c", 'cat > "$1"', "sh", output])
 forked = os.fork()
@@ -69,7 +69,7 @@ os.kill(forked, 9)
 """)
 
 
-def test_a_program_that_nobody_has_to_wait_for_is_ended_without_an_error():
+def test_a_program_that_the_system_has_reaped_is_ended_without_an_error():
     run_here("""
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 program = Program(lambda output: ["/bin/sh", "-c", "exit 3", "sh", output])
@@ -80,7 +80,7 @@ assert not program.open and program.process is None
 """)
 
 
-def test_a_program_is_ended_where_the_wait_for_it_was_interrupted(monkeypatch):
+def test_a_program_is_terminated_if_the_wait_for_it_is_interrupted(monkeypatch):
     def interrupted(process, options):
         monkeypatch.undo()
         raise KeyboardInterrupt
@@ -94,7 +94,7 @@ def test_a_program_is_ended_where_the_wait_for_it_was_interrupted(monkeypatch):
         os.kill(process, 0)
 
 
-def test_a_program_that_is_not_there_is_an_error_and_leaves_nothing_open():
+def test_a_missing_program_is_an_error_and_leaks_no_descriptors():
     before = descriptors()
     with pytest.raises(OSError):
         Program(lambda output: ["/no/such/program"])
@@ -102,8 +102,8 @@ def test_a_program_that_is_not_there_is_an_error_and_leaves_nothing_open():
 
 
 @pytest.mark.parametrize("opened", range(4))
-def test_no_descriptor_keeps_its_number_in_the_program(opened, monkeypatch):
-    """glibc before 2.29 would close it there."""
+def test_no_descriptor_keeps_its_number_in_the_child(opened, monkeypatch):
+    """glibc before 2.29 would close it in the child."""
     actions, spawn = [], os.posix_spawn
     monkeypatch.setattr(os, "posix_spawn", lambda *args, file_actions: actions.extend(file_actions) or spawn(*args, file_actions=file_actions))
     others = [os.open(os.devnull, os.O_RDONLY) for _ in range(opened)]
@@ -115,14 +115,14 @@ def test_no_descriptor_keeps_its_number_in_the_program(opened, monkeypatch):
 
 
 def run_here(text):
-    """Run Python text in a process of its own."""
+    """Run Python text in a separate process."""
     text = f"import os, signal, time\nfrom tilejit.toolchain.program import Program\n{text}\nos._exit(42)"
     done = subprocess.run([sys.executable, "-c", text], timeout=60)
     assert done.returncode == 42, signal.strsignal(-done.returncode) if done.returncode < 0 else done.returncode
 
 
 @pytest.mark.parametrize("before", ["os.closerange(0, 3)", "os.close(1)", "signal.signal(signal.SIGCHLD, signal.SIG_IGN)"])
-def test_processes_without_standard_files_or_that_ignore_their_children_run_programs(before):
+def test_processes_without_standard_files_or_with_ignored_sigchld_can_run_programs(before):
     run_here(f"""
 {before}
 program = Program(lambda output: ["/bin/sh", "-c", 'cat > "$1"; echo said', "sh", output])

@@ -1,4 +1,4 @@
-"""Nothing may reach LLVM on which it would end the process."""
+"""IR on which LLVM would abort the process is rejected before LLVM sees it."""
 
 import re
 
@@ -18,7 +18,7 @@ def through(kind, operation):
     return kernel(f"%a = load {kind}, ptr addrspace(1) %p\n%b = {operation}\nstore {kind} %b, ptr addrspace(1) %p")
 
 
-# Each of these ends the process when LLVM gets it.
+# Each of these makes LLVM abort.
 FATAL = {
     "log2 of a float": (through("float", "call float @llvm.log2.f32(float %a)"), "llvm.log2.f32"),
     "an exact sine": (through("float", "call float @llvm.sin.f32(float %a)"), "afn"),
@@ -43,7 +43,7 @@ FATAL = {
 
 
 @pytest.mark.parametrize("name", FATAL)
-def test_what_would_end_the_process_is_refused_with_its_line(name):
+def test_ir_that_would_abort_the_process_is_refused_with_its_line(name):
     text, words = FATAL[name]
     with pytest.raises(ToolchainError, match=words) as caught:
         llvm.to_ptx(text, "sm_90a")
@@ -57,7 +57,7 @@ def test_a_cluster_scope_needs_sm_90():
         llvm.to_ptx(text, "sm_80")
 
 
-def test_an_intrinsic_is_refused_below_its_architecture():
+def test_an_intrinsic_is_refused_on_architectures_that_lack_it():
     text = kernel("%r = call i32 @llvm.nvvm.read.ptx.sreg.cluster.ctarank()\nstore i32 %r, ptr addrspace(1) %p")
     llvm.to_ptx(text, "sm_90")
     with pytest.raises(ToolchainError, match="sm_90"):
@@ -74,11 +74,11 @@ def test_an_intrinsic_is_refused_below_its_architecture():
     through("float", "call contract afn float @llvm.tanh.f32(float %a)"),
     kernel('call void asm sideeffect "x $0;", "n"(i32 -3)'),
 ])
-def test_what_lowers_is_let_through(text):
+def test_valid_ir_is_accepted(text):
     llvm.to_ptx(text, "sm_90a")
 
 
-def test_the_screen_costs_less_than_a_tenth_of_the_parse():
+def test_the_check_costs_less_than_a_tenth_of_parsing():
     import time
 
     text = kernel("\n".join(f"%v{i} = add i32 {i}, %v{i - 1}" if i else "%v0 = add i32 0, 0" for i in range(4000)))
@@ -89,7 +89,7 @@ def test_the_screen_costs_less_than_a_tenth_of_the_parse():
     assert middle - start < 0.5 * (time.perf_counter() - middle)
 
 
-def test_architectures_are_ordered_with_their_letters():
+def test_architectures_are_ordered_including_their_letters():
     assert architecture("sm_103a") == (103, "a")
     assert supports("sm_90a", "90a") and supports("sm_120a", "90a") and not supports("sm_90", "90a")
     assert supports("sm_90", 90) and not supports("sm_89", 90)
@@ -129,7 +129,7 @@ def function(name, result, operands, label):
 
 
 def rows(target):
-    """(name, result, operands) of everything the tables allow for `target`."""
+    """(name, result, operands) of every intrinsic that the tables allow for `target`."""
     for pattern, signature, least in intrinsics.NVVM:
         if supports(target, least):
             result, operands = re.fullmatch(r"(.*) \((.*)\)", signature).groups()
@@ -164,7 +164,7 @@ def rows(target):
 
 
 def compile_all(target):
-    """Compile everything allowed for `target`, in modules of 64 kernels, and print how many there were."""
+    """Compile every intrinsic allowed for `target`, in modules of 64 kernels, and print their number."""
     known = list(rows(target))
     for start in range(0, len(known), 64):
         text = "".join(function(*row, label) for label, row in enumerate(known[start: start + 64]))
@@ -173,7 +173,7 @@ def compile_all(target):
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_every_intrinsic_that_the_tables_allow_lowers(target):
+def test_every_intrinsic_that_the_tables_allow_can_be_compiled(target):
     assert int(run_child(compile_all, timeout=300, target=target)) > 1000
     assert all(refusal(f"llvm.{name}", target) in ("", "afn") for name, _result, _operands in rows(target))
 

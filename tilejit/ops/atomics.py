@@ -187,14 +187,19 @@ def _atomic(g: Builder, kind: str, place, value, compare, mask, sem, scope) -> V
     return g.call(atomic_, place, value, compare, mask, kind=kind, sem=sem, scope=scope, each_thread=each, name=f"atomic_{kind}")
 
 
-_DOC = """{does}, in one step; returns the old value{s}.
+_DOC = """Atomically {does}; returns the old value of each element.
 
-    `place` is an element, a region or points of global or shared memory; `value` is cast to its dtype and broadcast to
-    its shape. Elements out of bounds, or where `mask` is false, do not act (0 is returned for them). Each element of a
-    tile acts once; a scalar acts once for its scope, or once for each thread where the operands or a condition around
-    it differ by thread. `sem` is "relaxed", "acquire", "release" or "acq_rel", `scope` "cta", "cluster", "gpu" or "sys"
-    (PTX ISA, "Memory Consistency Model"); a scalar's release comes after the accesses of its whole scope, its acquire
-    before them. Takes {dtypes}.{more}
+    `place` is an element, a region or points of global or shared memory. `value` is cast to its dtype and broadcast to
+    its shape. Elements that are out of bounds, or where `mask` is false, are left alone, and 0 is returned for them.
+
+    Each element of a tile is one atomic operation. A scalar is one operation for the whole execution scope, unless the
+    operands or a condition around the call differ by thread: then each thread performs its own.
+
+    `sem` is "relaxed", "acquire", "release" or "acq_rel", and `scope` is "cta", "cluster", "gpu" or "sys" (PTX ISA,
+    "Memory Consistency Model"). The release of a scalar operation follows the earlier accesses of all threads of the
+    execution scope; its acquire precedes their later ones.
+
+    dtypes: {dtypes}.{more}
     """
 
 
@@ -202,7 +207,7 @@ def _declared(kind: str, does: str, more: str = ""):
     def call(g: Builder, place, value, mask=None, sem="relaxed", scope="gpu"):
         return _atomic(g, kind, place, value, None, mask, sem, scope)
     call.__name__ = f"atomic_{kind}"
-    call.__doc__ = _DOC.format(does=does, s="s", dtypes=", ".join(DTYPES[kind]), more=more)
+    call.__doc__ = _DOC.format(does=does, dtypes=", ".join(DTYPES[kind]), more=more)
     return builtin(call)
 
 
@@ -210,18 +215,18 @@ def atomic_cas(g: Builder, place, compare, value, mask=None, sem="relaxed", scop
     return _atomic(g, "cas", place, value, compare, mask, sem, scope)
 
 
-atomic_cas.__doc__ = _DOC.format(does="Write `value` where the element is `compare`", s="s", dtypes=", ".join(DTYPES["cas"]), more="")
+atomic_cas.__doc__ = _DOC.format(does="write `value` to each element that equals `compare`", dtypes=", ".join(DTYPES["cas"]), more="")
 
-_NAN = (" A NaN in memory or among the values wins, and is then the NaN whose bits are all set{but}; -0.0 is less than 0.0.")
+_NAN = " If either operand is NaN, the result is the NaN with all bits set{but}. -0.0 is less than 0.0."
 BUILTINS = {f.__name__: f for f in (
-    _declared("add", "Add `value`", " The order of float additions, and so their rounding, is not determined."),
-    _declared("max", "Keep the larger of the element and `value`", _NAN.format(but=" but the sign")),
-    _declared("min", "Keep the smaller of the element and `value`", _NAN.format(but="")),
-    _declared("and", "``element & value``"),
-    _declared("or", "``element | value``"),
-    _declared("xor", "``element ^ value``"),
-    _declared("exch", "Write `value`"),
-    _declared("inc", "Add 1, or begin again at 0 where the element is `value` or more", " A counter that wraps by itself."),
-    _declared("dec", "Subtract 1, or begin again at `value` where the element is 0 or more than `value`"),
+    _declared("add", "add `value` to each element", " The order of float additions, and therefore their rounding, is unspecified."),
+    _declared("max", "replace each element by the larger of itself and `value`", _NAN.format(but=" except the sign")),
+    _declared("min", "replace each element by the smaller of itself and `value`", _NAN.format(but="")),
+    _declared("and", "replace each element by ``element & value``"),
+    _declared("or", "replace each element by ``element | value``"),
+    _declared("xor", "replace each element by ``element ^ value``"),
+    _declared("exch", "write `value` to each element"),
+    _declared("inc", "increment each element, or reset it to 0 where it is at least `value`"),
+    _declared("dec", "decrement each element, or reset it to `value` where it is 0 or above `value`"),
     builtin(atomic_cas),
 )}

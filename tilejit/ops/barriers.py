@@ -120,11 +120,11 @@ def _act(name: str, doc: str):
     return declared
 
 
-arrive_op = _act("arrive", "Arrive `number` times, once per scope instance, after the scope's accesses.")
-expect_tx_op = _act("expect_tx", "Add `number` bytes to what the current phase waits for.")
-arrive_expect_tx_op = _act("arrive_expect_tx", "Add `number` bytes to what the current phase waits for, and arrive once.")
-wait_op = _act("wait", "Every thread of the scope waits until the phase of parity `number` has completed.")
-test_op = _act("test", "Whether the phase of parity `number` has completed.")
+arrive_op = _act("arrive", "Arrive `number` times: one elected thread arrives for the whole scope, after the accesses of all its threads.")
+expect_tx_op = _act("expect_tx", "Add `number` to the bytes that the current phase waits for.")
+arrive_expect_tx_op = _act("arrive_expect_tx", "Add `number` to the bytes that the current phase waits for, and arrive once.")
+wait_op = _act("wait", "Block every thread of the scope until the phase with parity `number` has completed.")
+test_op = _act("test", "Whether the phase with parity `number` has completed.")
 
 
 @method(BarrierRef)
@@ -251,24 +251,27 @@ def _hopper(instruction: str):
     return lambda g, **_: g.need(instruction, 90)
 
 
-cp_async_commit = _plain("cp_async_commit", "Close the group of the ``cp.async`` copies that each thread has issued.")
+cp_async_commit = _plain("cp_async_commit", "Commit the ``cp.async`` copies that each thread has issued since its last commit as a group.")
 cp_async_wait = _plain("cp_async_wait", "Wait until at most `n` of the thread's ``cp.async`` groups are pending.", ("n",), _group)
-bulk_commit = _plain("bulk_commit", "Close the group of the bulk stores that each thread has issued.", check=_hopper("cp.async.bulk.commit_group"))
+bulk_commit = _plain("bulk_commit", "Commit the bulk stores that each thread has issued since its last commit as a group.",
+                     check=_hopper("cp.async.bulk.commit_group"))
 fence_proxy_async = _plain(
-    "fence_proxy_async", "Order each thread's ordinary accesses to shared memory before later ones of the async proxy (TMA, wgmma).",
+    "fence_proxy_async", "Order each thread's ordinary accesses to shared memory before later accesses of the async proxy (TMA, wgmma).",
     check=_hopper("fence.proxy.async"))
 fence_mbarrier_init = _plain(
     "fence_mbarrier_init", "Make the initialisation of mbarriers visible to the async proxy and the cluster.",
     check=_hopper("fence.mbarrier_init"))
 griddepcontrol_wait = _plain("griddepcontrol_wait",
-                             """Wait until the grids that this one depends on have ended and their writes are visible. With the launch option
-    ``pdl=True`` a kernel may start before the one ahead of it in the stream has ended: what that one writes is read, and what
-    it reads is written, after this only. Otherwise it returns at once. (PTX ISA, ``griddepcontrol``.)""", check=_hopper("griddepcontrol"))
+                             """Wait until the grids that this one depends on have ended and their writes are visible. (PTX ISA, ``griddepcontrol``.)
+
+    With the launch option ``pdl=True``, a kernel may start before the previous kernel of its stream has ended. Only after
+    this wait may it read what that kernel writes, or write what that kernel reads. Without ``pdl=True`` it returns at once.
+    """, check=_hopper("griddepcontrol"))
 griddepcontrol_launch_dependents = _plain(
     "griddepcontrol_launch_dependents",
-    """Let the grid that depends on this one start, once all CTAs have said so or ended. (PTX ISA, ``griddepcontrol``.)""",
+    "Let the dependent grid start once every CTA of this grid has called this or ended. (PTX ISA, ``griddepcontrol``.)",
     check=_hopper("griddepcontrol"))
-cluster_arrive = _plain("cluster_arrive", "Arrive at the cluster's barrier.", check=_hopper("barrier.cluster.arrive"))
+cluster_arrive = _plain("cluster_arrive", "Arrive at the cluster's barrier without waiting.", check=_hopper("barrier.cluster.arrive"))
 cluster_wait = _plain("cluster_wait", "Wait until every thread of the cluster has arrived at its barrier.", check=_hopper("barrier.cluster.wait"))
 
 

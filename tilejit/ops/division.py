@@ -112,9 +112,9 @@ def _int_division(function):
     return divide
 
 
-floordiv = elementwise("floordiv", "``x // y`` of integers, rounded down as in Python; 0 where `y` is 0. It wraps.",
+floordiv = elementwise("floordiv", "``x // y`` of integers, rounded towards minus infinity as in Python; 0 where `y` is 0. Overflow wraps.",
                        _int_division(np.floor_divide), _emit_floordiv, INTEGER)
-mod = elementwise("mod", "``x % y`` of integers, with the sign of `y` as in Python; `x` where `y` is 0.",
+mod = elementwise("mod", "``x % y`` of integers; the sign is that of `y`, as in Python. `x` where `y` is 0.",
                   _int_division(np.remainder), _emit_mod, INTEGER)
 _divides(floordiv, "div", _emit_floordiv, _none_of)
 _divides(mod, "rem", _emit_mod, _rest_of_none)

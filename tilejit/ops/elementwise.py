@@ -122,11 +122,11 @@ def _emit_div(e, dtype, x, y):
     return e.ins(f"fdiv {dtype.llvm} {x.text}, {y.text}", dtype)
 
 
-div = elementwise("div", "``x / y`` of floats, correctly rounded (with fast_math: 2 ulp).", np.true_divide, _emit_div, ("float",))
+div = elementwise("div", "``x / y`` of floats, correctly rounded; with fast_math, within 2 ulp in float32.", np.true_divide, _emit_div, ("float",))
 
-maximum = elementwise("maximum", "The larger of `x` and `y`; NaN if either is, 0.0 of two zeros.",
+maximum = elementwise("maximum", "The larger of `x` and `y`; NaN if either is NaN. 0.0 is larger than -0.0.",
                       extreme_of_arrays("max"), emit_extreme("max"), ANY)
-minimum = elementwise("minimum", "The smaller of `x` and `y`; NaN if either is, -0.0 of two zeros.",
+minimum = elementwise("minimum", "The smaller of `x` and `y`; NaN if either is NaN. -0.0 is smaller than 0.0.",
                       extreme_of_arrays("min"), emit_extreme("min"), ANY)
 
 
@@ -178,7 +178,7 @@ def _shifted_words(left: bool):
     return words
 
 
-shl = elementwise("shl", "``x << y``; 0 when `y` is the width or more.", np.left_shift, _shift({"int": "shl", "uint": "shl"}, True), INTEGER,
+shl = elementwise("shl", "``x << y``; 0 if `y` is at least the number of bits.", np.left_shift, _shift({"int": "shl", "uint": "shl"}, True), INTEGER,
                   words=_shifted_words(True))
 shr = elementwise("shr", "``x >> y``, arithmetic for signed integers.", np.right_shift, _shift({"int": "ashr", "uint": "lshr"}, False), INTEGER,
                   words=_shifted_words(False))
@@ -204,7 +204,7 @@ def _emit_abs(e, dtype, x):
 
 neg = elementwise("neg", "``-x``.", np.negative, _emit_neg, NUMBER, arity=1)
 bit_not = elementwise("bit_not", "``~x``.", np.invert, _emit_not, BITS, arity=1)
-abs_ = elementwise("abs", "The absolute value; the most negative integer stays.", np.abs, _emit_abs, NUMBER, arity=1)
+abs_ = elementwise("abs", "The absolute value. That of the most negative integer is itself.", np.abs, _emit_abs, NUMBER, arity=1)
 
 
 # -- comparison and selection ----------------------------------------------------------------------------------------

@@ -48,21 +48,21 @@ def _id(name: str, doc: str, uniform: Uniformity, simulate, emit, by_axis: bool 
 
 _XYZ = "xyz"
 
-program_id = _id("program_id", "Which CTA of the grid this is, along `axis`.", Uniformity.CTA,
+program_id = _id("program_id", "The index of this CTA in the grid along `axis`.", Uniformity.CTA,
                  lambda m, axis: m.program_id(axis), lambda e, axis: e.sreg(f"ctaid.{_XYZ[axis]}"), by_axis=True)
-num_programs = _id("num_programs", "How many CTAs the grid has along `axis`.", Uniformity.GRID,
+num_programs = _id("num_programs", "The number of CTAs in the grid along `axis`.", Uniformity.GRID,
                    lambda m, axis: np.full((1, 1), m.grid[axis]), lambda e, axis: e.sreg(f"nctaid.{_XYZ[axis]}"), by_axis=True)
-cluster_id = _id("cluster_id", "Which cluster of the grid this CTA is in, along `axis`.", Uniformity.CLUSTER,
+cluster_id = _id("cluster_id", "The index of this CTA's cluster in the grid along `axis`.", Uniformity.CLUSTER,
                  lambda m, axis: m.cluster_id(axis), lambda e, axis: e.sreg(f"clusterid.{_XYZ[axis]}"), by_axis=True, since=90)
 cta_rank = _id("cta_rank", "This CTA's rank in its cluster.", Uniformity.CTA,
                lambda m: m.cluster_rank, lambda e: e.sreg("cluster.ctarank"), since=90)
-_absolute = _id("thread_id", "The thread's id in the CTA.", Uniformity.THREAD,
+_absolute = _id("thread_id", "The thread's index in the CTA.", Uniformity.THREAD,
                 lambda m: m.thread_ids(), lambda e: e.absolute_thread())
-_relative = _id("thread_id_in_scope", "The thread's id in its execution scope.", Uniformity.THREAD,
+_relative = _id("thread_id_in_scope", "The thread's index in its execution scope.", Uniformity.THREAD,
                 lambda m: m.thread_ids() - m.thread_ids()[:, :1], lambda e: e.thread_id())
-warp_id = _id("warp_id", "The warp's id in the CTA.", Uniformity.WARP,
+warp_id = _id("warp_id", "The warp's index in the CTA.", Uniformity.WARP,
               lambda m: m.thread_ids() // 32, lambda e: e.warp_id())
-warpgroup_id = _id("warpgroup_id", "The warpgroup's id in the CTA: 128 threads each.", Uniformity.WARPGROUP,
+warpgroup_id = _id("warpgroup_id", "The index of the thread's warpgroup (128 threads) in the CTA.", Uniformity.WARPGROUP,
                    lambda m: m.thread_ids() // 128, lambda e: e.warpgroup_id())
 lane_id = _id("lane_id", "The thread's lane in its warp.", Uniformity.THREAD,
               lambda m: m.thread_ids() % 32, lambda e: e.lane_id())

@@ -168,8 +168,9 @@ _LOG10_2 = 0.30102999566398120
 
 # name, NumPy function, emitter of the accurate form, its error in float32, emitter of the fast form, its error
 _TABLE = (
-    ("exp",     np.exp,                     _emit_exp,            "2 ulp",    _emit_exp_fast,          "2.5 + 1.25 |x| ulp; 0 where subnormal"),
-    ("exp2",    np.exp2,                    _emit_exp2,           "2.5 ulp",  _approx(EX2),            "2.5 ulp; 0 where subnormal"),
+    ("exp",     np.exp,                     _emit_exp,            "2 ulp",    _emit_exp_fast,
+     "2.5 + 1.25 |x| ulp; subnormal results become 0"),
+    ("exp2",    np.exp2,                    _emit_exp2,           "2.5 ulp",  _approx(EX2),            "2.5 ulp; subnormal results become 0"),
     ("expm1",   np.expm1,                   _libdevice("expm1"),  "2 ulp",    None,                    ""),
     ("log",     np.log,                     _libdevice("log"),    "1 ulp",    _emit_log_fast(_LN2),    "2**-21 absolute in [0.5, 2], else 3 ulp"),
     ("log2",    np.log2,                    _libdevice("log2"),   "2 ulp",    _emit_log_fast(1),
@@ -197,8 +198,9 @@ _TABLE = (
 
 for _name, _numpy, _emit, _ulp, _fast, _fast_ulp in _TABLE:
     _simulated = _sim_exact(_numpy) if _ulp.startswith("exact") else _sim(_numpy)
-    _op = elementwise(_name, f"{_name} of each element; float32: {_ulp}.", _simulated, _through_float32(_emit), ("float",), arity=1)
-    _fast_op = _fast and elementwise(f"{_name}_fast", f"{_name}, approximate: {_fast_ulp}.", _sim(_numpy), _fast, ("float",), arity=1)
+    _op = elementwise(_name, f"{_name} of each element. Accuracy in float32: {_ulp}.", _simulated, _through_float32(_emit), ("float",), arity=1)
+    _fast_op = _fast and elementwise(f"{_name}_fast", f"{_name} by the hardware's approximation. Accuracy in float32: {_fast_ulp}.",
+                                     _sim(_numpy), _fast, ("float",), arity=1)
     FUNCTIONS[_name] = (_op, _fast_op)
 
 
@@ -212,8 +214,8 @@ def _function(name: str, ulp: str, fast_ulp: str):
         return g.call(quick if quick is not None and (fast or (fast is None and g.launch.fast_math)) else accurate, x)
 
     call.__name__ = name
-    quick = f" With ``fast=True`` (or the fast_math option) the hardware's approximation: {fast_ulp}." if fast_ulp else ""
-    call.__doc__ = f"{name} of each element of a float tile or scalar (integers become float32). float32: {ulp}.{quick}"
+    quick = f"\n\n    With ``fast=True`` (or the launch option fast_math): the hardware's approximation, accuracy {fast_ulp}." if fast_ulp else ""
+    call.__doc__ = f"{name} of each element of a float tile or scalar; integers become float32. Accuracy in float32: {ulp}.{quick}"
     return builtin(call)
 
 
@@ -282,13 +284,13 @@ def _emit_floored(which: str):
     return emit
 
 
-floor_divide = elementwise("floor_divide", "``x // y`` of floats, rounded down as in NumPy.", _sim_exact(np.floor_divide),
+floor_divide = elementwise("floor_divide", "``x // y`` of floats, rounded towards minus infinity as in NumPy.", _sim_exact(np.floor_divide),
                            _through_float32(_emit_floored("floor_divide")), ("float",))
 remainder = elementwise("remainder", "``x % y`` of floats, exact, with the sign of `y` as in NumPy.", _sim_exact(np.remainder),
                         _through_float32(_emit_floored("remainder")), ("float",))
-power = elementwise("power", "``x ** y`` of floats; float32: 4 ulp.", _sim(np.power), _through_float32(_libdevice("pow")), ("float",))
+power = elementwise("power", "``x ** y`` of floats. Accuracy in float32: 4 ulp.", _sim(np.power), _through_float32(_libdevice("pow")), ("float",))
 
-fma = elementwise("fma", "``x * y + z`` with one rounding.", _sim_fma, _emit_fma, ("float",), arity=3)
+fma = elementwise("fma", "``x * y + z`` of floats with a single rounding.", _sim_fma, _emit_fma, ("float",), arity=3)
 
 
 def _emit_isnan(e, dtype, x):

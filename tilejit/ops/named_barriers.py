@@ -58,8 +58,8 @@ def _declared(name: str, doc: str):
     return declared
 
 
-named_sync = _declared("named_sync", "Every thread of the scope arrives at a hardware barrier and waits until all its threads have.")
-named_arrive = _declared("named_arrive", "Every thread of the scope arrives at a hardware barrier, and goes on.")
+named_sync = _declared("named_sync", "Every thread of the scope arrives at a hardware barrier and waits until the barrier has all its arrivals.")
+named_arrive = _declared("named_arrive", "Every thread of the scope arrives at a hardware barrier, without waiting.")
 
 
 @named_sync.simulate

@@ -35,7 +35,7 @@ def _extreme(which):
         dtype = common_dtype(g, x, y)
         dtype = float32 if dtype.is_float and dtype.bits == 8 else dtype
         return g.call(which, *matched(g, x, y, dtype=dtype))
-    call.__name__, call.__doc__ = which.name, f"{which.__doc__} Operands are promoted and broadcast."
+    call.__name__, call.__doc__ = which.name, f"{which.__doc__} The operands are promoted to one dtype and broadcast."
     return builtin(call)
 
 

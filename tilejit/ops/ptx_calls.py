@@ -389,10 +389,10 @@ def _emit_one(e, call: Call, args) -> list:
 
 
 OPS = {
-    "pure": _declare("ptx_pure", "pure", "An instruction that depends on its operands only."),
+    "pure": _declare("ptx_pure", "pure", "An instruction whose results depend only on its operands."),
     "reads": _declare("ptx_reads", "reads", "An instruction that reads memory."),
-    "writes": _declare("ptx_writes", "writes", "An instruction that writes memory, or starts something that will."),
-    "volatile": _declare("ptx_volatile", "syncs", "An instruction that reads or changes the state of the machine."),
+    "writes": _declare("ptx_writes", "writes", "An instruction that writes memory, or starts an asynchronous write."),
+    "volatile": _declare("ptx_volatile", "syncs", "An instruction that reads or changes machine state, such as a clock or a special register."),
     "warp": _declare("ptx_warp", "syncs", "An instruction that exchanges values among the lanes of a warp."),
     "syncs": _declare("ptx_syncs", "syncs", "An instruction that orders threads or memory accesses."),
 }

@@ -108,7 +108,7 @@ def _extreme(name: str, word: str):
         dtype = type_of(x).dtype
         return converted(g, reduced(g, name, x, axes, keepdims, float32 if dtype.is_float and dtype.bits == 8 else dtype), dtype)
     call.__name__ = name + "_"
-    call.__doc__ = f"The {word} element along `axis` (an int, a tuple, or None for all); NaN if any element is."
+    call.__doc__ = f"The {word} element along `axis` (an int, a tuple of ints, or None for all axes); NaN if any element is NaN."
     return call
 
 
@@ -120,7 +120,7 @@ def _truth(name: str, which: str, word: str):
         x, axes = _operand(g, x, axis, name)
         return reduced(g, which, x, axes, keepdims, bool_)
     call.__name__ = name + "_"
-    call.__doc__ = f"Whether {word} along `axis` is not 0, as a bool."
+    call.__doc__ = f"Whether {word} along `axis` (an int, a tuple of ints, or None for all axes) is nonzero."
     return call
 
 
@@ -134,8 +134,8 @@ def _place(name: str, which: str, word: str):
         x, axes = _operand(g, x, axis, name)
         return place(g, name, which, x, axes if axis is None else (_single(g, name, axis, x),), keepdims)
     call.__name__ = name
-    call.__doc__ = (f"The index of the {word} element along `axis`, int32; of the first of equals, or of the first NaN. "
-                    "With ``axis=None`` the index is into the elements in row-major order.")
+    call.__doc__ = (f"The int32 index of the {word} element along `axis`: the first one, if several are equal; the first NaN, if there is one. "
+                    "With ``axis=None``, the row-major index among all elements.")
     return call
 
 

@@ -325,8 +325,8 @@ def _running(name: str, which: str, word: str):
         warn_if_scanned_ragged(g, x, name, axis, reverse, (scanned,))
         return converted(g, scanned, target)
     call.__name__ = name
-    call.__doc__ = (f"The running {word} along `axis`, from the end if `reverse`. 8- and 16-bit floats are accumulated in "
-                    "float32 and each element is rounded once; ints keep at least 32 bits and wrap.")
+    call.__doc__ = (f"The cumulative {word} along `axis`, including each element itself; from the end if `reverse`. 8- and 16-bit floats are "
+                    "accumulated in float32, and each result is rounded once. Integer results have at least 32 bits, and wrap.")
     return call
 
 
