@@ -5,6 +5,12 @@ import re
 import numpy as np
 import pytest
 import tilejit as tile
+import tilejit.compile
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tilejit.ir.graph import Call, For, If
+from tilejit.ops.shared import sync
+from tilejit.passes.shared_memory import _scratch_bytes as bytes_of_scratch
 
 X = tile.ArraySpec((4096,), "float32")
 
@@ -143,3 +149,60 @@ def test_exclusive_branches_share_registers_and_scratch_memory():
     one, other, both = (one_or_the_other.compile(x, x, 1, ROWS=rows, COLUMNS=columns, target="sm_90a") for rows, columns in ((1, 0), (0, 1), (1, 1)))
     assert min(one.registers, other.registers) > 96 and both.registers <= max(one.registers, other.registers) + 16
     assert both.shared_bytes == max(one.shared_bytes, other.shared_bytes) > 0
+
+
+# -- any nest of loops and branches ------------------------------------------------------------------------------------------
+
+STATEMENTS = ["v = v / tile.sum(v)", "w = tile.cumsum(v)", "s = tile.max(v * w)", "v = v.reshape((32, 16)).T.reshape((512,))", "tile.sync()"]
+
+
+def indented(lines: list) -> list:
+    return ["    " + line for line in lines]
+
+
+def nests(depth: int = 3):
+    """Lines of statements, some of them in loops and branches."""
+    one = st.sampled_from(STATEMENTS).map(lambda line: [line])
+    if depth:
+        inner = nests(depth - 1).map(indented)
+        one = one | one | inner.map(lambda lines: [f"for i{depth} in range(n):", *lines]) | inner.map(lambda lines: ["if n > 1:", *lines])
+    return st.lists(one, min_size=1, max_size=5).map(lambda parts: [line for part in parts for line in part])
+
+
+def paths(block) -> list:
+    """The barriers and uses of scratch along ways through a block: loops run no, one or two trips, branches either way."""
+    found = [[]]
+    for node in block.nodes:
+        ways = [[]]
+        if isinstance(node, Call) and (node.op is sync or bytes_of_scratch(node)):
+            ways = [[node]]
+        elif isinstance(node, For):
+            once = paths(node.body)[:10]
+            ways += once + [a + b for a in once for b in once]
+        elif isinstance(node, If):
+            ways = paths(node.then) + paths(node.orelse)
+        found = [path + way for path in found for way in ways][:200]
+    return found
+
+
+@settings(max_examples=30, deadline=None)
+@given(nests())
+def test_no_scratch_is_written_that_others_may_still_read(lines):
+    """On no way through a kernel: a call that begins without a barrier has none of the bytes of the call before it."""
+    class Placed(Exception):
+        """Ends the compilation with the graph."""
+
+    def placed(graph, place=tilejit.compile.place_shared):
+        raise Placed(place(graph))
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Placed) as ended:
+        patch.setattr(tilejit.compile, "place_shared", placed)
+        body = "\n".join(indented(["v = tile.load(x[0:512])", "w, s = v, 0.0", *lines, "tile.store(y[0:512], v + w + s)"]))
+        tile.jit(source=f"def k(x, y, n):\n{body}\n").compile(X, X, 3)
+    graph, = ended.value.args
+    part = lambda call: range(graph.shared[call.result], graph.shared[call.result] + bytes_of_scratch(call))
+    for path in paths(graph.body):
+        for before, call in zip(path, path[1:]):
+            if sync not in (before.op, call.op) and call.result in graph.scratch_unused:
+                a, b = part(before), part(call)
+                assert a.stop <= b.start or b.stop <= a.start, (before, call)
