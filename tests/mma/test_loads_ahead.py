@@ -349,13 +349,13 @@ def test_products_of_prefetched_tiles_are_right_on_the_gpu():
         by_nibbles[6](a, w, s.half(), c, BM=128, BN=128, BK=64, GROUP=64, ROLES=roles, num_warps=8)
         b = torch.stack((w & 15, w >> 4), -1).reshape(200, 512).double() - 8
         assert (c.double() == a.double() @ (b * s.double().T.repeat_interleave(64, 1)).T).all()
-        q, k, g = (torch.randint(-2, 3, (rows, 64), device="cuda").half() for rows in (640, 256, 640))
-        dq, dk = torch.zeros(640, 64, device="cuda"), torch.zeros(256, 64, device="cuda")
-        backward[4](q, k, g, dq, dk, BM=64, BN=64, D=64, ROLES=roles)
-        ds = g.double() @ k.double().T
-        assert (dk.double() == ds.T @ q.double()).all() and (dq.double() == ds @ k.double()).all(), roles
+        x, y, g = (torch.randint(-2, 3, (rows, 64), device="cuda").half() for rows in (640, 256, 640))
+        dx, dy = torch.zeros(640, 64, device="cuda"), torch.zeros(256, 64, device="cuda")
+        backward[4](x, y, g, dx, dy, BM=64, BN=64, D=64, ROLES=roles)
+        ds = g.double() @ y.double().T
+        assert (dy.double() == ds.T @ x.double()).all() and (dx.double() == ds @ y.double()).all(), roles
         b = np.random.default_rng(0).integers(0, 16, (512, 200))
         for down in (False, True):
             by_words[6](a, torch.from_numpy(in_words(b, down)).cuda(), s.half(), c, BM=128, BN=128, BK=64, DOWN=down, GROUP=64, ROLES=roles, num_warps=8)
-            want = a.double() @ (torch.from_numpy(b - 8.0).cuda() * s.double().repeat_interleave(64, 0))
-            assert (c.double() == want).all(), (roles, down)
+            weights = torch.from_numpy(b - 8.0).cuda() * s.double().repeat_interleave(64, 0)
+            assert (c.double() == a.double() @ weights).all(), (roles, down)
