@@ -242,6 +242,19 @@ def test_results_are_kept_if_registers_allow(monkeypatch, listed, stored, epilog
 
 # -- code and choice -------------------------------------------------------------------------------------------------------------
 
+@pytest.mark.parametrize("bm", [64, 128])
+def test_tiles_of_8_columns_of_a_row_major_b_have_rows_of_16_bytes_and_no_swizzle(bm):
+    rng = np.random.default_rng(2)
+    a, b = drawn(rng, (130, 200), np.float16), drawn(rng, (200, 40), np.float16)
+    config = replace(Config.of(bm, 8, stored=4), regs=REGISTERS[bm])
+    made, = kernels.grouped_matmul([a], [b], [np.empty((130, 40), np.float32)], config=config)
+    close(made, a, b)
+    matrix = ArraySpec((2048, 2048), "float16")
+    constants = _constants(config, (False, True), tile.float32, config.width)
+    assert grouped_hopper.grouped.compile(matrix, matrix, ArraySpec((2048, 2048), "float32"), ArraySpec((grouped_hopper.FIELDS, 64), "int64"), 0,
+                                          ArraySpec((1584, 128), "uint8"), 0, 0, 0, 0, target="sm_90a", **constants).spills == 0
+
+
 def compiled(config, listed, b_by_rows=False, **options):
     matrix = ArraySpec((8192, 8192), "bfloat16")
     constants = _constants(replace(config, regs=REGISTERS[config.bm]), (False, b_by_rows), tile.float32, config.width)

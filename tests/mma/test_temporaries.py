@@ -16,7 +16,7 @@ class Graphs:
     argument)]}."""
 
     def __init__(self, monkeypatch):
-        self.captures, self.owned, self.objects = {}, {}, []
+        self.captures, self.owned, self.objects, self.status = {}, {}, [], 1
         monkeypatch.setattr(views, "HELD", {})
         monkeypatch.setattr(views.streams, "current_stream", lambda view: view.stream)
         monkeypatch.setattr(driver, "in_context", lambda device: nullcontext())
@@ -24,7 +24,7 @@ class Graphs:
 
     def cuStreamGetCaptureInfo(self, stream, status, number, graph, *rest):
         if stream in self.captures:
-            ctypes.c_int.from_address(status).value = 1
+            ctypes.c_int.from_address(status).value = self.status
             ctypes.c_uint64.from_address(number).value = self.captures[stream]
             ctypes.c_void_p.from_address(graph).value = 0x1000 + self.captures[stream]
 
@@ -68,3 +68,10 @@ def test_what_a_cuda_graph_captures_lives_as_long_as_the_graph(monkeypatch):
     graphs.captures = {1: 9}
     graphs.end(7)
     assert held("third", 1) and shown() == [["third"]]
+
+
+def test_an_invalidated_capture_makes_no_graph_that_could_hold_anything(monkeypatch):
+    """Its stream refuses the next launch, in the driver's own words."""
+    graphs = Graphs(monkeypatch)
+    graphs.captures, graphs.status = {1: 4}, 2
+    assert not held("table", 1) and views.HELD == {} and not graphs.objects

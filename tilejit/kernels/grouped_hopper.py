@@ -64,7 +64,8 @@ def number(table, field: tile.constexpr, g):
 @tile.jit
 def map_of(X, maps, at, rows: tile.constexpr, columns: tile.constexpr, edit: tile.constexpr = "global", precision: tile.constexpr = None):
     """The tensor map in slot `at`, of a matrix like X, with boxes of `rows` by `columns`."""
-    return tile.tensor_map(X[0:rows, 0:columns], swizzle=min(columns * X.dtype.nbytes, 128), precision=precision, slot=maps[at, 0:128], edit=edit)
+    SPAN: tile.constexpr = min(columns * X.dtype.nbytes, 128)
+    return tile.tensor_map(X[0:rows, 0:columns], swizzle=SPAN if SPAN > 16 else 0, precision=precision, slot=maps[at, 0:128], edit=edit)
 
 
 @tile.jit

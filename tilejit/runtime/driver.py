@@ -13,8 +13,8 @@ from functools import lru_cache
 from numbers import Integral
 
 from ..errors import LaunchError
-from .libcuda import (DEVICE_ATTRIBUTES, FUNCTION_ATTRIBUTES, GRAPH_USER_OBJECT_MOVE, POINTER_DEVICE_ORDINAL, USER_OBJECT_NO_DESTRUCTOR_SYNC,
-                      call, library)
+from .libcuda import (CAPTURE_ACTIVE, DEVICE_ATTRIBUTES, FUNCTION_ATTRIBUTES, GRAPH_USER_OBJECT_MOVE, POINTER_DEVICE_ORDINAL,
+                      USER_OBJECT_NO_DESTRUCTOR_SYNC, call, library)
 from .recipe import ATTRIBUTE_BYTES, CLUSTER_ATTRIBUTE, CONFIG
 
 # compute capability -> the target whose cubins it runs
@@ -253,7 +253,8 @@ def _capture(stream: int, device: int) -> tuple[int, int | None]:
     with in_context(device):
         call("cuStreamGetCaptureInfo", stream, ctypes.addressof(status), ctypes.addressof(number), ctypes.addressof(graph), None, None,
              doing="asking whether a stream is captured")
-    return (number.value + 1, graph.value) if status.value else (0, None)
+    # Whatever follows in a capture that is invalidated fails by itself.
+    return (number.value + 1, graph.value) if status.value == CAPTURE_ACTIVE else (0, None)
 
 
 class GraphLife:
