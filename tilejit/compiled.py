@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
+from .classes import frozen, mutable
 from .records import AccessRecord, CopyRecord, LayoutRecord, LoopRecord, ProductRecord
 from .runtime.facts import evaluate
 from .types import Buffer
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from .compile import Code, Lowered
 
 
-@dataclass(frozen=True)
+@frozen
 class TensorMapRecord:
     """A tensor map, for the arrays that the kernel was compiled for: the arguments of ``cuTensorMapEncodeTiled``, innermost
     dimension first. With an empty `box`, the map is one of ``cuTensorMapEncodeIm2col``, with `lower`, `upper`, `channels` and
@@ -44,7 +45,7 @@ class TensorMapRecord:
     wide: int | None = None
 
 
-@dataclass
+@mutable
 class CompiledKernel:
     """One compiled version of a kernel.
 

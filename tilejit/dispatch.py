@@ -5,13 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from .classes import frozen
 from .errors import DispatchError, Loc
 
 
-@dataclass(frozen=True)
+@frozen
 class Miss:
     """Why a need does not hold, in `words`. `cure` tells the kernel's author what to change so that it holds; "" if there is no such
     change."""
@@ -20,7 +21,7 @@ class Miss:
     cure: str = ""
 
 
-@dataclass(frozen=True)
+@frozen
 class Need:
     """A named condition of a variant. `words` is a noun phrase for it, as in "needs <words>".
 
@@ -40,7 +41,7 @@ class Need:
         return Miss(f"needs {self.words}" + (f": {found.words}" if found.words else ""), found.cure)
 
 
-@dataclass(frozen=True)
+@frozen
 class Variant:
     """One way to lower an operation.
 
@@ -56,7 +57,7 @@ class Variant:
     doc: str = ""
 
 
-@dataclass(frozen=True)
+@frozen
 class Choice:
     """The variant chosen for a call, its plan, and (variant, reason) for each other one. `cures` has (variant, cure) for earlier variants
     whose failed needs all have a cure."""

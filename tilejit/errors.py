@@ -17,10 +17,11 @@ import os
 import sys
 import unicodedata
 import warnings
-from dataclasses import dataclass
+
+from .classes import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Loc:
     """A range of source text, and the chain of helper calls through which it was inlined.
 

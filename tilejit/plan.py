@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from numbers import Integral
 from typing import Any
 
+from .classes import frozen
 from .config import checked_target
 from .dispatch import Choice, choose
 from .dtypes import dtype_of, int32, stored
@@ -28,7 +29,7 @@ from .types import Buffer, Region, Tile
 ADDRESS = 256  # the assumed alignment of an array's address, in bytes
 
 
-@dataclass(frozen=True)
+@frozen
 class BufferSpec:
     """A buffer and its region that is copied (`region`: a tuple of slices and indices; by default the whole buffer).
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from ..classes import mutable
 from ..dtypes import bool_, int32
 from ..ir.graph import Value
 from .value import V
 
 
-@dataclass
+@mutable
 class EBarriers:
     """An array of `n` mbarriers at a byte offset in shared memory."""
 
@@ -17,7 +16,7 @@ class EBarriers:
     offset: int
 
 
-@dataclass
+@mutable
 class EBarrier:
     """The address of one mbarrier: a register plus a constant. A `remote` one is a shared::cluster address."""
 

@@ -7,9 +7,10 @@ condition that ends the loop.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
+from ..classes import mutable
 from ..errors import CompilationError
 from ..ir.graph import Carry, Node, Operand, Value
 from ..ops.ring import cursors
@@ -24,7 +25,7 @@ from .walker import Walker, runtime, where
 LEFT = ("return", "break")
 
 
-@dataclass
+@mutable
 class Trip:
     """A loop's body, walked once: the nodes of its blocks, the uniformity of the condition that continues the loop, and whether the
     body must be walked again in any case."""
@@ -35,7 +36,7 @@ class Trip:
     again: bool = False
 
 
-@dataclass
+@mutable
 class Last:
     """The result of a loop's last search: what it carries (None: unknown), whether it is left early, and the same for its inner loops.
     When an enclosing loop is walked again, less is known before this loop than last time, so its search starts from this result. If more
@@ -46,7 +47,7 @@ class Last:
     inner: dict[Any, "Last"] = field(default_factory=dict)
 
 
-@dataclass
+@mutable
 class Attempt:
     """A loop's body, walked with a guess of what the loop carries: `plans`, in the values `inner`. It has the entries of names `before` the
     loop, at the start of the body (`headers`, of carried names) and `after` the body. Once the guess is confirmed, `lost` says why a name

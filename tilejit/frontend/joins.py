@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+from ..classes import frozen
 from ..dtypes import DType, promote
 from ..ir.builder import describe, type_of
 from ..ir.graph import Const, Operand, Value
@@ -14,14 +15,14 @@ from ..types import Scalar, Tile, Type, Uniformity
 from .names import Undefined
 
 
-@dataclass(frozen=True)
+@frozen
 class Leaf:
     """The join of two numbers: a run-time value of this type."""
 
     type: Scalar | Tile
 
 
-@dataclass(frozen=True, eq=False)
+@frozen(eq=False)
 class Keep:
     """The join of two equal objects: the object."""
 
@@ -31,7 +32,7 @@ class Keep:
         return isinstance(other, Keep) and same(self.value, other.value)
 
 
-@dataclass(frozen=True)
+@frozen
 class Group:
     """The join of two tuples or records of type `kind`, part by part. `make` builds the object from its parts."""
 
@@ -39,7 +40,7 @@ class Group:
     parts: tuple["Join", ...]
 
 
-@dataclass(frozen=True)
+@frozen
 class Clash:
     """There is no join; `why` continues a sentence that begins with the name."""
 

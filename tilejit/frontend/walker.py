@@ -5,9 +5,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, MutableMapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
+from ..classes import mutable
 from ..errors import CompilationError, Loc, TileError
 from ..ir.builder import Builder, type_of
 from ..ir.builtin import BoundMethod, Builtin
@@ -86,7 +87,7 @@ def is_callable_of_the_language(x: Any) -> bool:
     return isinstance(x, (Op, Builtin, BoundMethod))
 
 
-@dataclass(eq=False)
+@mutable(eq=False)
 class Home:
     """An instance of an execution scope, to which the names assigned in it belong. Divergent branches (partial scopes) have no home of their
     own."""
@@ -94,7 +95,7 @@ class Home:
     loc: Loc | None = None
 
 
-@dataclass
+@mutable
 class Branch:
     """A block that was walked but is not part of a node yet: its nodes, and the values of the names at its end."""
 
@@ -124,7 +125,7 @@ class Place:
         self.g.loc = self.outer
 
 
-@dataclass
+@mutable
 class Walker:
     """The state of the walk of one compilation."""
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import lru_cache
 from typing import Any
 
+from ..classes import frozen, mutable
 from ..config import architecture
 from ..dtypes import DType, bool_, float32, int32, int64, keeps
 from ..errors import CompilationError, Loc, at
@@ -15,7 +16,7 @@ from .graph import UNIT, Call, Const, Launch, Node, Operand, Value
 from .op import Op
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class ExecScope:
     """Which threads of the CTA run the current code, as one collective.
 
@@ -74,7 +75,7 @@ class Facts:
             self.asked = before
 
 
-@dataclass(frozen=True)
+@frozen
 class Warning_:
     """A warning for the kernel's author, with its location."""
 
@@ -85,7 +86,7 @@ class Warning_:
         return self.message if self.loc is None else f"{self.message}\n{self.loc.render()}"
 
 
-@dataclass
+@mutable
 class Builder:
     """Appends nodes to the innermost open block. One per compilation."""
 

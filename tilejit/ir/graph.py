@@ -7,17 +7,18 @@ type defines a new value.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import chain
 from typing import Any
 
+from ..classes import frozen
 from ..dispatch import Choice
 from ..dtypes import DType, integer_range
 from ..errors import Loc
 from ..types import MEMORY_TYPES, Points, Region, Selected, Type
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@frozen(eq=False, slots=True)
 class Value:
     """An SSA value."""
 
@@ -29,7 +30,7 @@ class Value:
         return f"%{self.name}: {self.type}"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Const:
     """A number known at compile time, used as an operand."""
 
@@ -40,7 +41,7 @@ class Const:
 Operand = Value | Const | None
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@frozen(eq=False, slots=True)
 class Call:
     """An application of `op`. `choice` is its lowering, once variants have been chosen."""
 
@@ -88,7 +89,7 @@ def written_arguments(calls: Iterable[Call]) -> frozenset[int]:
     return frozenset(t.buffer.arg for t in types if t.buffer.arg is not None)
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@frozen(eq=False, slots=True)
 class Block:
     """Nodes in order, and the values that the block yields to the node that contains it."""
 
@@ -96,7 +97,7 @@ class Block:
     yields: tuple[Operand, ...] = ()
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@frozen(eq=False, slots=True)
 class Carry:
     """A loop-carried value: its initial value, its name inside the body, and its name after the loop."""
 
@@ -105,7 +106,7 @@ class Carry:
     result: Value
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Pipeline:
     """How a loop's copies run ahead: over how many stages, and whether warps of their own issue them. `regs` are then the registers of a
     producer's and of a consumer's thread (None: what the launch gives)."""
@@ -115,7 +116,7 @@ class Pipeline:
     regs: tuple[int | None, int | None] = (None, None)
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@frozen(eq=False, slots=True)
 class For:
     """``for index in range(start, stop, step)``; the body yields the next value of each carry. A step that is not constant is positive.
 
@@ -134,7 +135,7 @@ class For:
     pipeline: Pipeline | None = None
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@frozen(eq=False, slots=True)
 class If:
     """Both blocks yield one operand for each result."""
 
@@ -145,7 +146,7 @@ class If:
     loc: Loc
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@frozen(eq=False, slots=True)
 class While:
     """`test` yields only the condition; `body` yields the next value of each carry."""
 
@@ -158,7 +159,7 @@ class While:
 UNIT = {"thread": 1, "warp": 32, "warpgroup": 128, "elect": 1}  # threads in one instance of a kind of scope
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@frozen(eq=False, slots=True)
 class Scope:
     """A narrower execution scope. Nothing synchronises at its ends.
 
@@ -181,7 +182,7 @@ class Scope:
 Node = Call | For | If | While | Scope
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Launch:
     """Options of a launch that are part of the kernel."""
 
@@ -207,7 +208,7 @@ class Launch:
         return min(share, self.max_registers or share)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class TensorPlace:
     """Where a buffer is in tensor memory: from `column` on in an allocation of `columns` columns.
 
@@ -223,7 +224,7 @@ class TensorPlace:
     freed: bool = False
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@frozen(eq=False, slots=True)
 class Graph:
     """A kernel: parameters (global buffers and scalars, in the order of the launch's arguments), a body, options.
 

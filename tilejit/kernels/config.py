@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from ..classes import frozen
 from . import rules
 from .rules import HIGH, check_fields, slots_in
 
@@ -12,7 +11,7 @@ STAGES_AT_MOST = 16
 SLOT = 128               # bytes of k in a slot, one row of the widest swizzle
 
 
-@dataclass(frozen=True)
+@frozen
 class Config:
     """The shape of the kernel.
 

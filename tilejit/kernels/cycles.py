@@ -3,12 +3,13 @@ CTAs. Its constants were measured on an H200. It is made to rank configurations,
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, lru_cache
 from math import inf, log2
 from operator import itemgetter
 from typing import NamedTuple
 
+from ..classes import frozen
 from ..schedule import POWERS
 from .config import SLOT, Config, rows
 from .rules import HIGH
@@ -98,7 +99,7 @@ LEFT = 2000              # stream-K: cycles until another CTA sees that partial 
 MOVED = 0.17             # and cycles for each sum that it writes or reads
 
 
-@dataclass(frozen=True)
+@frozen
 class Problem:
     """A matrix product as the model sees it.
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from ..classes import frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class Auto:
     """Placeholder for a layout that the compiler chooses: see ``tile.alloc``."""
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from ..classes import frozen
 from ..ir.builder import type_of
 from ..ir.graph import Operand, Value
 from ..layout import register_table
@@ -16,7 +15,7 @@ from .widest import inside, joint, narrower, widest, widest_of
 MANY = 16
 
 
-@dataclass(frozen=True)
+@frozen
 class AccessPlan:
     """How a tile is loaded from or stored to a region or points: `vector` elements per instruction, along dimension `axis` of the tile.
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from ..classes import frozen
 from ..dtypes import DType, bool_, integer_range
 from ..ir.builder import type_of
 from ..ir.graph import Const
@@ -14,7 +15,7 @@ from ..types import Tile
 from .elementwise import INTEGER, elementwise, map_registers
 
 
-@dataclass(frozen=True)
+@frozen
 class Division:
     """Which cases a division has to handle.
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from ..classes import mutable
 from ..config import architecture
 from ..errors import SharedMemoryError
 from ..ir.graph import UNIT, Block, Call, For, Graph, If, Scope, Value, While, blocks, walk
@@ -67,7 +68,7 @@ def _placement_order(named: tuple) -> tuple[int, int]:
 SMALL_SCRATCH = 1024  # the most bytes of scratch that a call has to itself
 
 
-@dataclass
+@mutable
 class _ScratchPlaces:
     """Where scratch is, by the first result of the call that uses it.
 

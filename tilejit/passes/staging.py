@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from ..classes import mutable
 from ..config import architecture
 from ..dispatch import choose
 from ..errors import CompilationError, DispatchError, at
@@ -27,7 +28,7 @@ VIEWS = ("region", "points")
 RESERVED = 16384  # bytes of shared memory set aside for barriers and the compiler's scratch
 
 
-@dataclass(eq=False)
+@mutable(eq=False)
 class StagedLoop:
     """A pipelined loop, and what the compiler makes for it.
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import lru_cache
 
+from ..classes import frozen
 
-@dataclass(frozen=True, slots=True)
+
+@frozen(slots=True)
 class RegisterClass:
     """One class of PTX registers: its declaration, and the LLVM constraint and types that correspond to it."""
 
@@ -61,7 +62,7 @@ SPACES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Values:
     """The immediates that an operand accepts: a list of integers or a range. Examples show the first."""
 
@@ -90,7 +91,7 @@ def _values(text: str) -> Values:
     return Values(tuple(map(int, text.split(","))))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Operand:
     """One operand of a form.
 

@@ -6,11 +6,12 @@ long as that is there, a later launch recognises the map. PTX ISA, "Tensors", "t
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import count
 
 import numpy as np
 
+from ..classes import frozen, mutable
 from ..errors import Loc
 from .memory import GlobalMemory
 from .values import SimTensorMap
@@ -22,7 +23,7 @@ DIMENSIONS = 5
 ELEMENTS = ("uint8", "uint16", "uint32", "int32", "uint64", "int64", "float16", "float32", "float32_ftz", "float64", "bfloat16", "tf32", "tf32_ftz")
 
 
-@dataclass(frozen=True)
+@frozen
 class Fields:
     """The fields of a tiled map, innermost dimension first, with all five dimensions. `address` is that of element 0, and strides are in
     bytes. The defaults are the meaning of 128 zero bytes."""
@@ -66,7 +67,7 @@ class Fields:
         return self.rank, self.box, self.steps, self.dtype, self.interleave, self.swizzle, self.l2_promotion, self.oob_fill
 
 
-@dataclass(frozen=True)
+@frozen
 class Acquired:
     """A CTA's last acquire of a slot: the version acquired, the scope of the edit's release (None: not released), the scope of the acquire,
     and the epoch of each acquiring atom."""
@@ -77,7 +78,7 @@ class Acquired:
     epochs: dict[int, int]
 
 
-@dataclass
+@mutable
 class Slot:
     """128 bytes that hold a map: its fields (None: unknown), the last edit, and who made it."""
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from ..classes import frozen
 from ..ops.copy_async.tma_map import template
 from ..types import TensorMap
 from .clocks import ORDER
@@ -23,7 +24,7 @@ from .values import Batched, SimBuffer, SimRegion, SimTensorMap
 SCOPES = ("cta", "cluster", "gpu", "sys")
 
 
-@dataclass(frozen=True, eq=False)
+@frozen(eq=False)
 class SimMap(Batched):
     """A named map: `template` is what the launch encodes; `slot`, in global memory, and `shared`, in shared memory, are where the kernel
     keeps its own version."""

@@ -12,9 +12,10 @@ import re
 import shutil
 from collections.abc import Callable
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 
+from ..classes import frozen
 from ..config import config
 from ..errors import Loc, ToolchainError
 from .packages import package
@@ -45,7 +46,7 @@ _LINE = re.compile(r"line (\d+)")
 _RELEASE = re.compile(rb"Cuda compilation tools, release [\d.]+, V([\d.]+)")
 
 
-@dataclass(frozen=True)
+@frozen
 class Assembled:
     """A kernel's machine code, and what the assembler reported.
 
@@ -65,7 +66,7 @@ class Assembled:
     ptx: str | None = field(default=None, repr=False)
 
 
-@dataclass(frozen=True)
+@frozen
 class Assembler:
     """One way to assemble. `kind` is "ptxas", "driver" or "nvjitlink"; `version` is "" if only running it would tell."""
 

@@ -7,10 +7,9 @@ Conversion Instructions: cp.async".
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from ...classes import frozen
 from ...dispatch import Need, Variant
 from ...dtypes import int32
 from ...layout import row_lanes
@@ -20,7 +19,7 @@ from .options import policy_of
 from .site import CopySite
 
 
-@dataclass(frozen=True)
+@frozen
 class Plan(ldgsts.Plan):
     """A partition in which `lanes` neighbouring threads share a row.
 

@@ -6,10 +6,11 @@ is read. PTX ISA, "Data Movement and Conversion Instructions: cp.async".
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
 import numpy as np
 
+from ...classes import frozen
 from ...dispatch import Need, Variant
 from ..partition import Partition, Side, make_partition
 from .options import policy_of
@@ -18,7 +19,7 @@ from .site import CopySite
 WIDTHS = (16, 8, 4)
 
 
-@dataclass(frozen=True)
+@frozen
 class Plan(Partition):
     """A partition of which each vector is one ``cp.async`` with the cache operator `cache`."""
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
+from ...classes import frozen
 from ...dispatch import Need, Variant
 from ...dtypes import int32
 from ...ir.builder import Builder, describe, type_of
@@ -77,7 +78,7 @@ def prefetch(g: Builder, region, cache=None):
 
 # -- variants ------------------------------------------------------------------------------------------------------------
 
-@dataclass(frozen=True)
+@frozen
 class Runs:
     """`chunks` prefetches of `chunk_bytes` bytes each; `places` are the coordinates of their starts in the region."""
 
@@ -162,7 +163,7 @@ def _simulate_boxes(m, plan: tma.Plan, call, src):
             m.tma_prefetch(tensor_map, plan.coordinates(coordinates, starts), plan.mode, plan.offsets(starts))
 
 
-@dataclass(frozen=True)
+@frozen
 class Lines:
     """One prefetch for every `step` elements along the region's dimension `order[-1]`, divided among the threads of the scope.
 

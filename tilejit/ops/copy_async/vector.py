@@ -5,15 +5,16 @@ The result is correct but slower than the kernel's author intended, so the compi
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
+from ...classes import frozen
 from ...dispatch import Need, Variant
 from .. import vectors
 from ..partition import Partition
 from .site import CopySite
 
 
-@dataclass(frozen=True)
+@frozen
 class Plan(Partition):
     """A partition whose vectors are copied through registers; elements read out of bounds are `fill`."""
 

@@ -6,10 +6,11 @@ matrix j. PTX ISA, "Warp-level matrix instructions: ldmatrix" and "stmatrix".
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from ...classes import frozen
 from ...errors import CompilationError
 from ...ir.graph import Const, Value
 from ...layout import thread_table
@@ -18,7 +19,7 @@ from ..access import plan_access
 from ..partition import shared_runs
 
 
-@dataclass(frozen=True)
+@frozen
 class Group:
     """One instruction, which moves `count` 32-bit registers of a thread from number `word` on, one per matrix.
 
@@ -49,7 +50,7 @@ class Group:
         return found
 
 
-@dataclass(frozen=True)
+@frozen
 class Matrices:
     """How a tile is divided into matrices.
 

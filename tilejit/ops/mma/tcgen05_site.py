@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from ...classes import frozen
 from ...ir.builder import type_of
 from ...types import Region
 from ..copy_async.site import alignment
@@ -12,7 +13,7 @@ from ..tmem.alloc import allocation
 from .tcgen05_kinds import KINDS
 
 
-@dataclass(frozen=True)
+@frozen
 class TensorSite:
     """One product, ``acc[m, n] (+)= a[m, k] @ b[k, n]``, with the operands of this CTA.
 

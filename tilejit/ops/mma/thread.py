@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from ...classes import frozen
 from ...ir.op import op
 from ...types import Tile
 from ..casts import cast_array
@@ -27,7 +26,7 @@ def _layout(assigner, call, types):
     return (made, None, None), (made,)
 
 
-@dataclass(frozen=True)
+@frozen
 class Plan:
     """The number of multiplications that each thread executes."""
 

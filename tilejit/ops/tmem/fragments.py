@@ -9,12 +9,13 @@ split into digits, and each adds digit * stride to the coordinate on its axis. A
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from math import prod
 
 import numpy as np
 
+from ...classes import frozen
 from ...errors import CompilationError
 from ...layout import TileLayout, axis
 from ...layout.shards import fuse, slice_dim
@@ -48,7 +49,7 @@ BESIDE = 18           # registers that ptxas needs besides the instruction's own
 HALF_LIMIT = 512      # the immediate of 16x32bx2, the columns between its halves, must be less
 
 
-@dataclass(frozen=True)
+@frozen
 class Issue:
     """One instruction: `repeat` repetitions, starting at `lane` and `column` relative to the start of the region and of the warp's
     quarter of the lanes, into or out of the registers from number `first` on."""
@@ -59,7 +60,7 @@ class Issue:
     first: int
 
 
-@dataclass(frozen=True)
+@frozen
 class Plan:
     """The instructions (`issues`) of each warp, and the `layout` and `domain` of the register tile.
 

@@ -6,9 +6,10 @@ Emits ``tcgen05.ld`` and ``tcgen05.st`` of every shape. Two 16-bit elements shar
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from ...classes import frozen
 from ...dispatch import Need, Variant
 from ...dtypes import int32
 from ...ir.builder import Builder, describe, type_of
@@ -27,7 +28,7 @@ from .fragments import Plan, SHAPES, WORDS, digits_of, planned
 ATTRS = ("shape", "pack", "wait")
 
 
-@dataclass(frozen=True)
+@frozen
 class MoveSite:
     """One move between a region of tensor memory and a register tile.
 
