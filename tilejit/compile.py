@@ -9,12 +9,11 @@ import gc
 import hashlib
 from collections.abc import Callable
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from time import perf_counter
 
-from .classes import frozen
 from .config import config
 from .emit.emitter import Emitted, emit
 from .errors import CompilationError, ToolchainError
@@ -45,7 +44,7 @@ from .passes.wgmma_waits import insert_wgmma_waits
 from .records import RECORDS, AccessRecord, CopyRecord, LayoutRecord, LoopRecord, ProductRecord
 
 
-@frozen
+@dataclass(frozen=True)
 class Lowered:
     """A kernel after the passes, the common input of the simulator and the emitter."""
 
@@ -187,7 +186,7 @@ def _slower_products(calls: list[Call]) -> list[Warning_]:
 
 # -- to code -------------------------------------------------------------------------------------------------------------
 
-@frozen
+@dataclass(frozen=True)
 class Code:
     """Machine code with its parameters, tensor maps, compile times and the texts of the stages, by name."""
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from .classes import frozen, mutable
 from .records import AccessRecord, CopyRecord, LayoutRecord, LoopRecord, ProductRecord
 from .runtime.facts import evaluate
 from .types import Buffer
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
     from .compile import Code, Lowered
 
 
-@frozen
+@dataclass(frozen=True)
 class TensorMapRecord:
     """A tensor map, for the arrays that the kernel was compiled for: the arguments of ``cuTensorMapEncodeTiled``, innermost
     dimension first. With an empty `box`, the map is one of ``cuTensorMapEncodeIm2col``, with `lower`, `upper`, `channels` and
@@ -45,7 +44,7 @@ class TensorMapRecord:
     wide: int | None = None
 
 
-@mutable
+@dataclass
 class CompiledKernel:
     """One compiled version of a kernel.
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 
-from .classes import frozen
 from .errors import CacheError, CompilationError
 
 TARGETS = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_103a", "sm_120a")
@@ -28,7 +27,7 @@ def _flag(text: str) -> bool:
     return text.strip().lower() not in ("", "0", "false", "no", "off")
 
 
-@frozen
+@dataclass(frozen=True)
 class Config:
     """The settings. Each field's environment variable is ``TILEJIT_`` plus the field's name in capitals."""
 

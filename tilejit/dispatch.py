@@ -5,14 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
-from .classes import frozen
 from .errors import DispatchError, Loc
 
 
-@frozen
+@dataclass(frozen=True)
 class Miss:
     """Why a need does not hold, in `words`. `cure` tells the kernel's author what to change so that it holds; "" if there is no such
     change."""
@@ -21,7 +20,7 @@ class Miss:
     cure: str = ""
 
 
-@frozen
+@dataclass(frozen=True)
 class Need:
     """A named condition of a variant. `words` is a noun phrase for it, as in "needs <words>".
 
@@ -41,7 +40,7 @@ class Need:
         return Miss(f"needs {self.words}" + (f": {found.words}" if found.words else ""), found.cure)
 
 
-@frozen
+@dataclass(frozen=True)
 class Variant:
     """One way to lower an operation.
 
@@ -57,7 +56,7 @@ class Variant:
     doc: str = ""
 
 
-@frozen
+@dataclass(frozen=True)
 class Choice:
     """The variant chosen for a call, its plan, and (variant, reason) for each other one. `cures` has (variant, cure) for earlier variants
     whose failed needs all have a cure."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
 
-from .classes import frozen
 from .errors import CompilationError
 from .names import nearest
 
@@ -20,7 +20,7 @@ def _numpy(name: str):
         return numpy.dtype(getattr(ml_dtypes, name))
 
 
-@frozen(eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True)
 class DType:
     """An element type; there is one object per name. ``kind`` is 'bool', 'int', 'uint' or 'float'; ``bits`` is an element's size in registers,
     and in memory too unless elements are packed there (packed ones have 8).

@@ -17,11 +17,10 @@ import os
 import sys
 import unicodedata
 import warnings
+from dataclasses import dataclass
 
-from .classes import frozen
 
-
-@frozen(slots=True)
+@dataclass(frozen=True, slots=True)
 class Loc:
     """A range of source text, and the chain of helper calls through which it was inlined.
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 import re
 import sys
+from dataclasses import dataclass
 from functools import cache, wraps
 from inspect import Parameter
 from typing import TYPE_CHECKING, Any
 
-from .classes import mutable
 from .compiled import CompiledKernel
 from .config import checked_target, config
 from .errors import CompilationError, LaunchError, TileError, warn
@@ -46,7 +46,7 @@ def jit(function=None, *, source: str | None = None, **options):
     return kernel
 
 
-@mutable
+@dataclass
 class Version:
     """A version of a kernel, for one signature, one set of facts and one set of captured values. `lowered` is set once the
     simulator or the compiler needed it, `compiled` once the machine code was made or found in the cache."""

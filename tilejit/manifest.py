@@ -21,11 +21,11 @@ import json
 import os
 import zlib
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import lru_cache
 from time import perf_counter, time
 from typing import TYPE_CHECKING, Any
 
-from .classes import frozen
 from .compiled import CompiledKernel, coded, made_of, told
 from .config import config
 from .errors import CacheError
@@ -47,7 +47,7 @@ KEPT_BYTES = 1 << 30  # once a day, the least recently used entries are removed 
 _SEPARATOR = b"\n"    # between an entry's JSON, which is a single line, and its machine code
 
 
-@frozen
+@dataclass(frozen=True)
 class Found:
     """A compiled kernel from the cache, the facts and captures for which it is valid, and the lines of `static_print`."""
 
@@ -166,7 +166,7 @@ def difference(facts: dict[tuple, bool], bound: Bound) -> str:
     return ""
 
 
-@frozen
+@dataclass(frozen=True)
 class _Code:
     """An entry of level 2: its JSON data and the machine code. `cubin` is None if only the driver can assemble; it compiles the PTX."""
 

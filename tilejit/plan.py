@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 from numbers import Integral
 from typing import Any
 
-from .classes import frozen
 from .config import checked_target
 from .dispatch import Choice, choose
 from .dtypes import dtype_of, int32, stored
@@ -29,7 +28,7 @@ from .types import Buffer, Region, Tile
 ADDRESS = 256  # the assumed alignment of an array's address, in bytes
 
 
-@frozen
+@dataclass(frozen=True)
 class BufferSpec:
     """A buffer and its region that is copied (`region`: a tuple of slices and indices; by default the whole buffer).
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 from types import SimpleNamespace
 from typing import Any
 
-from .classes import frozen
 from .dtypes import DTYPES, DType
 
 
-@frozen
+@dataclass(frozen=True)
 class CopyRecord:
     """How one copy call was lowered: the `variant`, (variant, reason) for those `declined`, `instructions` per participating thread, and `bytes`.
     `unused` has (hint, variant) for hints of the call that only another variant supports. `buffers` are the names of the arrays and the
@@ -33,7 +32,7 @@ class CopyRecord:
     buffers: tuple[str, ...] = ()
 
 
-@frozen
+@dataclass(frozen=True)
 class AccessRecord:
     """How one load, store or atomic between registers and memory was lowered. `variant` is "vectorised", "scalar", or for matrices in shared memory
     "ldmatrix" or "stmatrix"; `vec_bytes` are the bytes that one instruction moves per thread, `instructions` those that a thread issues, and
@@ -57,7 +56,7 @@ class AccessRecord:
     bytes: int
 
 
-@frozen
+@dataclass(frozen=True)
 class ProductRecord:
     """How one matrix product was lowered: the `variant`, (variant, reason) for those `declined`, and `instructions` per warp or thread.
 
@@ -76,7 +75,7 @@ class ProductRecord:
     instructions: int
 
 
-@frozen
+@dataclass(frozen=True)
 class LayoutRecord:
     """The layout that the compiler chose for a shared buffer with ``tile.auto``: as `layout`, in words (`chosen`), and (name, reason) for those
     `declined`."""
@@ -89,7 +88,7 @@ class LayoutRecord:
     declined: tuple[tuple[str, str], ...]
 
 
-@frozen
+@dataclass(frozen=True)
 class LoopRecord:
     """An ordinary loop that could be pipelined: with ``tile.pipelined`` and that many `stages`, all operands of its products, loaded at the lines
     `loads`, would be prefetched."""

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import field
+from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any
 
-from .classes import frozen, mutable
 from .config import checked_target, config
 from .dtypes import dtype_of, float8_e8m0fnu
 from .errors import LaunchError, VerificationError
@@ -21,7 +20,7 @@ from .runtime.packed import Packed
 ULPS = 8  # the default tolerance, in units of the dtype's epsilon
 
 
-@frozen
+@dataclass(frozen=True)
 class Difference:
     """The first element of an array in which a backend ("simulator" or "gpu") differs from the reference.
 
@@ -44,7 +43,7 @@ class Difference:
         return text + (f"; written by {self.writer}" if self.writer is not None else "; no store wrote it, only atomics if anything")
 
 
-@mutable
+@dataclass
 class Verification:
     """The result of `verify`: the backends that ran, the simulator's findings, and the first difference of each array and backend."""
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import field
+from dataclasses import dataclass, field
 from math import prod
 
-from .classes import frozen
 from .dtypes import DType, counted
 from .layout import TileLayout
 
@@ -30,7 +29,7 @@ MEMORY = ("global", "shared", "tmem", "local")
 
 # -- types of values -------------------------------------------------------------------------------------------------
 
-@frozen(slots=True)
+@dataclass(frozen=True, slots=True)
 class Scalar:
     """One number per thread; it is the same in all threads of a group `uniform`. A `weak` number, like a Python number, takes the dtype of
     what it is combined with."""
@@ -43,7 +42,7 @@ class Scalar:
         return f"{self.dtype}{'*' if self.weak else ''}@{self.uniform.name.lower()}"
 
 
-@frozen(slots=True)
+@dataclass(frozen=True, slots=True)
 class Tile:
     """An immutable array in registers. `layout` maps the row-major index in `domain` (the padded shape) to registers, and to
     lanes and warps of the scope that made it; both are None until the pass `layouts` has run."""
@@ -65,7 +64,7 @@ class Tile:
         return f"{text} in {self.layout}{pad}"
 
 
-@frozen(slots=True)
+@dataclass(frozen=True, slots=True)
 class Sym:
     """A number known at launch: the 'size' or 'stride' (`kind`; in elements) of dimension `dim` of argument `arg`.
 
@@ -82,7 +81,7 @@ class Sym:
         return self.name or f"{self.kind}({self.arg}, {self.dim})"
 
 
-@frozen(slots=True)
+@dataclass(frozen=True, slots=True)
 class Buffer:
     """A buffer in memory of `scope` (one of `MEMORY`). Global buffers have `strides` in elements, the others a layout.
 
@@ -129,7 +128,7 @@ class _OfBuffer:
         return self.buffer.scope
 
 
-@frozen(slots=True)
+@dataclass(frozen=True, slots=True)
 class Region(_OfBuffer):
     """A box in a buffer, with an extent for each of its dimensions; `kept` are the dimensions that the region has, in order.
 
@@ -153,7 +152,7 @@ class Region(_OfBuffer):
         return f"region {list(self.shape)} of {self.buffer}"
 
 
-@frozen(slots=True)
+@dataclass(frozen=True, slots=True)
 class Points(_OfBuffer):
     """Individual elements of a buffer: for each dimension an index tile or scalar, broadcast to `shape`."""
 
@@ -164,7 +163,7 @@ class Points(_OfBuffer):
         return f"points {list(self.shape)} of {self.buffer}"
 
 
-@frozen(slots=True)
+@dataclass(frozen=True, slots=True)
 class Selected(_OfBuffer):
     """Elements of an array that TMA instructions select (im2col and gather modes); `extents` are those of the result."""
 
@@ -180,7 +179,7 @@ class Selected(_OfBuffer):
         return self.dtype.nbytes * prod(self.extents)
 
 
-@frozen(slots=True)
+@dataclass(frozen=True, slots=True)
 class Window:
     """The positions of a convolution's filter. For each spatial dimension, in the order of the array: `lower` is the first
     position of the filter's corner, `upper` the distance of the last one from the last element, `stride` the step between
@@ -202,7 +201,7 @@ class Window:
         return max(rows - self.halo, 0)
 
 
-@frozen(slots=True)
+@dataclass(frozen=True, slots=True)
 class Patches(Selected):
     """Pixels of images as rows: the input elements for one element of a convolution's filter (im2col). The values that define it are
     the array, the first pixel (image, position of the filter's corner), the first channel, and the element's position in the filter."""
@@ -213,7 +212,7 @@ class Patches(Selected):
         return f"patches {list(self.extents)} of {self.buffer}"
 
 
-@frozen(slots=True)
+@dataclass(frozen=True, slots=True)
 class Rows(Selected):
     """Rows of a matrix in any order (gather and scatter). The values that define it are the matrix, the first column, and each row."""
 
@@ -221,7 +220,7 @@ class Rows(Selected):
         return f"rows {list(self.extents)} of {self.buffer}"
 
 
-@frozen(slots=True)
+@dataclass(frozen=True, slots=True)
 class Barrier:
     """`n` mbarriers in shared memory, each initialised with `count` arrivals."""
 
@@ -232,7 +231,7 @@ class Barrier:
         return f"mbarrier[{self.n}] of {self.count}"
 
 
-@frozen(slots=True)
+@dataclass(frozen=True, slots=True)
 class BarrierRef:
     """One of the mbarriers of a `Barrier`; `peer` says that it is another CTA's."""
 
@@ -243,7 +242,7 @@ class BarrierRef:
         return "mbarrier" + (" of a peer" if self.peer else "")
 
 
-@frozen(slots=True)
+@dataclass(frozen=True, slots=True)
 class TensorMap:
     """A tensor map by name (``tile.tensor_map``) of the global buffer `array`, with a `box` (an extent for each dimension; with a
     `window`, of im2col patches, pixels and channels). `slot` is None for a kernel parameter that the launch encodes, or 'global'

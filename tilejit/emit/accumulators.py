@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ..classes import frozen
+from dataclasses import dataclass
+
 from ..dtypes import DType, float32, int32, int64
 from ..ir.graph import Call, Const, Operand, Value
 from ..passes.accumulators import PinnedRegisters, is_product
@@ -11,7 +12,7 @@ from .value import V
 AT_ONCE = 32  # registers that one inline asm moves
 
 
-@frozen
+@dataclass(frozen=True)
 class Pins:
     """A set of named 32-bit registers that holds a thread's `elements` elements of a tile; 16-bit elements are packed in pairs."""
 

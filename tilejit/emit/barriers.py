@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from ..classes import mutable
+from dataclasses import dataclass
+
 from ..dtypes import bool_, int32
 from ..ir.graph import Value
 from .value import V
 
 
-@mutable
+@dataclass
 class EBarriers:
     """An array of `n` mbarriers at a byte offset in shared memory."""
 
@@ -16,7 +17,7 @@ class EBarriers:
     offset: int
 
 
-@mutable
+@dataclass
 class EBarrier:
     """The address of one mbarrier: a register plus a constant. A `remote` one is a shared::cluster address."""
 

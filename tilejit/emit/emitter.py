@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 import struct
 from contextlib import contextmanager
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from ..classes import mutable
 from ..config import architecture
 from ..dtypes import DType, bool_, float32, int32, int64
 from ..ir.builder import ExecScope
@@ -34,7 +33,7 @@ from .value import V
 from .warps import WarpMixin
 
 
-@mutable
+@dataclass
 class EBuffer:
     """A buffer in emitted code: a global one's pointer, sizes and strides, or a shared one's byte offset."""
 
@@ -47,7 +46,7 @@ class EBuffer:
     lows: tuple | None = None  # of a window: the coordinates of its first element; `sizes` are the window's
 
 
-@mutable
+@dataclass
 class ERegion:
     """A region in emitted code: one start per dimension of the buffer."""
 
@@ -56,7 +55,7 @@ class ERegion:
     starts: tuple
 
 
-@mutable
+@dataclass
 class EPoints:
     """Points in emitted code: for each dimension of the buffer an index, which is one value or a list with one value per register."""
 
@@ -65,7 +64,7 @@ class EPoints:
     indices: tuple
 
 
-@mutable
+@dataclass
 class Emitted:
     """The result of emission: the module's text, the recipes of its parameters in order, whether libdevice must be linked, the recipes of
     the tensor maps, and whether accumulators are pinned to registers."""

@@ -3,16 +3,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
-from ..classes import mutable
 from ..dtypes import int32, int64
 from ..ops.copy_async.tma_map import template
 from ..types import TensorMap
 from .value import V
 
 
-@mutable
+@dataclass
 class EMap:
     """A tensor map by name. `template` has the fields that the launch encodes. Copies read the map from `slot` in global memory, or if that
     is None from a kernel parameter. `shared` is the place in shared memory where it is edited, if not in the slot."""

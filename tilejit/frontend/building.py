@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from ..classes import frozen
 from ..errors import CompilationError, Loc
 from ..ir.builder import Builder, Facts
 from ..ir.graph import Block, Graph, Launch, Value
@@ -23,7 +23,7 @@ from .static import PRINTED
 from .walker import Home, Walker
 
 
-@frozen
+@dataclass(frozen=True)
 class Built:
     """A kernel's graph with the warnings, the captured values, the lines of `static_print`, the values that are removed if nothing reads
     them (`spare`), and the scans over loads that may be out of bounds, for a warning after the passes (`tails`)."""

@@ -11,10 +11,10 @@ import enum
 import hashlib
 import re
 import sys
+from dataclasses import dataclass
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
-from ..classes import frozen
 from ..dtypes import DType
 from ..errors import CompilationError
 from ..ir.builtin import Builtin
@@ -23,7 +23,7 @@ from ..names import counterpart
 from .source import MISSING, Source
 
 
-@frozen(slots=True)
+@dataclass(frozen=True, slots=True)
 class Capture:
     """A value that compiling read from a global or closure: ``path`` is the name, followed by the attributes read from it."""
 

@@ -7,10 +7,9 @@ condition that ends the loop.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..classes import mutable
 from ..errors import CompilationError
 from ..ir.graph import Carry, Node, Operand, Value
 from ..ops.ring import cursors
@@ -25,7 +24,7 @@ from .walker import Walker, runtime, where
 LEFT = ("return", "break")
 
 
-@mutable
+@dataclass
 class Trip:
     """A loop's body, walked once: the nodes of its blocks, the uniformity of the condition that continues the loop, and whether the
     body must be walked again in any case."""
@@ -36,7 +35,7 @@ class Trip:
     again: bool = False
 
 
-@mutable
+@dataclass
 class Last:
     """The result of a loop's last search: what it carries (None: unknown), whether it is left early, and the same for its inner loops.
     When an enclosing loop is walked again, less is known before this loop than last time, so its search starts from this result. If more
@@ -47,7 +46,7 @@ class Last:
     inner: dict[Any, "Last"] = field(default_factory=dict)
 
 
-@mutable
+@dataclass
 class Attempt:
     """A loop's body, walked with a guess of what the loop carries: `plans`, in the values `inner`. It has the entries of names `before` the
     loop, at the start of the body (`headers`, of carried names) and `after` the body. Once the guess is confirmed, `lost` says why a name

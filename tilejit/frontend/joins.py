@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from ..classes import frozen
 from ..dtypes import DType, promote
 from ..ir.builder import describe, type_of
 from ..ir.graph import Const, Operand, Value
@@ -15,14 +14,14 @@ from ..types import Scalar, Tile, Type, Uniformity
 from .names import Undefined
 
 
-@frozen
+@dataclass(frozen=True)
 class Leaf:
     """The join of two numbers: a run-time value of this type."""
 
     type: Scalar | Tile
 
 
-@frozen(eq=False)
+@dataclass(frozen=True, eq=False)
 class Keep:
     """The join of two equal objects: the object."""
 
@@ -32,7 +31,7 @@ class Keep:
         return isinstance(other, Keep) and same(self.value, other.value)
 
 
-@frozen
+@dataclass(frozen=True)
 class Group:
     """The join of two tuples or records of type `kind`, part by part. `make` builds the object from its parts."""
 
@@ -40,7 +39,7 @@ class Group:
     parts: tuple["Join", ...]
 
 
-@frozen
+@dataclass(frozen=True)
 class Clash:
     """There is no join; `why` continues a sentence that begins with the name."""
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
-from ..classes import frozen, mutable
 from ..errors import Loc
 from .source import Source
 
@@ -18,7 +17,7 @@ RESULT = "result of the call"
 BLOCKS = "body", "orelse", "handlers", "finalbody", "cases"  # fields of statements that hold other statements
 
 
-@mutable(eq=False, slots=True)
+@dataclass(eq=False, slots=True)
 class Entry:
     """The value of a name, the location of its assignment, and the scope instance that it belongs to (`Home`). `read` says whether it has
     been read, `came_out` that it was assigned in an inner scope that has ended."""
@@ -30,7 +29,7 @@ class Entry:
     came_out: bool = False
 
 
-@frozen(eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True)
 class Undefined:
     """The value of a name that is or may be undefined; `why` continues a sentence that begins with the name."""
 
@@ -50,7 +49,7 @@ def called(name: Any) -> str:
     return CONSTRUCTS.get(name[1][0], "a cursor of this construct") if is_cell(name) else name.partition(" ")[0]
 
 
-@mutable(eq=False)
+@dataclass(eq=False)
 class Frame:
     """A function being walked: the kernel, or a helper at one of its calls."""
 

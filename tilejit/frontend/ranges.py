@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
 
-from ..classes import frozen
 from ..dtypes import promote, uint32, uint64
 from ..ir.builder import Builder, describe, type_of, weak_dtype
 from ..ir.builtin import builtin
@@ -21,7 +20,7 @@ from ..types import Scalar
 UNROLLED_AT_MOST = 4096
 
 
-@frozen
+@dataclass(frozen=True)
 class LoopRange:
     """A loop on the device. `unroll` is the number of copies of the body per trip (0: all trips).
 
@@ -37,7 +36,7 @@ class LoopRange:
     pipeline: Pipeline | None = None
 
 
-@frozen
+@dataclass(frozen=True)
 class StaticRange:
     """A loop unrolled by the frontend: its index is a compile-time number."""
 

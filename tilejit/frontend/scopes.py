@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
-from ..classes import frozen
 from ..dtypes import int32, keeps
 from ..ir.builder import Builder, ExecScope, describe, type_of, written
 from ..ir.builtin import builtin
@@ -15,7 +15,7 @@ from .ranges import LoopRange
 WIDTH = {"elect": 0, "thread": 0, "warp": 1, "warpgroup": 2, "cta": 3}
 
 
-@frozen
+@dataclass(frozen=True)
 class ScopeSpec:
     """The operand of ``with`` that opens a scope: `count` units of `kind` from `first` on, as one collective."""
 
@@ -36,7 +36,7 @@ class ScopeSpec:
         return f"{self.kind}({first if self.count == 1 else f'range({first}, {first + self.count})'})"
 
 
-@frozen
+@dataclass(frozen=True)
 class EachScope:
     """The operand of ``with`` that opens one scope for each of `count` warpgroups from `first` on."""
 

@@ -11,12 +11,11 @@ import os
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
-from ..classes import frozen
 from ..errors import CompilationError, Loc
 
 
@@ -38,7 +37,7 @@ def parsed(text: str, **options) -> ast.AST:
         return ast.parse(text, **options)
 
 
-@frozen
+@dataclass(frozen=True)
 class Param:
     """A parameter: its kind (of `inspect.Parameter`), whether it is annotated ``tile.constexpr``, its default, and the value of its annotation."""
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from copy import copy
+from dataclasses import dataclass
 from typing import Any
 
-from ..classes import frozen
 from .walker import Walker
 
 
-@frozen
+@dataclass(frozen=True)
 class Snapshot:
     """The builder's state at one moment. Restoring refills the same container objects, since other objects hold references to them."""
 

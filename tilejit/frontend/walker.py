@@ -5,10 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, MutableMapping
 from contextlib import contextmanager
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..classes import mutable
 from ..errors import CompilationError, Loc, TileError
 from ..ir.builder import Builder, type_of
 from ..ir.builtin import BoundMethod, Builtin
@@ -87,7 +86,7 @@ def is_callable_of_the_language(x: Any) -> bool:
     return isinstance(x, (Op, Builtin, BoundMethod))
 
 
-@mutable(eq=False)
+@dataclass(eq=False)
 class Home:
     """An instance of an execution scope, to which the names assigned in it belong. Divergent branches (partial scopes) have no home of their
     own."""
@@ -95,7 +94,7 @@ class Home:
     loc: Loc | None = None
 
 
-@mutable
+@dataclass
 class Branch:
     """A block that was walked but is not part of a node yet: its nodes, and the values of the names at its end."""
 
@@ -125,7 +124,7 @@ class Place:
         self.g.loc = self.outer
 
 
-@mutable
+@dataclass
 class Walker:
     """The state of the walk of one compilation."""
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
-from ..classes import frozen, mutable
 from ..config import architecture
 from ..dtypes import DType, bool_, float32, int32, int64, keeps
 from ..errors import CompilationError, Loc, at
@@ -16,7 +15,7 @@ from .graph import UNIT, Call, Const, Launch, Node, Operand, Value
 from .op import Op
 
 
-@frozen(slots=True)
+@dataclass(frozen=True, slots=True)
 class ExecScope:
     """Which threads of the CTA run the current code, as one collective.
 
@@ -75,7 +74,7 @@ class Facts:
             self.asked = before
 
 
-@frozen
+@dataclass(frozen=True)
 class Warning_:
     """A warning for the kernel's author, with its location."""
 
@@ -86,7 +85,7 @@ class Warning_:
         return self.message if self.loc is None else f"{self.message}\n{self.loc.render()}"
 
 
-@mutable
+@dataclass
 class Builder:
     """Appends nodes to the innermost open block. One per compilation."""
 

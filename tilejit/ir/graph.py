@@ -7,18 +7,17 @@ type defines a new value.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
-from ..classes import frozen
 from ..dispatch import Choice
 from ..dtypes import DType, integer_range
 from ..errors import Loc
 from ..types import MEMORY_TYPES, Points, Region, Selected, Type
 
 
-@frozen(eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True)
 class Value:
     """An SSA value."""
 
@@ -30,7 +29,7 @@ class Value:
         return f"%{self.name}: {self.type}"
 
 
-@frozen(slots=True)
+@dataclass(frozen=True, slots=True)
 class Const:
     """A number known at compile time, used as an operand."""
 
@@ -41,7 +40,7 @@ class Const:
 Operand = Value | Const | None
 
 
-@frozen(eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True)
 class Call:
     """An application of `op`. `choice` is its lowering, once variants have been chosen."""
 
@@ -89,7 +88,7 @@ def written_arguments(calls: Iterable[Call]) -> frozenset[int]:
     return frozenset(t.buffer.arg for t in types if t.buffer.arg is not None)
 
 
-@frozen(eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True)
 class Block:
     """Nodes in order, and the values that the block yields to the node that contains it."""
 
@@ -97,7 +96,7 @@ class Block:
     yields: tuple[Operand, ...] = ()
 
 
-@frozen(eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True)
 class Carry:
     """A loop-carried value: its initial value, its name inside the body, and its name after the loop."""
 
@@ -106,7 +105,7 @@ class Carry:
     result: Value
 
 
-@frozen(slots=True)
+@dataclass(frozen=True, slots=True)
 class Pipeline:
     """How a loop's copies run ahead: over how many stages, and whether warps of their own issue them. `regs` are then the registers of a
     producer's and of a consumer's thread (None: what the launch gives)."""
@@ -116,7 +115,7 @@ class Pipeline:
     regs: tuple[int | None, int | None] = (None, None)
 
 
-@frozen(eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True)
 class For:
     """``for index in range(start, stop, step)``; the body yields the next value of each carry. A step that is not constant is positive.
 
@@ -135,7 +134,7 @@ class For:
     pipeline: Pipeline | None = None
 
 
-@frozen(eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True)
 class If:
     """Both blocks yield one operand for each result."""
 
@@ -146,7 +145,7 @@ class If:
     loc: Loc
 
 
-@frozen(eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True)
 class While:
     """`test` yields only the condition; `body` yields the next value of each carry."""
 
@@ -159,7 +158,7 @@ class While:
 UNIT = {"thread": 1, "warp": 32, "warpgroup": 128, "elect": 1}  # threads in one instance of a kind of scope
 
 
-@frozen(eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True)
 class Scope:
     """A narrower execution scope. Nothing synchronises at its ends.
 
@@ -182,7 +181,7 @@ class Scope:
 Node = Call | For | If | While | Scope
 
 
-@frozen(slots=True)
+@dataclass(frozen=True, slots=True)
 class Launch:
     """Options of a launch that are part of the kernel."""
 
@@ -208,7 +207,7 @@ class Launch:
         return min(share, self.max_registers or share)
 
 
-@frozen(slots=True)
+@dataclass(frozen=True, slots=True)
 class TensorPlace:
     """Where a buffer is in tensor memory: from `column` on in an allocation of `columns` columns.
 
@@ -224,7 +223,7 @@ class TensorPlace:
     freed: bool = False
 
 
-@frozen(eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True)
 class Graph:
     """A kernel: parameters (global buffers and scalars, in the order of the launch's arguments), a body, options.
 

@@ -5,12 +5,11 @@ to predict times."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
 from operator import itemgetter
 
-from ..classes import frozen
 from .config import SHARED, SLOT, STAGES_AT_MOST, narrow, said
 from .cycles import EXCHANGE, Problem
 from .plan import SHORT
@@ -21,7 +20,7 @@ COLUMNS = 512  # columns of tensor memory
 ITEMSIZE = Rule("the bytes of an operand's element: 1, 2 or 4, or 0.5 of float4", lambda x: x in (0.5, 1, 2, 4))
 
 
-@frozen
+@dataclass(frozen=True)
 class BlackwellConfig:
     """The shape of the kernel.
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ..classes import frozen
+from dataclasses import dataclass
+
 from . import rules
 from .rules import HIGH, check_fields, slots_in
 
@@ -11,7 +12,7 @@ STAGES_AT_MOST = 16
 SLOT = 128               # bytes of k in a slot, one row of the widest swizzle
 
 
-@frozen
+@dataclass(frozen=True)
 class Config:
     """The shape of the kernel.
 

@@ -3,13 +3,12 @@ CTAs. Its constants were measured on an H200. It is made to rank configurations,
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from math import inf, log2
 from operator import itemgetter
 from typing import NamedTuple
 
-from ..classes import frozen
 from ..schedule import POWERS
 from .config import SLOT, Config, rows
 from .rules import HIGH
@@ -99,7 +98,7 @@ LEFT = 2000              # stream-K: cycles until another CTA sees that partial 
 MOVED = 0.17             # and cycles for each sum that it writes or reads
 
 
-@frozen
+@dataclass(frozen=True)
 class Problem:
     """A matrix product as the model sees it.
 

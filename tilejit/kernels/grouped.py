@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from ..classes import frozen
 from ..config import config as settings
 from ..dtypes import int32
 from ..errors import LaunchError
@@ -78,7 +77,7 @@ def grouped_matmul(a, b, out=None, epilogue=None, arguments=(), *, offs=None, pr
     return out
 
 
-@frozen
+@dataclass(frozen=True)
 class Listed:
     """The plan for lists with such shapes, strides and dtypes. `results`: (rows, columns, columns rounded up to 16 bytes) of each product.
     `order`: the products that have elements, by falling K and M; the other fields are in this order. `table`: the kernel's table without
@@ -324,7 +323,7 @@ def _stacked(a, b, out, offs, precision: str | None, config: Config | None, epil
     return made
 
 
-@frozen
+@dataclass(frozen=True)
 class Stacked:
     """The plan for stacked rows with such shapes, strides and dtypes: the result, and the launch (grid 0: there is nothing to do). `spans`: the
     bytes, relative to their addresses, that the operands, the offsets and the result occupy."""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import tilejit as tile
 
-from ..classes import frozen
 from ..config import config as settings
 from ..errors import LaunchError
 from ..runtime import driver
@@ -110,7 +109,7 @@ def matmul(a, b, out=None, epilogue=None, arguments=(), *, tiles=(), scale_a=Non
     return made
 
 
-@frozen
+@dataclass(frozen=True)
 class Launch:
     """What a call with such extents, strides and dtypes runs: the kernel (None: there is nothing to launch) with its grid and constants, and the
     result's shape and dtype. `swapped`: the operands change places. `turned`: which of A, B and C are then passed transposed. `copied`: which of

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 from typing import Any, Callable
 
-from ..classes import frozen
 from ..errors import CompilationError
 from . import maps, units
 from . import shards as _shards
@@ -16,7 +16,7 @@ from .indexing import add, evaluate, index_plan
 from .swizzle import Swizzle
 
 
-@frozen
+@dataclass(frozen=True, init=False, repr=False)
 class TileLayout:
     """Where each element of a tile is: ``L(x) = swizzle({ D(x) + r + offset : r in replicas })``.
 

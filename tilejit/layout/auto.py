@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ..classes import frozen
+from dataclasses import dataclass
 
 
-@frozen
+@dataclass(frozen=True)
 class Auto:
     """Placeholder for a layout that the compiler chooses: see ``tile.alloc``."""
 

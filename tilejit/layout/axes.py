@@ -5,10 +5,10 @@ from __future__ import annotations
 import difflib
 import operator
 from collections.abc import Iterable
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from ..classes import frozen
 from ..errors import CompilationError
 
 
@@ -25,7 +25,7 @@ class Axis(str):
         return f"axis.{self}"
 
 
-@frozen
+@dataclass(frozen=True)
 class OnAxis:
     """A value along an axis, written ``4 @ axis.laneid``: a stride in `S` and `R`, or an offset after ``+``."""
 
@@ -101,7 +101,7 @@ def as_shards(entries: Any) -> tuple:
     return tuple(map(as_shard, entries))
 
 
-@frozen
+@dataclass(frozen=True)
 class Replicas:
     """Further places of each element, added to a layout with ``+``."""
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
-from ..classes import frozen
 from ..errors import CompilationError
 from .axes import whole
 
 
-@frozen
+@dataclass(frozen=True)
 class Swizzle:
     """A permutation of addresses: `swizzle_len` bits of the address are XORed into lower ones.
 

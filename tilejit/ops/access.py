@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ..classes import frozen
+from dataclasses import dataclass
+
 from ..ir.builder import type_of
 from ..ir.graph import Operand, Value
 from ..layout import register_table
@@ -15,7 +16,7 @@ from .widest import inside, joint, narrower, widest, widest_of
 MANY = 16
 
 
-@frozen
+@dataclass(frozen=True)
 class AccessPlan:
     """How a tile is loaded from or stored to a region or points: `vector` elements per instruction, along dimension `axis` of the tile.
 

@@ -7,9 +7,10 @@ each thread performs its own.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from ..classes import frozen
 from ..config import architecture
 from ..dtypes import DType
 from ..ir.builder import Builder, describe, type_of
@@ -64,7 +65,7 @@ def _(g: Builder, place, value, compare, mask, kind, sem, scope, each_thread):
 
 # -- the plan --------------------------------------------------------------------------------------------------------------
 
-@frozen
+@dataclass(frozen=True)
 class AtomicPlan:
     """The access, in vectors where the hardware adds vectors, and in `returns` whether anything reads the old values."""
 

@@ -6,11 +6,11 @@ A partial result is a tuple with one entry for each tile that is reduced. `emit`
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ..classes import mutable
 from ..dtypes import DType, bool_
 from ..errors import CompilationError
 from ..ir.builder import Builder, describe, type_of
@@ -242,7 +242,7 @@ def _known(a, b, body: Block, dtypes) -> Combine | None:
     return Known(name, dtypes[0]) if name is not None else None
 
 
-@mutable
+@dataclass
 class _Run:
     """Evaluates a block of scalar code on arrays. Both sides of a branch are run, and a loop until no element continues."""
 

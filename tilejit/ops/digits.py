@@ -5,19 +5,19 @@ Each shard of a dimension is a digit of the coordinate along it, held in some bi
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 
 import numpy as np
 
-from ..classes import frozen
 from ..layout import TileLayout
 from ..types import Tile
 
 LANES = 32
 
 
-@frozen(slots=True)
+@dataclass(frozen=True, slots=True)
 class Digit:
     """One shard of dimension `dim`. Its value is ``coordinate // weight % extent``, and ``x // stride % extent`` of the number x on `axis`.
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..classes import frozen
 from ..dtypes import DType, bool_, integer_range
 from ..ir.builder import type_of
 from ..ir.graph import Const
@@ -15,7 +14,7 @@ from ..types import Tile
 from .elementwise import INTEGER, elementwise, map_registers
 
 
-@frozen
+@dataclass(frozen=True)
 class Division:
     """Which cases a division has to handle.
 

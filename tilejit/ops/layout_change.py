@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
-from ..classes import frozen
 from ..dtypes import int32
 from ..ir.builder import type_of
 from ..ir.op import op
@@ -33,7 +33,7 @@ IDENTITY = (1, 2, 4, 8, 16)
 SEARCHED = 1024  # limit on the (source register, target register) pairs searched for shuffles; larger tiles go through scratch memory
 
 
-@frozen
+@dataclass(frozen=True)
 class Move:
     """Where a register of the target comes from: register `reg` of another lane, which is an affine function over GF(2) of the own lane.
 
@@ -73,7 +73,7 @@ def register_moves(source: Tile, target: Tile) -> tuple[Move, ...] | None:
     return tuple(moves)
 
 
-@frozen
+@dataclass(frozen=True)
 class Exchange:
     """A transposition between lanes and registers of a warp: `bits` bits of the lane id, from bit `lane` on, swap places with as many
     bits of the register number, which count runs of `run` registers. Afterwards, register n of the target is register ``order[n]``.

@@ -5,9 +5,9 @@ A CTA has 16 hardware barriers (PTX ISA, "barrier"). The compiler assigns their 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
-from ..classes import frozen
 from ..ir.builder import Builder, describe, type_of
 from ..ir.builtin import MEMBERS, builtin
 from ..ir.op import op
@@ -16,7 +16,7 @@ from .language import binary, uniform_scalar
 from .reduce import collective
 
 
-@frozen
+@dataclass(frozen=True)
 class NamedBarriers:
     """`n` hardware barriers of `threads` threads each. `number` identifies the call that made them; it is not the hardware's number."""
 
@@ -25,7 +25,7 @@ class NamedBarriers:
     n: int
 
 
-@frozen
+@dataclass(frozen=True)
 class NamedBarrier:
     """One of the barriers of a `NamedBarriers`."""
 
@@ -33,7 +33,7 @@ class NamedBarrier:
     index: Any
 
 
-@frozen
+@dataclass(frozen=True)
 class Turns:
     """A baton that `members` groups of threads pass on in turn."""
 

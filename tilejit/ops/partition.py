@@ -7,18 +7,18 @@ consecutive threads move consecutive vectors, so that the accesses of a warp are
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 
 import numpy as np
 
-from ..classes import frozen
 from ..errors import CompilationError
 from ..ir.graph import Const
 from ..layout import TileLayout
 
 
-@frozen
+@dataclass(frozen=True)
 class Partition:
     """`threads` threads take `outer` steps, and move `vec` elements in each. In step f, thread t moves vector ``f * threads + t``.
 

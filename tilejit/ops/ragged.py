@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
-from ..classes import frozen
 from ..dtypes import DType, integer_range
 from ..ir.builder import Builder, Warning_, type_of
 from ..ir.graph import Call, Const, Operand, Value
@@ -24,7 +24,7 @@ Axes = frozenset[int]
 MOVED = (casts.cast, reshape_, transpose_, broadcast)
 
 
-@frozen
+@dataclass(frozen=True)
 class Ragged:
     """A load that is reduced or scanned along `axes` (of the load) and may be out of bounds along them.
 
@@ -38,7 +38,7 @@ class Ragged:
     direct: bool
 
 
-@frozen
+@dataclass(frozen=True)
 class Tail:
     """A scan towards the end of an axis, over loads that may reach beyond the end of their arrays along it.
 

@@ -10,11 +10,11 @@ results agree to the bit.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import prod
 
 import numpy as np
 
-from ..classes import frozen
 from ..dtypes import DType, bool_
 from ..ir.builder import Builder, type_of, written
 from ..ir.graph import Call
@@ -25,7 +25,7 @@ from .combine import Combine, Guarded, Known
 from .digits import Digit, crossable, digits, inside, lane_masks, padded, register_coordinates
 
 
-@frozen
+@dataclass(frozen=True)
 class ReducePlan:
     """How a tile is reduced along `axes`.
 

@@ -7,9 +7,10 @@ st.async" and "Parallel Synchronization and Communication Instructions: red.asyn
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from ..classes import frozen
 from ..errors import CompilationError
 from ..ir.builder import Builder, describe, type_of
 from ..ir.builtin import builtin
@@ -41,7 +42,7 @@ def _(g, place, value, mbar, kind, each_thread):
     return None
 
 
-@frozen
+@dataclass(frozen=True)
 class Plan:
     """The access; for a reduction, the type in the instruction's name; and in `nbytes`, the bytes that the whole call transfers."""
 

@@ -9,10 +9,10 @@ and are full when their commit arrives.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import lcm, prod
 from typing import Any
 
-from ..classes import mutable
 from ..dtypes import DType, arriving, dtype_of, int32
 from ..errors import CompilationError
 from ..ir.builder import Builder, ExecScope, describe, type_of
@@ -61,7 +61,7 @@ class Ring:
         return sum(arriving(b.type.dtype, prod(b.type.shape[1:]) * b.type.dtype.nbytes) for b in self.buffers.values())
 
 
-@mutable(eq=False)
+@dataclass(eq=False)
 class Slot:
     """A slot that a scope holds. Its attributes are a region for each buffer of the ring, by name, and the barrier `full`."""
 
@@ -77,7 +77,7 @@ class Slot:
         return [*self.ring.buffers, "full"]
 
 
-@mutable(eq=False)
+@dataclass(eq=False)
 class Turn:
     """The context manager of ``with ring.produce()`` and ``with ring.consume()``."""
 

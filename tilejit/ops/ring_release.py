@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from ..classes import frozen
 from ..ir.builder import describe, type_of
 from ..ir.op import op
 from ..types import BarrierRef
@@ -36,7 +37,7 @@ def _(g, barrier, held, *buffers, ranks, met):
         raise g.error(f"one barrier is needed, not {describe(barrier)}")
 
 
-@frozen
+@dataclass(frozen=True)
 class Release:
     """Whether a barrier of the scope precedes the release: if threads read the buffers anywhere in the kernel, or the warps have not met."""
 

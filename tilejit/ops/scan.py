@@ -13,11 +13,11 @@ The emitted code and the simulator follow the same order, so that float results 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import prod
 
 import numpy as np
 
-from ..classes import frozen
 from ..dtypes import DType, bool_, dtype_of
 from ..ir.builder import Builder, describe, flag, type_of
 from ..ir.builtin import builtin, method
@@ -33,7 +33,7 @@ from .reductions import sum_dtype, wide
 from .shape import checked_axis, tile_operand
 
 
-@frozen
+@dataclass(frozen=True)
 class ScanPlan:
     """How a tile is scanned along `axis`. `digits` are those of the axis, innermost first.
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property, wraps
 
-from ..classes import frozen
 from ..dtypes import int32, keeps
 from ..ir.builder import type_of
 from ..ir.graph import Call, Const, For, Operand, Value
@@ -32,7 +32,7 @@ COMPARISONS = {"lt": (0, 1, 0), "le": (0, 1, 1), "gt": (1, 0, 0), "ge": (1, 0, 1
 LinearSum = dict[object, int]  # {value: coefficient}; the key 1 has the constant
 
 
-@frozen
+@dataclass(frozen=True)
 class Index:
     """The indices of one array dimension: `values`, which vary along `axis` of the tile (None: a single index). `consecutive` if each is one more
     than the last."""
@@ -42,7 +42,7 @@ class Index:
     consecutive: bool
 
 
-@frozen
+@dataclass(frozen=True)
 class MaskTerm:
     """One operand of a mask's conjunction: a tile of the mask's rank, or (`placed`) a one-dimensional tile along that axis of it."""
 

@@ -8,9 +8,8 @@ set wherever their live ranges do not overlap; where they do, the emitter copies
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from ..classes import mutable
 from ..ir.builder import type_of
 from ..ir.graph import Block, Call, For, Graph, If, Operand, Scope, Value, While
 from ..types import Tile
@@ -23,7 +22,7 @@ def is_product(node) -> bool:
     return isinstance(node, Call) and node.op.name == "mma_async"
 
 
-@mutable
+@dataclass
 class _LiveRanges:
     """Positions of the tiles' definitions and uses in program order, and what control flow merges."""
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from math import gcd, lcm
 from typing import TYPE_CHECKING
 
-from ..classes import frozen
 from ..ir.builder import type_of
 from ..ir.graph import Const, For, Operand, rises
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .integer_analysis import IntegerAnalysis
 
 
-@frozen
+@dataclass(frozen=True)
 class Constraint:
     """What a condition says about one integer: bounds (None: unbounded), a divisor, and upper bounds by other integers.
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import gcd, lcm, prod
 
-from ..classes import frozen, mutable
 from ..dtypes import int32, int64, integer_range, keeps, stored
 from ..ir.builder import type_of
 from ..ir.graph import Block, Call, Const, For, Graph, If, Node, Operand, Value, While, rises, walk
@@ -23,7 +22,7 @@ Bounds = tuple[int | None, int | None]
 UNCONSTRAINED = Constraint()
 
 
-@frozen
+@dataclass(frozen=True)
 class CarriedValue:
     """A loop-carried value: `inner` is its name in the body, `init` its first value, `following` the one that a trip yields."""
 
@@ -33,7 +32,7 @@ class CarriedValue:
     body: Block
 
 
-@mutable
+@dataclass
 class LazyConstraint:
     """The constraint on an integer inside a block, found when it is first asked for.
 
@@ -46,7 +45,7 @@ class LazyConstraint:
     found: Constraint | None = None
 
 
-@frozen
+@dataclass(frozen=True)
 class Knowledge:
     """What is known at one place in the graph: the constraints in force, and a cache of what was derived from them.
 

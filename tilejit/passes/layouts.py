@@ -11,9 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
-from ..classes import frozen, mutable
 from ..errors import at
 from ..ir.builder import Facts, type_of
 from ..ir.graph import Block, Call, Carry, For, Graph, If, Node, Operand, Rewriter, Scope, Value, While
@@ -32,7 +31,7 @@ def assign_layouts(graph: Graph, facts: Facts) -> Graph:
     return replace(graph, body=body.built)
 
 
-@mutable(eq=False)
+@dataclass(eq=False)
 class Rebuilt:
     """A block as far as it has been rebuilt.
 
@@ -50,7 +49,7 @@ class Rebuilt:
         return Block(tuple(self.nodes), self.yields)
 
 
-@frozen(eq=False)
+@dataclass(frozen=True, eq=False)
 class Chain:
     """A load and the calls computed from it whose layouts are still open: each is used by the next alone, beside free values only.
 

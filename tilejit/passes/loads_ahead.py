@@ -6,9 +6,8 @@ other uses it is loaded from there.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from ..classes import frozen
 from ..dispatch import reasons
 from ..ir.builder import Facts, Warning_
 from ..ir.graph import Block, Call, Const, For, Graph, Node, Value, walk, with_blocks
@@ -58,7 +57,7 @@ def observes_other_kernels(node: Node) -> bool:
     return unknown or node.op.name in ("ordered_load", "atomic") or waits_for_grids(node)
 
 
-@frozen
+@dataclass(frozen=True)
 class AheadCopy:
     """What stands for a load that runs ahead: `nodes`, among them `copy`, and the `allocations` of its buffer.
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from ..classes import mutable
 from ..errors import CompilationError
 from ..ir.builder import Facts, type_of
 from ..ir.graph import Block, Call, For, Graph, If, Operand, Scope, Value, While, walk
@@ -14,7 +13,7 @@ from .accumulators import PinnedRegisters, is_product
 ROUNDS = 12  # the most iterations of a loop's analysis towards its fixed point
 
 
-@mutable
+@dataclass
 class _PendingState:
     """What is pending at one place in the program.
 

@@ -14,10 +14,9 @@ other buffers as chosen.
 
 from __future__ import annotations
 
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from math import prod
 
-from ..classes import mutable
 from ..dispatch import Choice, choose, reasons
 from ..errors import DispatchError
 from ..ir.builder import Facts
@@ -62,7 +61,7 @@ def column_major_candidates(dtype, shape: tuple[int, ...]) -> dict[str, TileLayo
     return {named(name): layout.permute(order, turned) for name, layout in candidates(dtype, turned).items() if name != COLUMNS}
 
 
-@mutable
+@dataclass
 class CandidateUses:
     """How the uses of a buffer fare with one candidate: the variant of each, which ones have none or a slower one, and the instructions of
     its copies."""
@@ -83,7 +82,7 @@ class CandidateUses:
         return "; ".join(dict.fromkeys(words or [f"line {call.loc.line}: {call.op.name} by {self.taken[call]}" for call in self.slower]))
 
 
-@mutable
+@dataclass
 class OpenLayout:
     """A buffer whose layout is to be chosen."""
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from ..classes import mutable
 from ..config import architecture
 from ..errors import SharedMemoryError
 from ..ir.graph import UNIT, Block, Call, For, Graph, If, Scope, Value, While, blocks, walk
@@ -68,7 +67,7 @@ def _placement_order(named: tuple) -> tuple[int, int]:
 SMALL_SCRATCH = 1024  # the most bytes of scratch that a call has to itself
 
 
-@mutable
+@dataclass
 class _ScratchPlaces:
     """Where scratch is, by the first result of the call that uses it.
 

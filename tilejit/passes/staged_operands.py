@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from ..classes import frozen
 from ..config import architecture
 from ..ir.builder import Builder
 from ..ir.graph import Block, Call, For, Node, Scope, Value, While, blocks
@@ -29,7 +28,7 @@ LEAST_BYTES = 2048                        # smaller operands are exchanged by sh
 ASYNC_PROXY_ARCHITECTURES = 90, 100, 103  # whose tensor cores read shared memory themselves
 
 
-@frozen
+@dataclass(frozen=True)
 class StagedOperand:
     """What is stored to shared memory for a product: `tile`, or its transpose, to `buffer`.
 

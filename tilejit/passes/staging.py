@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
-from ..classes import mutable
 from ..config import architecture
 from ..dispatch import choose
 from ..errors import CompilationError, DispatchError, at
@@ -28,7 +27,7 @@ VIEWS = ("region", "points")
 RESERVED = 16384  # bytes of shared memory set aside for barriers and the compiler's scratch
 
 
-@mutable(eq=False)
+@dataclass(eq=False)
 class StagedLoop:
     """A pipelined loop, and what the compiler makes for it.
 

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from ..classes import mutable
 from ..dispatch import Choice, choose
 from ..ir.builder import ExecScope
 from ..ir.graph import Block, Call, Carry, Const, For, If, Operand, Scope, Value, While, blocks, operands, rises, walk
@@ -38,7 +37,7 @@ from .tensor_memory import columns_needed
 MOVE = {"shape": None, "pack": None, "wait": True}
 
 
-@mutable(eq=False)
+@dataclass(eq=False)
 class KeptAccumulator:
     """An accumulator that stays in tensor memory over a loop: its `place`, whether the product at hand adds to what is there (`adds`), and
     whether the loop waits for it."""

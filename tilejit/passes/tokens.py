@@ -16,10 +16,9 @@ them bring it. PTX ISA, "Asynchronous copy completion mechanisms".
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from math import prod
 
-from ..classes import mutable
 from ..dtypes import int32
 from ..errors import CompilationError
 from ..ir.builder import Facts, type_of
@@ -44,7 +43,7 @@ BY_THREADS = {"group", "issue"}      # those of copies by which the threads them
 MAX_PENDING = (1 << 20) - 1          # the most bytes that a phase of an mbarrier counts (PTX ISA, tx-count)
 
 
-@mutable
+@dataclass
 class TokenPool:
     """The copies of one scope that give tokens, and the waits for them.
 
@@ -174,7 +173,7 @@ def _threads(graph: Graph, where: tuple) -> int:
 
 # -- rewriting -----------------------------------------------------------------------------------------------------------
 
-@mutable
+@dataclass
 class Multicasts:
     """What is known of multicasts: the cluster's size (`ranks`), the cluster-uniform blocks (`alike`), and the definitions of values."""
 

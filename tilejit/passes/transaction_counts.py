@@ -8,10 +8,9 @@ mbarrier object".
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from math import prod
 
-from ..classes import mutable
 from ..errors import CompilationError
 from ..ir.graph import Block, Call, Const, Graph, Value, blocks, operands, walk
 from ..types import Barrier, BarrierRef
@@ -20,7 +19,7 @@ from .clusters import cluster_uniform_blocks, value_at_rank
 ARM, COPIES, HARMLESS = "mbarrier_arrive_expect_tx", {"copy_async": 2, "remote": 2}, ("mbarrier_wait", "mbarrier_test")  # {copy: its barrier operand}
 
 
-@mutable
+@dataclass
 class BarrierUses:
     """The uses of one block of barriers, by the barrier's index, and whether all of them are understood here."""
 

@@ -8,12 +8,12 @@ shape are weighed together.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 
 import numpy as np
 
-from ..classes import frozen
 from ..ir.graph import Block, Call, For, Graph, Operand, Scope, Value, While, blocks, walk
 from ..layout import TileLayout, thread_table
 from ..ops.atomics import most_at_once
@@ -35,7 +35,7 @@ FAR = 1 << 20        # stands for a stride that only the launch knows
 NEAR = 2             # the same along the last dimension of an array that is contiguous along none: most likely every second element
 
 
-@frozen
+@dataclass(frozen=True)
 class Access:
     """A memory access as a tile sees it: strides in elements along the tile's dimensions, bytes of an element, and the widest vector that is
     provably right, with its dimension (None: no dimension is contiguous)."""

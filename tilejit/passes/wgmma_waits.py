@@ -8,9 +8,8 @@ kernel (notes C7515, C7514). Nor does it count groups from one trip of a loop to
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
-from ..classes import mutable
 from ..errors import Loc
 from ..ir.builder import Facts, Warning_
 from ..ir.graph import Block, Call, For, Graph, If, Node, Operand, Scope, Value, While, blocks, operands, results, walk
@@ -22,7 +21,7 @@ REASON = ("all products in flight are waited for {}, so that every product ends 
           "that is intended")
 
 
-@mutable
+@dataclass
 class _State:
     """What is true of sets of pinned registers at one place in the program.
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from ..classes import frozen
 from ..errors import CompilationError
 from .operands import Operand
 
@@ -17,7 +17,7 @@ _PLACEHOLDER = re.compile(r"\{\{|\}\}|\{(\w+)\}")
 Bound = int | float | str | Sequence[int | float | str]
 
 
-@frozen(slots=True)
+@dataclass(frozen=True, slots=True)
 class Attributes:
     """How LLVM must treat the asm: ``sideeffect`` keeps it, and its order; ``memory`` says that it clobbers memory."""
 
@@ -32,7 +32,7 @@ class Attributes:
         return " ".join(words)
 
 
-@frozen(slots=True)
+@dataclass(frozen=True, slots=True)
 class Form:
     """One instruction form.
 
@@ -150,7 +150,7 @@ class Form:
 GUARD = Operand("guard", "pred", "register", "in")
 
 
-@frozen(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Slots:
     """The asm's operands as LLVM numbers them: results, then inputs. A register that is read and written is a result, and
     once more one of the tied inputs at the end."""

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from functools import lru_cache
 
-from ..classes import frozen
 
-
-@frozen(slots=True)
+@dataclass(frozen=True, slots=True)
 class RegisterClass:
     """One class of PTX registers: its declaration, and the LLVM constraint and types that correspond to it."""
 
@@ -62,7 +61,7 @@ SPACES = {
 }
 
 
-@frozen(slots=True)
+@dataclass(frozen=True, slots=True)
 class Values:
     """The immediates that an operand accepts: a list of integers or a range. Examples show the first."""
 
@@ -91,7 +90,7 @@ def _values(text: str) -> Values:
     return Values(tuple(map(int, text.split(","))))
 
 
-@frozen(slots=True)
+@dataclass(frozen=True, slots=True)
 class Operand:
     """One operand of a form.
 

@@ -23,10 +23,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import takewhile
 
-from ..classes import frozen
 from .form import Form
 from .operands import parse_operand
 
@@ -90,7 +90,7 @@ EFFECTS = {
 }
 
 
-@frozen(slots=True)
+@dataclass(frozen=True, slots=True)
 class Row:
     """A family of instruction forms. ``isa`` is the PTX version that it needs; ``name`` replaces the name that its text gives."""
 

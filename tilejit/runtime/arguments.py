@@ -4,14 +4,13 @@ which facts hold for them."""
 from __future__ import annotations
 
 import sys
-from dataclasses import field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from functools import cached_property
 from inspect import Parameter
 from operator import index
 from typing import Any
 
-from ..classes import frozen, mutable
 from ..dtypes import DTYPES, DType, bool_, dtype_of, float32, int32, int64, stored
 from ..errors import LaunchError
 from ..ir.builder import Facts
@@ -22,7 +21,7 @@ from .element_types import fits_float32
 from .facts import evaluate_fact, kind_of
 
 
-@frozen
+@dataclass(frozen=True)
 class ArraySpec:
     """The shape, dtype and strides of an array (in elements; row-major by default): all that compiling needs of it.
 
@@ -70,7 +69,7 @@ class ArraySpec:
             raise LaunchError(f"{len(self.shape)} extents and {len(self.strides)} strides do not go together")
 
 
-@mutable
+@dataclass
 class Bound:
     """A call's arguments by parameter name, in order; `constants` are the names of the constexpr ones, `key` is what
     versions are looked up by."""

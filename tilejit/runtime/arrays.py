@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from dataclasses import field
+from dataclasses import dataclass, field
 from operator import index
 
-from ..classes import mutable
 from ..dtypes import DTYPES, bool_
 from ..errors import LaunchError
 from . import dlpack
@@ -19,7 +18,7 @@ from .element_types import ELEMENT_TYPES, numpy_dtype, unfit
 LEGACY_STREAM = 1  # CUDA's handle for its legacy default stream; 0 names it as well
 
 
-@mutable(slots=True)
+@dataclass(slots=True)
 class ArrayView:
     """An array as a kernel sees it. `strides` are in elements; `device` is "host" or a CUDA ordinal.
 

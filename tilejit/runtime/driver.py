@@ -8,10 +8,10 @@ from __future__ import annotations
 import ctypes
 import struct
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import lru_cache
 from numbers import Integral
 
-from ..classes import frozen
 from ..errors import LaunchError
 from .libcuda import DEVICE_ATTRIBUTES, FUNCTION_ATTRIBUTES, POINTER_DEVICE_ORDINAL, call, library
 from .recipe import ATTRIBUTE_BYTES, CLUSTER_ATTRIBUTE, CONFIG
@@ -300,7 +300,7 @@ def wait_stream(stream: int, other: int, device: int = 0) -> None:
 
 # -- tensor maps and entry points ------------------------------------------------------------------------------------
 
-@frozen
+@dataclass(frozen=True)
 class EntryPoints:
     """Addresses of the driver functions that a launch calls."""
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 
-from ..classes import frozen
 from ..dtypes import DTYPES
 from ..errors import LaunchError
 
 
-@frozen(slots=True)
+@dataclass(frozen=True, slots=True)
 class ElementType:
     """`dlpack` is (type code, bits); `tensor_map` the CUtensorMapDataType that moves its bits, or None; `pack` the
     `struct` format of a kernel parameter, or "" (the parameter is then written as raw bytes)."""

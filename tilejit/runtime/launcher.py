@@ -8,8 +8,8 @@ from __future__ import annotations
 import ctypes
 import struct
 from contextlib import contextmanager
+from dataclasses import dataclass
 
-from ..classes import frozen
 from ..errors import LaunchError
 from ..names import entry_name
 from . import driver, streams, tensormap
@@ -24,7 +24,7 @@ PATIENCE = 100  # launches after which LLVM is loaded to compile a native launch
 _ONE_POINTER = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
 
 
-@frozen
+@dataclass(frozen=True)
 class Link:
     """What a launcher needs of its device: `context` is the handle of its primary context."""
 

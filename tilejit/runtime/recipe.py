@@ -16,9 +16,9 @@ im2col, along w if it has "wide"."""
 from __future__ import annotations
 
 import struct
+from dataclasses import dataclass
 from functools import cached_property
 
-from ..classes import frozen
 from ..errors import LaunchError
 from . import tensormap
 from .element_types import element_type
@@ -38,7 +38,7 @@ THREADS_LIMIT, CLUSTER_LIMIT, PORTABLE_CLUSTER = 1024, 16, 8
 _INTEGER = {"i32": "i", "i64": "q"}
 
 
-@frozen
+@dataclass(frozen=True)
 class Recipe:
     """A checked recipe."""
 

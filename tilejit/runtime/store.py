@@ -9,9 +9,9 @@ import os
 import re
 import time
 import warnings
+from dataclasses import dataclass
 from pathlib import Path
 
-from ..classes import frozen
 from ..config import config
 from ..errors import CacheError
 from ..toolchain.files import read_sealed, write_sealed
@@ -20,7 +20,7 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,200}")
 _warned: set[str] = set()
 
 
-@frozen
+@dataclass(frozen=True)
 class Entry:
     """One entry: `nbytes` on disk; `used`, when it was last written or read (seconds since 1970)."""
 

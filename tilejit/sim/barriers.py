@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..classes import mutable
 from .clocks import ORDER, PASSED, READ
 
 # The range of a phase's tx-count is -TX_LIMIT to TX_LIMIT (PTX ISA, "Tracking asynchronous operations by the mbarrier object").
 TX_LIMIT = (1 << 20) - 1
 
 
-@mutable
+@dataclass
 class LastWait:
     """An atom's last completed wait on a barrier: its line; whether it was stale, that is, for a phase that the atom had already
     waited for; the number of completed phases then; and the atom's epoch (0 if it only tested the barrier)."""
@@ -25,7 +24,7 @@ class LastWait:
     epoch: int
 
 
-@mutable(eq=False)
+@dataclass(eq=False)
 class MBarrier:
     """An mbarrier. `phase` counts the completed phases; `tx` is the number of bytes still pending (negative: bytes came before they
     were announced).
@@ -111,7 +110,7 @@ class MBarrier:
         return " and ".join(parts) or "nothing"
 
 
-@mutable
+@dataclass
 class NamedBarrier:
     """A hardware barrier for `threads` threads, or the cluster's barrier. `clock` collects what the arrivals of the current
     generation release, `done` is what those that wait for the last generation acquire."""

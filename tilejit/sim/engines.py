@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ..classes import mutable
 from .clocks import BEFORE, FENCED, ORDER, PASSED, READ
 from .faults import Reporter
 from .flight import NEVER
@@ -17,7 +17,7 @@ from .values import SimBarrier, SimBuffer, take
 from .world import AsyncOp
 
 
-@mutable
+@dataclass
 class Span:
     """Bytes that an operation accesses in shared or tensor memory: pieces of `nbytes` bytes at ``start + pattern[i]``. `pattern` may be
     a function of the start, for swizzles. `start` is (B or 1, 1); `peer` is the cluster rank (B or 1, 1) of the CTA whose memory it

@@ -7,10 +7,10 @@ This is tracked only for memory that a kernel writes and accesses more than once
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
-from ..classes import mutable
 from .clocks import ORDER, READ, Clocks
 
 EVERY = -2     # each thread of the scope accesses the cell
@@ -25,7 +25,7 @@ class Marks:
         self.thread = np.zeros(cells, np.int16)
 
 
-@mutable
+@dataclass
 class Clash:
     """Two accesses by threads that nothing orders: `threads` and `ctas` (this one's, the earlier one's; a thread may be EVERY), and for
     the earlier access its line and what it did."""

@@ -6,12 +6,11 @@ long as that is there, a later launch recognises the map. PTX ISA, "Tensors", "t
 
 from __future__ import annotations
 
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from itertools import count
 
 import numpy as np
 
-from ..classes import frozen, mutable
 from ..errors import Loc
 from .memory import GlobalMemory
 from .values import SimTensorMap
@@ -23,7 +22,7 @@ DIMENSIONS = 5
 ELEMENTS = ("uint8", "uint16", "uint32", "int32", "uint64", "int64", "float16", "float32", "float32_ftz", "float64", "bfloat16", "tf32", "tf32_ftz")
 
 
-@frozen
+@dataclass(frozen=True)
 class Fields:
     """The fields of a tiled map, innermost dimension first, with all five dimensions. `address` is that of element 0, and strides are in
     bytes. The defaults are the meaning of 128 zero bytes."""
@@ -67,7 +66,7 @@ class Fields:
         return self.rank, self.box, self.steps, self.dtype, self.interleave, self.swizzle, self.l2_promotion, self.oob_fill
 
 
-@frozen
+@dataclass(frozen=True)
 class Acquired:
     """A CTA's last acquire of a slot: the version acquired, the scope of the edit's release (None: not released), the scope of the acquire,
     and the epoch of each acquiring atom."""
@@ -78,7 +77,7 @@ class Acquired:
     epochs: dict[int, int]
 
 
-@mutable
+@dataclass
 class Slot:
     """128 bytes that hold a map: its fields (None: unknown), the last edit, and who made it."""
 

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..classes import frozen
 from ..ops.copy_async.tma_map import template
 from ..types import TensorMap
 from .clocks import ORDER
@@ -24,7 +23,7 @@ from .values import Batched, SimBuffer, SimRegion, SimTensorMap
 SCOPES = ("cta", "cluster", "gpu", "sys")
 
 
-@frozen(eq=False)
+@dataclass(frozen=True, eq=False)
 class SimMap(Batched):
     """A named map: `template` is what the launch encodes; `slot`, in global memory, and `shared`, in shared memory, are where the kernel
     keeps its own version."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 from itertools import count
 
-from ..classes import frozen, mutable
 from ..errors import Loc, SimulationError
 
 KINDS = (
@@ -15,7 +15,7 @@ KINDS = (
 )
 
 
-@mutable
+@dataclass
 class Finding:
     """A fault of the kernel: its kind (one of KINDS), its line and a message.
 
@@ -42,7 +42,7 @@ class Finding:
         return text if self.loc is None else f"{text}\n{self.loc.render()}"
 
 
-@frozen
+@dataclass(frozen=True)
 class Writer:
     """Who wrote an element: the location in the kernel, the CTA's linear id in the grid, and the thread's id in the CTA (None for an
     asynchronous copy, or if every thread of a scope wrote it)."""

@@ -4,11 +4,11 @@ operations in flight access it."""
 from __future__ import annotations
 
 import copy
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from ..classes import mutable
 from .clocks import AFTER, FENCED, ORDER, Clocks
 
 # Values of `writer` besides the column of an atom or a barrier:
@@ -41,7 +41,7 @@ def _generic(threads: np.ndarray) -> np.ndarray:
     return (threads == COPIED) | (threads == SUMMED)
 
 
-@mutable
+@dataclass
 class Access:
     """Accesses to cells: the atom and the thread of each (arrays, or one value for all), and the number of their line."""
 
@@ -59,7 +59,7 @@ class Access:
         return index_of(self.cells)
 
 
-@mutable
+@dataclass
 class Conflict:
     """Two accesses that nothing orders. `what` is 'uninitialized', 'pending', 'async', 'unfenced', 'unordered' (on tensor memory),
     'writer', 'reader' or 'busy'. `at` is an index into the cells of the access. Of the earlier access, `other` is the column (or the

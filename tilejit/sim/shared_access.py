@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import reduce
 
 import numpy as np
 
-from ..classes import mutable
 from ..layout import TileLayout, axis
 from .atomics import apply_atomic
 from .faults import Reporter
@@ -15,7 +15,7 @@ from .shadow import ANYONE, MANY, Access
 from .values import SimBuffer, SimRegion
 
 
-@mutable
+@dataclass
 class Place:
     """Where elements lie: byte offsets (B or 1, n) in a memory, the shape of the elements (without the batch axis), and a mask of
     those that are accessed (None: all)."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from ..classes import mutable
 from ..ir.builder import type_of
 from ..layout import thread_table
 from ..types import Region, Tile
@@ -12,7 +13,7 @@ from ..types import Region, Tile
 SECTOR, BANKS, WORD = 32, 32, 4
 
 
-@mutable
+@dataclass
 class Vectors:
     """The vectors of an access: for each, its thread, the number of its instruction among those of the thread, and its first byte; `nbytes`
     is the size of each vector."""

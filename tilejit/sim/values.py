@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from typing import Any
 
 import numpy as np
 
-from ..classes import frozen
 from ..types import Barrier, BarrierRef, Buffer, Points, Region
 
 
@@ -72,7 +71,7 @@ def _same(new: Any, old: Any) -> bool:
     return isinstance(old, tuple) and all(a is b for a, b in zip(new, old))
 
 
-@frozen(eq=False)
+@dataclass(frozen=True, eq=False)
 class SimBuffer(Batched):
     """A buffer: `memory`, and the byte offset `base` of its first element there (an int, or (B, 1) ints).
 
@@ -90,7 +89,7 @@ class SimBuffer(Batched):
     counts: tuple | None = None
 
 
-@frozen(eq=False)
+@dataclass(frozen=True, eq=False)
 class SimRegion(Batched):
     """A region: one start per dimension of `buffer`, (B or 1, T or 1) each."""
 
@@ -99,7 +98,7 @@ class SimRegion(Batched):
     starts: tuple[np.ndarray, ...]
 
 
-@frozen(eq=False)
+@dataclass(frozen=True, eq=False)
 class SimPoints(Batched):
     """Points: one index per dimension of `buffer`, (B or 1, T or 1) or (B or 1, *shape) each."""
 
@@ -108,7 +107,7 @@ class SimPoints(Batched):
     indices: tuple[np.ndarray, ...]
 
 
-@frozen(eq=False)
+@dataclass(frozen=True, eq=False)
 class SimBarrier(Batched):
     """One or several mbarriers: `first` is the number of the first one in its CTA, `index` (B or 1, 1) selects one of them, and
     `peer` is the cluster rank (B or 1, 1) of their CTA, None for the CTA's own."""
@@ -129,7 +128,7 @@ class SimBarrier(Batched):
         return replace(self, peer=rank)
 
 
-@frozen(eq=False)
+@dataclass(frozen=True, eq=False)
 class SimTensorMap(Batched):
     """A tensor map, with the fields that ``cuTensorMapEncodeTiled`` takes, innermost dimension first.
 

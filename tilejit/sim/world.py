@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from ..classes import mutable
 from .barriers import MBarrier, NamedBarrier
 from .clocks import Clocks
 from .shadow import PENDING, Cells, Shadow, index_of
 from .values import take
 
 
-@mutable(eq=False)
+@dataclass(eq=False)
 class AsyncOp:
     """An asynchronous operation in flight, the same one in every cluster of its world.
 
@@ -62,7 +61,7 @@ class AsyncOp:
         return new
 
 
-@mutable
+@dataclass
 class Queue:
     """A thread's groups of asynchronous operations: `open` holds the uncommitted operations, `groups` the committed groups,
     oldest first."""

@@ -12,10 +12,9 @@ import re
 import shutil
 from collections.abc import Callable
 from contextlib import contextmanager
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import lru_cache
 
-from ..classes import frozen
 from ..config import config
 from ..errors import Loc, ToolchainError
 from .packages import package
@@ -46,7 +45,7 @@ _LINE = re.compile(r"line (\d+)")
 _RELEASE = re.compile(rb"Cuda compilation tools, release [\d.]+, V([\d.]+)")
 
 
-@frozen
+@dataclass(frozen=True)
 class Assembled:
     """A kernel's machine code, and what the assembler reported.
 
@@ -66,7 +65,7 @@ class Assembled:
     ptx: str | None = field(default=None, repr=False)
 
 
-@frozen
+@dataclass(frozen=True)
 class Assembler:
     """One way to assemble. `kind` is "ptxas", "driver" or "nvjitlink"; `version` is "" if only running it would tell."""
 

@@ -8,13 +8,12 @@ from __future__ import annotations
 import os
 import re
 import sys
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from ..classes import frozen
 
-
-@frozen
+@dataclass(frozen=True)
 class Package:
     """An installed package: its files are relative to `root`, `info` is its ``.dist-info`` folder."""
 

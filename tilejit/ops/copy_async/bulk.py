@@ -7,9 +7,10 @@ the thread. PTX ISA, "Data Movement and Conversion Instructions: Bulk copy", ``c
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from ...classes import frozen
 from ...dispatch import Need, Variant
 from .one_thread import (COMPLETION, COUNTED, GLOBAL_AND_SHARED, MULTICAST, ONE_THREAD, POLICY, STORE, emit_issue, issuers, of_thread,
                          region_address, region_bytes)
@@ -19,7 +20,7 @@ from .runs import ArrayRegion, aligned, few, found, in_bounds, runs_of, whole_un
 from .site import SM90, CopySite
 
 
-@frozen
+@dataclass(frozen=True)
 class Plan:
     """`chunks` copies of `chunk_bytes` bytes each.
 

@@ -9,7 +9,8 @@ within its period, are copied by whole rows of the swizzle atom. PTX ISA, "Data 
 
 from __future__ import annotations
 
-from ...classes import frozen
+from dataclasses import dataclass
+
 from ...dispatch import Need, Variant
 from .one_thread import COUNTED, ONE_THREAD, emit_issue, issuers, region_address, region_bytes
 from .reductions import TYPES, reduction
@@ -17,7 +18,7 @@ from .runs import aligned, few, found, runs_of, whole_units
 from .site import SM90, CopySite
 
 
-@frozen
+@dataclass(frozen=True)
 class Plan:
     """`chunks` copies of `chunk_bytes` bytes each.
 

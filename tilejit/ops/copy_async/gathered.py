@@ -7,9 +7,10 @@ Conversion Instructions: cp.async".
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from ...classes import frozen
 from ...dispatch import Need, Variant
 from ...dtypes import int32
 from ...layout import row_lanes
@@ -19,7 +20,7 @@ from .options import policy_of
 from .site import CopySite
 
 
-@frozen
+@dataclass(frozen=True)
 class Plan(ldgsts.Plan):
     """A partition in which `lanes` neighbouring threads share a row.
 

@@ -6,11 +6,10 @@ is read. PTX ISA, "Data Movement and Conversion Instructions: cp.async".
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import dataclass, fields
 
 import numpy as np
 
-from ...classes import frozen
 from ...dispatch import Need, Variant
 from ..partition import Partition, Side, make_partition
 from .options import policy_of
@@ -19,7 +18,7 @@ from .site import CopySite
 WIDTHS = (16, 8, 4)
 
 
-@frozen
+@dataclass(frozen=True)
 class Plan(Partition):
     """A partition of which each vector is one ``cp.async`` with the cache operator `cache`."""
 

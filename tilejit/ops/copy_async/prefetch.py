@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 
-from ...classes import frozen
 from ...dispatch import Need, Variant
 from ...dtypes import int32
 from ...ir.builder import Builder, describe, type_of
@@ -78,7 +77,7 @@ def prefetch(g: Builder, region, cache=None):
 
 # -- variants ------------------------------------------------------------------------------------------------------------
 
-@frozen
+@dataclass(frozen=True)
 class Runs:
     """`chunks` prefetches of `chunk_bytes` bytes each; `places` are the coordinates of their starts in the region."""
 
@@ -163,7 +162,7 @@ def _simulate_boxes(m, plan: tma.Plan, call, src):
             m.tma_prefetch(tensor_map, plan.coordinates(coordinates, starts), plan.mode, plan.offsets(starts))
 
 
-@frozen
+@dataclass(frozen=True)
 class Lines:
     """One prefetch for every `step` elements along the region's dimension `order[-1]`, divided among the threads of the scope.
 

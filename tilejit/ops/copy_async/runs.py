@@ -7,10 +7,10 @@ both sides. Starting from stride 1, digits whose steps on both sides continue th
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import product
 from math import gcd, prod
 
-from ...classes import frozen
 from ...types import Region
 from .site import CopySite, finds
 from .tma_view import Multiple, Number, multiple, number, shared_digits, times
@@ -19,7 +19,7 @@ UNIT = 16            # bytes of which the size and the addresses of a bulk copy 
 MAX_RUNS = 256       # instructions that a call may expand to
 
 
-@frozen
+@dataclass(frozen=True)
 class Digit:
     """`extent` steps of `weight` elements along dimension `dim` of the region; `steps` are the strides in memory of (destination,
     source), in elements."""
@@ -30,7 +30,7 @@ class Digit:
     steps: tuple[Number, Number]
 
 
-@frozen
+@dataclass(frozen=True)
 class Runs:
     """A region as `count` runs of `elements` elements, which `loops` enumerate.
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ...classes import frozen
+from dataclasses import dataclass
 
 
-@frozen
+@dataclass(frozen=True)
 class Shape:
     """`rows` rows of `width` bytes each.
 

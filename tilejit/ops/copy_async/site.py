@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
 from typing import Any
 
-from ...classes import frozen
 from ...config import architecture
 from ...dispatch import Need
 from ...types import Region
@@ -16,7 +15,7 @@ from ...types import Region
 SM90 = Need("sm_90 or later", lambda s: s.architecture() >= 90 or s.target)
 
 
-@frozen
+@dataclass(frozen=True)
 class CopySite:
     """One call of copy or copy_async. `g` answers facts about arguments, and divisors and bounds of the starts.
 

@@ -7,11 +7,11 @@ columns of one instruction must match the shape and the matrix descriptor; the o
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import gcd, prod
 
 import numpy as np
 
-from ...classes import frozen
 from ..tmem.descriptor import SharedDescriptor
 from ..tmem.fragments import digits_of
 from .shapes import DECOMPRESSED, SHAPES, Shape
@@ -23,7 +23,7 @@ UNIT = 16  # bytes that a swizzle keeps together
 FARTHEST = 1 << 18  # offsets in bytes must be less: they have 14 bits, in units of 16 (PTX ISA, "Shared memory descriptor")
 
 
-@frozen
+@dataclass(frozen=True)
 class Plan:
     """Instructions of one shape.
 
@@ -62,7 +62,7 @@ class Plan:
         return next(s for s in SHAPES if (s.name, s.multicast) == (self.shape, self.multicast))
 
 
-@frozen
+@dataclass(frozen=True)
 class Digit:
     """`extent` steps, each of `shared` bytes in shared memory, and of `lane` lanes or `column` bytes along the columns of tensor memory."""
 

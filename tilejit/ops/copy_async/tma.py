@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 from operator import floordiv
 
 import numpy as np
 
-from ...classes import frozen
 from ...dispatch import Need, Variant
 from ...dtypes import int32, stored
 from ...types import Selected, Sym
@@ -39,7 +38,7 @@ PAST = (1 << 31) - 1  # a row index beyond the last row of every matrix
 PAIRED = ("sm_100a", "sm_103a")  # targets whose copies support CTA pairs (cta_group)
 
 
-@frozen
+@dataclass(frozen=True)
 class Plan:
     """One instruction for each of `issues`: (coordinates, innermost first; byte offset in the shared buffer).
 

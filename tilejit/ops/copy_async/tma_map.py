@@ -6,10 +6,9 @@ must be consecutive in shared memory, each as the engine writes it. PTX ISA, ``c
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 
-from ...classes import frozen
 from ...dispatch import Need, Variant
 from ...types import TensorMap
 from . import tma
@@ -22,7 +21,7 @@ from .tma_plan import TensorMap as Fields
 from .tma_view import Dim, View, multiple, number, times, view_of
 
 
-@frozen
+@dataclass(frozen=True)
 class Boxes:
     """The boxes of a region: `issues` are (coordinates, byte offset in shared memory) of each, which include constant starts.
 

@@ -13,10 +13,10 @@ does not hold, the dimension stays whole, so that a box at the ragged edge of a 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from itertools import chain, islice
 from math import gcd, prod
 
-from ...classes import frozen
 from .tma_view import Dim, Number, View, multiple, over
 
 MAX_RANK, MAX_BOX, MAX_BOX_BYTES, MAX_ISSUES = 5, 256, 233_472, 256
@@ -27,7 +27,7 @@ PROMOTED = {2: "uint16", 4: "uint32", 8: "uint64"}  # element type of a map that
 SEARCHED = 64            # candidate boxes to consider at most; none of 100 000 random layouts had more than 32
 
 
-@frozen
+@dataclass(frozen=True)
 class Im2col:
     """The arguments of ``cuTensorMapEncodeIm2col`` that replace the box.
 
@@ -42,7 +42,7 @@ class Im2col:
     wide: int | None = None
 
 
-@frozen
+@dataclass(frozen=True)
 class TensorMap:
     """The arguments of ``cuTensorMapEncodeTiled``, innermost dimension first; with `im2col` (and an empty box), of
     ``cuTensorMapEncodeIm2col``.
@@ -82,7 +82,7 @@ class TensorMap:
                 "l2_promotion": self.l2_promotion, "oob_fill": self.oob_fill, "origin": "host", **({"nowhere": True} if self.nowhere else {})}
 
 
-@frozen
+@dataclass(frozen=True)
 class Run:
     """Adjacent digits of one dimension that also continue each other in shared memory; `cuts` are the boundaries between them."""
 
@@ -93,7 +93,7 @@ class Run:
     cuts: tuple[int, ...]
 
 
-@frozen
+@dataclass(frozen=True)
 class Group:
     """A dimension of the box, or a loop over boxes: `box` steps of `weight` elements along `dim`, `step` bytes apart in shared memory."""
 
@@ -103,7 +103,7 @@ class Group:
     step: int
 
 
-@frozen
+@dataclass(frozen=True)
 class Candidate:
     """A possible box: its `groups`, innermost first, the `loops` that repeat it, and the number of its cuts that the search `made_up`,
     which are not boundaries of digits."""
@@ -124,7 +124,7 @@ class Candidate:
         return self.issues * (2 if self.made_up else 1), self.made_up, self.unit, len(self.groups)
 
 
-@frozen
+@dataclass(frozen=True)
 class Boxes:
     """A map and its instructions: `issues` are (coordinates, byte offset in shared memory), which include constant starts.
 
@@ -303,7 +303,7 @@ def largest(extent: int, limit: int) -> int:
 
 # -- from a box to a map --------------------------------------------------------------------------------------------------
 
-@frozen
+@dataclass(frozen=True)
 class Piece:
     """A dimension of the map: one part of the dimension `dim` of the array, in steps of `weight` elements."""
 

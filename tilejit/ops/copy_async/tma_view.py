@@ -8,10 +8,9 @@ and the region takes the inner one in full.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import gcd
 
-from ...classes import frozen
 from ...dtypes import held
 from ...errors import CompilationError
 from ...layout import TileLayout
@@ -61,7 +60,7 @@ def multiple(a: Number, n: int, ask: Callable[..., bool]) -> bool:
     return ask(f"{a[0]}_multiple", a[1], a[2], n)
 
 
-@frozen
+@dataclass(frozen=True)
 class Start:
     """Where a region starts along a dimension: the constant `value`; or, if that is None, the run-time start along dimension `dim` of
     the array times `factor` / `over`, of which only a `divisor` is known."""
@@ -76,7 +75,7 @@ class Start:
         return (self.divisor if self.value is None else self.value) % n == 0
 
 
-@frozen
+@dataclass(frozen=True)
 class Digit:
     """`extent` steps of the region along one dimension: each `weight` elements of the dimension, and `step` bytes in shared memory."""
 
@@ -85,7 +84,7 @@ class Digit:
     step: int
 
 
-@frozen
+@dataclass(frozen=True)
 class Dim:
     """A dimension of the array, with its `stride` in bytes, and the region's `start`, `extent` and `digits` along it.
 
@@ -111,7 +110,7 @@ class Dim:
         return isinstance(size, int) and self.start.value is not None and 0 <= self.start.value <= size - self.extent
 
 
-@frozen
+@dataclass(frozen=True)
 class View:
     """A copy for the planner: the array's dimensions and the swizzle `mode` of the shared buffer.
 

@@ -6,9 +6,9 @@ variable. A token is the number of its copy. passes/tokens.py lowers the waits, 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
-from ...classes import frozen
 from ...dtypes import int32
 from ...ir.builder import Builder, flag
 from ...ir.builtin import MEMBERS
@@ -17,7 +17,7 @@ from ...ir.op import op
 from ..language import binary
 
 
-@frozen
+@dataclass(frozen=True)
 class Token:
     """Copy number `count` of the scope `pool`. Loops and branches carry the number."""
 

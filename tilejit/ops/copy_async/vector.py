@@ -5,16 +5,15 @@ The result is correct but slower than the kernel's author intended, so the compi
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import dataclass, fields
 
-from ...classes import frozen
 from ...dispatch import Need, Variant
 from .. import vectors
 from ..partition import Partition
 from .site import CopySite
 
 
-@frozen
+@dataclass(frozen=True)
 class Plan(Partition):
     """A partition whose vectors are copied through registers; elements read out of bounds are `fill`."""
 

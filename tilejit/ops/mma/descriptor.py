@@ -7,9 +7,10 @@ descriptor"; which offset has which meaning in which layout was determined on ha
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from ...classes import frozen
 from ...dispatch import Miss
 
 K_BYTES = 32                                  # bytes along k that one instruction takes, whatever the dtype
@@ -19,7 +20,7 @@ SIDEWAYS = Miss("it is contiguous along its rows, and must be contiguous along k
 LIMIT = 1 << 18                               # addresses and offsets must be less (14 bits, in units of 16 bytes)
 
 
-@frozen
+@dataclass(frozen=True)
 class Descriptor:
     """A descriptor without its start address.
 
@@ -85,7 +86,7 @@ def derived(row_at: list[int], k_at: list[int], mn: int, itemsize: int, span: in
     return PLAIN
 
 
-@frozen
+@dataclass(frozen=True)
 class Derived:
     """A descriptor with the byte offsets of each block of rows (`rows`) and of each instruction's step along k (`ks`)."""
 

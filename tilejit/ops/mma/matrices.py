@@ -6,11 +6,10 @@ matrix j. PTX ISA, "Warp-level matrix instructions: ldmatrix" and "stmatrix".
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ...classes import frozen
 from ...errors import CompilationError
 from ...ir.graph import Const, Value
 from ...layout import thread_table
@@ -19,7 +18,7 @@ from ..access import plan_access
 from ..partition import shared_runs
 
 
-@frozen
+@dataclass(frozen=True)
 class Group:
     """One instruction, which moves `count` 32-bit registers of a thread from number `word` on, one per matrix.
 
@@ -50,7 +49,7 @@ class Group:
         return found
 
 
-@frozen
+@dataclass(frozen=True)
 class Matrices:
     """How a tile is divided into matrices.
 

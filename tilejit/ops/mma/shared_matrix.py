@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from math import gcd
 
 import numpy as np
 
-from ...classes import frozen
 from ...dispatch import Miss
 from ...errors import CompilationError
 from ...types import Region
@@ -20,7 +20,7 @@ SPANS = {0: 0, 1: 32, 2: 64, 3: 128}  # swizzle mode -> span in bytes
 NARROW = 64
 
 
-@frozen
+@dataclass(frozen=True)
 class Along:
     """One dimension of a region: the byte offset of each element from the first one (`at`), and the byte offsets from the start of the
     buffer at which the region may start (`begins`; several if the start is known only at run time)."""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
-from ...classes import frozen
 from ...dtypes import DType, float32
 from ...ir.builder import Builder, describe, type_of
 from ...ir.graph import Value
@@ -13,7 +12,7 @@ from ...types import Region, Tile
 from ..copy_async.site import alignment
 
 
-@frozen
+@dataclass(frozen=True)
 class MmaSite:
     """One call of dot or mma_async: ``acc[m, n] (+)= a[m, k] @ b[k, n]``.
 

@@ -8,9 +8,8 @@ thread starts the product of a pair of CTAs: each has its own rows of A and of t
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from ...classes import frozen
 from ...dispatch import Miss, Need, Variant
 from ...dtypes import bool_
 from ...ir.builder import Builder, describe, type_of
@@ -30,7 +29,7 @@ from .tcgen05_operands import a_layout, accumulator_layout, first_lane, lies_as,
 from .tcgen05_site import TensorSite
 
 
-@frozen
+@dataclass(frozen=True)
 class Plan:
     """`steps` instructions along k.
 

@@ -5,7 +5,7 @@ PTX ISA, "Matrix Shape" and "Instruction descriptor" (9.7.16.2.1, 9.7.16.4.2).
 
 from __future__ import annotations
 
-from ...classes import frozen
+from dataclasses import dataclass
 
 K_BYTES = 32  # bytes in memory along k that one instruction takes of each operand
 
@@ -18,7 +18,7 @@ SCALES = {"float8_e8m0fnu": "ue8m0", "float8_e4m3fn": "ue4m3"}
 ACCUMULATORS = {"float16": 0, "float32": 1, "int32": 2}
 
 
-@frozen
+@dataclass(frozen=True)
 class Kind:
     """A kind: the codes of its element `types` in the descriptor, the elements `k` that one instruction takes, its `accumulators`, and
     whether it can transpose operands (`transposes`) and negate A (`negates`).
@@ -64,7 +64,7 @@ def natural(a: str, b: str, scaled: bool, packed: bool = False, fine: bool = Fal
     return None
 
 
-@frozen
+@dataclass(frozen=True)
 class Instruction:
     """The fields of an instruction descriptor.
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
-from ...classes import frozen
 from ...ir.builder import type_of
 from ...types import Region
 from ..copy_async.site import alignment
@@ -13,7 +12,7 @@ from ..tmem.alloc import allocation
 from .tcgen05_kinds import KINDS
 
 
-@frozen
+@dataclass(frozen=True)
 class TensorSite:
     """One product, ``acc[m, n] (+)= a[m, k] @ b[k, n]``, with the operands of this CTA.
 

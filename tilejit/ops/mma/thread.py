@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ...classes import frozen
+from dataclasses import dataclass
+
 from ...ir.op import op
 from ...types import Tile
 from ..casts import cast_array
@@ -26,7 +27,7 @@ def _layout(assigner, call, types):
     return (made, None, None), (made,)
 
 
-@frozen
+@dataclass(frozen=True)
 class Plan:
     """The number of multiplications that each thread executes."""
 

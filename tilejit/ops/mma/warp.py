@@ -6,9 +6,9 @@ result. PTX ISA, "Matrix multiply-accumulate operation using mma instruction".
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 
-from ...classes import frozen
 from ...dtypes import DType, bfloat16, float16, float32
 from ...ir.op import op
 from ...layout import TileLayout
@@ -117,7 +117,7 @@ mma_.rules["anchor"] = True
 mma_.rules["free"] = False
 
 
-@frozen
+@dataclass(frozen=True)
 class Plan:
     """Each warp computes `m_tiles` by `n_tiles` results of the instruction, in `steps` steps along k.
 

@@ -7,9 +7,10 @@ Each warpgroup of the scope multiplies its own rows. One instruction multiplies 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from ...classes import frozen
 from ...dispatch import Miss, Need, Variant
 from ...dtypes import DType
 from ...errors import CompilationError
@@ -25,7 +26,7 @@ PTX_TYPES = {"float16": "f16", "bfloat16": "bf16", "float32": "tf32", "float8_e4
 ACCUMULATORS = {"float32": "f32", "float16": "f16", "int32": "s32"}
 
 
-@frozen
+@dataclass(frozen=True)
 class Plan:
     """Each warpgroup multiplies `tiles` blocks of 64 rows, in `steps` instructions along k.
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from ...classes import frozen
+from dataclasses import dataclass
 
 VERSION = 0b001 << 46
 CODES = {0: 0, 128: 2, 64: 4, 32: 6}  # span of the swizzle in bytes -> swizzle mode, bits 61 to 63
 FIELD = 0x3FFF                        # the address and the offsets have 14 bits, in units of 16 bytes
 
 
-@frozen
+@dataclass(frozen=True)
 class SharedDescriptor:
     """A descriptor without its start address.
 

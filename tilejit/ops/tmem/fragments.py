@@ -9,13 +9,12 @@ split into digits, and each adds digit * stride to the coordinate on its axis. A
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
 
 import numpy as np
 
-from ...classes import frozen
 from ...errors import CompilationError
 from ...layout import TileLayout, axis
 from ...layout.shards import fuse, slice_dim
@@ -49,7 +48,7 @@ BESIDE = 18           # registers that ptxas needs besides the instruction's own
 HALF_LIMIT = 512      # the immediate of 16x32bx2, the columns between its halves, must be less
 
 
-@frozen
+@dataclass(frozen=True)
 class Issue:
     """One instruction: `repeat` repetitions, starting at `lane` and `column` relative to the start of the region and of the warp's
     quarter of the lanes, into or out of the registers from number `first` on."""
@@ -60,7 +59,7 @@ class Issue:
     first: int
 
 
-@frozen
+@dataclass(frozen=True)
 class Plan:
     """The instructions (`issues`) of each warp, and the `layout` and `domain` of the register tile.
 

@@ -6,10 +6,9 @@ Emits ``tcgen05.ld`` and ``tcgen05.st`` of every shape. Two 16-bit elements shar
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
-from ...classes import frozen
 from ...dispatch import Need, Variant
 from ...dtypes import int32
 from ...ir.builder import Builder, describe, type_of
@@ -28,7 +27,7 @@ from .fragments import Plan, SHAPES, WORDS, digits_of, planned
 ATTRS = ("shape", "pack", "wait")
 
 
-@frozen
+@dataclass(frozen=True)
 class MoveSite:
     """One move between a region of tensor memory and a register tile.
 
