@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 from ..errors import CompilationError
@@ -29,7 +30,7 @@ class Op:
         self.name = function.__name__.rstrip("_")
         self.__name__ = function.__name__
         self.__doc__ = function.__doc__
-        self.signature = self.__signature__ = inspect.signature(function)
+        self.__wrapped__ = function
         self.effect = effect
         self.attrs = attrs
         self.variants = variants
@@ -39,6 +40,10 @@ class Op:
         if self.name in OPS and OPS[self.name].place != self.place:  # the same place: an import that was interrupted is repeated
             raise ValueError(f"an op {self.name!r} exists already")
         OPS[self.name] = self
+
+    @cached_property
+    def signature(self) -> inspect.Signature:
+        return inspect.signature(self.__wrapped__)
 
     def __repr__(self) -> str:
         return f"<op {self.name}>"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import lru_cache
 
 import numpy as np
 
@@ -16,20 +17,25 @@ from ..dtypes import DTYPES
 from ..errors import SimulationError
 from .extremes import extreme_of_arrays
 
-_MEANINGS: list[tuple[re.Pattern, Callable]] = []
+_MEANINGS: dict[str, Callable] = {}
 
 
 def means(pattern: str):
     """Decorator that registers a function as the meaning of all forms whose whole name matches `pattern`."""
     def register(function: Callable) -> Callable:
-        _MEANINGS.append((re.compile(pattern), function))
+        _MEANINGS[pattern] = function
         return function
     return register
 
 
 def meaning(form) -> Callable | None:
     """The meaning of a form, or None if the simulator has none for it."""
-    return next((function for pattern, function in _MEANINGS if pattern.fullmatch(form.name)), None)
+    return _meaning(form.name)
+
+
+@lru_cache(maxsize=None)
+def _meaning(name: str) -> Callable | None:
+    return next((function for pattern, function in _MEANINGS.items() if re.fullmatch(pattern, name)), None)
 
 
 # -- special registers -----------------------------------------------------------------------------------------------------

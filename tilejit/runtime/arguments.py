@@ -84,9 +84,9 @@ class Bound:
         return [v for n, v in self.values.items() if n not in self.constants]
 
     @cached_property
-    def kinds(self) -> list[list]:
+    def kinds(self) -> tuple[tuple, ...]:
         """The kind of each argument in `runtime`, as `facts.kind_of` gives it."""
-        return [kind_of(value) for value in self.runtime]
+        return tuple(tuple(kind_of(value)) for value in self.runtime)
 
     @property
     def names(self) -> list[str]:

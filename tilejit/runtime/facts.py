@@ -9,7 +9,8 @@ prints them as LLVM IR."""
 from __future__ import annotations
 
 import operator
-from functools import reduce
+from collections.abc import Callable
+from functools import lru_cache, reduce
 
 from ..errors import LaunchError
 from .element_types import element_type
@@ -122,18 +123,27 @@ def _all(name: str, parts: list):
 
 def evaluate(expression, arguments) -> int:
     """The value of an expression for `arguments`: things with pointer, shape and strides (elements), and numbers."""
+    return _function(expression)(arguments)
+
+
+def _function(expression) -> Callable:
+    """An expression as a function of the arguments."""
     if not isinstance(expression, (list, tuple)):
-        return expression
+        return lambda arguments: expression
     name, *rest = expression
+    if name not in LEAVES:
+        operation, parts = OPERATIONS[name], [_function(part) for part in rest]
+        if len(parts) == 1:
+            return lambda arguments, part=parts[0]: operation(part(arguments))
+        return lambda arguments, a=parts[0], b=parts[1]: operation(a(arguments), b(arguments))
+    i, d = (*rest, None)[:2]
     if name == "ptr":
-        return arguments[rest[0]].pointer
+        return lambda arguments: arguments[i].pointer
     if name == "size":
-        return arguments[rest[0]].shape[rest[1]]
+        return lambda arguments: arguments[i].shape[d]
     if name == "stride":
-        return arguments[rest[0]].strides[rest[1]]
-    if name == "scalar":
-        return arguments[rest[0]]
-    return OPERATIONS[name](*(evaluate(part, arguments) for part in rest))
+        return lambda arguments: arguments[i].strides[d]
+    return lambda arguments: arguments[i]
 
 
 def python(expression) -> str:
@@ -161,10 +171,16 @@ def kind_of(argument) -> list:
     return ["scalar", argument.dtype.name]
 
 
-def evaluate_fact(fact, arguments, kinds=None) -> bool:
+def evaluate_fact(fact, arguments, kinds: tuple[tuple, ...] | None = None) -> bool:
     """Whether `fact` holds for a call's runtime arguments: arrays with pointer, shape, strides (elements) and dtype, and
     numbers. `kinds` are their kinds, if already known. Compiling and launching share this one definition."""
-    return bool(evaluate(condition(fact, kinds or [kind_of(argument) for argument in arguments]), arguments))
+    return bool(_question(tuple(fact), kinds or tuple(tuple(kind_of(argument)) for argument in arguments))(arguments))
+
+
+@lru_cache(maxsize=4096)
+def _question(fact: tuple, kinds: tuple[tuple, ...]) -> Callable:
+    """A fact's condition as a function of the arguments. Each call of a kernel on the simulator asks about ten again."""
+    return _function(condition(fact, kinds))
 
 
 def describe_fact(fact, names=()) -> str:

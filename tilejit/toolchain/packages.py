@@ -37,19 +37,29 @@ class Package:
 
 def package(name: str) -> Package | None:
     """The first package of that name on the import path, or None."""
-    return _package(name, tuple(sys.path))
+    found = _infos(tuple(sys.path)).get(_normal(name))
+    if found is None:
+        return None
+    folder, entry, version = found
+    return Package(name, version, Path(folder), Path(folder) / entry)
 
 
-@lru_cache(maxsize=64)
-def _package(name: str, path: tuple[str, ...]) -> Package | None:
-    pattern = re.compile(re.sub(r"[-_.]+", "[-_.]+", name) + r"-([^-]+)\.dist-info", re.IGNORECASE)
+def _normal(name: str) -> str:
+    """A normal form of a package's name, which is the same for all of its spellings."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+@lru_cache(maxsize=4)
+def _infos(path: tuple[str, ...]) -> dict[str, tuple[str, str, str]]:
+    """The folder, the ``.dist-info`` folder in it, and the version of each installed package, by the normal forms of their names."""
+    found: dict[str, tuple[str, str, str]] = {}
     for folder in path:
         try:
             entries = os.listdir(folder or ".")
         except OSError:
             continue
         for entry in entries:
-            match = pattern.fullmatch(entry)
-            if match:
-                return Package(name, match[1], Path(folder or "."), Path(folder or ".") / entry)
-    return None
+            if entry.endswith(".dist-info"):
+                name, _, version = entry.removesuffix(".dist-info").rpartition("-")
+                found.setdefault(_normal(name), (folder or ".", entry, version))
+    return found

@@ -266,7 +266,7 @@ def _beginnings(site: CopySite, atom: int) -> list[int]:
         own = np.zeros_like(starts)
         for size, stride, _ in reversed(grouped.shards[at[d]:at[d + 1]]):
             own, starts = own + starts % size * stride * site.itemsize, starts // size
-        found = {(first + int(n)) % atom for first in found for n in np.unique(own % atom)}
+        found = {(first + n) % atom for first in found for n in set((own % atom).tolist())}
     return sorted(found)
 
 
