@@ -248,7 +248,7 @@ def test_tiles_of_8_columns_of_a_row_major_b_have_rows_of_16_bytes_and_no_swizzl
     a, b = drawn(rng, (130, 200), np.float16), drawn(rng, (200, 40), np.float16)
     config = replace(Config.of(bm, 8, stored=4), regs=REGISTERS[bm])
     made, = kernels.grouped_matmul([a], [b], [np.empty((130, 40), np.float32)], config=config)
-    close(made, a, b)
+    assert_close(made, a, b)
     matrix = ArraySpec((2048, 2048), "float16")
     constants = _constants(config, (False, True), tile.float32, config.width)
     assert grouped_hopper.grouped.compile(matrix, matrix, ArraySpec((2048, 2048), "float32"), ArraySpec((grouped_hopper.FIELDS, 64), "int64"), 0,
