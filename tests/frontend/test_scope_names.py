@@ -42,6 +42,7 @@ def test_a_tuple_of_register_tiles_tells_its_length_and_what_its_tiles_are_like_
         pair = v, (v, tile.cast(v, tile.float16))
         with tile.warp(0):
             tile.store(y[len(pair) + len(pair[1]) + len(v)], pair[0].shape[0] + pair[1][1].dtype.nbytes)
+        tile.store(y[len(*(pair,))], 1.0)
 
     built(kernel)
 

@@ -38,7 +38,7 @@ def call_(w: Walker, node: ast.Call) -> Any:
     first = []
     if node.args and isinstance(node.args[0], ast.BoolOp) and any(function is f for f in OF_A_CONDITION):
         first = [judged(w, node.args[0])]
-    elif node.args and function is len:
+    elif function is len and node.args and not isinstance(node.args[0], ast.Starred):
         first = [described(w, node.args[0])]
     args = (*first, *items(w, node.args[len(first):]))
     kwargs = {}
