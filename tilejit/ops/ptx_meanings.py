@@ -177,76 +177,6 @@ def dot_of_bytes(m, form, x):
     return ((a * b).sum(axis=-1) + x["c"].astype(np.int64)).astype(np.uint32)
 
 
-# -- warps -----------------------------------------------------------------------------------------------------------------
-
-def _lanes(m, x) -> np.ndarray:
-    """A scalar's values by CTA, warp and lane, of shape (B, warps, 32). SimulationError unless the scope is whole warps."""
-    if m.threads % 32:
-        raise SimulationError("the simulator runs forms that exchange values among lanes in scopes of whole warps only", m.loc)
-    return np.broadcast_to(x, (m.batch, m.threads)).reshape(m.batch, -1, 32)
-
-
-def _members(m, x) -> np.ndarray:
-    """Which lanes take part: those in the mask that are active."""
-    named = _lanes(m, x) >> np.arange(32, dtype=np.uint32) & np.uint32(1)
-    return (named.astype(bool)) & _lanes(m, m.active)
-
-
-def _threads(m, x: np.ndarray) -> np.ndarray:
-    return np.broadcast_to(x, (m.batch, m.threads // 32, 32)).reshape(m.batch, m.threads)
-
-
-@means(r"shfl\.sync\.(up|down|bfly|idx)\.b32(\.pred)?")
-def shuffle(m, form, x):
-    """PTX ISA, ``shfl.sync``: the segment's mask and the clamp value are in `c`."""
-    mode, a, b, c = form.name.split(".")[2], *(_lanes(m, x[n]).astype(np.int64) for n in "abc")
-    lane, segment = np.arange(32), c >> 8 & 31
-    clamp, low = c & 31, lane & segment
-    most = low | (clamp & ~segment & 31)
-    at = {"up": lane - (b & 31), "down": lane + (b & 31), "bfly": lane ^ (b & 31), "idx": low | (b & ~segment & 31)}[mode]
-    inside = at >= most if mode == "up" else at <= most
-    at = np.where(inside, at, lane)
-    value = np.take_along_axis(a, np.broadcast_to(at & 31, a.shape), axis=2)
-    value = _threads(m, value).astype(np.uint32)
-    return (value, _threads(m, inside)) if form.name.endswith(".pred") else value
-
-
-@means(r"vote\.sync\.(all|any|uni)\.pred|vote\.sync\.ballot\.b32")
-def vote(m, form, x):
-    here, p = _members(m, x["membermask"]), _lanes(m, x["p"]).astype(bool)
-    if ".ballot" in form.name:
-        return _threads(m, ((p & here) << np.arange(32, dtype=np.int64)).sum(axis=2, keepdims=True))
-    every, some = (p | ~here).all(axis=2, keepdims=True), (p & here).any(axis=2, keepdims=True)
-    return _threads(m, {"all": every, "any": some, "uni": every | ~some}[form.name.split(".")[2]])
-
-
-@means(r"match\.any\.sync\.(b32|b64)")
-def match(m, form, x):
-    here, a = _members(m, x["membermask"]), _lanes(m, x["a"])
-    equal = (a[..., :, None] == a[..., None, :]) & here[..., None, :]
-    return _threads(m, (equal << np.arange(32, dtype=np.int64)).sum(axis=3))
-
-
-@means(r"redux\.sync\.(add|min|max)\.(u32|s32)|redux\.sync\.(and|or|xor)\.b32")
-def reduce_lanes(m, form, x):
-    kind, a = form.name.split(".")[2], _lanes(m, x["a"])
-    ufunc, unit = {"add": (np.add, 0), "min": (np.minimum, np.iinfo(a.dtype).max), "max": (np.maximum, np.iinfo(a.dtype).min),
-                   "and": (np.bitwise_and, np.iinfo(a.dtype).max), "or": (np.bitwise_or, 0), "xor": (np.bitwise_xor, 0)}[kind]
-    with np.errstate(all="ignore"):
-        return _threads(m, ufunc.reduce(np.where(_members(m, x["membermask"]), a, a.dtype.type(unit)), axis=2, keepdims=True, dtype=a.dtype))
-
-
-@means(r"activemask\.b32")
-def active_mask(m, form, x):
-    return _threads(m, (_lanes(m, m.active).astype(np.int64) << np.arange(32)).sum(axis=2, keepdims=True))
-
-
-@means(r"elect\.sync")
-def elect(m, form, x):
-    leader = _members(m, x["membermask"]).argmax(axis=2)[..., None]
-    return _threads(m, leader), _threads(m, np.arange(32) == leader)
-
-
 # -- barriers, fences --------------------------------------------------------------------------------------------------------
 
 def _times(m, n) -> np.ndarray:
@@ -300,11 +230,6 @@ def barrier_of_the_cta(m, form, x):
     """A barrier of all threads of the CTA. At CTA scope it is ``sync()``; in a narrower scope, the threads meet at its number."""
     number = int(np.asarray(x["id"]).flat[0])
     return m.sync() if m.threads == m.sim.program.threads else m.named_sync(("ptx", number), m.sim.program.threads)
-
-
-@means(r"bar\.warp\.sync")
-def barrier_of_a_warp(m, form, x):
-    return m.sync() if m.threads == 32 else None
 
 
 @means(r"barrier\.cluster\.(arrive(\.release)?|wait(\.acquire)?)(\.aligned)?")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from ..ir.graph import UNIT, Block, Call, Const, For, Graph, Node, Scope, Value, While, blocks, operands, results, walk, written
+from ..ir.graph import UNIT, Block, Call, Const, For, Graph, Node, Operand, Scope, Value, While, blocks, operands, results, walk, written
 from ..types import MEMORY_TYPES, Barrier, Buffer, Scalar, TensorMap, Tile
 from .places import Places
 from .spins import spins
@@ -61,8 +61,8 @@ def _inputs(node: Node) -> tuple[Value, ...]:
 class Program:
     """A graph with what is needed to run it: code per block, values read per scope, and the atoms of its threads.
 
-    Atoms are the largest groups of consecutive threads such that each scope of the kernel contains all or none of a group. They are
-    the unit of the vector clocks.
+    Atoms are the largest groups of consecutive threads such that each scope of the kernel contains all or none of a group, and so does each
+    mask of a ``bar.warp.sync``. They are the unit of the vector clocks.
     """
 
     def __init__(self, graph: Graph):
@@ -113,7 +113,9 @@ def scope_threads(scope: Scope, first: int, low: int) -> tuple[int, int]:
 
 def _boundaries(block: Block, low: int, high: int) -> Iterator[int]:
     for node in block.nodes:
-        if isinstance(node, Scope):
+        if isinstance(node, Call) and node.attrs.get("form") == "bar.warp.sync":
+            yield from _lanes_apart(node.args[0], low, high)
+        elif isinstance(node, Scope):
             first = node.first
             if node.kind != "elect" and not isinstance(first, Const):
                 unit = UNIT[node.kind]
@@ -127,6 +129,15 @@ def _boundaries(block: Block, low: int, high: int) -> Iterator[int]:
         else:
             for inner_block in blocks(node):
                 yield from _boundaries(inner_block, low, high)
+
+
+def _lanes_apart(mask: Operand, low: int, high: int) -> Iterator[int]:
+    """The threads of [low, high) where the lanes of a warp that `mask` names begin or end; every thread if it is not constant."""
+    named = [mask.value >> lane & 1 for lane in range(32)] if isinstance(mask, Const) else None
+    for thread in range(low, high):
+        lane = thread % 32
+        if lane == 0 or named is None or named[lane] != named[lane - 1]:
+            yield thread
 
 
 def _maybe_written(nodes: tuple[Node, ...]) -> set[Value]:

@@ -28,6 +28,17 @@ class Synchronisation:
             world.clocks.sync(self.rank, self.atoms)
         return None
 
+    def sync_groups(self, group: np.ndarray) -> None:
+        """A barrier of the threads with the same number in `group`, (B or 1, T); those with -1 take no part. The atoms are no larger than
+        the groups: see `program.Program`."""
+        self.sim.version += 1
+        rows, which = np.unique(group, axis=0, return_inverse=True)
+        for n, row in enumerate(rows):
+            positions = None if len(rows) == 1 else np.flatnonzero(which.reshape(-1) == n)
+            for world, _ in self.worlds(positions):
+                for number in np.unique(row[row >= 0]):
+                    world.clocks.sync(self.rank, np.unique(self.sim.atom_of[self.low + np.flatnonzero(row == number)]))
+
     def exchange(self) -> None:
         """The threads of the scope exchange values, as in a reduction: the reads that these were computed from are done."""
         for world, _ in self.worlds():
