@@ -253,6 +253,7 @@ class Chunk(Flight, Verdicts):
                 self.move(op)
         if self.checks:
             self._close_tensor_memory()
+            self._close_named_barriers()
             self._close_suspects()
             for world in self.worlds:
                 for ops in world.recent.values():

@@ -84,6 +84,7 @@ class Synchronisation:
                     self.sim.suspect(world, self.rank, self.line, "nothing orders this arrival at a named barrier after those that completed its "
                                      "previous use: it may count toward that use, and other threads then pass the barrier too early or wait for ever")
                 barrier.arrive(count or self.threads, clock)
+                barrier.line, barrier.baton = self.line, barrier.baton or count is not None
         return generations
 
     # -- the cluster's barrier ---------------------------------------------------------------------------------------------------
@@ -216,14 +217,13 @@ class Synchronisation:
 
     def _arrive(self, world: World, rank: int, number: int, count: int, clock: np.ndarray | None) -> None:
         b = world.barriers[rank, number]
-        if count > b.pending:
-            where = (f"needs only {b.pending} more of {b.count}" if b.pending
-                     else f"has all {b.count} and still waits for {b.missing()}")
-            self.fault(world, "barrier-phase", f"{count} arrival{'s' if count > 1 else ''} at an mbarrier whose current phase {where}")
-            count = b.pending
+        if count > b.pending - b.coming:
+            self.fault(world, "barrier-phase", b.too_many(count))
+            count = min(count, b.pending)
         b.pending -= count
         if clock is not None:
             np.maximum(b.clock, clock, out=b.clock)
+            b.arrived_after(clock)
         self.sim.settle_phase(world, rank, number)
 
     def expect_tx(self, barrier: SimBarrier, nbytes: Any) -> None:
@@ -233,6 +233,9 @@ class Synchronisation:
             b.tx += count
             b.expected += count
             b.expect_line = self.line
+            atom = int(self.active_atoms[0])
+            own, known = world.clocks.column(self.rank, atom), world.clocks.known[self.rank, atom]
+            b.announce(known, world.clocks.barrier_column(rank, number), own, int(world.clocks.now[self.rank, atom]), self.rank, self.line)
             self.within_limit(world, b)
             self.sim.settle_phase(world, rank, number)
 
@@ -299,7 +302,7 @@ class Synchronisation:
             world.facts["passed", self.rank, atom, rank, number] = now
         world.clocks.acquire(self.rank, atoms, b.done)
         for op in world.recent.get(column, ()):
-            op.awaited = True
+            op.awaited = op.awaited or op.phases.get((rank, number), 0) < b.phase
 
     def _judge_haste(self, world: World, b: MBarrier, column: int, atom: int) -> None:
         """Suspect a wait for the last phase if its threads need not know that the phase before it was over. Had the wait begun earlier, it
