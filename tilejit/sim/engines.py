@@ -119,7 +119,7 @@ class Engines:
         """Check that the operation is ordered after earlier accesses to its bytes, in the right proxy. Operations `ahead` in its pipe are
         ordered in any case."""
         plane = FENCED if proxy else 0
-        after = tuple(o.number for o in (world.flight if op.reducing else ahead) if o.reducing or not op.reducing)
+        after = tuple(o.number for o in ahead)
         read_ahead = [(world.shadow(space, rank, self.sim.cells(space)), cells) for o in ahead for space, rank, cells in o.reads]
         for shadow, cells in read_ahead:
             shadow.busy[index_of(cells)] -= 1

@@ -270,7 +270,7 @@ class Reporter:
             self.m.report.retract("uninitialized-read", self._number(c.line))
 
     def _settle(self, a: Access) -> None:
-        self.shadow.settle(np.asarray(a.cells)[self.shadow.writer[a.index] != NEVER])
+        self.shadow.settle(np.asarray(a.cells)[(self.shadow.writer[a.index] != NEVER) | self.shadow.reductions.covered[a.index]])
 
 
 __all__ = ["Reporter"]
