@@ -253,9 +253,14 @@ def init_fence(m, form, x):
     m.fence_mbarrier_init()
 
 
+@means(r"setmaxnreg\.(inc|dec)\.sync\.aligned\.u32")
+def set_registers(m, form, x):
+    return m.set_registers(x["count"])
+
+
 # -- instructions without an effect in the simulator ------------------------------------------------------------------------
 
-@means(r"prefetch\..*|prefetchu\..*|applypriority\..*|nanosleep\.u32|cp\.async\.bulk\.prefetch\.L2\..*|pmevent|setmaxnreg\..*|griddepcontrol\.\w+")
+@means(r"prefetch\..*|prefetchu\..*|applypriority\..*|nanosleep\.u32|cp\.async\.bulk\.prefetch\.L2\..*|pmevent|griddepcontrol\.\w+")
 def unseen(m, form, x):
     """Hints, and instructions that control the hardware and have no result."""
 

@@ -113,6 +113,19 @@ class Synchronisation:
         self.cluster_arrive()
         return self.cluster_wait()
 
+    # -- registers ---------------------------------------------------------------------------------------------------------------
+
+    def set_registers(self, count: int) -> RowWait:
+        """``setmaxnreg``: let each thread of the scope's warpgroups have `count` registers, and wait until the CTA has that many left."""
+        self.collective("setmaxnreg")
+        return RowWait(self, _registers_free, _registers_words, _registers_pass, (np.full((1, 1), count),), self.loc)
+
+    def hold_registers(self, count: int) -> None:
+        """Record that each thread of the scope has `count` registers."""
+        self.sim.version += 1
+        for world, _ in self.worlds():
+            world.facts.update({("registers", self.rank, w): count for w in range(self.low // 128, -(-self.high // 128))})
+
     # -- fences -------------------------------------------------------------------------------------------------------------------
 
     def fence_proxy_async(self) -> None:
@@ -359,6 +372,31 @@ def _pass(m, barrier: SimBarrier, parity: np.ndarray, begun: np.ndarray) -> None
                 m.fault(world, "barrier-phase", f"phases {old} and {old + 1} of the mbarrier both completed before this wait saw the first: "
                           "its threads may wait for ever")
             m._learn(world, rank, number)
+
+
+def _registers(m, world: World, count: int) -> list[int]:
+    """The registers that a thread of each warpgroup has if those of the scope get `count`."""
+    mine = range(m.low // 128, -(-m.high // 128))
+    begin, groups = m.sim.graph.launch.registers, range(-(-m.sim.program.threads // 128))
+    return [count if w in mine else world.facts.get(("registers", m.rank, w), begin) for w in groups]
+
+
+def _registers_free(m, count: np.ndarray) -> np.ndarray:
+    ready = np.zeros(m.batch, bool)
+    for world, where in m.peek():
+        held = _registers(m, world, int(count[0, 0]))
+        ready[slice(None) if where is None else where] = sum(held) <= m.sim.graph.launch.registers * len(held)
+    return ready
+
+
+def _registers_words(m, count: np.ndarray) -> str:
+    held = _registers(m, m.peek()[0][0], int(count[0, 0]))
+    return (f"waits for registers: with these, the warpgroups would have {' + '.join(map(str, held))} = {sum(held)} per thread, and the CTA begins with "
+            f"{len(held)} times {m.sim.graph.launch.registers}")
+
+
+def _registers_pass(m, count: np.ndarray) -> None:
+    m.hold_registers(int(count[0, 0]))
 
 
 def _named(m, index: np.ndarray, number: Any):
