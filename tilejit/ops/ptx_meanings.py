@@ -177,87 +177,6 @@ def dot_of_bytes(m, form, x):
     return ((a * b).sum(axis=-1) + x["c"].astype(np.int64)).astype(np.uint32)
 
 
-# -- barriers, fences --------------------------------------------------------------------------------------------------------
-
-def _times(m, n) -> np.ndarray:
-    """The count of one operation of the whole scope that stands for `n` by each of its threads. If they have diverged, the machine
-    performs it for each thread, and the count is `n`."""
-    return np.asarray(n) * (m.threads if m._active is None else 1)
-
-
-def barrier_of(m, form, x):
-    if not hasattr(x["bar"], "first"):
-        raise SimulationError(f"the simulator runs {form.name} on a barrier of tile.mbarrier(), not on a number as address", m.loc)
-    return x["bar"]
-
-
-@means(r"mbarrier\.arrive(\.release)?(\.cta|\.cluster)?\.shared::(cta|cluster)\.b64(\.count)?")
-def arrive(m, form, x):
-    m.arrive(barrier_of(m, form, x), _times(m, x.get("count", 1)))
-    return np.zeros((1, 1), np.uint64)
-
-
-@means(r"mbarrier\.arrive\.expect_tx(\.release)?(\.cta|\.cluster)?\.shared::(cta|cluster)\.b64")
-def arrive_expect(m, form, x):
-    m.expect_tx(barrier_of(m, form, x), _each(m, x["tx_count"]))
-    m.arrive(x["bar"], _times(m, 1))
-    return np.zeros((1, 1), np.uint64)
-
-
-def _each(m, n) -> np.ndarray:
-    """The sum of `n` over the active threads."""
-    return (np.broadcast_to(n, (m.batch, m.threads)) * np.broadcast_to(m.active, (m.batch, m.threads))).sum(axis=1, keepdims=True)
-
-
-@means(r"mbarrier\.(expect_tx|complete_tx)\.relaxed\.(cta|cluster)\.shared::(cta|cluster)\.b64")
-def count_bytes(m, form, x):
-    getattr(m, form.name.split(".")[1])(barrier_of(m, form, x), _each(m, x["tx_count"].astype(np.int64)))
-
-
-@means(r"mbarrier\.(test_wait|try_wait)\.parity(\.acquire)?(\.cta|\.cluster)?\.shared::cta\.b64(\.hint)?")
-def test_phase(m, form, x):
-    """test_wait and try_wait. try_wait may return before the phase completes; the simulated one never blocks."""
-    return m.test(barrier_of(m, form, x), x["parity"][:, :1].astype(np.int64))
-
-
-@means(r"mbarrier\.inval\.shared::cta\.b64")
-def invalidate(m, form, x):
-    m.mbarrier_inval(barrier_of(m, form, x))
-
-
-@means(r"bar\.sync|barrier\.sync(\.aligned)?")
-def barrier_of_the_cta(m, form, x):
-    """A barrier of all threads of the CTA. At CTA scope it is ``sync()``; in a narrower scope, the threads meet at its number."""
-    number = int(np.asarray(x["id"]).flat[0])
-    return m.sync() if m.threads == m.sim.program.threads else m.named_sync(("ptx", number), m.sim.program.threads)
-
-
-@means(r"barrier\.cluster\.(arrive(\.release)?|wait(\.acquire)?)(\.aligned)?")
-def barrier_of_the_cluster(m, form, x):
-    return m.cluster_arrive() if ".arrive" in form.name else m.cluster_wait()
-
-
-@means(r"fence\.(acq_rel|sc)\.(cta|cluster|gpu|sys)|membar\.(cta|gl|sys)")
-def fence(m, form, x):
-    m.threadfence({"gl": "gpu"}.get(form.name.split(".")[-1], form.name.split(".")[-1]))
-
-
-@means(r"fence\.proxy\.async(\.(shared::cta|shared::cluster|global))?|fence\.proxy\.alias")
-def proxy_fence(m, form, x):
-    if not form.name.endswith((".global", ".alias")):
-        m.fence_proxy_async()
-
-
-@means(r"fence\.mbarrier_init\.release\.cluster")
-def init_fence(m, form, x):
-    m.fence_mbarrier_init()
-
-
-@means(r"setmaxnreg\.(inc|dec)\.sync\.aligned\.u32")
-def set_registers(m, form, x):
-    return m.set_registers(x["count"])
-
-
 # -- instructions without an effect in the simulator ------------------------------------------------------------------------
 
 @means(r"prefetch\..*|prefetchu\..*|applypriority\..*|nanosleep\.u32|cp\.async\.bulk\.prefetch\.L2\..*|pmevent|griddepcontrol\.\w+")
@@ -271,4 +190,4 @@ def policy(m, form, x):
     return np.zeros((1, 1), np.uint64)
 
 
-__all__ = ["barrier_of", "meaning", "means"]
+__all__ = ["meaning", "means"]

@@ -50,7 +50,8 @@ class MBarrier:
     the last phase. `engines` says whether asynchronous operations take part in the current phase. `unseen` says whether they did in
     the last one: its arrivals alone then do not prove that it is over. `early` is the (CTA rank, line) of an arrival that is not
     ordered after the end of the previous phase. `coming` counts the arrivals of copies in flight. `announced` holds the announcements
-    of the current phase after which none of its arrivals is known to come.
+    of the current phase after which none of its arrivals is known to come. `born` is the column and epoch of the initialisation, None if that
+    was at the kernel's entry.
     """
 
     count: int
@@ -73,6 +74,7 @@ class MBarrier:
     unseen: bool = False
     early: tuple[int, int] | None = None
     coming: int = 0
+    born: tuple[int, int] | None = None
     announced: tuple[Announcement, ...] = ()
 
     def copy(self) -> "MBarrier":

@@ -78,7 +78,9 @@ class Program:
         self.touched = _touched(graph.body)
         self.for_one_thread = _for_one_thread(self.nodes)
         values = [v for n in self.nodes for v in results(n)]
-        self.barriers = sum(v.type.n for v in values if isinstance(v.type, Barrier))
+        self.made_barriers = sum(v.type.n for v in values if isinstance(v.type, Barrier))
+        self.barriers = self.made_barriers + _places_of_barriers(self.nodes)
+        self.relaxed = any(".arrive" in f and ".relaxed." in f + "." for f in (n.attrs.get("form", "") for n in self.nodes if isinstance(n, Call)))
         self.granule = _granule(values)
         self.places = Places(graph)
         self.spins = spins(self.nodes)
@@ -151,6 +153,20 @@ def _maybe_written(nodes: tuple[Node, ...]) -> set[Value]:
             if sources and isinstance(result.type, MEMORY_TYPES):
                 root[result] = root.get(sources[0], sources[0])
     return {root.get(place, place) for place in written(calls)}
+
+
+def _places_of_barriers(nodes: tuple[Node, ...]) -> int:
+    """How many mbarriers the kernel may have in its buffers in shared memory: 8 bytes each, of those that an instruction takes as a barrier."""
+    root: dict[Value, Value] = {}
+    found: set[Value] = set()
+    for call in nodes:
+        if not isinstance(call, Call):
+            continue
+        sources = [a for a in call.args if isinstance(a, Value) and isinstance(a.type, MEMORY_TYPES)]
+        root.update((r, root.get(sources[0], sources[0])) for r in call.results if sources and isinstance(r.type, MEMORY_TYPES))
+        slots = [name for name, count in call.attrs["slots"] for _ in range(count)] if "form" in call.attrs else ()
+        found |= {root.get(a, a) for a, name in zip(call.args, slots) if name == "bar" and isinstance(a, Value) and isinstance(a.type, MEMORY_TYPES)}
+    return sum(-(-v.type.nbytes // 8) for v in found if isinstance(v.type, Buffer) and v.type.scope == "shared")
 
 
 def _touched(body: Block, times: int = 1, root: dict[Value, Value] | None = None) -> Counter:

@@ -89,8 +89,8 @@ class Synchronisation:
 
     # -- the cluster's barrier ---------------------------------------------------------------------------------------------------
 
-    def cluster_arrive(self) -> None:
-        """Arrive at the cluster barrier."""
+    def cluster_arrive(self, relaxed: bool = False) -> None:
+        """Arrive at the cluster barrier. A `relaxed` arrival releases only what a fence came after."""
         self.sim.version += 1
         for world, _ in self.worlds():
             barrier = world.named.get(("cluster",))
@@ -102,7 +102,7 @@ class Synchronisation:
                 self.fault(world, "barrier-phase", "the threads arrive at the cluster's barrier for the second time without a wait in between; "
                            "a kernel with a cluster also ends with a barrier of all its threads")
             world.facts.update(dict.fromkeys(arrived, barrier.generation + 1))
-            barrier.arrive(self.threads, world.clocks.release(self.rank, self.atoms))
+            barrier.arrive(self.threads, self._released(world, self.atoms, relaxed)[0])
 
     def cluster_wait(self) -> RowWait:
         """Wait until all threads of the cluster have arrived."""
@@ -168,10 +168,27 @@ class Synchronisation:
             self.finding("barrier-lifecycle", "an mbarrier that is in use is initialised again: it has not been invalidated")
         world.barriers[rank, number] = MBarrier(count, count, empty_clock(world.clocks), empty_clock(world.clocks), self.line)
 
-    def mbarrier_init(self, barrier: SimBarrier, count: int) -> None:
-        """Initialise a barrier that was invalidated."""
-        for world, rank, number, _ in self._each(barrier, used=False):
-            self._init(world, rank, number, count)
+    def mbarrier_init(self, barrier: SimBarrier, count: np.ndarray) -> None:
+        """Initialise a barrier, (B or 1, 1) arrivals. Other threads may use it once they have synchronised with this one."""
+        atom = int(self.active_atoms[0])
+        for world, rank, number, (n,) in self._each(barrier, count, used=False):
+            self._init(world, rank, number, n)
+            world.barriers[rank, number].born = world.clocks.column(self.rank, atom), int(world.clocks.now[self.rank, atom])
+
+    def barrier_in_memory(self, slots: np.ndarray, peer: np.ndarray | None) -> SimBarrier:
+        """The mbarrier at byte ``8 * slots``, (B or 1, 1), of shared memory."""
+        table = self.sim.barrier_slots
+        numbers = [table.setdefault(int(n), len(table)) for n in slots.flat]
+        return SimBarrier(None, self.sim.program.made_barriers, np.array(numbers).reshape(-1, 1), peer)
+
+    def phases(self, barrier: SimBarrier) -> tuple[np.ndarray, np.ndarray]:
+        """The number of completed phases and of pending arrivals, (B, 1) each."""
+        phase, pending = np.zeros((2, self.batch, 1), np.int64)
+        for where, b in _barriers(self, barrier):
+            if b is not None:
+                at = slice(None) if where is None else where
+                phase[at], pending[at] = b.phase, b.pending
+        return phase, pending
 
     def mbarrier_inval(self, barrier: SimBarrier) -> None:
         """Invalidate a barrier."""
@@ -195,6 +212,14 @@ class Synchronisation:
             what = "before it was initialised" if found is None else "after it was invalidated"
             self.finding("barrier-lifecycle", f"an mbarrier of {'another CTA' if rank != self.rank else 'the CTA'} is used {what}")
             return False
+        if found.born is not None and self.checks:
+            column, epoch = found.born
+            late = [a for a in self.active_atoms if world.clocks.column(self.rank, int(a)) != column and world.clocks.known[self.rank, a, ORDER, column] < epoch]
+            if late:
+                found.born = None
+                place = self.sim.locs[found.line]
+                self.finding("barrier-lifecycle", f"an mbarrier may be used before it is initialised at line {place.line if place else '?'}: nothing orders "
+                             "the two. Synchronise after the initialisation", other=place)
         return True
 
     def arrive(self, barrier: SimBarrier, n: Any = 1, alone: bool = False) -> None:
@@ -210,6 +235,35 @@ class Synchronisation:
                 self._arrive(world, rank, number, count, clock)
         if not alone and self._active is None:
             self.exchange()
+
+    def arrive_each(self, barrier: SimBarrier, n: np.ndarray, relaxed: bool = False, drop: bool = False, completes: bool = True) -> None:
+        """Arrive with each active thread, (B or 1, 1) times in all. A `relaxed` arrival releases only what a fence came after; with `drop`, the
+        following phases expect as many fewer; without `completes`, these may not be the last arrivals of the phase."""
+        for world, rank, number, (count,) in self._each(barrier, n):
+            if not count:
+                continue
+            b = world.barriers[rank, number]
+            clock, full = self._released(world, self.active_atoms, relaxed)
+            self._follow(world, rank, number, full)
+            if not completes and count >= b.pending:
+                self.fault(world, "barrier-phase", f"an arrival that may not complete the phase (noComplete) is its last: {b.pending} of {b.count} are missing")
+            b.count -= count if drop else 0
+            self._arrive(world, rank, number, count, clock)
+
+    def _released(self, world: World, atoms: np.ndarray, relaxed: bool) -> tuple[np.ndarray, np.ndarray]:
+        """What an arrival of these atoms releases, and all that they know. A relaxed one releases what their last fences came after."""
+        full = world.clocks.release(self.rank, atoms)
+        if not relaxed:
+            return full, full
+        clock = np.maximum.reduce([empty_clock(world.clocks), *(world.facts[key] for a in atoms if (key := ("fence", self.rank, int(a))) in world.facts)])
+        clock[PASSED] = full[PASSED]
+        return clock, full
+
+    def note_fence(self) -> None:
+        """Record what a fence of each active thread comes after, for its relaxed arrivals."""
+        for world, _ in self.worlds() if self.sim.program.relaxed else ():
+            for atom in self.active_atoms:
+                world.facts["fence", self.rank, int(atom)] = world.clocks.release(self.rank, np.array([atom]))
 
     def _follow(self, world: World, rank: int, number: int, clock: np.ndarray) -> None:
         """Record an arrival, and whether it is known to come after the end of the previous phase.
@@ -351,6 +405,10 @@ def _missing(m, barrier: SimBarrier, parity: np.ndarray, begun: np.ndarray) -> s
     for _, b in _barriers(m, barrier):
         if b is not None and not b.passed(int(parity.flat[0])):
             index = int(barrier.index.flat[0]) if barrier.index is not None else 0
+            if barrier.type is None:
+                place = next(at for at, n in m.sim.barrier_slots.items() if n == index)
+                return (f"waits for phase {b.phase} (parity {b.phase & 1}) of the mbarrier in {m.sim.program.places.words(8 * place, 8)}, which is missing "
+                        f"{b.missing()}")
             made = m.sim.barrier_values[barrier.first]
             several = made.type.n > 1
             name = f"mbarrier {index}" if several else "the mbarrier"
