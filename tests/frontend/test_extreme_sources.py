@@ -2,6 +2,7 @@
 
 import io
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -111,3 +112,22 @@ def test_a_grid_function_that_raises_in_a_later_launch_is_shown_as_its_own():
     k[grid](out, 1)
     with pytest.raises(tile.LaunchError, match="the grid function raised ZeroDivisionError"):
         k[grid](out, 0)
+
+
+def test_ten_thousand_lines_compile_in_20_seconds():
+    """The passes' time grows with the number of lines, not with its square."""
+    lines = "    v = v * 2 + n\n" * 9997
+    k = tile.jit(source=f"def k(o, n):\n    v = tile.load(o[0:64])\n{lines}    tile.store(o[0:64], v)\n")
+    start = time.perf_counter()
+    k.compile(np.zeros(64, np.float32), 2.0, target="sm_90a")
+    assert time.perf_counter() - start < 20
+
+
+def test_the_search_for_ragged_loads_visits_each_value_of_a_chain_of_reductions_a_few_times(monkeypatch):
+    from tilejit.ops import ragged
+    asked = []
+    monkeypatch.setattr(ragged, "_reads_outside", lambda g, value, axes, real=ragged._reads_outside: asked.append(value) or real(g, value, axes))
+    lines = "    v = v - tile.sum(v, axis=0)\n" * 300
+    tile.jit(source=f"def k(o):\n    v = tile.load(o[0:64], other=0)\n{lines}    tile.store(o[0:64], v)\n").compile(
+        np.zeros(64, np.float32), target="sm_90a")
+    assert len(asked) < 10 * 300
