@@ -256,8 +256,8 @@ def test_such_a_function_receives_the_element_at_a_memory_operand():
 
 def test_a_form_that_the_simulator_does_not_implement_cannot_be_simulated():
     x = np.zeros(64, np.float32)
-    with pytest.raises(tile.SimulationError, match="no meaning for fma.rz.f32: give simulate="):
-        tile.jit(source="def k(x):\n    tile.store(x[0], tile.ptx.fma.rz.f32(1.0, 2.0, 3.0))\n")[1,](x)
+    with pytest.raises(tile.SimulationError, match="no meaning for cvt.rz.f16.f32: give simulate="):
+        tile.jit(source="def k(x):\n    tile.store(x[0], tile.float32(tile.ptx.cvt.rz.f16.f32(1.0)))\n")[1,](x)
 
 
 @tile.jit(num_warps=2)
