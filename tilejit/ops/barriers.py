@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from ..dtypes import bool_, int32
 from ..ir.builder import Builder, describe, flag, type_of
 from ..ir.builtin import builtin, method
@@ -313,6 +315,12 @@ def awaits_copies(call: Call) -> bool:
     """Whether a call waits for ``cp.async`` copies or has them arrive at a barrier; also by ``tile.ptx`` or inline PTX."""
     text = call.attrs.get("form") or call.attrs.get("text") or ""
     return call.op in (cp_async_wait, arrive_on_copies_) or "cp.async.wait" in text or "cp.async.mbarrier.arrive" in text
+
+
+def fences_proxies(call: Call) -> bool:
+    """Whether a call is ``fence_proxy_async`` or the same for shared memory by ``tile.ptx`` or inline PTX."""
+    text = call.attrs.get("form") or call.attrs.get("text") or ""
+    return call.op is fence_proxy_async or re.search(r"fence\.proxy\.async(\.shared|;|$)", text) is not None
 
 
 FENCE_SCOPES = ("cta", "cluster", "gpu", "sys")
