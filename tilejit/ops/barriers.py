@@ -258,7 +258,11 @@ cp_async_wait = _plain("cp_async_wait", "Wait until at most `n` of the thread's 
 bulk_commit = _plain("bulk_commit", "Commit the bulk stores that each thread has issued since its last commit as a group.",
                      check=_hopper("cp.async.bulk.commit_group"))
 fence_proxy_async = _plain(
-    "fence_proxy_async", "Order each thread's ordinary accesses to shared memory before later accesses of the async proxy (TMA, wgmma).",
+    "fence_proxy_async", """Order each thread's ordinary accesses to shared memory before later accesses of the async proxy (TMA, wgmma).
+
+    Writes before TMA or wgmma reads them; and reads before TMA or a bulk copy overwrites what they read, which a barrier alone does not
+    order. It stands in every thread that has made such accesses, before the barrier or arrival that hands the memory over.
+    """,
     check=_hopper("fence.proxy.async"))
 fence_mbarrier_init = _plain(
     "fence_mbarrier_init", "Make the initialisation of mbarriers visible to the async proxy and the cluster.",

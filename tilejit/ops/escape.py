@@ -18,7 +18,7 @@ from .proxies import ANYWHERE
 
 
 BY_THREADS = r"\b(ld|st|atom|red|cp\.async)\.(?!async|bulk)[\w.:]*shared|ldmatrix|stmatrix"  # PTX that accesses shared memory in the generic proxy
-BY_ENGINES = r"\bcp\.(reduce\.)?async\.bulk[\w.]*\.shared::(cta|cluster)\.(global|shared)"   # PTX that writes it in the async proxy
+BY_ENGINES = r"\b(cp\.(reduce\.)?async\.bulk|wgmma\.mma|tcgen05\.(mma|cp))"                # PTX that accesses it in the async proxy
 
 
 # -- inline PTX --------------------------------------------------------------------------------------------------------
@@ -36,7 +36,7 @@ def _(g, *operands, text, dtypes, simulate):
 
 
 asm_.rules["by_threads"] = lambda call: (ANYWHERE,) if re.search(BY_THREADS, call.attrs["text"]) else ()
-asm_.rules["by_engines"] = lambda call: (ANYWHERE,) if re.search(BY_ENGINES, call.attrs["text"]) else ()
+asm_.rules["by_engines"] = lambda call: ((ANYWHERE,), (ANYWHERE,)) if re.search(BY_ENGINES, call.attrs["text"]) else ((), ())
 
 
 @asm_.simulate

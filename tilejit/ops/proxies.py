@@ -6,7 +6,7 @@ engine that the barrier has set free writes: on an H200, sums over slots that TM
 by wgmma, tcgen05 and copy engines are in the async proxy themselves, and their waits complete them. ``cp.async``, ``st.async`` and
 ``red.async`` are in the generic proxy. PTX ISA, "Memory Consistency Model: Proxies" and "Async proxy".
 
-An op says by its rule `by_threads` which operands of a call threads access, and by `by_engines` which ones the async proxy writes.
+An op says by its rule `by_threads` which operands of a call threads access, and by `by_engines` which ones the async proxy (writes, reads).
 """
 
 from __future__ import annotations
@@ -28,9 +28,11 @@ def accessed_by_threads(call: Call) -> tuple[Operand, ...]:
     return () if call.op.effect == "pure" else _shared(a for a in call.args if a is not None)
 
 
-def written_by_engines(call: Call) -> tuple[Operand, ...]:
-    """The places in shared memory that a call writes through the async proxy, of its own CTA or of others. Copies have been chosen."""
-    return _shared(call.op.rules["by_engines"](call)) if "by_engines" in call.op.rules else ()
+def accessed_by_engines(call: Call) -> tuple[tuple[Operand, ...], tuple[Operand, ...]]:
+    """The places in shared memory, of the CTA or of others, that a call writes and that it reads through the async proxy. Copies have been
+    chosen."""
+    written, read = call.op.rules["by_engines"](call) if "by_engines" in call.op.rules else ((), ())
+    return _shared(written), _shared(read)
 
 
 def allocation_of(definitions: dict[Value, Call], place: Operand) -> Value | None:
@@ -44,16 +46,18 @@ def _shared(places) -> tuple[Operand, ...]:
     return tuple(p for p in places if p is ANYWHERE or isinstance(type_of(p), MEMORY_TYPES) and getattr(type_of(p), "scope", None) == "shared")
 
 
-@op("syncs", collective=True)
-def hand_over(*buffers):
-    """The scope's threads have accessed the buffers, and the next barrier hands these to copies through the async proxy.
+@op("syncs", attrs=("filled",), collective=True)
+def hand_over(*buffers, filled):
+    """The scope's threads have accessed the buffers, and the next barrier or arrival hands these to copies that overwrite them; or, if the
+    threads have `filled` them, to what reads them.
 
-    A proxy fence stands here in the kernel if threads may have accessed them since their last fence (passes/proxy_fences.py).
+    A proxy fence stands here in the kernel if that goes through the async proxy, and threads may have accessed the buffers since their last
+    fence (passes/proxy_fences.py).
     """
 
 
 @hand_over.infer
-def _(g, *buffers):
+def _(g, *buffers, filled):
     for buffer in buffers:
         if not isinstance(type_of(buffer), Buffer):
             raise g.error(f"a buffer is needed, not {describe(buffer)}")

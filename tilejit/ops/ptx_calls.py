@@ -271,8 +271,13 @@ def _by_threads(call: Call) -> tuple:
 
 
 def _by_engines(call: Call) -> tuple:
-    """The places in shared memory that an instruction writes through the async proxy."""
-    return tuple(_in_shared((o, x)) for o, x in _addresses(call) if o.name == "dst") if call.attrs["form"].startswith(_BULK) else ()
+    """The places in shared memory that an instruction writes, and that it reads, through the async proxy. Matrices are named by descriptors."""
+    if call.attrs["form"].startswith(("wgmma.mma", "tcgen05.mma", "tcgen05.cp")):
+        return (), (ANYWHERE,)
+    if not call.attrs["form"].startswith(_BULK):
+        return (), ()
+    named = [(o.name, _in_shared((o, x))) for o, x in _addresses(call)]
+    return tuple(x for name, x in named if name == "dst"), tuple(x for name, x in named if name == "src")
 
 
 def _in_shared(address: tuple) -> Operand:

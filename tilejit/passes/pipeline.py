@@ -194,7 +194,7 @@ class PipelineWriter:
         fills need no mark."""
         filled = {staged.rings[self.context.buffer_of(c.args[0])]: None for c, by_bytes in zip(staged.copies, staged.by_bytes) if by_bytes}
         if filled:
-            self.g.call(hand_over, *filled)
+            self.g.call(hand_over, *filled, filled=False)
 
     def issue_ahead(self, staged: StagedLoop, stage: Operand, phase: Operand) -> None:
         """Issue the copies of the trip ``stages - 1`` later, into the slot of the trip before this one."""

@@ -1,7 +1,8 @@
 """Insert the proxy fences of what the compiler makes: between a scope's ordinary accesses to a buffer and the barrier or arrival that hands
 the buffer over to copies through the async proxy.
 
-Pipelined loops and rings mark these places (`hand_over`, `ring_release`). The pass follows which buffers the threads may have accessed since
+Pipelined loops and rings mark these places (`hand_over`, `ring_release`); so do rings that threads fill, for the products and copies that read
+their slots through that proxy. The pass follows which buffers the threads may have accessed since
 their last fence, through branches, loops and scopes; the kernel's own fences count. What only wgmma, tcgen05 or copy engines read, and what
 only ``cp.async`` refills, needs no fence and gets none. ops/proxies.py says why a barrier alone is not enough.
 """
@@ -16,7 +17,7 @@ from ..dispatch import Choice
 from ..ir.builder import Facts
 from ..ir.graph import UNIT, Block, Call, Const, For, Graph, If, Node, Scope, Value, While, walk
 from ..ops.barriers import fence_proxy_async, fences_proxies
-from ..ops.proxies import ANYWHERE, accessed_by_threads, allocation_of, hand_over, written_by_engines
+from ..ops.proxies import ANYWHERE, accessed_by_engines, accessed_by_threads, allocation_of, hand_over
 from ..ops.ring_release import Release, ring_release
 
 
@@ -68,16 +69,22 @@ class _FenceInserter:
         self.definitions = definitions
         self.accessed = {call: {self.allocation(p) for p in accessed_by_threads(call)} for call in calls}
         self.touched = set().union(*self.accessed.values())
-        refilled = {self.allocation(p) for call in calls for p in written_by_engines(call)}
+        by_engines = [accessed_by_engines(call) for call in calls]
+        self.refilled, self.read = ({self.allocation(p) for places in side for p in places} for side in zip(*by_engines))
         self.handed = {call: self.buffers(call) for call in calls if "handed_over" in call.op.rules}
-        fenced = set().union(*self.handed.values()) if architecture(graph.target) >= 90 else set()
-        self.followed = fenced if ANYWHERE in refilled else fenced & refilled
+        self.fenced_before = {call: self.for_engines(call) for call in self.handed if architecture(graph.target) >= 90}
+        self.followed = set().union(*self.fenced_before.values())
 
     def allocation(self, place) -> Value | None:
         return allocation_of(self.definitions, place)
 
     def buffers(self, call: Call) -> set[Value | None]:
         return {self.allocation(b) for b in call.op.rules["handed_over"](call)}
+
+    def for_engines(self, call: Call) -> set[Value | None]:
+        """Of the buffers that a call hands over, those that the async proxy then accesses."""
+        accessed = self.read if call.attrs.get("filled") else self.refilled
+        return self.handed[call] if ANYWHERE in accessed else self.handed[call] & accessed
 
     def block(self, block: Block, threads: _Threads, pending: set) -> Block:
         """The block with its fences. `pending` becomes what is pending at its end."""
@@ -91,7 +98,7 @@ class _FenceInserter:
 
     def call(self, call: Call, threads: _Threads, pending: set) -> list[Call]:
         made = [] if call.op is hand_over else [self.planned(call)]
-        if call in self.handed and self.needed(self.handed[call] & self.followed, threads, pending):
+        if self.needed(self.fenced_before.get(call, set()), threads, pending):
             made.insert(0, Call(fence_proxy_async, (), {}, (), call.loc))
             self.fenced(threads, pending)
         if fences_proxies(call):
@@ -116,6 +123,8 @@ class _FenceInserter:
 
     def nested(self, node: Node, threads: _Threads, pending: set) -> Node:
         match node:
+            case For(body=body) if single_trip(node):
+                return replace(node, body=self.block(body, threads, pending))
             case For(body=body):
                 return replace(node, body=self.repeated((body,), threads, pending)[0])
             case While(test=test, body=body):
@@ -150,3 +159,9 @@ class _FenceInserter:
                     pending |= left
                 return made
             pending |= state
+
+
+def single_trip(loop: For) -> bool:
+    """Whether a loop is known to run once."""
+    bounds = loop.start, loop.stop, loop.step
+    return all(isinstance(b, Const) for b in bounds) and len(range(*(int(b.value) for b in bounds))) == 1

@@ -85,7 +85,7 @@ def _(e, call, dst, src, mbar, *mask):
 
 copy_async_.variants = VARIANTS
 copy_async_.rules["by_threads"] = lambda call: () if call.choice.plan.completion in ON_ENGINES else call.args[:2]
-copy_async_.rules["by_engines"] = lambda call: call.args[:1] if call.choice.plan.completion in ON_ENGINES else ()
+copy_async_.rules["by_engines"] = lambda call: (call.args[:1], call.args[1:2]) if call.choice.plan.completion in ON_ENGINES else ((), ())
 copy_async_.rules["variants"] = lambda call: variants_of(*(a.type for a in call.args[:2]))
 
 

@@ -260,7 +260,8 @@ def _(g, acc, a, b, accumulate, scale_a=None, scale_b=None, *, trans_a, trans_b,
     return None
 
 
-tensor_mma.rules["by_threads"] = lambda call: ()  # the tensor cores read shared memory
+tensor_mma.rules["by_threads"] = lambda call: ()
+tensor_mma.rules["by_engines"] = lambda call: ((), call.args[1:3])
 
 
 tensor_mma.rules["shown"] = "mma_async"
