@@ -386,3 +386,248 @@ def multiplied_by_threads(A, B, n, FENCE: tile.constexpr):
 def test_operands_of_products_by_threads_and_by_mma_sync_are_ordinary_reads():
     lacks_a_fence(multiplied, (1,), np.ones((64, 64), np.float16), np.zeros((64, 64), np.float32), 3, seeds=range(2))
     lacks_a_fence(multiplied_by_threads, (1,), A, np.zeros_like(A), 3, seeds=range(2))
+
+
+@tile.jit(num_warps=4)
+def counted_by_warps(A, B, FENCED: tile.constexpr):
+    """Each warp counts in the same element, and those of FENCED fence."""
+    s, bar = tile.alloc((32,), A.dtype), tile.mbarrier()
+    tile.store(s, 0)
+    tile.fence_proxy_async()
+    tile.sync()
+    for w in tile.static_range(4):
+        with tile.warp(w):
+            tile.atomic_add(s[0], 1)
+            if w in FENCED:
+                tile.fence_proxy_async()
+    tile.sync()
+    with tile.elect():
+        bar.arrive_expect_tx(128)
+        tile.copy_async(s, A[0, 0:32], mbar=bar)  # refills
+    bar.wait(phase=0)
+    tile.store(B[0, 0:32], tile.load(s))
+
+
+def test_an_atomic_does_not_hide_that_of_another_warp():
+    a = np.arange(64, dtype=np.int32).reshape(2, 32)
+    for seed in SEEDS:
+        assert not counted_by_warps.simulate((1,), a, np.zeros_like(a), (0, 1, 2, 3), seed=seed).findings
+        for lacking in range(4):
+            fenced = tuple(w for w in range(4) if w != lacking)
+            finding, = counted_by_warps.simulate((1,), a, np.zeros_like(a), fenced, seed=seed).findings
+            assert (finding.kind, finding.line) == ("missing-proxy-fence", line_of(counted_by_warps, "refills")), (lacking, seed)
+
+
+@tile.jit(num_warps=4)
+def counted_and_overwritten(A, B, SYNC: tile.constexpr):
+    s = tile.alloc((32,), A.dtype)
+    tile.store(s, 0)
+    tile.sync()
+    with tile.warp(1):
+        tile.atomic_add(s[0], 1)
+    with tile.warp(2):
+        tile.atomic_add(s[0], 1)
+    if SYNC:
+        tile.sync()
+    with tile.warp(2):
+        tile.store(s[0], 7)  # overwrites
+    tile.sync()
+    tile.store(B[0, 0:32], tile.load(s))
+
+
+def test_a_store_after_the_atomics_of_several_warps_races_with_each_of_them():
+    a = np.arange(64, dtype=np.int32).reshape(2, 32)
+    silent(counted_and_overwritten, (1,), a, np.zeros_like(a), SYNC=True)
+    for seed in SEEDS:
+        finding, = counted_and_overwritten.simulate((1,), a, np.zeros_like(a), SYNC=False, seed=seed).findings
+        assert (finding.kind, finding.line) == ("race", line_of(counted_and_overwritten, "overwrites"))
+
+
+# -- asynchronous accesses -------------------------------------------------------------------------------------------------------
+
+@tile.jit(num_warps=4)
+def brought_by_cp_async(A, B, FENCE: tile.constexpr):
+    """cp.async writes through the generic proxy, and TMA overwrites it."""
+    s, bar = tile.alloc((256,), A.dtype), tile.mbarrier()
+    tile.copy_async(s, A[0, 0:256], variant="ldgsts")  # writes
+    tile.cp_async_commit()
+    tile.cp_async_wait(0)
+    if FENCE:
+        tile.fence_proxy_async()
+    tile.sync()
+    with tile.elect():
+        bar.arrive_expect_tx(1024)
+        tile.copy_async(s, A[1, 0:256], mbar=bar)  # refills
+    bar.wait(phase=0)
+    tile.store(B[0, 0:256], tile.load(s))
+
+
+@tile.jit(cluster=2, num_warps=4)
+def brought_by_st_async(A, B, REDUCES: tile.constexpr, FENCE: tile.constexpr):
+    """So do st.async and red.async of a peer."""
+    s, bar, other = tile.alloc((256,), A.dtype), tile.mbarrier(n=2), 1 - tile.cta_rank()
+    tile.store(s, 0)
+    if REDUCES:
+        tile.fence_proxy_async()
+    tile.cluster_sync()
+    bar[0].arrive_expect_tx(1024)
+    if REDUCES:
+        tile.reduce_async(s.peer(other), tile.load(A[0, 0:256]), "add", mbar=bar[0])
+    else:
+        tile.store_async(s.peer(other), tile.load(A[0, 0:256]), mbar=bar[0])
+    bar[0].wait(phase=0)
+    if FENCE:
+        tile.fence_proxy_async()
+    tile.sync()
+    with tile.elect():
+        bar[1].arrive_expect_tx(1024)
+        tile.copy_async(s, A[1, 0:256], mbar=bar[1])  # refills
+    bar[1].wait(phase=0)
+    tile.store(B[tile.cta_rank(), 0:256], tile.load(s))
+
+
+def test_asynchronous_writes_of_the_generic_proxy_need_a_fence_before_a_refill():
+    lacks_a_fence(brought_by_cp_async, (1,), A, np.zeros_like(A), first="writes")
+    a = np.arange(512, dtype=np.int32).reshape(2, 256)
+    for reduces in (False, True):
+        for seed in SEEDS:
+            silent(brought_by_st_async, (2,), a, np.zeros_like(a), REDUCES=reduces, FENCE=True, seeds=[seed])
+            finding, = brought_by_st_async.simulate((2,), a, np.zeros_like(a), REDUCES=reduces, FENCE=False, seed=seed).findings
+            assert (finding.kind, finding.line) == ("missing-proxy-fence", line_of(brought_by_st_async, "refills"))
+
+
+@tile.jit(num_warps=4)
+def filled_by_cp_async(A, B, n):
+    """cp.async is in the generic proxy, as the loads are: the barrier orders them."""
+    s = tile.alloc((256,), A.dtype)
+    for k in range(n):
+        tile.copy_async(s, A[k, 0:256], variant="ldgsts")
+        tile.cp_async_commit()
+        tile.cp_async_wait(0)
+        tile.sync()
+        tile.store(B[k, 0:256], tile.load(s))
+        tile.sync()
+
+
+@tile.jit(num_warps=4)
+def sent_and_overwritten(A, B, n):
+    """The copy's reads are over when its group is; what TMA wrote, its wait makes visible to loads and stores."""
+    s, bar = tile.alloc((256,), A.dtype), tile.mbarrier()
+    for k in range(n):
+        with tile.elect():
+            bar.arrive_expect_tx(1024)
+            tile.copy_async(s, A[k, 0:256], mbar=bar)
+        bar.wait(phase=k)
+        with tile.elect():
+            tile.copy_async(B[k, 0:256], s)
+            tile.bulk_commit()
+            tile.bulk_wait(0, read=True)
+        tile.sync()
+        if k + 1 < n:
+            tile.store(s, 1)  # generic write after an asynchronous read
+        tile.fence_proxy_async()
+        tile.sync()
+    with tile.elect():
+        tile.bulk_wait(0)
+
+
+@tile.jit(num_warps=4)
+def read_by_wgmma(A, B, n, LOADED: tile.constexpr, FENCE: tile.constexpr):
+    """Reads by wgmma and by a TMA store are in the async proxy; with LOADED, threads read the slot before."""
+    s, bar = tile.alloc((64, 64), A.dtype, layout=tile.swizzled(A.dtype, (64, 64), 128)), tile.mbarrier()
+    acc = tile.zeros((64, 64))
+    for k in range(n):
+        with tile.elect():
+            bar.arrive_expect_tx(s.nbytes)
+            tile.copy_async(s, A[0:64, 0:64], mbar=bar)  # refills
+        bar.wait(phase=k)
+        if LOADED:
+            acc += tile.cast(tile.load(s), tile.float32)  # reads
+            if FENCE:
+                tile.fence_proxy_async()
+        acc = tile.mma_async(acc, s, s)
+        tile.mma_commit()
+        tile.mma_wait(0)
+        with tile.elect():
+            tile.copy_async(B[0:64, 0:64], s)
+            tile.bulk_commit()
+            tile.bulk_wait(0)
+        tile.sync()
+
+
+def test_reads_of_the_async_proxy_need_no_fence_and_hide_no_load():
+    a = np.ones((64, 64), np.float16)
+    silent(read_by_wgmma, (1,), a, np.zeros_like(a), 3, LOADED=False, FENCE=False)
+    lacks_a_fence(read_by_wgmma, (1,), a, np.zeros_like(a), 3, LOADED=True)
+
+
+def test_a_wait_alone_orders_what_the_async_proxy_did_before_ordinary_accesses():
+    silent(filled_by_cp_async, (1,), A, np.zeros_like(A), 4)
+    silent(sent_and_overwritten, (1,), A, np.zeros_like(A), 4)
+
+
+@tile.jit(num_warps=4)
+def between_tokens(A, B, FENCE: tile.constexpr):
+    """The slot goes from a token to a barrier of the kernel's own."""
+    s, bar = tile.alloc((256,), A.dtype), tile.mbarrier()
+    with tile.elect():
+        done = tile.copy_async(s, A[0, 0:256], variant="tma")
+    done.wait()
+    tile.store(B[0, 0:256], tile.load(s))  # reads
+    if FENCE:
+        tile.fence_proxy_async()
+    tile.sync()
+    with tile.elect():
+        bar.arrive_expect_tx(1024)
+        tile.copy_async(s, A[1, 0:256], mbar=bar)  # refills
+    bar.wait(phase=0)
+    tile.store(B[1, 0:256], tile.load(s))
+
+
+def test_reads_after_a_token_need_a_fence_before_a_refill_on_a_barrier():
+    lacks_a_fence(between_tokens, (1,), A, np.zeros_like(A))
+
+
+@tile.jit(num_warps=4)
+def by_some_threads(A, B, READERS: tile.constexpr, FENCING: tile.constexpr):
+    """The first READERS threads read, and the first FENCING fence."""
+    s, bar, i = tile.alloc((256,), A.dtype), tile.mbarrier(), tile.thread_id()
+    with tile.elect():
+        bar.arrive_expect_tx(1024)
+        tile.copy_async(s, A[0, 0:256], mbar=bar)
+    bar.wait(phase=0)
+    if i < READERS:
+        tile.store(B[0, i], tile.load(s[i]))  # reads
+    if i < FENCING:
+        tile.fence_proxy_async()
+    tile.sync()
+    with tile.elect():
+        bar.arrive_expect_tx(1024)
+        tile.copy_async(s, A[1, 0:256], mbar=bar)  # refills
+    bar.wait(phase=1)
+
+
+@tile.jit(num_warps=4)
+def by_both_branches(A, B, n):
+    s, bar, i = tile.alloc((256,), A.dtype), tile.mbarrier(), tile.thread_id()
+    for k in range(n):
+        with tile.elect():
+            bar.arrive_expect_tx(1024)
+            tile.copy_async(s, A[k, 0:256], mbar=bar)
+        bar.wait(phase=k)
+        tile.store(B[k, 0:256], tile.load(s))
+        if i % 3 == tile.program_id(0):
+            tile.fence_proxy_async()
+        else:
+            tile.fence_proxy_async()
+        tile.sync()
+
+
+def test_threads_of_a_condition_fence_for_themselves_only():
+    silent(by_both_branches, (1,), A, np.zeros_like(A), 4)
+    for readers, fencing in ((64, 64), (40, 64), (128, 128), (33, 33)):
+        silent(by_some_threads, (1,), A, np.zeros_like(A), readers, fencing)
+    for readers, fencing in ((64, 32), (128, 127), (33, 1), (128, 0)):
+        for seed in SEEDS:
+            finding, = by_some_threads.simulate((1,), A, np.zeros_like(A), readers, fencing, seed=seed).findings
+            assert (finding.kind, finding.other.line) == ("missing-proxy-fence", line_of(by_some_threads, "reads")), (readers, fencing)

@@ -324,6 +324,17 @@ class Shadow:
         cell = int(a.cells[at])
         return Conflict("overtaking", at, cell, column, int(threads[at]), int(line[cell]))
 
+    def fenced_by(self, clocks: Clocks, rank: int, atom: int, last: np.ndarray) -> bool:
+        """Whether each access by an atom since its last proxy fence was by a thread that has had a fence itself: `last` has the epochs."""
+        column = clocks.column(rank, atom)
+        accesses = [(np.where(self.writer == column, self.epoch, 0), self.thread)]
+        accesses += [reads[:2] for reads in (self.readers.get(column),) if reads is not None]
+        for epochs, threads in accesses:
+            since = (epochs > clocks.fenced[rank, atom]) & (threads >= 0)
+            if (epochs[since] > last[threads[since]]).any():
+                return False
+        return True
+
     def settle(self, cells: np.ndarray) -> None:
         """Mark cells as visible to everybody, after a fault there has been reported, so that it is not reported again."""
         self.writer[cells] = SETTLED
