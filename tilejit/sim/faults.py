@@ -58,6 +58,15 @@ class Reporter:
         self._say("race", line, f"{who} {'writes' if writes else 'reads'} {self._bytes(c)}, {did} by {by} "
                   f"at line {self._number(other) or '?'} without a barrier between the two", a, c, other)
 
+    def depends_on_layout(self, a: Access, c: Conflict, writing: bool) -> None:
+        """Report an access that is ordered after the earlier one `c` only because the chosen layouts give both to the same thread."""
+        if not self.m.sim.program.places.own(c.cell * self.m.sim.program.granule):
+            return
+        did, does = "read" if c.what == "reader" else "written", "writes" if writing else "reads"
+        self._say("layout-dependent", a.line, f"{self._thread(a, c.at)} {does} {self._bytes(c)}, {did} at line {self._number(c.line)} without a "
+                  "barrier between the two. It is the same thread, but only by the layouts that were chosen: with another num_warps, dtype or "
+                  "target it may be another. Put tile.sync() between them", a, c, c.line)
+
     def _unordered(self, a: Access, c: Conflict, what: str) -> None:
         """Report accesses to tensor memory that are synchronised, but without a tcgen05 fence before or after the synchronisation."""
         told = self.clocks.known[self.m.rank, self._atom(a, c.at), BEFORE, c.other] >= c.epoch

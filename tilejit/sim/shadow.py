@@ -54,6 +54,7 @@ class Access:
     after: tuple[int, ...] = ()      # operations in flight with which it cannot conflict, such as earlier ones of the same pipe
     reducing: bool = False           # a reduction: needs no order relative to other reductions
     pipe: int = 0                    # on tensor memory: the number of the operation's pipe (`AsyncOp.pipe_number`)
+    lucky: "Conflict | None" = None  # an earlier access that is ordered only because the same thread made it
 
     @cached_property
     def index(self) -> np.ndarray | slice:
@@ -130,7 +131,9 @@ class Shadow:
         known = self._known(clocks, rank, a, columns, ORDER)
         late = ordinary & (epochs > known)
         if late.any():
-            late &= ~self._own(clocks, rank, a, columns, threads)
+            own = late & self._own(clocks, rank, a, columns, threads)
+            late &= ~own
+            self._note_luck(a, own & (threads == a.threads), columns, threads, self.line, "writer")
         if a.pipe:
             late &= ~self._ahead(clocks, a, columns)
         if atomic:
@@ -150,6 +153,15 @@ class Shadow:
         if plane == FENCED:
             return self._unfenced(clocks, rank, a, ordinary, columns, epochs, threads)
         return self._unordered(clocks, rank, a, ordinary, columns, epochs, threads, self.line) if self.tensor else None
+
+    @staticmethod
+    def _note_luck(a: Access, own: np.ndarray, columns: np.ndarray, threads: np.ndarray, lines: np.ndarray, what: str) -> None:
+        """Note the first cell whose last access, by the same thread, is ordered before this one by nothing else."""
+        if a.lucky is None and own.any():
+            at = int(np.argmax(own))
+            cell = int(a.cells[at])
+            column = int(np.broadcast_to(columns, len(a.cells))[at])
+            a.lucky = Conflict(what, at, cell, column, int(np.broadcast_to(threads, len(a.cells))[at]), int(lines[cell]))
 
     def _long_known(self, clocks: Clocks, rank: int, a: Access, column: int, plane: int) -> bool:
         """Whether everything that a column wrote to these cells is known on every plane that matters. This is the usual case; with this
@@ -301,7 +313,9 @@ class Shadow:
     def _unfinished(self, clocks, rank, a, column, epochs, threads, line, atomic) -> Conflict | None:
         """The first cell whose last read by a column is not known to happen before the write."""
         late = epochs > self._known(clocks, rank, a, np.asarray(column), ORDER)
-        late &= ~self._own(clocks, rank, a, np.full(len(a.cells), column), threads)
+        own = late & self._own(clocks, rank, a, np.full(len(a.cells), column), threads)
+        late &= ~own
+        self._note_luck(a, own & (threads == a.threads), np.asarray(column), threads, line, "reader")
         if a.pipe:
             late &= ~self._ahead(clocks, a, np.full(len(a.cells), column))
         if atomic:
@@ -323,6 +337,17 @@ class Shadow:
         at = int(np.argmax(bad))
         cell = int(a.cells[at])
         return Conflict("overtaking", at, cell, column, int(threads[at]), int(line[cell]))
+
+    def fenced_by(self, clocks: Clocks, rank: int, atom: int, last: np.ndarray) -> bool:
+        """Whether each access by an atom since its last proxy fence was by a thread that has had a fence itself: `last` has the epochs."""
+        column = clocks.column(rank, atom)
+        accesses = [(np.where(self.writer == column, self.epoch, 0), self.thread)]
+        accesses += [reads[:2] for reads in (self.readers.get(column),) if reads is not None]
+        for epochs, threads in accesses:
+            since = (epochs > clocks.fenced[rank, atom]) & (threads >= 0)
+            if (epochs[since] > last[threads[since]]).any():
+                return False
+        return True
 
     def settle(self, cells: np.ndarray) -> None:
         """Mark cells as visible to everybody, after a fault there has been reported, so that it is not reported again."""
