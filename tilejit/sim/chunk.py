@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from itertools import count
 from typing import Any
 
 import numpy as np
 
+from ..concurrency import cached_property
 from ..errors import Loc, TileError
 from ..ir.graph import Const
 from ..layout import axis

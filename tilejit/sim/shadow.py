@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import numpy as np
 
+from ..concurrency import cached_property
 from .clocks import AFTER, FENCED, ORDER, Clocks
 
 # Values of `writer` besides the column of an atom or a barrier:
