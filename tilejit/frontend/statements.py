@@ -105,7 +105,7 @@ def leave_loop(w: Walker, node: ast.Break | ast.Continue) -> None:
     if w.frame.loops[-1] is not w.home:
         raise w.error(f"`{word}` would leave the execution scope that it stands in, and only its threads would; "
                       "put the loop inside the scope" + where("the scope is opened", w.home.loc))
-    w.put(word, True)
+    w.leave(word)
 
 
 @statement(ast.Return)
@@ -117,4 +117,4 @@ def return_(w: Walker, node: ast.Return) -> None:
     if w.frame.caller is None and value is not None:
         raise w.error("a kernel returns nothing; write to an array argument with tile.store", node.value)
     w.put(RESULT, value)
-    w.put("return", True)
+    w.leave("return")
