@@ -172,10 +172,7 @@ class World:
             shadow, where = self.shadow(space, rank, cells(space)), index_of(where)
             shadow.busy[where] -= 1
             column, epoch, thread = column_of(rank)
-            if column not in shadow.readers:
-                n = len(shadow.writer)
-                shadow.readers[column] = np.zeros(n, np.int32), np.zeros(n, np.int16), np.zeros(n, np.int32)
-            epochs, threads, lines = shadow.readers[column]
+            epochs, threads, lines = shadow.reads_of(shadow.drained, column)
             epochs[where], lines[where] = epoch, op.line
             threads[where] = thread if op.threads is None else op.threads
         op.reads = []
