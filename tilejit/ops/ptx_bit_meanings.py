@@ -1,5 +1,5 @@
-"""Simulation of the PTX instructions that count or move bits, and of products of integers. PTX ISA, "Integer Arithmetic Instructions",
-"Logic and Shift Instructions", "prmt"."""
+"""Simulation of the PTX instructions that count or move bits, and of products of integers. PTX ISA, "Integer Arithmetic
+Instructions", "Logic and Shift Instructions", "prmt"."""
 
 from __future__ import annotations
 
@@ -48,8 +48,13 @@ def extract_bits(m, form, x):
     own = np.dtype(f"u{a.dtype.itemsize}")
     bits = _bits(np.ascontiguousarray(a).view(own))
     width = bits.shape[-1]
-    at, bits = position + np.arange(width), np.broadcast_to(bits, np.broadcast_shapes(bits.shape, position.shape, length.shape))
-    pick = lambda n: np.take_along_axis(bits, np.broadcast_to(np.clip(n, 0, width - 1), (*bits.shape[:-1], np.shape(n)[-1])), axis=-1)
+    at = position + np.arange(width)
+    bits = np.broadcast_to(bits, np.broadcast_shapes(bits.shape, position.shape, length.shape))
+
+    def pick(n):
+        n = np.broadcast_to(np.clip(n, 0, width - 1), (*bits.shape[:-1], np.shape(n)[-1]))
+        return np.take_along_axis(bits, n, axis=-1)
+
     sign = np.where(length > 0, pick(position + length - 1), 0) if ".s" in form.name else own.type(0)
     found = np.where((np.arange(width) < length) & (at < width), pick(at), sign).astype(own)
     return (found << np.arange(width, dtype=own)).sum(axis=-1, dtype=own).view(a.dtype)
@@ -61,7 +66,8 @@ def insert_bits(m, form, x):
     a, b, (position, length) = x["a"], x["b"], _field(x)
     own, width = a.dtype.type, 8 * a.dtype.itemsize
     at = np.arange(width)
-    field = (((at >= position) & (at < position + length)).astype(a.dtype) << at.astype(a.dtype)).sum(axis=-1, dtype=a.dtype)
+    ones = ((at >= position) & (at < position + length)).astype(a.dtype)
+    field = (ones << at.astype(a.dtype)).sum(axis=-1, dtype=a.dtype)
     shift = position[..., 0]
     moved = np.where(shift < width, a << np.minimum(shift, width - 1).astype(a.dtype), own(0))
     return b & ~field | moved & field
@@ -90,17 +96,20 @@ def bit_mask(m, form, x):
 
 @means(r"fns\.b32")
 def nth_one(m, form, x):
-    """The position of the `offset`-th one of `mask` from `base` on, upwards or, if `offset` is negative, downwards; 0 means `base` itself."""
-    mask, base, offset = (np.broadcast_arrays(x["mask"], x["base"], x["offset"])[i].astype(np.int64)[..., None] for i in range(3))
+    """The position of the `offset`-th one of `mask` from `base` on, upwards or, if `offset` is negative, downwards; 0
+    means `base` itself."""
+    mask, base, offset = (np.broadcast_arrays(x["mask"], x["base"], x["offset"])[i].astype(np.int64)[..., None]
+                          for i in range(3))
     at = np.arange(32)
     ones = mask >> at & 1
     up, down = ones * (at >= base), ones * (at <= base)
     count = np.where(offset >= 0, np.cumsum(up, axis=-1), np.cumsum(down[..., ::-1], axis=-1)[..., ::-1])
-    hit = np.where(offset > 0, up * (count == offset), np.where(offset < 0, down * (count == -offset), ones * (at == base))).astype(bool)
+    hit = np.where(offset > 0, up * (count == offset),
+                   np.where(offset < 0, down * (count == -offset), ones * (at == base))).astype(bool)
     return np.where(hit.any(axis=-1), hit.argmax(axis=-1), 0xFFFFFFFF).astype(np.uint32)
 
 
-# -- logic and shifts ------------------------------------------------------------------------------------------------------
+# -- logic and shifts --------------------------------------------------------------------------------------------------
 
 @means(r"lop3\.b32")
 def lop3(m, form, x):
@@ -115,7 +124,8 @@ def lop3(m, form, x):
     return result + np.zeros_like(x["a"])
 
 
-_MODES = {"f4e": lambda k, i: k + i, "b4e": lambda k, i: k - i & 7, "rc8": lambda k, i: k + 0 * i, "ecl": np.maximum, "ecr": np.minimum,
+_MODES = {"f4e": lambda k, i: k + i, "b4e": lambda k, i: k - i & 7, "rc8": lambda k, i: k + 0 * i, "ecl": np.maximum,
+          "ecr": np.minimum,
           "rc16": lambda k, i: 2 * (k & 1) + i % 2}  # the byte that byte i of the result is, where the selector is k
 
 
@@ -130,7 +140,8 @@ def permute_bytes_by_mode(m, form, x):
 
 @means(r"prmt\.b32")
 def permute_bytes(m, form, x):
-    """Each nibble of the selector picks one of eight bytes; if its top bit is set, the byte's sign bit is replicated instead."""
+    """Each nibble of the selector picks one of eight bytes; if its top bit is set, the byte's sign bit is replicated
+    instead."""
     pool = x["b"].astype(np.uint64) << np.uint64(32) | x["a"].astype(np.uint64)
     result = np.uint32(0)
     for i in range(4):
@@ -148,12 +159,13 @@ def funnel_shift(m, form, x):
     return (both << count) >> np.uint64(32) if ".l." in form.name else both >> count
 
 
-# -- products of parts -----------------------------------------------------------------------------------------------------
+# -- products of parts -------------------------------------------------------------------------------------------------
 
 @means(r"dp4a\.(u32|s32)\.(u32|s32)")
 def dot_of_bytes(m, form, x):
-    a, b = (np.ascontiguousarray(np.broadcast_arrays(x["a"], x["b"])[i])[..., None].view(np.int8 if t == "s32" else np.uint8).astype(np.int64)
-            for i, t in enumerate(form.name.split(".")[1:]))
+    kinds = [np.int8 if word == "s32" else np.uint8 for word in form.name.split(".")[1:]]
+    a, b = (np.ascontiguousarray(v)[..., None].view(kind).astype(np.int64)
+            for v, kind in zip(np.broadcast_arrays(x["a"], x["b"]), kinds))
     return ((a * b).sum(axis=-1) + x["c"].astype(np.int64)).astype(np.uint32)
 
 
@@ -167,12 +179,13 @@ def dot_of_halves(m, form, x):
     return ((a * (b[..., :2] if half == "lo" else b[..., 2:])).sum(axis=-1) + x["c"].astype(np.int64)).astype(np.uint32)
 
 
-# -- extremes of integers --------------------------------------------------------------------------------------------------
+# -- extremes of integers ----------------------------------------------------------------------------------------------
 
 @means(r"(min|max)(\.relu)?\.(s32|s16x2|u16x2)")
 def extreme_of_integers(m, form, x):
     """The smaller or the larger of each pair, of halves or of whole numbers; with .relu at least 0."""
-    words, kind = form.name.split("."), {"s32": np.int32, "s16x2": np.int16, "u16x2": np.uint16}[form.name.split(".")[-1]]
+    words = form.name.split(".")
+    kind = {"s32": np.int32, "s16x2": np.int16, "u16x2": np.uint16}[words[-1]]
     a, b = (np.ascontiguousarray(v).view(kind) for v in np.broadcast_arrays(x["a"], x["b"]))
     found = (np.minimum if words[0] == "min" else np.maximum)(a, b)
     return (np.maximum(found, 0) if "relu" in words else found).view(x["a"].dtype)

@@ -1,5 +1,5 @@
-"""Simulation of PTX arithmetic with floats, and of conversions. PTX ISA, "Floating Point Instructions", "Half Precision Floating Point
-Instructions", "cvt".
+"""Simulation of PTX arithmetic with floats, and of conversions. PTX ISA, "Floating Point Instructions", "Half Precision
+Floating Point Instructions", "cvt".
 
 Results are exact, rounded once; those of the approximate functions are computed to NumPy's precision.
 """
@@ -16,9 +16,11 @@ from .extremes import extreme_of_arrays
 from .math import _sim_fma, _sum_to_odd
 from .ptx_meanings import meaning, means
 
-_FUNCTIONS = {"ex2": np.exp2, "lg2": np.log2, "sin": np.sin, "cos": np.cos, "tanh": np.tanh, "sqrt": np.sqrt, "rcp": lambda a: a.dtype.type(1) / a,
+_FUNCTIONS = {"ex2": np.exp2, "lg2": np.log2, "sin": np.sin, "cos": np.cos, "tanh": np.tanh, "sqrt": np.sqrt,
+              "rcp": lambda a: a.dtype.type(1) / a,
               "rsqrt": lambda a: a.dtype.type(1) / np.sqrt(a), "abs": np.abs, "neg": np.negative}
-_SMALLEST = {"float32": 2.0 ** -126, "bfloat16": 2.0 ** -126, "float16": 2.0 ** -14, "float64": 0.0}  # the smallest normal number; float64 is not flushed
+# The smallest normal number; float64 is not flushed.
+_SMALLEST = {"float32": 2.0 ** -126, "bfloat16": 2.0 ** -126, "float16": 2.0 ** -14, "float64": 0.0}
 
 
 def _flushed(form, a):
@@ -40,16 +42,18 @@ def _finished(form, result):
     return np.where(result < 0, 0, result).astype(result.dtype) if ".relu" in form.name else result
 
 
-# -- functions of one number -----------------------------------------------------------------------------------------------
+# -- functions of one number -------------------------------------------------------------------------------------------
 
-@means(r"(ex2|lg2|sin|cos|rcp|rsqrt|sqrt)\.approx(\.ftz)?\.f32|tanh\.approx\.f32|(rcp|rsqrt)\.approx\.ftz\.f64|rsqrt\.approx\.f64|"
-       r"(rcp|sqrt)\.rn(\.ftz)?\.f32|(rcp|sqrt)\.rn\.f64|(abs|neg)\.(f16|bf16)|(ex2|tanh)\.approx\.f16|(ex2\.approx\.ftz|tanh\.approx)\.bf16")
+@means(r"(ex2|lg2|sin|cos|rcp|rsqrt|sqrt)\.approx(\.ftz)?\.f32|tanh\.approx\.(f32|f16|bf16)|"
+       r"(rcp|rsqrt)\.approx\.ftz\.f64|rsqrt\.approx\.f64|ex2\.approx\.(f16|ftz\.bf16)|"
+       r"(rcp|sqrt)\.rn(\.ftz)?\.f32|(rcp|sqrt)\.rn\.f64|(abs|neg)\.(f16|bf16)")
 def function(m, form, x):
     (a,) = _operands(form, x)
     name = form.name.split(".")[0]
     with np.errstate(all="ignore"):
-        found = _FUNCTIONS[name](a) if a.dtype.itemsize > 2 or name in ("abs", "neg") else _FUNCTIONS[name](a.astype(np.float32)).astype(a.dtype)
-        return _finished(form, found)
+        if a.dtype.itemsize == 2 and name not in ("abs", "neg"):
+            return _finished(form, _FUNCTIONS[name](a.astype(np.float32)).astype(a.dtype))
+        return _finished(form, _FUNCTIONS[name](a))
 
 
 @means(r"div\.(approx|full)(\.ftz)?\.f32")
@@ -59,7 +63,7 @@ def divide(m, form, x):
         return _flushed(form, a / b)
 
 
-# -- sums and products -------------------------------------------------------------------------------------------------------
+# -- sums and products -------------------------------------------------------------------------------------------------
 
 @means(r"(add|sub|mul)\.rn(\.ftz)?(\.sat)?\.f32|(add|sub|mul)\.rn\.(f16|bf16|f64)")
 def arithmetic(m, form, x):
@@ -76,8 +80,8 @@ def multiply_add(m, form, x):
 
 @means(r"(add|sub|mul|fma)\.r[zmp](\.ftz)?(\.sat)?\.f32|(rcp|sqrt)\.r[zmp](\.ftz)?\.f32")
 def rounded_arithmetic(m, form, x):
-    """Rounded towards zero, down or up: the result in float64, which is exact or, of a sum, rounded to odd. A quotient or a root that is no
-    float32 number is not rounded to one in float64."""
+    """Rounded towards zero, down or up: the result in float64, which is exact or, of a sum, rounded to odd. A quotient
+    or a root that is no float32 number is not rounded to one in float64."""
     name, way = form.name.split(".")[:2]
     given = [v.astype(np.float64) for v in np.broadcast_arrays(*_operands(form, x))]
     with np.errstate(all="ignore"):
@@ -99,12 +103,12 @@ def _directed(exact: np.ndarray, way: str) -> np.ndarray:
     return np.where(beyond, np.nextafter(near, np.where(down, np.float32(-np.inf), np.float32(np.inf))), near)
 
 
-# -- extremes ----------------------------------------------------------------------------------------------------------------
+# -- extremes ----------------------------------------------------------------------------------------------------------
 
 @means(r"(min|max)(\.ftz)?(\.NaN)?(\.xorsign\.abs)?\.(f32|f16)|(min|max)(\.NaN)?(\.xorsign\.abs)?\.bf16")
 def extreme(m, form, x):
-    """If one operand is NaN, the result is the other one; with .NaN it is NaN. With .xorsign.abs, that of the absolute values, with the product
-    of the signs."""
+    """If one operand is NaN, the result is the other one; with .NaN it is NaN. With .xorsign.abs, that of the absolute
+    values, with the product of the signs."""
     first, second = a, b = _operands(form, x)
     if ".abs" in form.name:
         a, b = np.abs(a), np.abs(b)
@@ -116,8 +120,8 @@ def extreme(m, form, x):
     return found
 
 
-@means(r"((add|sub|mul)\.rn|(ex2|tanh)\.approx|abs|neg|(min|max)(\.ftz)?(\.NaN)?(\.xorsign\.abs)?|fma\.rn(\.ftz)?(\.sat|\.relu)?)\.f16x2|"
-       r"((add|sub|mul)\.rn|ex2\.approx\.ftz|tanh\.approx|abs|neg|(min|max)(\.NaN)?(\.xorsign\.abs)?|fma\.rn(\.relu)?)\.bf16x2")
+@means(r"((add|sub|mul)\.rn|tanh\.approx|abs|neg|(min|max)(\.NaN)?(\.xorsign\.abs)?|fma\.rn(\.relu)?)\.b?f16x2|"
+       r"(ex2\.approx|(min|max)\.ftz(\.NaN)?(\.xorsign\.abs)?|fma\.rn(\.ftz)?(\.sat|\.relu)?)\.f16x2|ex2\.approx\.ftz\.bf16x2")
 def pair_of_halves(m, form, x):
     """Both halves of a register as the form without x2 computes one number."""
     single = SimpleNamespace(name=form.name[:-2], inputs=form.inputs)
@@ -127,7 +131,7 @@ def pair_of_halves(m, form, x):
     return np.ascontiguousarray(meaning(single)(m, single, halves)).view(np.uint32)
 
 
-# -- conversions ---------------------------------------------------------------------------------------------------------------
+# -- conversions -------------------------------------------------------------------------------------------------------
 
 @means(r"cvt\.f32\.(f16|bf16)|cvt\.rn(\.relu)?\.(f16|bf16)\.f32|cvt\.rz(\.relu)?\.bf16\.f32")
 def convert(m, form, x):
@@ -158,16 +162,19 @@ def round_to_integer(m, form, x):
 def convert_pair(m, form, x):
     """The first operand is the upper half."""
     single = SimpleNamespace(name=form.name.replace("x2", ""))
-    high, low = (np.ascontiguousarray(convert(m, single, {"a": x[n]})).view(np.uint16).astype(np.uint32) for n in ("a", "b"))
+    high, low = (np.ascontiguousarray(convert(m, single, {"a": x[n]})).view(np.uint16).astype(np.uint32)
+                 for n in ("a", "b"))
     return high << 16 | low
 
 
 @means(r"cvt\.(rna|rn|rz)(\.relu)?\.tf32\.f32")
 def convert_to_tf32(m, form, x):
-    """The lowest 13 bits of the mantissa become zero: by rounding to nearest, ties away or to even, or by dropping them."""
+    """The lowest 13 bits of the mantissa become zero: by rounding to nearest, ties away or to even, or by dropping
+    them."""
     bits = np.ascontiguousarray(x["a"]).view(np.uint32)
     more = {"rna": 0x1000, "rn": 0xfff + (bits >> 13 & 1), "rz": 0}[form.name.split(".")[1]]
-    found = np.where(np.isfinite(x["a"]), bits + np.uint32(0) + np.asarray(more, np.uint32), bits) & np.uint32(0xFFFFE000)
+    found = np.where(np.isfinite(x["a"]), bits + np.uint32(0) + np.asarray(more, np.uint32),
+                     bits) & np.uint32(0xFFFFE000)
     return np.where(bits >> 31 != 0, np.uint32(0), found) if ".relu" in form.name else found
 
 
@@ -180,7 +187,8 @@ def convert_to_float8(m, form, x):
         low, high = both[..., 0], both[..., 1]
     else:
         high, low = x["a"], x["b"]
-    high, low = (np.ascontiguousarray(cast_array(_finished(form, v), float32, target)).view(np.uint8).astype(np.uint16) for v in (high, low))
+    high, low = (np.ascontiguousarray(cast_array(_finished(form, v), float32, target)).view(np.uint8).astype(np.uint16)
+                 for v in (high, low))
     return high << 8 | low
 
 
@@ -193,7 +201,8 @@ def convert_from_float8(m, form, x):
 
 @means(r"cvt\.pack\.sat\.(u16|s16)\.s32|cvt\.pack\.sat\.[us][842]\.s32\.b32")
 def convert_and_pack(m, form, x):
-    """Saturates both numbers; the first becomes the higher of the lowest two fields, above which come the lower fields of `c`."""
+    """Saturates both numbers; the first becomes the higher of the lowest two fields, above which come the lower fields
+    of `c`."""
     kind = form.name.split(".")[3]
     bits, signed = int(kind[1:]), kind[0] == "s"
     low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)

@@ -59,7 +59,7 @@ def special_register(m, form, x):
     return values[name]()
 
 
-# -- registers -------------------------------------------------------------------------------------------------------------
+# -- registers ---------------------------------------------------------------------------------------------------------
 
 @means(r"mov\.(b16|b32|b64|f32|f64)")
 def move(m, form, x):
@@ -81,7 +81,8 @@ def unpack(m, form, x):
 
 # -- instructions without an effect in the simulator ------------------------------------------------------------------------
 
-@means(r"prefetch\..*|prefetchu\..*|applypriority\..*|nanosleep\.u32|cp\.async\.bulk\.prefetch\.L2\..*|pmevent|griddepcontrol\.\w+")
+@means(r"prefetch\..*|prefetchu\..*|applypriority\..*|nanosleep\.u32|cp\.async\.bulk\.prefetch\.L2\..*|pmevent|"
+       r"griddepcontrol\.\w+")
 def unseen(m, form, x):
     """Hints, and instructions that control the hardware and have no result."""
 

@@ -50,7 +50,8 @@ class GlobalClocks:
 
     @staticmethod
     def _note(found: Acquired, some: Some | None, clock: np.ndarray) -> None:
-        """Record what some threads (None: all) have acquired. Beyond SOME acquisitions, the two oldest are merged into one."""
+        """Record what some threads (None: all) have acquired. Beyond SOME acquisitions, the two oldest are merged into
+        one."""
         atoms = lambda s: s and s.atoms
         if not found or atoms(found[-1][0]) != atoms(some) or (clock > found[-1][1]).any():
             found.append((some, clock.copy()))
@@ -99,8 +100,8 @@ class GlobalClocks:
                 self.opened[other] = max(self.opened[other], clock[other] + 1)
 
     def fence(self, cta: int, near: Near) -> None:
-        """``fence.acq_rel`` at GPU scope, by threads of a CTA. What a relaxed read has returned before, its threads and those that have met
-        them since acquire."""
+        """``fence.acq_rel`` at GPU scope, by threads of a CTA. What a relaxed read has returned before, its threads and
+        those that have met them since acquire."""
         for reader, clock in self.pending.pop(cta, ()):
             fencing = near[cta]
             within = reader is None or fencing is not None and fencing.atoms <= reader.atoms
@@ -188,10 +189,11 @@ class GlobalShadow:
         self._mark_readers(view, ids, overlapping=True)
         return found
 
-    def hold_back(self, cta: int, cover: np.ndarray, clocks: GlobalClocks, fenced: np.ndarray | None, own: tuple[int, int] | None) -> None:
-        """Move writes of a CTA that a coming publication does not include to the next epoch: those since its last one that do not lie within `cover`
-        (epoch by column), nor, for `own` (thread, epoch), are by that thread up to that epoch. Copies are included unless they come after the
-        fence with the clock `fenced`."""
+    def hold_back(self, cta: int, cover: np.ndarray, clocks: GlobalClocks, fenced: np.ndarray | None,
+                  own: tuple[int, int] | None) -> None:
+        """Move writes of a CTA that a coming publication does not include to the next epoch: those since its last one
+        that do not lie within `cover` (epoch by column), nor, for `own` (thread, epoch), are by that thread up to that
+        epoch. Copies are included unless they come after the fence with the clock `fenced`."""
         marks = self.threads.writes
         if self.writer is None or marks is None:
             return

@@ -147,8 +147,8 @@ class OrderedAccess:
         return self.low + int(acting[0]) if len(acting) == 1 else None
 
     def _hold_back(self, near: dict[int, Near], releases: bool, thread: int | None) -> None:
-        """The active threads, or only `thread`, make a write that publishes what precedes it: exclude what does not. A write that `releases` comes
-        after all that they know of; a relaxed one after what fences came after."""
+        """The active threads, or only `thread`, make a write that publishes what precedes it: exclude what does not. A
+        write that `releases` comes after all that they know of; a relaxed one after what fences came after."""
         atoms, clocks = self.active_atoms, self.sim.clocks_of_grid()
         if releases and len(atoms) == len(self.sim.atom_start) and self.sim.ranks == 1:
             return
@@ -165,8 +165,8 @@ class OrderedAccess:
                         shadow.hold_back(other, cover, clocks, None if releases else clocks.fenced.get(int(cta)), own)
 
     def _fenced(self, world: World, atoms: np.ndarray, thread: int | None) -> tuple[np.ndarray, tuple[int, int] | None]:
-        """What the fences come after that the active threads, or only `thread`, have made themselves or met at a barrier since: an epoch for each
-        column, and (thread, epoch) for the accesses of the thread itself."""
+        """What the fences come after that the active threads, or only `thread`, have made themselves or met at a
+        barrier since: an epoch for each column, and (thread, epoch) for the accesses of the thread itself."""
         clocks, own = world.clocks, 0
         cover = np.zeros(clocks.ranks * clocks.width, np.int32)
         acting = atoms if thread is None else self.sim.atom_of[[thread]]
@@ -196,7 +196,8 @@ class OrderedAccess:
                 self.sim.clocks_of_grid().fence(cta, cluster)
 
     def _note_global_fence(self, facts: dict, key: tuple, clocks: Clocks, atom: int) -> None:
-        """Record the epoch at which an atom makes a fence, and what it knows there. Of more than FENCES, the two oldest are merged."""
+        """Record the epoch at which an atom makes a fence, and what it knows there. Of more than FENCES, the two oldest
+        are merged."""
         found = (*facts.get(key, ()), (int(clocks.now[self.rank, atom]), clocks.known[self.rank, atom, ORDER].copy()))
         clocks.now[self.rank, atom] += 1
         if len(found) > FENCES:
