@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from ..dtypes import bool_, int32
 from ..ir.builder import Builder, describe, flag, type_of
 from ..ir.builtin import builtin, method
@@ -256,7 +258,11 @@ cp_async_wait = _plain("cp_async_wait", "Wait until at most `n` of the thread's 
 bulk_commit = _plain("bulk_commit", "Commit the bulk stores that each thread has issued since its last commit as a group.",
                      check=_hopper("cp.async.bulk.commit_group"))
 fence_proxy_async = _plain(
-    "fence_proxy_async", "Order each thread's ordinary accesses to shared memory before later accesses of the async proxy (TMA, wgmma).",
+    "fence_proxy_async", """Order each thread's ordinary accesses to shared memory before later accesses of the async proxy (TMA, wgmma).
+
+    Writes before TMA or wgmma reads them; and reads before TMA or a bulk copy overwrites what they read, which a barrier alone does not
+    order. It stands in every thread that has made such accesses, before the barrier or arrival that hands the memory over.
+    """,
     check=_hopper("fence.proxy.async"))
 fence_mbarrier_init = _plain(
     "fence_mbarrier_init", "Make the initialisation of mbarriers visible to the async proxy and the cluster.",
@@ -313,6 +319,12 @@ def awaits_copies(call: Call) -> bool:
     """Whether a call waits for ``cp.async`` copies or has them arrive at a barrier; also by ``tile.ptx`` or inline PTX."""
     text = call.attrs.get("form") or call.attrs.get("text") or ""
     return call.op in (cp_async_wait, arrive_on_copies_) or "cp.async.wait" in text or "cp.async.mbarrier.arrive" in text
+
+
+def fences_proxies(call: Call) -> bool:
+    """Whether a call is ``fence_proxy_async`` or the same for shared memory by ``tile.ptx`` or inline PTX."""
+    text = call.attrs.get("form") or call.attrs.get("text") or ""
+    return call.op is fence_proxy_async or re.search(r"fence\.proxy\.async(\.shared|;|$)", text) is not None
 
 
 FENCE_SCOPES = ("cta", "cluster", "gpu", "sys")
