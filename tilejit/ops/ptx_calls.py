@@ -125,10 +125,9 @@ def _bound(g: Builder, form, args: tuple, kwargs: dict) -> dict:
 def _check_scope(g: Builder, form) -> None:
     """CompilationError if a form that a whole warp or warpgroup must execute together is called by only some of its threads."""
     head = form.mnemonic.split(".")[0]
-    together = "aligned" in form.mnemonic.split(".") or head == "bar" or head in ("redux", "elect")
+    masked = any(o.name == "membermask" for o in form.inputs)  # the mask says which lanes take part: the simulator checks it
+    together = "aligned" in form.mnemonic.split(".") or head == "bar" and not masked
     threads = 128 if head == "wgmma" or head == "setmaxnreg" else 32
-    if head == "bar" and form.mnemonic.startswith("bar.warp"):
-        together = False
     if together and (g.scope.partial is not None or g.scope.threads < threads):
         few = f"the condition {written(g.scope.partial)} differs between them" if g.scope.partial is not None else f"this scope has {g.scope.threads}"
         raise g.error(f"{form.name} is executed by all {threads} threads of a {'warpgroup' if threads == 128 else 'warp'} together, and {few}")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from itertools import count
 from typing import Any
 
 import numpy as np
 
+from ..concurrency import cached_property
 from ..errors import Loc, TileError
 from ..ir.graph import Const
 from ..layout import axis
@@ -63,6 +63,7 @@ class Chunk(Flight, Verdicts):
         self.operations = 0
         self.barrier_numbers: dict[Any, int] = {}
         self.next_barrier = 0
+        self.barrier_slots: dict[int, int] = {}   # mbarriers in buffers: offset in shared memory / 8 -> number, from the other barriers on
         self.barrier_values: dict[int, Any] = {}  # number of an allocation's first barrier -> the allocation
         self.places: dict = {}
         self.locs: list[Loc | None] = []
@@ -280,6 +281,7 @@ class Chunk(Flight, Verdicts):
                 self.move(op)
         if self.checks:
             self._close_tensor_memory()
+            self._close_named_barriers()
             self._close_suspects()
             for world in self.worlds:
                 for ops in world.recent.values():

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from ..errors import Loc
+from ..concurrency import cached_property
+from ..errors import Loc, print_text
 from ..types import Buffer, Points, Region, Sym, Tile
 from .bulk import BulkCopies
 from .commits import Commits
@@ -238,7 +238,7 @@ class Machine(GlobalAccess, OrderedAccess, SharedAccess, Synchronisation, Engine
         active = np.broadcast_to(self.active, (self.batch, self.threads))
         for b, t in zip(*np.nonzero(active)):
             shown = "".join(f" {c[b, t]}" for c in columns)
-            print(f"cta {int(self.ctas[b])} thread {int(self.thread_ids()[0, t])}: {text}{shown}")
+            print_text(f"cta {int(self.ctas[b])} thread {int(self.thread_ids()[0, t])}: {text}{shown}")
 
     # -- values ----------------------------------------------------------------------------------------------------------------
 

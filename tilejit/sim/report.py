@@ -96,11 +96,15 @@ class Report:
 
     def raise_first(self) -> None:
         """Raise the first finding, if there is one, as a SimulationError. Findings of the kinds WARNINGS are warnings instead."""
+        for finding in self.faults():
+            raise SimulationError(f"{finding.kind}: {finding.message}", finding.loc, finding)
+
+    def faults(self) -> list[Finding]:
+        """The findings that a launch raises. It warns of the others."""
         for finding in self.findings:
-            if finding.kind not in WARNINGS:
-                raise SimulationError(f"{finding.kind}: {finding.message}", finding.loc, finding)
-        for finding in self.findings:
-            warn(str(finding))
+            if finding.kind in WARNINGS:
+                warn(str(finding))
+        return [finding for finding in self.findings if finding.kind not in WARNINGS]
 
     def __str__(self) -> str:
         found = self.findings

@@ -142,11 +142,9 @@ class World:
                 barrier.issued += nbytes
                 op.phases[rank, number] = barrier.phase
         for space, rank, where in op.writes:
-            shadow, where = self.shadow(space, rank, cells(space)), index_of(where)
-            op.read_before.append({column: epoch[where].copy() for column, (epoch, _, _) in shadow.readers.items()})
-            shadow.writer[where] = PENDING + op.number
-            shadow.line[where] = op.line
-            shadow.forget_reads(where)
+            shadow = self.shadow(space, rank, cells(space))
+            op.read_before.append({column: epoch[index_of(where)].copy() for column, (epoch, _, _) in shadow.readers.items()})
+            shadow.mark(op.number, where, op.line, op.reducing)
         for space, rank, where in op.reads:
             self.shadow(space, rank, cells(space)).busy[index_of(where)] += 1
         for space, rank, where in (*op.reads, *op.writes):
@@ -159,6 +157,9 @@ class World:
         for space, rank, where in op.writes:
             shadow = self.shadow(space, rank, cells(space))
             column, epoch, thread = column_of(rank)
+            if op.reducing:
+                shadow.reductions.landed(op.number, column, epoch, thread)
+                continue
             own = shadow.writer[index_of(where)] == PENDING + op.number
             mine = index_of(where) if own.all() else np.asarray(where)[own]
             shadow.writer[mine], shadow.epoch[mine] = column, epoch
