@@ -154,6 +154,16 @@ def test_the_simulator_finds_nothing_in_them(form):
             assert (out == want * 15 / WANT).all()
 
 
+@pytest.mark.parametrize("form", [f for f in FORMS if f not in ("tokens", "one buffer", "copies to a peer")])
+def test_without_the_compiler_s_fences_the_simulator_finds_that_they_are_missing(form, monkeypatch):
+    from tilejit.passes import proxy_fences
+    monkeypatch.setattr(proxy_fences._FenceInserter, "needed", staticmethod(lambda *_: False))
+    kernel, options, stages = FORMS[form]
+    shape = dict(R=32, MODE=64, **options) | ({} if stages == (None,) else dict(STAGES=2))  # versions that no other test compiles
+    report = kernel.simulate(2, blocks(32, 5), np.zeros((2, 32, 64), np.float32), **shape)
+    assert {f.kind for f in report.findings} == {"missing-proxy-fence"}
+
+
 @needs_gpu("sm_90a", "sm_100a", "sm_103a")
 @in_child(timeout=120)
 @pytest.mark.parametrize("form", FORMS)
