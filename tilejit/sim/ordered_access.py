@@ -158,15 +158,15 @@ class OrderedAccess:
                 cover, own = world.clocks.known[self.rank, atoms, ORDER].max(axis=0), None
                 cover[world.clocks.column(self.rank, atoms)] = np.iinfo(cover.dtype).max
             else:
-                cover, own = self._fenced(world, atoms, thread)
+                cover, own = self._covered_by_fences(world, atoms, thread)
             for cta in self.ctas if where is None else self.ctas[where]:
                 for other in near.get(int(cta), ()):
                     for shadow in shadows.values():
                         shadow.hold_back(other, cover, clocks, None if releases else clocks.fenced.get(int(cta)), own)
 
-    def _fenced(self, world: World, atoms: np.ndarray, thread: int | None) -> tuple[np.ndarray, tuple[int, int] | None]:
+    def _covered_by_fences(self, world: World, atoms: np.ndarray, thread: int | None) -> tuple[np.ndarray, tuple[int, int, int] | None]:
         """What the fences come after that the active threads, or only `thread`, have made themselves or met at a
-        barrier since: an epoch for each column, and (thread, epoch) for the accesses of the thread itself."""
+        barrier since: an epoch for each column, and (thread, its column, epoch) for the accesses of the thread itself."""
         clocks, own = world.clocks, 0
         cover = np.zeros(clocks.ranks * clocks.width, np.int32)
         acting = atoms if thread is None else self.sim.atom_of[[thread]]
@@ -182,7 +182,7 @@ class OrderedAccess:
                         cover[column] = max(cover[column], epoch)
                     elif mine:
                         own = max(own, epoch)
-        return cover, None if thread is None else (thread, own)
+        return cover, None if thread is None else (thread, clocks.column(self.rank, int(acting[0])), own)
 
     def threadfence(self, scope: str = "gpu") -> None:
         """``fence.acq_rel`` at `scope`: relaxed atomics before and after it then synchronise CTAs."""
