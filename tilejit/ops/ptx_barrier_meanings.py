@@ -138,8 +138,8 @@ def fence(m, form, x):
 
 @means(r"fence\.proxy\.async(\.(shared::cta|shared::cluster|global))?|fence\.proxy\.alias")
 def proxy_fence(m, form, x):
-    if not form.name.endswith((".global", ".alias")):
-        m.fence_proxy_async()
+    if not form.name.endswith(".alias"):
+        m.fence_proxy_async("global" if form.name.endswith(".global") else "shared" if ".shared" in form.name else "all")
 
 
 @means(r"fence\.mbarrier_init\.release\.cluster")

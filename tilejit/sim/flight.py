@@ -55,6 +55,14 @@ class Flight:
         tag = self._thread_tag(op)
         op.world.finish_reads(op, self.cells, lambda rank: tag)
 
+    def end_touches(self, op: AsyncOp, column: int, epoch: int) -> None:
+        """The operation's accesses to global memory are over, for those who know `epoch` of `column`."""
+        if column not in op.heard:
+            op.heard.add(column)
+            ctas = self.ctas[self._rows_of(op)] + 1
+            for touch in op.touches:
+                touch.flight.end(touch, ctas, column, epoch, self.global_clocks)
+
     def _thread_tag(self, op: AsyncOp) -> tuple[int, int, int]:
         clocks = op.world.clocks
         return clocks.column(op.rank, op.atom), int(clocks.now[op.rank, op.atom]), op.thread
@@ -83,6 +91,9 @@ class Flight:
             home = rank if rank in own else next(iter(own))
             return world.clocks.barrier_column(home, own[home]), world.barriers[home, own[home]].phase + 1, thread
 
+        if op.touches and (tag is not None or not own):
+            column, epoch, _ = column_of(op.rank)
+            self.end_touches(op, column, epoch)
         world.retag(op, self.cells, column_of)
         world.ops.pop(op.number, None)
         for rank, number, nbytes in op.targets:

@@ -74,6 +74,7 @@ class Program:
         self.bounds = sorted({0, self.threads} | set(_boundaries(graph.body, 0, self.threads)))
         self.atomics = any(isinstance(n, Call) and ("atomic" in n.op.name or "ordered" in n.op.name
                                                     or n.attrs.get("form", "").startswith(("atom.", "red.", "ld.", "st."))) for n in self.nodes)
+        self.fences_global = any(map(_fences_global, self.nodes))
         self.written = _maybe_written(self.nodes)
         self.touched = _touched(graph.body)
         self.for_one_thread = _for_one_thread(self.nodes)
@@ -141,6 +142,12 @@ def _lanes_apart(mask: Operand, low: int, high: int) -> Iterator[int]:
         lane = thread % 32
         if lane == 0 or named is None or named[lane] != named[lane - 1]:
             yield thread
+
+
+def _fences_global(node: Node) -> bool:
+    """Whether a node is a proxy fence of global memory."""
+    return isinstance(node, Call) and (node.attrs.get("form", "") in ("fence.proxy.async", "fence.proxy.async.global")
+                                       or node.op.name == "fence_proxy_async" and node.attrs.get("space") in ("global", "all"))
 
 
 def _maybe_written(nodes: tuple[Node, ...]) -> set[Value]:

@@ -129,8 +129,19 @@ class Synchronisation:
 
     # -- fences -------------------------------------------------------------------------------------------------------------------
 
-    def fence_proxy_async(self) -> None:
-        """``fence.proxy.async``: order the threads' ordinary accesses so far before accesses through the async proxy after the next barrier."""
+    def fence_proxy_async(self, space: str = "shared") -> None:
+        """``fence.proxy.async``: order the threads' ordinary accesses so far to shared memory, to global memory (`space` "global") or to both
+        ("all") before accesses through the async proxy after the next barrier."""
+        if space != "global":
+            self._fence_shared()
+        if space != "shared" and self.sim.contended:
+            near = self._near(self.ctas) if self.sim.global_clocks is not None else {}
+            for world, _ in self.worlds():
+                world.clocks.fence_global(self.rank, self.active_atoms)
+            for cta, cluster in near.items():
+                self.sim.global_clocks.proxy_fence(cta, cluster[cta])
+
+    def _fence_shared(self) -> None:
         if self._active is None or self._active.all():
             for world, _ in self.worlds():
                 world.clocks.fence(self.rank, self.atoms)
@@ -388,6 +399,8 @@ class Synchronisation:
         world.clocks.acquire(self.rank, atoms, b.done)
         for op in world.recent.get(column, ()):
             op.awaited = op.awaited or op.phases.get((rank, number), 0) < b.phase
+            if op.touches and op.phases.get((rank, number), 0) < b.phase:
+                self.sim.end_touches(op, column, op.phases.get((rank, number), 0) + 1)
 
     def _judge_haste(self, world: World, b: MBarrier, column: int, atom: int) -> None:
         """Suspect a wait for the last phase if its threads need not know that the phase before it was over. Had the wait begun earlier, it

@@ -48,6 +48,8 @@ class AsyncOp:
     queued: bool = False               # it completes in a group: nobody learns of its end without waiting for the group
     pipe: str | None = None            # operations of a thread in the same pipe execute in issue order
     pipe_number: int = 0               # identifies the thread's pipe in the shadow of tensor memory; 0: none
+    touches: tuple = ()                # its accesses to global memory (`global_flight.Touch`)
+    heard: set[int] = field(default_factory=set)  # columns of the clocks by which their end is known
     covers: tuple[int, ...] = ()       # for a commit: the numbers of the operations that it signals
     moved: bool = False                # its bytes have been written
     over: bool = False
@@ -57,7 +59,7 @@ class AsyncOp:
     def copy(self) -> "AsyncOp":
         new = object.__new__(AsyncOp)
         new.__dict__.update(self.__dict__)
-        new.params, new.phases = dict(self.params), dict(self.phases)
+        new.params, new.phases, new.heard = dict(self.params), dict(self.phases), set(self.heard)
         return new
 
 
