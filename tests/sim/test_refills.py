@@ -666,3 +666,29 @@ def test_copies_of_one_slot_need_the_wait_for_the_first_and_no_fence(what):
     for seed in SEEDS:
         found = through_one_proxy.simulate((1,), A, np.zeros_like(A), what, False, seed=seed).findings
         assert [(f.kind, f.line) for f in found] == [("missing-wait", line)], seed
+
+
+@tile.jit(num_warps=4)
+def read_side_by_side(A, B):
+    """Threads, a store by TMA and a second one read one slot, and threads and TMA read one row of global memory."""
+    s, bar = tile.alloc((256,), A.dtype), tile.mbarrier(n=2)
+    other = tile.alloc((256,), A.dtype)
+    with tile.elect():
+        for k in tile.static_range(2):
+            bar[k].arrive_expect_tx(1024)
+        tile.copy_async(s, A[0, 0:256], mbar=bar[0])
+        tile.copy_async(other, A[0, 0:256], mbar=bar[1])
+    v = tile.load(A[0, 0:256])
+    bar[0].wait(phase=0)
+    with tile.elect():
+        for k in tile.static_range(2):
+            tile.copy_async(B[k, 0:256], s)
+        tile.bulk_commit()
+    tile.store(B[2, 0:256], tile.load(s) + v)
+    with tile.elect():
+        tile.bulk_wait(0)
+    bar[1].wait(phase=0)
+
+
+def test_reads_need_no_order():
+    silent(read_side_by_side, (1,), A, np.zeros_like(A))
