@@ -62,7 +62,8 @@ def one_buffer(A, B, n, VARIANT: tile.constexpr, FENCE: tile.constexpr):
 def test_a_barrier_of_the_cta_does_not_order_loads_before_a_refill(variant, num_warps):
     report = lacks_a_fence(one_buffer, (2,), A, np.zeros_like(A), 5, VARIANT=variant, num_warps=num_warps)
     finding, = report.findings
-    assert finding.threads == (0, 0) and finding.count == 4 and f"at line {line_of(one_buffer, 'reads')} without fence_proxy_async()" in finding.message
+    assert finding.threads == (0, 0) and finding.count == 4
+    assert f"at line {line_of(one_buffer, 'reads')} without fence_proxy_async()" in finding.message
     silent(one_buffer, (1,), A, np.zeros_like(A), 2, VARIANT=variant, num_warps=num_warps, FENCE=True)
 
 
@@ -150,7 +151,8 @@ def fenced_elsewhere(A, B, WHERE: tile.constexpr):
 def test_the_fence_stands_after_the_reads_in_every_reading_thread(where):
     for seed in SEEDS:
         finding, = fenced_elsewhere.simulate((1,), A, np.zeros_like(A), where, seed=seed).findings
-        assert (finding.kind, finding.line, finding.other.line) == ("missing-proxy-fence", line_of(fenced_elsewhere, "refills"), line_of(fenced_elsewhere, "reads"))
+        lines = line_of(fenced_elsewhere, "refills"), line_of(fenced_elsewhere, "reads")
+        assert (finding.kind, finding.line, finding.other.line) == ("missing-proxy-fence", *lines)
 
 
 @tile.jit(num_warps=8)
@@ -250,7 +252,8 @@ def test_every_cta_of_a_multicast_needs_the_fence():
     for lacking in (0, 1):
         for seed in SEEDS:
             finding, = multicast.simulate((2,), a, b.copy(), 4, FENCE=1 - lacking, seed=seed).findings
-            assert (finding.kind, finding.line, finding.other.line) == ("missing-proxy-fence", line_of(multicast, "refills"), line_of(multicast, "reads"))
+            lines = line_of(multicast, "refills"), line_of(multicast, "reads")
+            assert (finding.kind, finding.line, finding.other.line) == ("missing-proxy-fence", *lines)
             assert ("of CTA rank 1" in finding.message) == (lacking == 1)
 
 
