@@ -98,25 +98,32 @@ def on_simulator(program, options, answer: dict, clock: Clock) -> list[str]:
 
 def on_gpu(program, options, answer: dict, clock: Clock) -> list[str]:
     """The differences of the GPU from NumPy, and for some programs from the simulator."""
-    from fuzz_variants import used
-
     draw = random.Random(program.seed)
     replicas = -(-draw.randint(2 * WAVE, 4 * WAVE) // program.grid[0])
     nbytes = sum(w.nbytes for w in program.expected.values()) or 1
     replicas = max(1, min(replicas, MOST_BYTES // nbytes))
-    compiled = program.compiled_kernel().compile(**program.arguments(replicas), **program.outputs(2))
-    for stage, seconds in compiled.compile_time.items():
-        answer["seconds"][stage] = round(seconds, 4)
-    answer["variants"] = sorted(used(compiled))
-    clock.stop("compile")
-    asynchronous = any(name not in ("fma", "mma_sync", "ldmatrix") for name in answer["variants"])
-    got = program.launch(replicas, options.times if asynchronous else 2)
-    clock.stop("launch")
+    asynchronous = any(word in program.source for word in ("async", "pipelined", "ring("))
+    try:
+        got = program.launch(replicas, options.times if asynchronous else 2)
+    finally:
+        clock.stop("compile and launch")
+        note(program, answer)
+        clock.stop("records")
     found = program.differences(got)
     if not found and draw.random() < options.simulate:
         found = program.differences(got, program.simulate(side_by_side=True))
         clock.stop("simulate")
     return found
+
+
+def note(program, answer: dict) -> None:
+    """Put what the compiled kernel uses, and how long each stage of its compilation took, into the answer."""
+    from fuzz_variants import used
+
+    for compiled in [v.compiled for versions in program.compiled_kernel().versions.values() for v in versions if v.compiled is not None]:
+        answer["variants"] = sorted({*answer["variants"], *used(compiled)})
+        for stage, seconds in compiled.compile_time.items():
+            answer["seconds"][f"  {stage}"] = round(seconds, 4)
 
 
 def save(program, seed: int, answer: dict, options: argparse.Namespace) -> None:
