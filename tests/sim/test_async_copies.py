@@ -297,7 +297,7 @@ def source_reused(A, B):
         tile.fence_proxy_async()
         tile.sync()
         with tile.elect():
-            tma_store(B, s, 0, 0, box=(64, 64))
+            tma_store(B, s, 0, i * 64, box=(64, 64))
             tile.bulk_commit()
         tile.sync()
     with tile.elect():
@@ -320,8 +320,8 @@ def source_freed(A, B):
 
 def test_the_source_of_a_store_may_be_reused_after_the_read_side_wait():
     """`read=True` waits for the source, not for the destination."""
-    check(source_reused, (1,), A, B)
     both = np.zeros((128, 64), np.float32)
+    check(source_reused, (1,), A, both)
     check(source_freed, (1,), A, both, result=1, expected=np.concatenate([A, A + 1]))
 
 
