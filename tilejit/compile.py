@@ -10,10 +10,11 @@ import hashlib
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 
+from .concurrency import cached_property
 from .config import config
 from .emit.emitter import Emitted, emit
 from .emit.jitter import jittered
@@ -273,8 +274,8 @@ def check_budgets(graph: Graph, registers: int, spill_bytes: int) -> None:
 
 def graph_key(lowered: Lowered) -> str:
     """A digest of everything that determines the code: the graph's text, constants' dtypes, plans and source locations."""
-    graph, digest = lowered.graph, hashlib.sha256(lowered.text.encode())
-    digest.update(str(graph.loc).encode())
+    graph, digest = lowered.graph, hashlib.sha256(lowered.text.encode(errors="surrogatepass"))
+    digest.update(str(graph.loc).encode(errors="surrogatepass"))
     for node in walk(graph.body):
         if isinstance(node, Call) and node.choice is not None:
             digest.update(repr(node.choice.plan).encode())
@@ -282,5 +283,5 @@ def graph_key(lowered: Lowered) -> str:
             if isinstance(operand, Const):
                 digest.update(operand.dtype.name.encode())
         if node.loc is not None:
-            digest.update(str(node.loc).encode())
+            digest.update(str(node.loc).encode(errors="surrogatepass"))
     return digest.hexdigest()[:32]

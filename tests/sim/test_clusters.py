@@ -102,6 +102,7 @@ def push_twice(A, B):
                 bar.arrive_expect_tx(512)
             bar.wait(phase=k)
             tile.store(B[p + k, 0:128], tile.load(inbox))
+            tile.fence_proxy_async()
             tile.sync()
             with tile.elect():
                 free.peer(0).arrive()
@@ -147,6 +148,7 @@ def multicast_ring(A, B):
                     tile.copy_async(s, A[k * 4:k * 4 + 4, 0:128], mbar=full, multicast=3)
         full.wait(phase=k)
         tile.store(B[p, k, 0:4, 0:128], tile.load(s))
+        tile.fence_proxy_async()
         tile.sync()
         with tile.warp(0):
             with tile.elect():
@@ -168,6 +170,7 @@ def multicast_ring_for_itself(A, B):
                     tile.copy_async(s, A[k * 4:k * 4 + 4, 0:128], mbar=full, multicast=3)  # may find: race, missing-wait
         full.wait(phase=k)
         tile.store(B[p, k, 0:4, 0:128], tile.load(s))
+        tile.fence_proxy_async()
         tile.sync()
         with tile.warp(0):
             with tile.elect():

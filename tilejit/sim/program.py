@@ -83,6 +83,7 @@ class Program:
         self.places = Places(graph)
         self.spins = spins(self.nodes)
         self.owners: dict = {}  # Tile -> the thread of each element
+        self.holders: dict = {}  # see Chunk.holders
         self.largest_tile = max((v.type.size for v in values if isinstance(v.type, Tile)), default=1)
         self.code(graph.body)
 

@@ -9,6 +9,7 @@ import numpy as np
 from ..names import allocation_name
 from .barriers import TX_LIMIT, LastWait, MBarrier, NamedBarrier
 from .clocks import BEFORE, ORDER, PASSED, READ, empty_clock
+from .shared_access import Place
 from .values import SimBarrier
 from .waits import BarrierWait, RowWait
 from .world import World
@@ -105,8 +106,25 @@ class Synchronisation:
 
     def fence_proxy_async(self) -> None:
         """``fence.proxy.async``: order the threads' ordinary accesses so far before accesses through the async proxy after the next barrier."""
-        for world, _ in self.worlds():
-            world.clocks.fence(self.rank, self.active_atoms)
+        if self._active is None or self._active.all():
+            for world, _ in self.worlds():
+                world.clocks.fence(self.rank, self.atoms)
+            return
+        for positions, threads, active in self._alike(Place(np.arange(self.low, self.high)[None], (), self._active)):
+            for world, _ in self.worlds(positions):
+                self._fence_some(world, threads[active])
+
+    def _fence_some(self, world: World, threads: np.ndarray) -> None:
+        """A proxy fence in these threads, perhaps not in all of their atoms. An atom's accesses are ordered if each of their threads has had a
+        fence since."""
+        clocks, key = world.clocks, ("fenced", self.rank)
+        last = np.array(world.facts.get(key, np.zeros(self.sim.program.threads, np.int32)))  # each thread's epoch at its last such fence
+        atoms = self.sim.atom_of[threads]
+        last[threads] = clocks.now[self.rank, atoms]
+        world.facts[key] = last
+        shadows = [shadow for (space, _), shadow in world.shadows.items() if space == "shared"]
+        atoms = np.unique(atoms)
+        clocks.fence(self.rank, atoms, np.array([a for a in atoms if all(s.fenced_by(clocks, self.rank, a, last) for s in shadows)], int))
 
     def fence_mbarrier_init(self) -> None:
         """Make initialised mbarriers visible to other CTAs and the async proxy. No effect: the simulator's are visible at once."""

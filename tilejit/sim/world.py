@@ -146,8 +146,7 @@ class World:
             op.read_before.append({column: epoch[where].copy() for column, (epoch, _, _) in shadow.readers.items()})
             shadow.writer[where] = PENDING + op.number
             shadow.line[where] = op.line
-            for epoch, _, _ in shadow.readers.values():
-                epoch[where] = 0
+            shadow.forget_reads(where)
         for space, rank, where in op.reads:
             self.shadow(space, rank, cells(space)).busy[index_of(where)] += 1
         for space, rank, where in (*op.reads, *op.writes):
@@ -172,10 +171,7 @@ class World:
             shadow, where = self.shadow(space, rank, cells(space)), index_of(where)
             shadow.busy[where] -= 1
             column, epoch, thread = column_of(rank)
-            if column not in shadow.readers:
-                n = len(shadow.writer)
-                shadow.readers[column] = np.zeros(n, np.int32), np.zeros(n, np.int16), np.zeros(n, np.int32)
-            epochs, threads, lines = shadow.readers[column]
+            epochs, threads, lines = shadow.reads_of(shadow.drained, column)
             epochs[where], lines[where] = epoch, op.line
             threads[where] = thread if op.threads is None else op.threads
         op.reads = []
