@@ -1,9 +1,12 @@
 """The catalogue of faulty kernels for the GPU is complete, and right."""
 
+import os
+
 import pytest
 from catalogue import FAULTS, HIDDEN, MODULES
 from faulty import marks
-
+from jitter_gpu import LEAST, bad_twins, run_all, table
+from tests.gpu import needs_gpu
 from tilejit.jit import Kernel
 
 
@@ -24,3 +27,12 @@ def test_twins_compile_with_jitter_and_are_right_on_the_simulator(fault):
     assert fault.from_twin
     for side in (fault.faulty, fault.twin):
         assert side.kernel.compile(*fault.on_gpu, **side.constants, jitter=1).cubin
+
+
+@pytest.mark.unperturbed  # it sets the option itself
+@pytest.mark.unsanitized
+@needs_gpu("sm_90a")
+def test_most_faults_show_on_the_gpu_under_jitter_and_no_twin_shows_any():
+    outcomes = run_all([], seeds=40, launches=4, limit=10, budget=1500, jobs=os.cpu_count() or 1)
+    shown = [name for name, sides in outcomes.items() if sides["faulty"].shown]
+    assert not bad_twins(outcomes) and len(shown) >= LEAST * len(FAULTS), table(outcomes)
