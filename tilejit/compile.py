@@ -35,6 +35,7 @@ from .passes.mma_hazards import check_mma_hazards
 from .passes.pipeline import write_pipelines
 from .passes.pipelining_candidates import candidate_loops, loop_records
 from .passes.program_slices import without_dead_code
+from .passes.proxy_fences import insert_proxy_fences
 from .passes.registers import check_registers, check_warpgroup_registers
 from .passes.scan_tails import tail_warnings
 from .passes.shared_layouts import choose_shared_layouts
@@ -93,7 +94,8 @@ class Lowered:
 PASSES = (("box_accesses", write_boxes), ("loads_ahead", send_loads_ahead), ("constant_bounds", check_constant_bounds),
           ("shared_layouts", choose_shared_layouts), ("dots", write_dots), ("pipeline", write_pipelines), ("layouts", assign_layouts),
           ("registers", lambda graph, facts: check_registers(check_warpgroup_registers(graph))), ("variants", choose_variants),
-          ("tokens", complete_tokens), ("bulk_store_waits", delay_bulk_store_waits), ("mma_hazards", check_mma_hazards),
+          ("tokens", complete_tokens),
+          ("proxy_fences", insert_proxy_fences), ("bulk_store_waits", delay_bulk_store_waits), ("mma_hazards", check_mma_hazards),
           ("wgmma_waits", insert_wgmma_waits), ("tensor_memory", lambda graph, facts: place_tensor_memory(graph)),
           ("shared_memory", lambda graph, facts: place_shared(graph)))
 

@@ -120,6 +120,7 @@ FAULTS: list[Fault] = [
     fault(copies.store_unfenced, copies.store_fenced, A, B, ctas=264),
     fault(copies.store_fenced_by_one, copies.store_fenced, A, B, ctas=264),
     fault(copies.store_unsynced, copies.store_fenced, A, B, ctas=264),
+    fault(copies.source_reused, copies.source_freed, A, np.zeros((128, 64), np.float32)),
     fault(corners.filled_again, None, ROWS, OUT, expect={1: at_top(OUT, np.pad(ROWS[:2, :64], ((0, 0), (0, 192))))}),
     fault(corners.filled_too_early, None, ROWS, OUT, expect={1: at_top(OUT, np.pad(ROWS[:1, :64], ((0, 0), (0, 192))))}),
     fault(barriers.inverted_parity, barriers.asks_and_counts, ROWS, OUT),
@@ -173,6 +174,10 @@ FAULTS: list[Fault] = [
     fault(threads.between_warpgroups, threads.between_warpgroups_by_mbarrier, X, Y, Y),
     fault(threads.counted_from_zero, threads.counted_from_zero_after_sync, np.ones(128, np.int32), COUNTER),
     fault(threads.beyond_the_cluster, None, X.reshape(8, 128), Y.reshape(8, 128), Y.reshape(8, 128), grid=8, expect={2: X.reshape(8, 128)[::-1]}),
+    # refills behind reads without a fence; the others of that module refill with the same values, or keep only the last
+    fault(refills.full_and_empty, dict(FENCE=True), refills.A, np.zeros_like(refills.A), 5, ctas=264, WARPS=4, FENCE=False),
+    fault(refills.by_turns, dict(FENCE=True), refills.A, np.zeros_like(refills.A), 4, ctas=264, FENCE=False),
+    fault(refills.by_named_barriers, dict(FENCE=True), refills.A, np.zeros_like(refills.A), 4, ctas=264, FENCE=False),
     # made for the GPU
     *(fault(kernel, repaired, chip.A, chip.output_of(kernel), chip.BLOCKS, grid=len(chip.output_of(kernel)), ctas=528, stacked=1, **faulty)
       for kernel, faulty, repaired, kinds in chip.FAULTS),
@@ -186,7 +191,6 @@ HIDDEN = {
     copies.one_element_too_many: _NO_COPY + "; the compiler refuses such a count where it is known",
     copies.operand_forgotten: _NO_COPY + "; the compiler refuses such a count where it is known",
     copies.store_unwaited: "shared memory of a CTA that has ended is given to another CTA only; the copy is far ahead of that",
-    copies.source_reused: "stores the same block twice, with another summand: the second overwrites the first (stored_by_tma shows it)",
     copies.mma_unfenced: _NO_COPY + " (multiplied shows it)",
     copies.mma_overwritten: _NO_COPY + " (multiplied shows it)",
     copies.bulk_of_24_bytes: _NO_COPY,

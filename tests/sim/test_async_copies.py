@@ -296,7 +296,7 @@ def source_reused(A, B):
         tile.fence_proxy_async()
         tile.sync()
         with tile.elect():
-            tile.copy_async(B[0:64, 0:64], s)
+            tile.copy_async(B[i * 64:i * 64 + 64, 0:64], s)
             tile.bulk_commit()
         tile.sync()
     with tile.elect():
@@ -319,8 +319,8 @@ def source_freed(A, B):
 
 def test_the_source_of_a_store_may_be_reused_after_the_read_side_wait():
     """`read=True` waits for the source, not for the destination."""
-    check(source_reused, (1,), A, B)
     both = np.zeros((128, 64), np.float32)
+    check(source_reused, (1,), A, both)
     check(source_freed, (1,), A, both, result=1, expected=np.concatenate([A, A + 1]))
 
 

@@ -72,17 +72,18 @@ def updated_in_place(x, y, SYNC: tile.constexpr):
         v = tile.load(s)  # loads
         if SYNC:
             tile.sync()
-        tile.store(s, v * 2)  # stores
+        tile.store(s, v * 2)
         if SYNC:
             tile.sync()
     tile.sync()
     tile.store(y[0:1024], tile.load(s))
 
 
-def test_a_store_after_a_load_and_a_load_after_a_store_are_found_in_a_loop():
+def test_a_load_of_what_the_previous_iteration_stored_depends_on_the_layouts():
+    """The store after the load does not: its value depends on the load, and another layout would bring a barrier with it."""
     for seed in range(4):
         found = updated_in_place.simulate((1,), X, np.zeros_like(X), False, seed=seed).findings
-        assert sorted((f.kind, f.line) for f in found) == [("layout-dependent", line_of(updated_in_place, m)) for m in ("loads", "stores")]
+        assert [(f.kind, f.line) for f in found] == [("layout-dependent", line_of(updated_in_place, "loads"))]
     check(updated_in_place, (1,), X, np.zeros_like(X), True, result=1, expected=X * 8)
 
 

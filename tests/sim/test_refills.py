@@ -631,3 +631,38 @@ def test_threads_of_a_condition_fence_for_themselves_only():
         for seed in SEEDS:
             finding, = by_some_threads.simulate((1,), A, np.zeros_like(A), readers, fencing, seed=seed).findings
             assert (finding.kind, finding.other.line) == ("missing-proxy-fence", line_of(by_some_threads, "reads")), (readers, fencing)
+
+
+@tile.jit(num_warps=4)
+def through_one_proxy(A, B, WHAT: tile.constexpr, WAIT: tile.constexpr):
+    """Two copies of one slot, and between them only the wait for the first, or nothing."""
+    s, bar = tile.alloc((256,), A.dtype), tile.mbarrier(n=2)
+    with tile.elect():
+        bar[0].arrive_expect_tx(1024)
+        tile.copy_async(s, A[0, 0:256], mbar=bar[0])
+        if WHAT == "read, then write" or WAIT:
+            bar[0].wait(phase=0)
+        if WHAT == "write, then read":
+            tile.copy_async(B[0, 0:256], s)  # reads what is written
+            tile.bulk_commit()
+            tile.bulk_wait(0)
+        else:
+            if WHAT == "read, then write":
+                tile.copy_async(B[0, 0:256], s)
+                tile.bulk_commit()
+                if WAIT:
+                    tile.bulk_wait(0, read=True)
+            bar[1].arrive_expect_tx(1024)
+            tile.copy_async(s, A[1, 0:256], mbar=bar[1])  # writes again
+            bar[1].wait(phase=0)
+        bar[0].wait(phase=0)
+        tile.bulk_wait(0)
+
+
+@pytest.mark.parametrize("what", ["read, then write", "write, then read", "write, then write"])
+def test_copies_of_one_slot_need_the_wait_for_the_first_and_no_fence(what):
+    silent(through_one_proxy, (1,), A, np.zeros_like(A), what, True)
+    line = line_of(through_one_proxy, "reads what is written" if what == "write, then read" else "writes again")
+    for seed in SEEDS:
+        found = through_one_proxy.simulate((1,), A, np.zeros_like(A), what, False, seed=seed).findings
+        assert [(f.kind, f.line) for f in found] == [("missing-wait", line)], seed

@@ -52,7 +52,8 @@ class Chunk(Flight, Verdicts):
         self.tmem_top = 0
         self.atom_start = np.array(program.bounds[:-1])
         self.atom_of = np.repeat(np.arange(len(self.atom_start)), np.diff(program.bounds))
-        world = World(np.arange(self.clusters), Clocks(self.ranks, len(self.atom_start), program.barriers, bool(self.graph.tensor_memory)))
+        world = World(np.arange(self.clusters), Clocks(self.ranks, len(self.atom_start), program.barriers, bool(self.graph.tensor_memory),
+                                                           self.contended and program.fences_global))
         self.worlds = [world]
         self.world_of = np.zeros(self.clusters, np.int64)
         self.cuts = 0               # how many times a world was split
@@ -63,6 +64,7 @@ class Chunk(Flight, Verdicts):
         self.operations = 0
         self.barrier_numbers: dict[Any, int] = {}
         self.next_barrier = 0
+        self.barrier_slots: dict[int, int] = {}   # mbarriers in buffers: offset in shared memory / 8 -> number, from the other barriers on
         self.barrier_values: dict[int, Any] = {}  # number of an allocation's first barrier -> the allocation
         self.places: dict = {}
         self.locs: list[Loc | None] = []
@@ -280,6 +282,7 @@ class Chunk(Flight, Verdicts):
                 self.move(op)
         if self.checks:
             self._close_tensor_memory()
+            self._close_named_barriers()
             self._close_suspects()
             for world in self.worlds:
                 for ops in world.recent.values():

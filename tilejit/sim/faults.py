@@ -7,6 +7,7 @@ import numpy as np
 from .barriers import LastWait
 from .clocks import BEFORE, ORDER
 from .shadow import ATOMIC, COPIED, MANY, NEVER, PENDING, SUMMED, Access, Conflict
+from .verdicts import late_words
 from .world import AsyncOp, World
 
 
@@ -62,8 +63,7 @@ class Reporter:
         """Report an access that is ordered after the earlier one `c` only because the chosen layouts give both to the same thread."""
         if not self.m.sim.program.places.own(c.cell * self.m.sim.program.granule):
             return
-        did, does = "read" if c.what == "reader" else "written", "writes" if writing else "reads"
-        self._say("layout-dependent", a.line, f"{self._thread(a, c.at)} {does} {self._bytes(c)}, {did} at line {self._number(c.line)} without a "
+        self._say("layout-dependent", a.line, f"{self._thread(a, c.at)} {'writes' if writing else 'reads'} {self._bytes(c)}, written at line {self._number(c.line)} without a "
                   "barrier between the two. It is the same thread, but only by the layouts that were chosen: with another num_warps, dtype or "
                   "target it may be another. Put tile.sync() between them", a, c, c.line)
 
@@ -94,6 +94,8 @@ class Reporter:
                 continue
             barrier = self.world.barriers[rank, number]
             wait = barrier.waits.get((self.m.rank, atom))
+            if self._announced_late(op, a, c, a.line):
+                return
             if wait is None:
                 break
             if wait.stale:
@@ -108,6 +110,17 @@ class Reporter:
                           f"at line {self._number(a.line)}: nothing orders the copy after the read", a, c, a.line)
                 return
         self._say("missing-wait", a.line, f"{self._bytes(c)} are read before {self._named(op, c)} has been waited for", a, c, op.line)
+
+    def _announced_late(self, op: AsyncOp | None, a: Access, c: Conflict, line: int) -> bool:
+        """Blame, and return, whether the bytes of `op` were announced after the last arrival of the phase before, for which some threads
+        have waited. `line` is that of the fault."""
+        found = self.m.sim.late_announcement(op) if op is not None else None
+        if found is None:
+            return False
+        early, phase = found
+        self._retract(a, c)
+        self._say("barrier-phase", early, late_words(op, phase, self._loc(op.line)), a, c, line)
+        return True
 
     def _miscounted(self, barrier, op: AsyncOp, rank: int, number: int, a: Access, c: Conflict) -> bool:
         """Report, and return, whether fewer bytes were announced for the phase that was waited for than its copies bring."""
@@ -143,6 +156,8 @@ class Reporter:
             return  # without settling: the copy will be the last access anyway, and the reads tell whether it was waited for
         elif c.what == "unordered":
             self._unordered(a, c, f"{name} {verb}")
+        elif c.what in ("pending", "async", "reader") and self._announced_late(op if c.what == "reader" else self._operation(c), a, c, a.line):
+            pass
         elif c.what in ("pending", "async"):
             other = self._operation(c)
             self._blame_wait(op, a, c, "missing-wait", f"{name} {verb} {self._bytes(c)} before {self._named(other, c)} has been waited for")
@@ -267,7 +282,7 @@ class Reporter:
             self.m.report.retract("uninitialized-read", self._number(c.line))
 
     def _settle(self, a: Access) -> None:
-        self.shadow.settle(np.asarray(a.cells)[self.shadow.writer[a.index] != NEVER])
+        self.shadow.settle(np.asarray(a.cells)[(self.shadow.writer[a.index] != NEVER) | self.shadow.reductions.covered[a.index]])
 
 
 __all__ = ["Reporter"]

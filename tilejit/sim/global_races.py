@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .global_threads import NOBODY, Accessor, ThreadShadow
+from .global_flight import LOAD, STORE, GlobalFlight, Unfenced
+from .global_threads import NOBODY, Accessor, ThreadShadow, unknown
 
 MANY = -1    # several CTAs (as readers), or atomics of any CTA (as writers)
 
@@ -41,6 +42,7 @@ class GlobalClocks:
         self.fenced: dict[int, np.ndarray] = {}      # CTA -> the clock of its last fence, released by relaxed writes
         self.pending: dict[int, np.ndarray] = {}     # CTA -> the clock of its relaxed reads, acquired at the next fence
         self.learnt: dict[int, list[tuple[Some, np.ndarray]]] = {}  # CTA -> what only some of its threads have acquired
+        self.viewed: dict[int, list[tuple[Some | None, np.ndarray]]] = {}  # CTA -> what its copy engines see, by its proxy fences
         self.released: dict[tuple, np.ndarray] = {}  # (memory, element, cluster or None for the grid) -> the clock released there
 
     def _raise(self, table: dict, key, clock: np.ndarray) -> None:
@@ -69,6 +71,23 @@ class GlobalClocks:
             if len(learnt) > SOME:
                 (first, known), (_, more) = learnt[:2]
                 learnt[:2] = [(first, np.maximum(known, more))]
+
+    def known(self, cta: int) -> list[tuple[Some | None, np.ndarray]]:
+        """What a CTA knows, and which of its threads know it (None: all)."""
+        rows = self.rows.get(cta)
+        return [*([] if rows is None else [(None, rows)]), *self.learnt.get(cta, ())]
+
+    def views(self, cta: int) -> list[tuple[Some | None, np.ndarray]]:
+        """What a CTA's copy engines see of other CTAs' accesses, for copies of the threads that `known` would name."""
+        return self.viewed.get(cta, [])
+
+    def proxy_fence(self, cta: int, some: Some | None) -> None:
+        """A proxy fence of global memory by threads of a CTA: copy engines now see what these know."""
+        known = [clock for _, clock in self.known(cta)]
+        if known:
+            views = self.viewed.setdefault(cta, [])
+            views.append((some, np.maximum.reduce(known)))
+            del views[:len(views) - 1 if some is None else len(views) - SOME]
 
     def meet(self, cta: int, cluster: int, place: tuple, order: str | None, reads: bool, writes: bool, of_grid: bool, near: Near) -> None:
         """Synchronise at an element `place` that threads of a CTA read, write or both. `order` is 'acquire', 'release', 'acq_rel' or None
@@ -100,6 +119,7 @@ class GlobalShadow:
         self.address, self.granule = address, granule
         self.cells = -(-nbytes // granule)
         self.threads = ThreadShadow(self.cells) if contended else None  # if threads of one cluster may race
+        self.flight: GlobalFlight | None = None  # once asynchronous copies access it, if threads are tracked
         self.writer: np.ndarray | None = None  # CTA + 1 of the last write
         self.reader: np.ndarray | None = None  # CTA + 1 of the reader (see `_readers`), or MANY
         self.epoch: np.ndarray | None = None   # the writer's epoch, once there are clocks
@@ -116,7 +136,7 @@ class GlobalShadow:
         if self.writer is not None:
             found = self._conflict(view, ids, clocks, view(self.writer), who)
         if who is not None:
-            found = self.threads.read(view, who) or found
+            found = self._in_flight(view, who, clocks, "read") or self.threads.read(view, who) or found
             ids = _readers(who)
         self._mark_readers(view, ids, overlapping)
         return found
@@ -138,10 +158,11 @@ class GlobalShadow:
         if self.writer is not None:
             found = self._conflict(view, ids, clocks, view(self.writer), who)
         if self.reader is not None and found is None:
-            old = view(self.reader)
-            found = self._read_before(ids, clocks, old, who)
+            found = self._read_before(view, ids, clocks, who)
         if who is not None:
-            found = self.threads.write(view, who) or found
+            found = self._in_flight(view, who, clocks, "write") or self.threads.write(view, who) or found
+            if self.flight is not None:
+                self.flight.forget(view)
         self._arrays(clocks)
         view.assign(self.writer, ids)
         if self.epoch is not None:
@@ -151,14 +172,14 @@ class GlobalShadow:
             clash = now != ids
             if clash.any():
                 at = np.argmax(clash)
-                found = "write", int(now.flat[at]) - 1, int(np.broadcast_to(ids, now.shape).flat[at]) - 1
+                found = "write", int(now.flat[at]) - 1, int(np.broadcast_to(ids, now.shape).flat[at]) - 1, -1
         return found
 
     def atomic(self, cells: np.ndarray, ids: np.ndarray, clocks: GlobalClocks | None, who: Accessor | None = None):
         """As `read`, for atomics. They conflict with ordinary accesses by other CTAs, but not with each other."""
         found = None if self.writer is None else self._conflict(Index(cells), ids, clocks, self.writer[cells], who)
         if who is not None:
-            found = self.threads.write(Index(cells), who, atomic=True) or found
+            found = self._in_flight(Index(cells), who, clocks, "atomic") or self.threads.write(Index(cells), who, atomic=True) or found
         self._arrays(clocks)
         self.writer[cells] = MANY
         return found
@@ -168,14 +189,68 @@ class GlobalShadow:
         view = Index(cells)
         found = None if self.writer is None else self._conflict(view, ids, clocks, self.writer[cells], who)
         if who is not None:
-            found = self.threads.read(view, who, atomic=True) or found
+            found = self._in_flight(view, who, clocks, "atomic read") or self.threads.read(view, who, atomic=True) or found
             ids = _readers(who)
         self._mark_readers(view, ids, overlapping=True)
+        return found
+
+    def _in_flight(self, view, who: Accessor, clocks: GlobalClocks | None, kind: str | int):
+        return None if self.flight is None else self.flight.conflict(view, who, clocks, kind)
+
+    def issue(self, side: int, cells: np.ndarray, clocks: GlobalClocks | None, who: Accessor, proxy: bool):
+        """Threads `who` issue an asynchronous access of the kind `side` to cells, one of each `who.ids`. Returns the first conflict with an
+        earlier access; with `proxy`, also a missing proxy fence after it. The caller puts the access in flight (`GlobalFlight.begin`)."""
+        view, ids = Index(cells), who.ids
+        if self.flight is None:
+            self.flight = GlobalFlight(self.cells)
+        found = self.flight.conflict(view, who, clocks, side if proxy else "read")
+        if self.writer is not None:
+            found = found or self._conflict(view, ids, clocks, view(self.writer), who)
+        found = found or self.threads.late_write(view, who)
+        if side == LOAD:
+            self._mark_readers(view, _readers(who), overlapping=True)
+        else:
+            if self.reader is not None:
+                found = found or self._read_before(view, ids, clocks, who)
+            found = found or self.threads.late_read(view, who)
+        if proxy:
+            found = found or self._unfenced(view, who, clocks)
+        if side == STORE:
+            self._arrays(clocks)
+            self.writer[cells] = 0
+            if self.threads.writes is not None:
+                self.threads.writes.cta[cells] = 0
+        return found
+
+    def _unfenced(self, view, who: Accessor, clocks: GlobalClocks | None) -> Unfenced | None:
+        """The first cell that a thread wrote, before the access by a copy engine, without a proxy fence in between: anywhere between
+        them within a cluster, and otherwise in the CTA of the copy."""
+        bad = self.threads.unfenced(view, who)
+        if bad is not None and bad.any():
+            at, marks = tuple(w[0] for w in np.nonzero(bad)), self.threads.writes
+            pick = lambda array: int(np.broadcast_to(array, bad.shape)[at])
+            found = Unfenced(view.cell(at), (pick(who.ids) - 1, pick(view(marks.cta)) - 1), pick(view(marks.thread)), pick(view(marks.line)))
+            view.assign(marks.cta, 0, bad)
+            return found
+        if clocks is None or self.writer is None:
+            return None
+        writer = view(self.writer)
+        bad = (writer > 0) & (writer != who.ids) & ~who.near(writer)
+        if bad.any():
+            epoch = view(self.epoch) if self.epoch is not None else np.ones(writer.shape, np.int32)
+            bad = self._unordered(bad, writer, who.ids, clocks.views, epoch, who)
+        if not bad.any():
+            return None
+        at = tuple(w[0] for w in np.nonzero(bad))
+        found = Unfenced(view.cell(at), (int(np.broadcast_to(who.ids, bad.shape)[at]) - 1, int(writer[at]) - 1), *self.threads.mark(view, at))
+        view.assign(self.writer, 0, bad)
         return found
 
     def hold_back(self, cta: int, known: np.ndarray, clocks: GlobalClocks) -> None:
         """Exclude from the coming release of a CTA those of its writes since its last release that the releasing threads do not know of,
         by their clock `known` (epoch by column): they are moved to the next epoch."""
+        if self.flight is not None:
+            self.flight.hold_back(cta, known, clocks)
         marks = self.threads.writes
         if self.writer is None or marks is None:
             return
@@ -190,15 +265,16 @@ class GlobalShadow:
             return None
         if clocks is not None:
             epoch = view(self.epoch) if self.epoch is not None else np.ones(writer.shape, np.int32)
-            bad = self._unordered(bad, writer, ids, clocks, epoch, who)
+            bad = self._unordered(bad, writer, ids, clocks.known, epoch, who)
         if who is not None and who.m.sim.ranks > 1 and bad.any():
             bad = self.threads.unordered_write(view, who, bad)
         if not bad.any():
             return None
         at = int(np.argmax(bad))
-        return "write", int(writer.flat[at]) - 1, int(np.broadcast_to(ids, writer.shape).flat[at]) - 1
+        return "write", int(writer.flat[at]) - 1, int(np.broadcast_to(ids, writer.shape).flat[at]) - 1, self._line(view, bad, at, int(writer.flat[at]))
 
-    def _read_before(self, ids, clocks, reader, who):
+    def _read_before(self, view, ids, clocks, who):
+        reader = view(self.reader)
         if who is not None:
             ids = _readers(who)
             if clocks is not None and who.m.sim.ranks > 1:
@@ -207,30 +283,24 @@ class GlobalShadow:
         if clocks is not None:
             bad &= reader > 0
             if bad.any():  # the reader's epoch is not recorded: any release by it counts
-                bad = self._unordered(bad, reader, ids, clocks, np.ones(reader.shape, np.int32), who)
+                bad = self._unordered(bad, reader, ids, clocks.known, np.ones(reader.shape, np.int32), who)
         if not bad.any():
             return None
         at = int(np.argmax(bad))
         other = int(reader.flat[at]) if who is None or who.m.sim.ranks == 1 else MANY
-        return "read", other - 1 if other > 0 else None, int(np.broadcast_to(ids, reader.shape).flat[at]) - 1
+        line = self._line(view, bad, at, other, reads=True) if other > 0 else -1
+        return "read", other - 1 if other > 0 else None, int(np.broadcast_to(ids, reader.shape).flat[at]) - 1, line
+
+    def _line(self, view, bad: np.ndarray, at: int, cta: int, reads: bool = False) -> int:
+        """The line of the last write, or read, by a CTA (+ 1) of a cell; -1 if that is not known."""
+        return -1 if self.threads is None else self.threads.line(view, np.unravel_index(at, bad.shape), cta, reads)
 
     @staticmethod
-    def _unordered(bad, other, ids, clocks, epoch, who):
+    def _unordered(bad, other, ids, known, epoch, who):
         bad = bad.copy()
         where = np.nonzero(bad)
         me = np.broadcast_to(ids, bad.shape)[where] - 1
-        them, epochs = other[where] - 1, epoch[where]
-        late, grouped = np.ones(len(me), bool), np.argsort(me, kind="stable")
-        for mine in np.split(grouped, np.flatnonzero(np.diff(me[grouped])) + 1):  # the cells that one CTA accesses
-            cta = int(me[mine[0]])
-            known = clocks.rows.get(cta)
-            if known is not None:
-                late[mine] = known[them[mine]] < epochs[mine]
-            for some, known in clocks.learnt.get(cta, ()):
-                told = mine[late[mine] & (known[them[mine]] >= epochs[mine])]
-                if len(told):
-                    late[told] = who is not None and ~who.has_met(some, tuple(w[told] for w in where), bad.shape)
-        bad[where] = late
+        bad[where] = unknown(known, me, other[where] - 1, epoch[where], who, where, bad.shape)
         return bad
 
 
@@ -248,6 +318,11 @@ class Box:
     def __call__(self, array: np.ndarray) -> np.ndarray:
         return self.box(array, *self.args)
 
+    def cell(self, at: tuple) -> int:
+        """The cell at an index into the view."""
+        offset, _, strides = self.args
+        return offset + sum(int(i) * s for i, s in zip(at, strides))
+
     def assign(self, array: np.ndarray, values, mine: np.ndarray | None = None) -> None:
         """Set the cells, or those where the mask `mine` is true."""
         np.copyto(self(array), values, casting="unsafe", where=True if mine is None else mine)
@@ -261,6 +336,10 @@ class Index:
 
     def __call__(self, array: np.ndarray) -> np.ndarray:
         return array[self.index]
+
+    def cell(self, at: tuple) -> int:
+        """The cell at an index into the view."""
+        return int(self.index[at])
 
     def assign(self, array: np.ndarray, values, mine: np.ndarray | None = None) -> None:
         """Set the cells, or those where the mask `mine` is true."""

@@ -10,6 +10,7 @@ import numpy as np
 
 from ..concurrency import cached_property
 from .clocks import AFTER, FENCED, ORDER, Clocks
+from .reductions import Reductions
 
 # Values of `writer` besides the column of an atom or a barrier:
 NEVER = -1          # the cell has not been written
@@ -21,7 +22,7 @@ MANY = -2           # several threads of the atom
 ATOMIC = -3         # an atomic access, by any thread
 ANYONE = -4         # an access by an unknown thread of the scope: it conflicts with no access from that scope
 COPIED = -5         # cp.async or st.async that completed on a barrier: writes of the generic proxy, like a thread's own
-REDUCED = -6        # an asynchronous reduction that has landed; needs no order relative to other reductions
+REDUCED = -6        # an asynchronous reduction that has landed
 SUMMED = -7         # the same by red.async, which also writes through the generic proxy
 
 
@@ -37,11 +38,6 @@ def index_of(cells: Cells) -> np.ndarray | slice:
     return slice(cells.start, cells.stop)
 
 
-def _generic(threads: np.ndarray) -> np.ndarray:
-    """Where the writer was an asynchronous operation that writes through the generic proxy."""
-    return (threads == COPIED) | (threads == SUMMED)
-
-
 @dataclass
 class Access:
     """Accesses to cells: the atom and the thread of each (arrays, or one value for all), and the number of their line."""
@@ -54,7 +50,7 @@ class Access:
     after: tuple[int, ...] = ()      # operations in flight with which it cannot conflict, such as earlier ones of the same pipe
     reducing: bool = False           # a reduction: needs no order relative to other reductions
     pipe: int = 0                    # on tensor memory: the number of the operation's pipe (`AsyncOp.pipe_number`)
-    lucky: "Conflict | None" = None  # an earlier access that is ordered only because the same thread made it
+    lucky: "Conflict | None" = None  # an earlier write that is ordered only because the same thread made it
 
     @cached_property
     def index(self) -> np.ndarray | slice:
@@ -93,13 +89,14 @@ class Shadow:
         self.drained: Readers = {}  # reads by asynchronous operations that were waited for
         self.busy = np.zeros(cells, np.int16)      # how many operations in flight read the cell
         self.unset_line: dict[int, np.ndarray] = {}  # line -> cells that were read there before they were first written
+        self.reductions = Reductions(cells)
 
     def copy(self) -> "Shadow":
         new = copy.copy(self)
         for name in ("writer", "epoch", "thread", "line", "busy", "pipes"):
             setattr(new, name, getattr(self, name).copy())
         new.readers, new.drained = ({c: tuple(a.copy() for a in r) for c, r in some.items()} for some in (self.readers, self.drained))
-        new.unset_line = dict(self.unset_line)
+        new.unset_line, new.reductions = dict(self.unset_line), self.reductions.copy()
         return new
 
     # -- what is known -------------------------------------------------------------------------------------------------
@@ -120,6 +117,11 @@ class Shadow:
     def _written(self, clocks: Clocks, rank: int, a: Access, plane: int, atomic: bool) -> Conflict | None:
         """The first cell whose last write is not known to happen before the access."""
         writer = self.writer[a.index]
+        if self.reductions.made and not a.reducing:
+            found = self._reduced(clocks, rank, a, plane)
+            if found is not None:
+                return found
+            writer = np.where(self.reductions.covered[a.index], SETTLED, writer)
         if len(writer) and (writer == writer[0]).all():
             if writer[0] < PENDING and (writer[0] < 0 or self._long_known(clocks, rank, a, int(writer[0]), plane)):
                 return None
@@ -133,13 +135,11 @@ class Shadow:
         if late.any():
             own = late & self._own(clocks, rank, a, columns, threads)
             late &= ~own
-            self._note_luck(a, own & (threads == a.threads), columns, threads, self.line, "writer")
+            self._note_luck(a, own & (threads == a.threads), columns, threads)
         if a.pipe:
             late &= ~self._ahead(clocks, a, columns)
         if atomic:
             late &= threads != ATOMIC
-        if a.reducing:
-            late &= (threads != REDUCED) & (threads != SUMMED)
         pending = writer >= PENDING
         if a.after and pending.any():
             pending &= ~np.isin(writer - PENDING, a.after)
@@ -154,14 +154,24 @@ class Shadow:
             return self._unfenced(clocks, rank, a, ordinary, columns, epochs, threads)
         return self._unordered(clocks, rank, a, ordinary, columns, epochs, threads, self.line) if self.tensor else None
 
-    @staticmethod
-    def _note_luck(a: Access, own: np.ndarray, columns: np.ndarray, threads: np.ndarray, lines: np.ndarray, what: str) -> None:
-        """Note the first cell whose last access, by the same thread, is ordered before this one by nothing else."""
-        if a.lucky is None and own.any():
+    def _note_luck(self, a: Access, own: np.ndarray, columns: np.ndarray, threads: np.ndarray) -> None:
+        """Note the first cell whose last write, by the same thread, is ordered before this access by nothing else. (A store after a load is not
+        noted: what it stores mostly depends on the load, and then another layout brings a barrier with it.)"""
+        if own.any():
             at = int(np.argmax(own))
-            cell = int(a.cells[at])
-            column = int(np.broadcast_to(columns, len(a.cells))[at])
-            a.lucky = Conflict(what, at, cell, column, int(np.broadcast_to(threads, len(a.cells))[at]), int(lines[cell]))
+            a.lucky = self._conflict("writer", a, at, int(np.broadcast_to(columns, len(a.cells))[at]))
+
+    def _reduced(self, clocks: Clocks, rank: int, a: Access, plane: int) -> Conflict | None:
+        """The first reduction that is not known to happen before the access."""
+        atoms = np.broadcast_to(a.atoms, len(a.cells))
+        for r, at in self.reductions.of(a.cells):
+            if r.operation is not None:
+                return Conflict("pending", int(at[0]), int(a.cells[at[0]]), PENDING + r.operation, 0, r.line)
+            for p, what in ((ORDER, "async"), *(((FENCED, "unfenced"),) if plane == FENCED and r.thread == SUMMED else ())):
+                late = at[clocks.known[rank, atoms[at], p, r.column] < r.epoch]
+                if len(late):
+                    return Conflict(what, int(late[0]), int(a.cells[late[0]]), r.column, r.thread, r.line)
+        return None
 
     def _long_known(self, clocks: Clocks, rank: int, a: Access, column: int, plane: int) -> bool:
         """Whether everything that a column wrote to these cells is known on every plane that matters. This is the usual case; with this
@@ -169,7 +179,7 @@ class Shadow:
         planes = [ORDER]
         if self.tensor:
             planes.append(AFTER)
-        elif plane == FENCED and (column % clocks.width < clocks.atoms or _generic(self.thread[a.index]).any()):
+        elif plane == FENCED and (column % clocks.width < clocks.atoms or (self.thread[a.index] == COPIED).any()):
             planes.append(FENCED)
         last = self.epoch[a.index].max()
         return all(last <= clocks.known[rank, a.atoms, p, column].min() for p in planes)
@@ -192,7 +202,7 @@ class Shadow:
         return Conflict("unordered", at, cell, int(np.broadcast_to(columns, len(a.cells))[at]), int(threads[at]), int(lines[cell]), int(epochs[at]))
 
     def _unfenced(self, clocks, rank, a, ordinary, columns, epochs, threads) -> Conflict | None:
-        generic = ordinary & ((columns % clocks.width < clocks.atoms) | _generic(threads))
+        generic = ordinary & ((columns % clocks.width < clocks.atoms) | (threads == COPIED))
         if not generic.any():
             return None
         visible = self._known(clocks, rank, a, columns, FENCED)
@@ -222,7 +232,7 @@ class Shadow:
 
     def _unset(self, a: Access) -> Conflict | None:
         """The first cell that has not been written yet; the reading line is noted in `unset_line`."""
-        never = self.writer[a.index] == NEVER
+        never = (self.writer[a.index] == NEVER) & ~self.reductions.covered[a.index]
         if not never.any():
             return None
         early, at = np.asarray(a.cells)[never], int(np.argmax(never))
@@ -271,6 +281,8 @@ class Shadow:
         found = self._written(clocks, rank, a, plane, atomic)
         if found is None:
             found = self._read_before(clocks, rank, a, plane, atomic)
+        if a.lucky is not None and any(epoch[a.lucky.cell] for epoch, _, _ in self.readers.values()):
+            a.lucky = None  # the read after that write has been noted already
         if found is None and self.busy[a.index].any():
             at = int(np.argmax(self.busy[a.index] > 0))
             found = Conflict("busy", at, int(a.cells[at]))
@@ -280,6 +292,7 @@ class Shadow:
             self.forget_reads(a.index, atomic)
             if atomic:  # also a read, which atomics of other atoms do not hide
                 self._remember(clocks, rank, replace(a, threads=np.asarray(ATOMIC)))
+            self.reductions.end(a.index)
             atoms = np.broadcast_to(a.atoms, len(a.cells))
             self.writer[a.index] = rank * clocks.width + atoms
             self.epoch[a.index] = clocks.now[rank, atoms]
@@ -291,7 +304,8 @@ class Shadow:
         """The first cell of which an earlier read is not known to happen before this write, or else (on plane FENCED) of which a thread's
         earlier read is not known to be fenced: the async proxy may write before the thread has read."""
         overtaking = None
-        for readers, generic in ((self.readers, True), (self.drained, False)):
+        tables = [(self.readers, True), (self.drained, False)]
+        for readers, generic in [*tables, (self.reductions.readers, True)] if a.reducing else tables:
             for column, (epoch, thread, line) in readers.items():
                 epochs = epoch[a.index]
                 last = epochs.max(initial=0)
@@ -313,9 +327,7 @@ class Shadow:
     def _unfinished(self, clocks, rank, a, column, epochs, threads, line, atomic) -> Conflict | None:
         """The first cell whose last read by a column is not known to happen before the write."""
         late = epochs > self._known(clocks, rank, a, np.asarray(column), ORDER)
-        own = late & self._own(clocks, rank, a, np.full(len(a.cells), column), threads)
-        late &= ~own
-        self._note_luck(a, own & (threads == a.threads), np.asarray(column), threads, line, "reader")
+        late &= ~self._own(clocks, rank, a, np.full(len(a.cells), column), threads)
         if a.pipe:
             late &= ~self._ahead(clocks, a, np.full(len(a.cells), column))
         if atomic:
@@ -353,6 +365,17 @@ class Shadow:
         """Mark cells as visible to everybody, after a fault there has been reported, so that it is not reported again."""
         self.writer[cells] = SETTLED
         self.forget_reads(cells)
+        self.reductions.end(cells)
+
+    def mark(self, operation: int, cells: Cells, line: int, reducing: bool) -> None:
+        """An asynchronous operation that will write `cells` has been issued at `line`."""
+        if reducing:
+            self.reductions.begin(operation, np.asarray(cells), line, self.readers)
+            return
+        where = index_of(cells)
+        self.reductions.end(where)
+        self.writer[where], self.line[where] = PENDING + operation, line
+        self.forget_reads(where)
 
     def explained(self, a: Access, line: int) -> bool:
         """Whether `line` read some of these cells before they were first written. A race with that read is the better explanation."""
