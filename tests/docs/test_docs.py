@@ -181,7 +181,7 @@ def table_targets() -> str:
 def table_settings() -> str:
     from inspect import getsource
     from tilejit.config import Config
-    comments = dict(re.findall(r"^    (\w+): \w+ = [^#\n]*# (.*)$", getsource(Config), re.MULTILINE))
+    comments = dict(re.findall(r"^    (\w+): [\w |]+ = [^#\n]*# (.*)$", getsource(Config), re.MULTILINE))
     return markdown(("variable", "what it sets"), ((code(f"TILEJIT_{f.name.upper()}"), comments[f.name]) for f in fields(Config)))
 
 
