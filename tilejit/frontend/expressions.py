@@ -124,7 +124,7 @@ def f_string(w: Walker, node: ast.JoinedStr) -> str:
 def formatted(w: Walker, node: ast.FormattedValue) -> str:
     value = w.value(node.value)
     if runtime(value):
-        raise w.error(f"an f-string shows what is known while compiling, and {describe(value)} is not; "
+        raise w.error(f"an f-string shows what is known while compiling, and `{ast.unparse(node.value)}`, {describe(value)}, is not; "
                       "print it with tile.device_print")
     value = value.value if isinstance(value, Const) else value
     value = {ord("s"): str, ord("r"): repr, ord("a"): ascii}.get(node.conversion, lambda v: v)(value)

@@ -114,8 +114,8 @@ class Reporter:
         self._say("missing-wait", a.line, f"{self._bytes(c)} are read before {self._named(op, c)} has been waited for", a, c, op.line)
 
     def _announced_late(self, op: AsyncOp | None, a: Access, c: Conflict, line: int) -> bool:
-        """Blame, and return, whether the bytes of `op` were announced after the last arrival of the phase before, for which some threads
-        have waited. `line` is that of the fault."""
+        """Blame, and return, whether the bytes of `op` were announced after the last arrival of the phase before, for
+        which some threads have waited. `line` is that of the fault."""
         found = self.m.sim.late_announcement(op) if op is not None else None
         if found is None:
             return False
@@ -158,7 +158,8 @@ class Reporter:
             return  # without settling: the copy will be the last access anyway, and the reads tell whether it was waited for
         elif c.what == "unordered":
             self._unordered(a, c, f"{name} {verb}")
-        elif c.what in ("pending", "async", "reader") and self._announced_late(op if c.what == "reader" else self._operation(c), a, c, a.line):
+        elif self._announced_late(self._operation(c) if c.what in ("pending", "async") else op if c.what == "reader" else None,
+                                  a, c, a.line):
             pass
         elif c.what in ("pending", "async"):
             other = self._operation(c)
@@ -285,7 +286,8 @@ class Reporter:
             self.m.report.retract("uninitialized-read", self._number(c.line))
 
     def _settle(self, a: Access) -> None:
-        self.shadow.settle(np.asarray(a.cells)[(self.shadow.writer[a.index] != NEVER) | self.shadow.reductions.covered[a.index]])
+        self.shadow.settle(np.asarray(a.cells)[(self.shadow.writer[a.index] != NEVER)
+                                               | self.shadow.reductions.covered[a.index]])
 
 
 __all__ = ["Reporter"]

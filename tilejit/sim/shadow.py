@@ -167,7 +167,8 @@ class Shadow:
         for r, at in self.reductions.of(a.cells):
             if r.operation is not None:
                 return Conflict("pending", int(at[0]), int(a.cells[at[0]]), PENDING + r.operation, 0, r.line)
-            for p, what in ((ORDER, "async"), *(((FENCED, "unfenced"),) if plane == FENCED and r.thread == SUMMED else ())):
+            for p, what in ((ORDER, "async"), *(((FENCED, "unfenced"),) if plane == FENCED and r.thread == SUMMED
+                                                else ())):
                 late = at[clocks.known[rank, atoms[at], p, r.column] < r.epoch]
                 if len(late):
                     return Conflict(what, int(late[0]), int(a.cells[late[0]]), r.column, r.thread, r.line)
