@@ -71,14 +71,13 @@ def run(name: str, side: str, seeds: list[int | None], launches: int, limit: flo
     outcome, left = Outcome(), list(seeds)
     while left and monotonic() < until and not (side == "faulty" and len(outcome.shown) >= ENOUGH):
         seed, stage, text = _one_child(name, side, left, launches, limit, until, outcome)
-        if stage == "done":
+        if stage == "done" or monotonic() >= until:
             break
         if stage != "launches" or "CompilationError" in text or "LaunchError" in text:  # of the compiler or of this program
             outcome.error = text
             break
-        if monotonic() < until:
-            outcome.shown[seed] = text
-            outcome.ran += 1
+        outcome.shown[seed] = text
+        outcome.ran += 1
         if side == "faulty":  # a kernel that hangs under one seed hangs under most
             break
         left = left[left.index(seed) + 1:]
