@@ -63,9 +63,11 @@ class Reporter:
         """Report an access that is ordered after the earlier one `c` only because the chosen layouts give both to the same thread."""
         if not self.m.sim.program.places.own(c.cell * self.m.sim.program.granule):
             return
-        self._say("layout-dependent", a.line, f"{self._thread(a, c.at)} {'writes' if writing else 'reads'} {self._bytes(c)}, written at line {self._number(c.line)} without a "
-                  "barrier between the two. It is the same thread, but only by the layouts that were chosen: with another num_warps, dtype or "
-                  "target it may be another. Put tile.sync() between them", a, c, c.line)
+        does = "writes" if writing else "reads"
+        self._say("layout-dependent", a.line, f"{self._thread(a, c.at)} {does} {self._bytes(c)}, written at line "
+                  f"{self._number(c.line)} without a barrier between the two. It is the same thread, but only by the "
+                  "layouts that were chosen: with another num_warps, dtype or target it may be another. Put tile.sync() "
+                  "between them", a, c, c.line)
 
     def _unordered(self, a: Access, c: Conflict, what: str) -> None:
         """Report accesses to tensor memory that are synchronised, but without a tcgen05 fence before or after the synchronisation."""
@@ -271,7 +273,8 @@ class Reporter:
 
     def _say(self, kind: str, line: int, message: str, a: Access, c: Conflict, other: int | None = None) -> None:
         granule = self.m.sim.program.granule if self.space == "shared" else 4
-        threads = tuple(t for t in (self._thread_number(a, c.at), c.thread if c.what in ("writer", "reader", "unfenced", "overtaking") else -1) if t >= 0)
+        other_thread = c.thread if c.what in ("writer", "reader", "unfenced", "overtaking") else -1
+        threads = tuple(t for t in (self._thread_number(a, c.at), other_thread) if t >= 0)
         ctas = self.m.ctas if self.positions is None else self.m.ctas[self.positions]
         protocol = kind != "uninitialized-read" and c.what != "overtaking" and (c.what not in ("writer", "reader") or self.async_)
         self.m.fault(self.world, kind, message, loc=self._loc(line), protocol=protocol, threads=threads, ctas=ctas,
