@@ -293,7 +293,8 @@ class GlobalShadow:
         if not bad.any():
             return None
         at = int(np.argmax(bad))
-        return "write", int(writer.flat[at]) - 1, int(np.broadcast_to(ids, writer.shape).flat[at]) - 1, self._line(view, bad, at, int(writer.flat[at]))
+        earlier, mine = int(writer.flat[at]), int(np.broadcast_to(ids, writer.shape).flat[at])
+        return "write", earlier - 1, mine - 1, self._line(view, bad, at, earlier)
 
     def _read_before(self, view, ids, clocks, who):
         reader = view(self.reader)
