@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parent.parent / "tilejit"
 
 # A layer may import itself and the layers before it.
-LAYERS = ("errors", "config", "names", "layout", "dtypes", "types", "records", "dispatch", "ptx", "ir", "ops", "frontend", "passes", "sim", "emit",
+LAYERS = ("errors", "config", "names", "concurrency", "layout", "dtypes", "types", "records", "dispatch", "ptx", "ir", "ops", "frontend", "passes", "sim", "emit",
           "toolchain", "runtime", "compile", "compiled", "manifest", "warm", "jit", "plan", "schedule", "tuning", "kernels", "testing",
           "api", "demo", "cli",
           "__init__", "__main__")

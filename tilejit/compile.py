@@ -10,10 +10,11 @@ import hashlib
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 
+from .concurrency import cached_property
 from .config import config
 from .emit.emitter import Emitted, emit
 from .errors import CompilationError, ToolchainError
@@ -33,6 +34,7 @@ from .passes.mma_hazards import check_mma_hazards
 from .passes.pipeline import write_pipelines
 from .passes.pipelining_candidates import candidate_loops, loop_records
 from .passes.program_slices import without_dead_code
+from .passes.proxy_fences import insert_proxy_fences
 from .passes.registers import check_registers, check_warpgroup_registers
 from .passes.scan_tails import tail_warnings
 from .passes.shared_layouts import choose_shared_layouts
@@ -91,7 +93,8 @@ class Lowered:
 PASSES = (("box_accesses", write_boxes), ("loads_ahead", send_loads_ahead), ("constant_bounds", check_constant_bounds),
           ("shared_layouts", choose_shared_layouts), ("dots", write_dots), ("pipeline", write_pipelines), ("layouts", assign_layouts),
           ("registers", lambda graph, facts: check_registers(check_warpgroup_registers(graph))), ("variants", choose_variants),
-          ("tokens", complete_tokens), ("bulk_store_waits", delay_bulk_store_waits), ("mma_hazards", check_mma_hazards),
+          ("tokens", complete_tokens),
+          ("proxy_fences", insert_proxy_fences), ("bulk_store_waits", delay_bulk_store_waits), ("mma_hazards", check_mma_hazards),
           ("wgmma_waits", insert_wgmma_waits), ("tensor_memory", lambda graph, facts: place_tensor_memory(graph)),
           ("shared_memory", lambda graph, facts: place_shared(graph)))
 
@@ -268,8 +271,8 @@ def check_budgets(graph: Graph, registers: int, spill_bytes: int) -> None:
 
 def graph_key(lowered: Lowered) -> str:
     """A digest of everything that determines the code: the graph's text, constants' dtypes, plans and source locations."""
-    graph, digest = lowered.graph, hashlib.sha256(lowered.text.encode())
-    digest.update(str(graph.loc).encode())
+    graph, digest = lowered.graph, hashlib.sha256(lowered.text.encode(errors="surrogatepass"))
+    digest.update(str(graph.loc).encode(errors="surrogatepass"))
     for node in walk(graph.body):
         if isinstance(node, Call) and node.choice is not None:
             digest.update(repr(node.choice.plan).encode())
@@ -277,5 +280,5 @@ def graph_key(lowered: Lowered) -> str:
             if isinstance(operand, Const):
                 digest.update(operand.dtype.name.encode())
         if node.loc is not None:
-            digest.update(str(node.loc).encode())
+            digest.update(str(node.loc).encode(errors="surrogatepass"))
     return digest.hexdigest()[:32]

@@ -9,6 +9,14 @@ from .errors import CompilationError
 from .names import nearest
 
 
+MAX_BITS = 8192  # of a constant integer: far beyond any use, and few enough digits for Python to print it
+
+
+def shown_integer(x: int) -> str:
+    """An integer for a message; one of thousands of digits, which Python refuses to print, by its size."""
+    return str(x) if x.bit_length() <= MAX_BITS else f"an integer of {x.bit_length()} bits"
+
+
 @cache
 def _numpy(name: str):
     """NumPy's dtype of that name, or that of ml_dtypes."""

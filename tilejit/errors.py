@@ -54,6 +54,14 @@ class Loc:
         return "\n".join(parts)
 
 
+def print_text(text: str) -> None:
+    """Print a line to standard output. What its encoding lacks, such as a lone surrogate, is printed as an escape."""
+    try:
+        print(text)
+    except UnicodeEncodeError:
+        print(text.encode(sys.stdout.encoding or "utf-8", "backslashreplace").decode(sys.stdout.encoding or "utf-8"))
+
+
 def _columns(text: str) -> int:
     """Width of `text` in terminal columns: East Asian wide characters take two."""
     return len(text) if text.isascii() else sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)

@@ -11,15 +11,16 @@ from inspect import Parameter
 from typing import TYPE_CHECKING, Any
 
 from .compiled import CompiledKernel
+from .concurrency import not_while_forking
 from .config import checked_target, config
-from .errors import CompilationError, LaunchError, TileError, warn
+from .errors import CompilationError, LaunchError, TileError, print_text, warn
 from .frontend import Capture, Source
 from .ir.builder import Facts
 from .ir.op import variant_names
 from .manifest import Shelf, difference
 from .names import misspelt, nearest
 from .runtime.arguments import ArraySpec, Bound, answer, bind_arguments, buffer_type, is_host, scalar_dtype
-from .runtime.options import CALL_OPTIONS, LAUNCH_OPTIONS, checked_grid, make_launch, padded_grid
+from .runtime.options import CALL_OPTIONS, LAUNCH_OPTIONS, call_grid, checked_grid, make_launch, padded_grid
 from .warm import Warm, form_of, has_zero
 
 if TYPE_CHECKING:
@@ -45,6 +46,13 @@ def jit(function=None, *, source: str | None = None, **options):
     kernel = Kernel(Source.of(function) if source is None else Source.from_text(source, function.__globals__), options)
     kernel.__qualname__ = function.__qualname__
     return kernel
+
+
+@not_while_forking
+def _simulator():
+    """The simulator, imported at its first use."""
+    from .sim import simulate
+    return simulate
 
 
 @dataclass
@@ -82,7 +90,9 @@ def _plain(method):
         except TileError as error:
             if config().log:
                 raise
-            raise error.with_traceback(None) from None
+            raise error.with_traceback(None) from error.__cause__
+        except RecursionError:
+            raise CompilationError("the kernel, or an argument of this call, nests too deeply") from None
     return call
 
 
@@ -132,7 +142,8 @@ class Kernel:
 
         def launch_on_grid_of(*args, **kwargs):
             for launcher in self.warm.find(form_of(kwargs)):
-                if launcher(grid({**self.defaults, **dict(zip(self.names, args)), **kwargs}), None, args):
+                arguments = {**self.defaults, **dict(zip(self.names, args)), **kwargs}
+                if launcher(call_grid(grid, arguments), None, args):
                     return
             self.launch(grid, args, kwargs)
 
@@ -182,6 +193,7 @@ class Kernel:
         versions = self.versions.setdefault((bound.key, tuple(sorted(options.items())), target), [])
         return versions, next((v for v in versions if v.current() and not difference(v.facts, bound)), None)
 
+    @not_while_forking
     def version(self, bound: Bound, options: dict[str, Any], target: str, cause: str = "") -> Version:
         """The version for these arguments, with `lowered` set. `cause` is logged if it is the first version."""
         versions, version = self._versions(bound, options, target)
@@ -197,6 +209,7 @@ class Kernel:
         version.lowered = lowered
         return version
 
+    @not_while_forking
     def compiled(self, bound: Bound, options: dict[str, Any], target: str) -> CompiledKernel:
         """The compiled kernel for these arguments: from an earlier call, from the cache, or compiled now."""
         versions, version = self._versions(bound, options, target)
@@ -266,7 +279,7 @@ class Kernel:
         """Report a new version: its warnings (`told`), the lines of `static_print` if it was found in the cache (`printed`), and in the
         log why it was needed (`cause`)."""
         for line in printed or ():
-            print(line)
+            print_text(line)
         self._warn_of(told)
         if config().log:
             how = f"compiled {self.name}: {cause or 'first call'}" if printed is None else f"loaded {self.name} from the cache"
@@ -302,7 +315,7 @@ class Kernel:
         return self._simulated(bound, options, checked_grid(grid, bound), target, seed=seed, checks=checks)
 
     def _simulated(self, bound: Bound, options: dict, grid: tuple, target: str | None = None, **how):
-        from .sim import simulate
+        simulate = _simulator()
         version = self.version(bound, options, checked_target(target or config().target or "sm_90a"))
         bound.check_writable(version.lowered.written)
         return simulate(version.lowered.graph, grid, bound.host_arguments(), **how)

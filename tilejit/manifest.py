@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 FORMAT = 3            # the version of the entries' format
 MANIFESTS_PER_KEY = 64
 KEPT_BYTES = 1 << 30  # once a day, the least recently used entries are removed until the cache has at most this size
+CODE_FIELDS = frozenset(("params", "maps", "registers", "spills", "notes", "assembler"))  # of a code entry's JSON: those of `compiled.coded`
+MALFORMED = (LookupError, TypeError, ValueError, AttributeError)  # what reading an entry that is not as this version writes it raises
 _SEPARATOR = b"\n"    # between an entry's JSON, which is a single line, and its machine code
 
 
@@ -86,28 +88,37 @@ class Shelf:
         start = perf_counter()
         self.missed = ""
         for manifest in self._manifests():
-            captured, differs = changed(manifest["captured"], self.source, self.constants)
-            facts = {tuple(fact): held for fact, held in manifest["lowered"]["recipe"]["guards"]}
-            if not differs:
-                differs = difference(facts, bound)
-            else:
-                differs += " has changed"
-            entry = None if differs else _Code.read(self.store, manifest["code"])
-            if entry is None:
-                self.missed = self.missed or differs or "its code is no longer in the cache"
+            try:
+                found = self._version(manifest, bound, rebuild, start)
+            except MALFORMED:
                 continue
-            lowered = manifest["lowered"]
-            texts = _reader(self.store, manifest["code"], rebuild)
-            seconds = {"cache": perf_counter() - start}
-            records = {name: from_data(kind, manifest[name]) for name, kind in RECORDS.items()}
-            compiled = made_of(lowered, entry.says, manifest["code"], entry.cubin, records, texts, seconds, bound)
-            return Found(compiled, facts, captured, tuple(lowered["printed"]))
+            if found is not None:
+                return found
         return None
+
+    def _version(self, manifest: dict, bound: Bound, rebuild: Callable[[], dict[str, str]], start: float) -> Found | None:
+        """The version that a manifest describes, if it is valid here and its code is in the cache."""
+        captured, differs = changed(manifest["captured"], self.source, self.constants)
+        facts = {tuple(fact): held for fact, held in manifest["lowered"]["recipe"]["guards"]}
+        if not differs:
+            differs = difference(facts, bound)
+        else:
+            differs += " has changed"
+        entry = None if differs else _Code.read(self.store, manifest["code"])
+        if entry is None:
+            self.missed = self.missed or differs or "its code is no longer in the cache"
+            return None
+        lowered = manifest["lowered"]
+        texts = _reader(self.store, manifest["code"], rebuild)
+        seconds = {"cache": perf_counter() - start}
+        records = {name: from_data(kind, manifest[name]) for name, kind in RECORDS.items()}
+        compiled = made_of(lowered, entry.says, manifest["code"], entry.cubin, records, texts, seconds, bound)
+        return Found(compiled, facts, captured, tuple(lowered["printed"]))
 
     def _manifests(self) -> list[dict]:
         """The manifests under the key, newest first."""
-        data = self.store.get("manifest", self.key)
-        return [] if data is None else json.loads(data)
+        manifests = self.store.get_json("manifest", self.key)
+        return manifests if isinstance(manifests, list) else []
 
     def _manifest(self, lowered: "Lowered", description: dict, code_key: str) -> dict | None:
         """The manifest of a kernel; None if one of its captured values cannot be recorded."""
@@ -120,8 +131,7 @@ class Shelf:
         return json.loads(_json(manifest))
 
     def _keep(self, manifest: dict) -> None:
-        of = lambda m: (m["captured"], m["lowered"]["recipe"]["guards"])
-        kept = [manifest, *(m for m in self._manifests() if of(m) != of(manifest))]
+        kept = [manifest, *(m for m in self._manifests() if _validity(m) not in (None, _validity(manifest)))]
         self.store.put("manifest", self.key, _json(kept[:MANIFESTS_PER_KEY]))
 
     # -- level 2 -----------------------------------------------------------------------------------------------------
@@ -158,6 +168,14 @@ class Shelf:
         return made_of(description, entry.says, key, entry.cubin, lowered.records, texts, seconds, bound)
 
 
+def _validity(manifest: Any) -> tuple | None:
+    """The captured values and guards for which a manifest is valid; None if it is malformed."""
+    try:
+        return manifest["captured"], manifest["lowered"]["recipe"]["guards"]
+    except MALFORMED:
+        return None
+
+
 def difference(facts: dict[tuple, bool], bound: Bound) -> str:
     """In words, the first fact whose answer differs for these arguments; "" if none does."""
     for fact, held in facts.items():
@@ -179,7 +197,11 @@ class _Code:
         if data is None:
             return None
         head, _, cubin = data.partition(_SEPARATOR)
-        return _Code(json.loads(head), cubin or None)
+        try:
+            says = json.loads(head)
+        except ValueError:
+            return None
+        return _Code(says, cubin or None) if isinstance(says, dict) and CODE_FIELDS <= says.keys() else None
 
     def write(self, store: Store, key: str) -> None:
         store.put("code", key, _json(self.says) + _SEPARATOR + (self.cubin or b""))
@@ -190,7 +212,11 @@ def _reader(store: Store, key: str, rebuild: Callable[[], dict[str, str]]) -> Ca
     @lru_cache(maxsize=None)
     def read() -> dict[str, str]:
         data = store.get("texts", key)
-        return rebuild() if data is None else json.loads(zlib.decompress(data))
+        try:
+            texts = None if data is None else json.loads(zlib.decompress(data))
+        except (ValueError, zlib.error):
+            texts = None
+        return texts if isinstance(texts, dict) and texts.keys() >= {"graph", "llvm_ir", "ptx"} else rebuild()
     return read
 
 
@@ -218,7 +244,7 @@ def _store() -> Store | None:
 
 
 def _digest(*parts: str) -> str:
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
+    return hashlib.sha256("\0".join(parts).encode(errors="surrogatepass")).hexdigest()[:32]
 
 
 def _call_key(source: Source, bound: Bound, constants: dict[str, Any], launch: Launch, target: str) -> str:

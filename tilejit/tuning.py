@@ -177,9 +177,9 @@ class Tuned:
         configs = self._candidates(bound)
         device = device_of(bound, {} if device is None else {"device": device})
         store, place = open_store(), self._place(kind, driver.name(device))
-        known = None if store is None or place is None else store.get("tuned", place)
-        if known is not None and json.loads(known) in configs:
-            return configs[json.loads(known)]
+        known = None if store is None or place is None else store.get_json("tuned", place)
+        if isinstance(known, int) and known in configs:
+            return configs[known]
         compiled = self._compiled(kind, configs, args, kwargs, driver.target(device))
         if not compiled:
             raise LaunchError(f"{self.kernel.name}: none of {len(configs)} configurations compiles; the first: "
@@ -217,7 +217,7 @@ class Tuned:
         except Unrecorded:
             return None
         parts = (package(), tools(), what, repr(self.configs), repr(sorted(self.kernel.options.items())), repr(kind), device)
-        return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
+        return hashlib.sha256("\0".join(parts).encode(errors="surrogatepass")).hexdigest()[:32]
 
 
 def timed(launches: dict[int, Callable[[], Any]], stream: int, device: int) -> tuple[dict[int, float], dict[int, TileError]]:

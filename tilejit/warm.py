@@ -7,6 +7,8 @@ from typing import Any
 
 from .dtypes import DType
 from .frontend.captures import Capture, Watch
+from .concurrency import not_while_forking
+from .errors import LaunchError
 from .runtime.arguments import parts_of
 
 
@@ -38,6 +40,7 @@ class Warm:
             self.clear()
         return launchers
 
+    @not_while_forking
     def add(self, form: tuple, launcher, captured: tuple[Capture, ...]) -> None:
         """Add a launcher for later calls of this form; its kernel captured the values `captured`."""
         with self.changing:
@@ -47,6 +50,7 @@ class Warm:
             if launcher not in launchers:
                 launchers.insert(0, launcher)
 
+    @not_while_forking
     def clear(self) -> None:
         """Remove all launchers; the lists are emptied, since callers may hold them."""
         with self.changing:
@@ -57,7 +61,10 @@ class Warm:
 
 def form_of(kwargs: dict) -> tuple:
     """The key of a call's keywords: names, values and types, since 1, 1.0 and True are equal but different constants."""
-    return tuple(kwargs.items()), tuple(map(_kind, kwargs.values()))
+    try:
+        return tuple(kwargs.items()), tuple(map(_kind, kwargs.values()))
+    except RecursionError:
+        raise LaunchError("a keyword argument nests too deeply") from None
 
 
 def _kind(value: Any):

@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import os
 import warnings
+import zlib
 
 import pytest
 from cache_bench import SCALE, STAGE, python, specs
@@ -226,6 +227,21 @@ def test_a_damaged_entry_is_compiled_again(bench, tmp_path, kind, stages, damage
     bench.stages()
     file, = (f for f in (tmp_path / "cache" / kind).rglob("*") if f.is_file())
     file.write_bytes(damage(file.read_bytes()))
+    warm = compile_scale(bench.load())
+    assert bench.stages() == stages and warm.cubin == cold.cubin and warm.ptx == cold.ptx
+    bench.stages()
+    compile_scale(bench.load())
+    assert bench.stages() == HIT
+
+
+@pytest.mark.parametrize("kind, stages", [("manifest", "lower"), ("code", COMPILED), ("texts", HIT)])
+@pytest.mark.parametrize("text", [b"", b"{", b"[]", b"{}", b"[{}]", b"7", b"null", b"\xff\xfe", b'[{"captured": [], "lowered": {"recipe": {"guards": 3}}}]',
+                                  b'[{"captured": {"values": 1}, "lowered": {"recipe": {"guards": [[]]}}, "code": 1}]'])
+def test_an_intact_entry_of_another_form_is_compiled_again(bench, tmp_path, kind, stages, text):
+    cold = compile_scale(bench.load())
+    bench.stages()
+    file, = (f for f in (tmp_path / "cache" / kind).rglob("*") if f.is_file())
+    open_store().put(kind, file.name, zlib.compress(text) if kind == "texts" else text)
     warm = compile_scale(bench.load())
     assert bench.stages() == stages and warm.cubin == cold.cubin and warm.ptx == cold.ptx
     bench.stages()

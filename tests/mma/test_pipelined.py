@@ -327,6 +327,10 @@ def test_impossible_roles_are_errors():
             "the producer runs ahead", 4)
     refused(["count = tile.load(out[0]).to(tile.int32)", roles.replace("range(n)", "range(count)"), COPY, "    total += tile.load(s)"],
             "the producer, which runs ahead of the other warps, depends on this load", 4)
+    multiplied = "count = tile.max(tile.dot(tile.load(A[0:64, 0:64]), tile.load(A[0:64, 0:64]))).to(tile.int32)"
+    refused([multiplied, roles.replace("range(n)", "range(count)"), COPY, "    total += tile.load(s)"], "cannot wait for it", 4)
+    refused(["count = n", "if n > 2:", "    count = tile.atomic_add(out[0], 1.0).to(tile.int32)", roles.replace("range(n)", "range(count)"), COPY,
+             "    total += tile.load(s)"], "cannot wait for it", 6)
     spin = ["while tile.load(out[1], sem='acquire') == 0:", "    pass"]
     refused([*spin, roles, COPY, "    total += tile.load(s)"], "the producer, which runs ahead of the other warps, would not wait", 4)
     refused(["for j in range(n):", f"    {roles}", f"    {COPY}", "        total += tile.load(s)", *(f"    {line}" for line in spin)],

@@ -103,6 +103,11 @@ def test_copies_written_in_ptx_instructions_are_right_on_the_simulator():
     on_simulator(ptx_copies.im2col_w_cases(), "sm_100a")
 
 
+def test_barriers_and_fences_written_in_ptx_instructions_are_right_on_the_simulator():
+    """On mbarriers in the kernel's own memory too: states, dropped and relaxed arrivals, bytes."""
+    on_simulator(ptx_sync.simulated())
+
+
 def test_copies_and_synchronisation_written_in_ptx_instructions_assemble(assembled_later):
     """Every form of cp.async, bulk and tensor copies, mbarrier, barrier, fence and tensormap.replace; some of wgmma."""
     assert all(compiled(case, "sm_100a").ptx for case in ptx_copies.im2col_w_cases())

@@ -160,3 +160,46 @@ def test_many_processes_may_write_read_damage_and_clear_concurrently(tmp_path):
     assert [process.exitcode for process in running] == [0] * 8
     Store(tmp_path).clear()
     assert not list(tmp_path.rglob("*.tmp"))
+
+
+def give_away(path, monkeypatch):
+    """Make another user the owner of a file or folder: by chown as root, otherwise by another answer for who this user is."""
+    if os.geteuid() == 0:
+        os.chown(path, 4711, -1)
+    else:
+        mine = os.geteuid()
+        monkeypatch.setattr(os, "geteuid", lambda: mine + 1)
+
+
+@pytest.mark.parametrize("depth", range(4))
+@pytest.mark.parametrize("fault", ["owner", "group", "others"])
+def test_a_folder_or_entry_that_another_user_owns_or_can_write_is_not_used(store, monkeypatch, depth, fault):
+    store.put("code", "abcd", b"machine code")
+    place = [store.path, store.path / "code", store.path / "code" / "ab", store.path / "code" / "ab" / "abcd"][depth]
+    if fault == "owner":
+        give_away(place, monkeypatch)
+    else:
+        place.chmod(place.stat().st_mode | (stat.S_IWGRP if fault == "group" else stat.S_IWOTH))
+    monkeypatch.setattr(module, "_warned", set())
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert store.get("code", "abcd") is None and store.get("code", "abcd") is None
+        if depth < 3 and fault != "owner":
+            assert not store.put("code", "abef", b"more") and not list(store.path.rglob("abef")) and not list(store.path.rglob("*.tmp"))
+    assert len(caught) == 1 and str(place) in str(caught[0].message)
+
+
+def test_folders_are_made_for_this_user_to_write_whatever_the_umask(store):
+    before = os.umask(0)
+    try:
+        assert store.put("code", "abcd", b"x")
+    finally:
+        os.umask(before)
+    assert store.get("code", "abcd") == b"x"
+
+
+def test_an_entry_that_is_no_json_reads_as_none_where_json_is_needed(store):
+    store.put("tuned", "abcd", b"\xff{")
+    assert store.get_json("tuned", "abcd") is None and store.get_json("tuned", "none") is None
+    store.put("tuned", "abcd", b"[1, 2]")
+    assert store.get_json("tuned", "abcd") == [1, 2]

@@ -32,6 +32,7 @@ def ring(A, B, n, STAGES: tile.constexpr):
             i = k % STAGES
             full[i].wait(phase=k // STAGES)
             tile.store(B[k, 0:256], tile.load(s[i]) + 1)
+            tile.fence_proxy_async()
             empty[i].arrive()
 
 
@@ -56,6 +57,7 @@ def ring_that_never_flips(A, B, n):
         for k in range(n):
             full[k % 2].wait(phase=0)  # finds: barrier-phase
             tile.store(B[k, 0:256], tile.load(s[k % 2]) + 1)
+            tile.fence_proxy_async()
             empty[k % 2].arrive()
 
 
@@ -210,6 +212,7 @@ def disagreeing_roles(A, B, n, m):
         for k in range(m):
             full[k % 2].wait(phase=k // 2)  # finds: deadlock
             tile.store(B[k, 0:256], tile.load(s[k % 2]) + 1)
+            tile.fence_proxy_async()
             empty[k % 2].arrive()
 
 
@@ -448,6 +451,7 @@ def rings_of_different_length(A, B):
         for k in range(p % 5):
             full[k % 2].wait(phase=k // 2)
             tile.store(B[p, k, 0:256], tile.load(s[k % 2]) + 1)
+            tile.fence_proxy_async()
             empty[k % 2].arrive()
 
 

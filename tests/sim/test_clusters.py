@@ -105,6 +105,7 @@ def push_twice(A, B):
                 bar.arrive_expect_tx(512)
             bar.wait(phase=k)
             tile.store(B[p + k, 0:128], tile.load(inbox))
+            tile.fence_proxy_async()
             tile.sync()
             with tile.elect():
                 free.peer(0).arrive()
@@ -150,6 +151,7 @@ def multicast_ring(A, B):
                     tma_load(s, A, full, 0, k * 4, box=(128, 4), multicast=3)
         full.wait(phase=k)
         tile.store(B[p, k, 0:4, 0:128], tile.load(s))
+        tile.fence_proxy_async()
         tile.sync()
         with tile.warp(0):
             with tile.elect():
@@ -171,6 +173,7 @@ def multicast_ring_for_itself(A, B):
                     tma_load(s, A, full, 0, k * 4, box=(128, 4), multicast=3)  # may find: race, missing-wait
         full.wait(phase=k)
         tile.store(B[p, k, 0:4, 0:128], tile.load(s))
+        tile.fence_proxy_async()
         tile.sync()
         with tile.warp(0):
             with tile.elect():

@@ -278,6 +278,7 @@ def filled_again(A, B):
         tile.copy_async(s, A[0, 0:64], mbar=bar)
     bar.wait(phase=0)
     tile.store(B[0, 0:64], tile.load(s))
+    tile.fence_proxy_async()
     tile.sync()
     with tile.elect():
         bar.arrive_expect_tx(s.nbytes)

@@ -60,7 +60,7 @@ class InstructionMixin(NarrowFloats):
     def vprintf(self, text: str, values: list[V]) -> None:
         """``vprintf(format, values)`` (CUDA C++ Programming Guide, "Formatted Output")."""
         codes = {"double": "%g", "i64": "%lld", "i32": "%d"}
-        data = (text.replace("%", "%%") + "".join(" " + codes[v.dtype.llvm] for v in values) + "\n\0").encode()
+        data = (text.replace("%", "%%") + "".join(" " + codes[v.dtype.llvm] for v in values) + "\n\0").encode(errors="backslashreplace")
         name = f"@text{len(self.globals)}"
         quoted = "".join(chr(b) if 32 <= b < 127 and b not in (34, 92) else f"\\{b:02X}" for b in data)
         self.globals.append(f'{name} = private unnamed_addr addrspace(1) constant [{len(data)} x i8] c"{quoted}", align 1')

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 
+from ..concurrency import cached_property
 from ..dtypes import bool_, int32
 from ..errors import CompilationError
 from ..ir.graph import Call, Const, Value, walk

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from functools import cached_property
 
+from ..concurrency import cached_property
 from ..dtypes import bool_, int32, integer_range
 from ..ir.builder import ExecScope
 from ..ir.graph import Call, Const, For, If, Scope, Value, While, leaves_its_range, walk

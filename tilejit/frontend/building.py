@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import CompilationError, Loc
+from ..errors import CompilationError, Loc, print_text
 from ..ir.builder import Builder, Facts
 from ..ir.graph import Block, Graph, Launch, Value
 from ..ops.ragged import Tail
@@ -65,7 +64,7 @@ def build(source: Source, arguments: Mapping[str, ParamSpec], *, target: str, la
         raise too_deep(w.g.loc) from None
     finally:
         for line in g.state.get(PRINTED, ()):
-            print(line, file=sys.stdout)
+            print_text(line)
     body = prune(Block(tuple(g.blocks[0])))
     graph = Graph(source.name, params, body, launch, target, source.loc(source.tree))
     return Built(graph, tuple(g.warnings), tuple(c for c, _ in w.captured.values()), tuple(g.state.get(PRINTED, ())),

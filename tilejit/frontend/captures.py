@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
-from ..dtypes import DType
+from ..dtypes import MAX_BITS, DType
 from ..errors import CompilationError
 from ..ir.builtin import Builtin
 from ..ir.op import Op
@@ -194,7 +194,7 @@ def _class_text(kind: type) -> str:
     for base in kind.__mro__:
         if base.__module__.partition(".")[0] not in _SETTLED:
             parts += [f"{base.__qualname__}.{n}={_member_text(v)}" for n, v in vars(base).items() if n not in _NOT_ITS_BODY]
-    return f"{name} {hashlib.sha256(' '.join(parts).encode()).hexdigest()[:16]}"
+    return f"{name} {hashlib.sha256(' '.join(parts).encode(errors='surrogatepass')).hexdigest()[:16]}"
 
 
 _SETTLED = frozenset(sys.stdlib_module_names) - {"__main__"} | {"tilejit", "numpy"}  # change only with their versions
@@ -226,7 +226,7 @@ def _code_digest(code: CodeType) -> str:
         if isinstance(x, tuple):
             return f"({', '.join(map(text, x))})"
         return repr(sorted(map(repr, x))) if isinstance(x, frozenset) else repr(x)
-    return hashlib.sha256(code.co_code + text((code.co_consts, code.co_names, code.co_varnames)).encode()).hexdigest()[:16]
+    return hashlib.sha256(code.co_code + text((code.co_consts, code.co_names, code.co_varnames)).encode(errors="surrogatepass")).hexdigest()[:16]
 
 
 # -- captures as data --------------------------------------------------------------------------------------------------
@@ -289,6 +289,8 @@ def changed(record: dict, source: Source, constants: dict[str, Any]) -> tuple[tu
 def checked(name: str, x: Any) -> Any:
     """`x` as a kernel may use it: a NumPy scalar becomes a Python number. CompilationError for a value whose changes would go unnoticed."""
     x = _python_number(x)
+    if isinstance(x, int) and x.bit_length() > MAX_BITS:
+        raise CompilationError(f"{name} has {x.bit_length()} bits, and a constant has at most {MAX_BITS}")
     if token(x) is not None:
         return x
     if hasattr(x, "__array_interface__") or hasattr(x, "__dlpack__") or hasattr(x, "__cuda_array_interface__"):

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from ..dtypes import DType, named_dtype
+from ..dtypes import MAX_BITS, DType, named_dtype, shown_integer
 from ..ir.builder import describe
 from ..ir.builtin import MEMBERS, BoundMethod, apply, member
 from ..ir.graph import Const, Value
@@ -58,7 +58,10 @@ class by_python:
 def folded(w: Walker, function: Callable, *args: Any, **kwargs: Any) -> Any:
     """The result of a Python function on compile-time objects (constant folding)."""
     with by_python(w):
-        return function(*(x.value if isinstance(x, Const) else x for x in args), **kwargs)
+        result = function(*(x.value if isinstance(x, Const) else x for x in args), **kwargs)
+    if isinstance(result, int) and result.bit_length() > MAX_BITS:
+        raise w.error(f"this number has more than {MAX_BITS} bits")
+    return result
 
 
 # -- names and constants ---------------------------------------------------------------------------------------------
@@ -121,7 +124,7 @@ def f_string(w: Walker, node: ast.JoinedStr) -> str:
 def formatted(w: Walker, node: ast.FormattedValue) -> str:
     value = w.value(node.value)
     if runtime(value):
-        raise w.error(f"an f-string shows what is known while compiling, and {describe(value)} is not; "
+        raise w.error(f"an f-string shows what is known while compiling, and `{ast.unparse(node.value)}`, {describe(value)}, is not; "
                       "print it with tile.device_print")
     value = value.value if isinstance(value, Const) else value
     value = {ord("s"): str, ord("r"): repr, ord("a"): ascii}.get(node.conversion, lambda v: v)(value)
@@ -130,17 +133,28 @@ def formatted(w: Walker, node: ast.FormattedValue) -> str:
 
 # -- operators -----------------------------------------------------------------------------------------------------------
 
-@expression(ast.BinOp)
+@expression(ast.BinOp, placed=False)
 def bin_op(w: Walker, node: ast.BinOp) -> Any:
-    return operator(w, SYMBOLS[type(node.op)], w.value(node.left), w.value(node.right))
+    """A binary operation. A chain such as ``a + b + c`` nests to the left, one level for each operator; it is walked in a loop, since a
+    sum of thousands of terms would exceed Python's recursion limit."""
+    chain = [node]
+    while isinstance(chain[-1].left, ast.BinOp):
+        chain.append(chain[-1].left)
+    result = w.value(chain[-1].left)
+    for link in reversed(chain):
+        with w.place(link):
+            result = operator(w, SYMBOLS[type(link.op)], result, w.value(link.right))
+    return result
 
 
 def operator(w: Walker, symbol: str, a: Any, b: Any) -> Any:
     """The result of the binary operator `symbol`."""
     if is_runtime(a) or is_runtime(b):
         return language.binary(w.g, symbol, a, b)
-    if symbol in ("**", "<<") and isinstance(a, int) and isinstance(b, int) and b > 4096:
-        raise w.error(f"{a} {symbol} {b} is a number of thousands of digits")
+    if symbol in ("**", "<<") and isinstance(a, int) and isinstance(b, int) and b > 0:
+        bits = a.bit_length() + b if symbol == "<<" else (a.bit_length() - 1) * b
+        if bits > 2 * MAX_BITS:
+            raise w.error(f"{shown_integer(a)} {symbol} {shown_integer(b)} is a number of about {bits} bits, and a constant has at most {MAX_BITS}")
     return folded(w, BINARY[symbol], a, b)
 
 

@@ -12,10 +12,10 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
+from ..concurrency import cached_property, not_while_forking
 from ..errors import CompilationError, Loc
 
 
@@ -31,6 +31,7 @@ MISSING = inspect.Parameter.empty
 _parsing = threading.Lock()
 
 
+@not_while_forking
 def parsed(text: str, **options) -> ast.AST:
     """``ast.parse`` under a lock: in CPython 3.11, parsers in two threads share a counter and fail."""
     with _parsing:
@@ -114,6 +115,10 @@ class Source:
             line = (error.text or "").rstrip("\n")
             place = Loc(file, error.lineno or 1, max(0, (error.offset or 1) - 1), source_line=line)
             raise CompilationError(f"the text is not Python: {error.msg}", place) from None
+        except ValueError as error:  # a null character, or a lone surrogate
+            raise CompilationError(f"the text is not Python: {error}") from None
+        except RecursionError:
+            raise CompilationError("the text nests too deeply for Python's parser") from None
         functions = [n for n in tree.body if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))]
         if len(functions) != 1:
             raise CompilationError(f"the text must define one function, and defines {len(functions)}")
@@ -166,7 +171,7 @@ class Source:
 
     def fingerprint(self) -> str:
         """A digest of the function's text."""
-        return hashlib.sha256(self.text.encode()).hexdigest()
+        return hashlib.sha256(self.text.encode(errors="surrogatepass")).hexdigest()
 
     # -- names -------------------------------------------------------------------------------------------------------
 

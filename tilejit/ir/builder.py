@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from ..config import architecture
-from ..dtypes import DType, bool_, float32, int32, int64, keeps
+from ..dtypes import DType, bool_, float32, int32, int64, keeps, shown_integer
 from ..errors import CompilationError, Loc, at
 from ..types import Buffer, Scalar, Tile, Type, Uniformity
 from .graph import UNIT, Call, Const, Launch, Node, Operand, Value
@@ -305,7 +305,7 @@ def weak_dtype(x) -> Any:
         return bool_
     if isinstance(x, int):
         if not -2**63 <= x < 2**64:
-            raise CompilationError(f"{x} does not fit in 64 bits")
+            raise CompilationError(f"{shown_integer(x)} does not fit in 64 bits")
         return int32 if -2**31 <= x < 2**31 else int64
     return float32
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from functools import cached_property
 from typing import Any
 
+from ..concurrency import cached_property
 from ..errors import CompilationError
 from ..names import misspelt
 

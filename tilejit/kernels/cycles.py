@@ -4,11 +4,12 @@ CTAs. Its constants were measured on an H200. It is made to rank configurations,
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from math import inf, log2
 from operator import itemgetter
 from typing import NamedTuple
 
+from ..concurrency import cached_property
 from ..schedule import POWERS
 from .config import SLOT, Config, rows
 from .rules import HIGH

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 
 import tilejit as tile
 
+from ..concurrency import cached_property
 from ..config import config as settings
 from ..errors import LaunchError
 from ..runtime import driver

@@ -68,14 +68,14 @@ def tune(a, b, out=None, epilogue=None, arguments=(), *, tiles=(), scale_a=None,
     options = dict(tiles=tiles, scale_a=scale_a, scale_b=scale_b, fast_accum=fast_accum, precision=precision)
     views = x, y, describe(made), *map(describe, tiles)
     store, place = open_store(), _place(views, scaled, (fast_accum, precision, len(arguments)), epilogue, configs)
-    known = None if store is None or place is None else store.get("tuned", place)
-    if known is None:
+    known = None if store is None or place is None else store.get_json("tuned", place)
+    if not isinstance(known, int) or known not in range(len(configs)):
         compiled = _compiled({i: plan(c, target) for i, c in enumerate(configs)}, (a, b, made, scale_a, scale_b, (*arguments, *tiles)), target)
         launches = {i: partial(matmul, a, b, made, epilogue, arguments, config=configs[i], **options) for i in compiled}
-        known = json.dumps(_fastest(launches, describe(a), describe(made))).encode()
+        known = _fastest(launches, describe(a), describe(made))
         if store is not None and place is not None:
-            store.put("tuned", place, known)
-    return configs[json.loads(known)]
+            store.put("tuned", place, json.dumps(known).encode())
+    return configs[known]
 
 
 def _compiled(launches: dict, given: tuple, target: str) -> list[int]:
@@ -115,7 +115,7 @@ def _place(views: tuple, scaled: tuple, options: tuple, epilogue, configs: list)
         return None
     forms = [(v.shape, v.strides, v.dtype, v.pointer % 16) for v in views]
     parts = package(), tools(), repr(forms), repr(scaled), repr(options), function, repr(configs), driver.name(views[0].device)
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
+    return hashlib.sha256("\0".join(parts).encode(errors="surrogatepass")).hexdigest()[:32]
 
 
 __all__ = ["tune"]

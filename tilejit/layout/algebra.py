@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from math import prod
 from typing import Any, Callable
 
+from ..concurrency import cached_property
 from ..errors import CompilationError
 from . import maps, units
 from . import shards as _shards

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from ..dtypes import bool_, int32
 from ..ir.builder import Builder, describe, flag, type_of
 from ..ir.builtin import builtin, method
@@ -319,8 +321,11 @@ FENCED_SPACES = ("shared", "global", "all")
 def fence_proxy_async(space=None):
     """Order each thread's ordinary accesses before later accesses of the async proxy (TMA, bulk copies, wgmma).
 
-    `space` is the memory that is accessed: "shared" (the default), "global", or "all" for both. (PTX ISA, ``fence.proxy.async``.)
-    For global memory that other CTAs have written, the fence belongs in the CTA of the copy, after the threads have synchronised.
+    Writes before TMA or wgmma reads them; and reads of shared memory before TMA or a bulk copy overwrites what they read, which a barrier
+    alone does not order. It stands in every thread that has made such accesses, before the barrier or arrival that hands the memory over.
+
+    `space` is the memory that is accessed: "shared" (the default), "global", or "all" for both. Before a copy of what other CTAs have
+    written to global memory, it stands in the CTA of the copy, after the threads have synchronised. (PTX ISA, ``fence.proxy.async``.)
     """
 
 
@@ -339,6 +344,12 @@ def _(m, call):
 @fence_proxy_async.emit
 def _(e, call):
     e.fence_proxy_async(call.attrs.get("space") or "shared")
+
+
+def fences_proxies(call: Call) -> bool:
+    """Whether a call is ``fence_proxy_async`` or the same for shared memory by ``tile.ptx`` or inline PTX."""
+    text = call.attrs.get("form") or call.attrs.get("text") or ""
+    return call.op is fence_proxy_async and call.attrs.get("space") != "global" or re.search(r"fence\.proxy\.async(\.shared|;|$)", text) is not None
 
 
 FENCE_SCOPES = ("cta", "cluster", "gpu", "sys")

@@ -92,14 +92,16 @@ def _ragged_loads(g: Builder, x: Value, what: str, axes: Axes) -> Iterator[Ragge
     """The loads that a tile is computed from, and whose elements out of bounds affect a reduction along `axes`."""
     if (what in NEUTRAL or what == "max" and _not_negative(g, x)) and _outside(g, x, axes) == NEUTRAL.get(what, 0):
         return
-    seen, queue = set(), [(x, axes, True, True)]
+    clean = g.state.setdefault("not_ragged", set())  # what earlier searches found to come from no such load
+    seen, found, queue = set(), False, [(x, axes, True, True)]
     while queue:
         value, axes, at_end, direct = queue.pop()
-        if not axes or (value, axes, at_end) in seen:
+        if not axes or (value, axes) in clean or (value, axes, at_end) in seen:
             continue
         seen.add((value, axes, at_end))
         call = g.definitions.get(value)
         if _reads_outside(g, value, axes):
+            found = True
             region = call.args[0]
             bounds = region.type.buffer.narrowed
             yield Ragged(region, axes, at_end and (bounds is None or not any(bounds[region.type.kept[a]] for a in axes)), direct)
@@ -107,6 +109,8 @@ def _ragged_loads(g: Builder, x: Value, what: str, axes: Axes) -> Iterator[Ragge
             before = _before(call, axes)
             kept = call.op is not reshape_ or sorted(type_of(call.args[0]).shape[a] for a in before) == sorted(value.type.shape[a] for a in axes)
             queue += [(a, before, at_end and kept, direct and call.op in MOVED) for a in call.args if isinstance(type_of(a), Tile)]
+    if not found:
+        clean.update((value, axes) for value, axes, _ in seen)
 
 
 def _before(call: Call, axes: Axes) -> Axes:
@@ -172,10 +176,13 @@ def _outside(g: Builder, x: Value, axes: Axes) -> bool | int | float | None:
 
     What is unknown is taken for a finite number, and a divisor for another than 0: times it, and over it, 0 is 0.
     """
-    found: dict[tuple[Operand, Axes], bool | int | float | None] = {}
+    found: dict[tuple[Operand, Axes], bool | int | float | None] = g.state.setdefault("outside", {})  # of all searches
     queue = [(x, axes)]
     while queue:
         value, at = key = queue[-1]
+        if key in found:
+            queue.pop()
+            continue
         call = g.definitions.get(value)
         operands = [(a, _before(call, at)) for a in call.args] if call is not None and _computes(call) and not _reads_outside(g, value, at) else []
         waiting = [o for o in operands if o not in found and isinstance(type_of(o[0]), Tile)]

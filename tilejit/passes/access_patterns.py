@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, wraps
+from functools import wraps
 
+from ..concurrency import cached_property
 from ..dtypes import int32, keeps
 from ..ir.builder import type_of
 from ..ir.graph import Call, Const, For, Operand, Value

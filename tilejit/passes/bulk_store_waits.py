@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cached_property
 
+from ..concurrency import cached_property
 from ..ir.builder import Facts
 from ..ir.graph import Block, Call, For, Graph, If, Node, Operand, walk, with_blocks
 from .context import Context, written_by_threads

@@ -53,20 +53,26 @@ class Rebuilt:
 class Chain:
     """A load and the calls computed from it whose layouts are still open: each is used by the next alone, beside free values only.
 
-    `start` is the load's result in the original graph; `values`, from there to the last call's result, have their present layouts. The load and
-    `calls` are (original call, rebuilt call) pairs; the latter stand in `block`. Where a loop starts with the end of a chain, its body sees the
-    carried value as the `start` of a chain without a load.
+    `start` is the load's result in the original graph; `first` and `end`, the results of the load and of the last call, have their present
+    layouts. The load and the last `call` are (original call, rebuilt call) pairs; the latter stand in `block`. `shorter` is the chain without
+    its last call. Where a loop starts with the end of a chain, its body sees the carried value as the `start` of a chain without a load.
     """
 
     start: Value
-    values: tuple[Value, ...]
+    first: Value
+    end: Value
     load: tuple[Call, Call] | None = None
-    calls: tuple[tuple[Call, Call], ...] = ()
     block: Rebuilt | None = None
+    call: tuple[Call, Call] | None = None
+    shorter: "Chain | None" = None
 
-    @property
-    def end(self) -> Value:
-        return self.values[-1]
+    def calls(self) -> list[tuple[Call, Call]]:
+        """The calls after the load, first to last."""
+        calls, chain = [], self
+        while chain.shorter is not None:
+            calls.append(chain.call)
+            chain = chain.shorter
+        return calls[::-1]
 
 
 class Assigner(LayoutChoice):
@@ -82,7 +88,8 @@ class Assigner(LayoutChoice):
         self.new = Rewriter()
         self.blocks: list[Rebuilt] = []       # the open blocks, outermost first
         self.free: dict[Value, Call] = {}     # values that are rematerialised at each use, with their calls
-        self.chains: dict[Value, Chain] = {}  # by each value of the chain
+        self.chains: dict[Value, Chain] = {}  # the open chains, by their first values
+        self.first: dict[Value, Value] = {}   # a value of a chain -> the first one
         self.points: dict[Value, Tile] = {}   # points -> a tile in the layout of their indices
         self.guessed: set[Value] = set()      # carried values whose layout is a guess that any use may override
         self.anchored: dict[Operand, bool] = {}
@@ -146,9 +153,9 @@ class Assigner(LayoutChoice):
             chain = self.extensible_chain(call, tiles)
             new = self.append(call, needs, self.retyped(call.results, results))
         if call.op.name == "load" and not tiles and isinstance(call.args[0].type, Region) and isinstance(call.result.type, Tile):
-            self.open(Chain(call.result, new.results, load=(call, new), block=self.block))
+            self.open(Chain(call.result, new.result, new.result, load=(call, new), block=self.block))
         elif chain is not None and chain.end in new.args:
-            self.open(replace(chain, values=(*chain.values, new.result), calls=(*chain.calls, (call, new))))
+            self.open(replace(chain, end=new.result, call=(call, new), shorter=chain))
 
     @contextmanager
     def hoisted_to_home(self, call: Call, tiles: list[Value]) -> Iterator[None]:
@@ -221,10 +228,10 @@ class Assigner(LayoutChoice):
 
     def snapshot(self) -> tuple:
         """The state that the first walk of a loop changes."""
-        return tuple(map(copy, (self.new.values, self.free, self.chains))), [(copy(b.copies), copy(b.nodes)) for b in self.blocks]
+        return tuple(map(copy, (self.new.values, self.free, self.chains, self.first))), [(copy(b.copies), copy(b.nodes)) for b in self.blocks]
 
     def restore(self, before: tuple) -> None:
-        (self.new.values, self.free, self.chains), blocks = before
+        (self.new.values, self.free, self.chains, self.first), blocks = before
         for block, (copies, nodes) in zip(self.blocks, blocks):
             block.copies, block.nodes = copies, nodes
 
@@ -233,7 +240,7 @@ class Assigner(LayoutChoice):
         inits = self.used((c.init for c in node.carried), types)
         inner = self.retyped((c.inner for c in node.carried), types)
         for value in open_:
-            self.open(Chain(value, (self.new(value),)))
+            self.open(Chain(value, self.new(value), self.new(value)))
         if isinstance(node, While):
             with self.rebuilding(node.test) as test:
                 test.yields = self.new.all(node.test.yields)
@@ -336,19 +343,16 @@ class Assigner(LayoutChoice):
     # -- loads whose layout is open ------------------------------------------------------------------------------------
 
     def open(self, chain: Chain) -> None:
-        self.chains.update(dict.fromkeys(chain.values, chain))
+        self.chains[chain.first], self.first[chain.end] = chain, chain.first
 
     def close(self, value: Value) -> Chain | None:
         """Remove and return the chain that a value is part of: its layouts are no longer open."""
-        chain = self.chains.get(value)
-        for v in chain.values if chain is not None else ():
-            del self.chains[v]
-        return chain
+        return self.chains.pop(self.first.get(value), None)
 
     def chain_ending_at(self, operand: Operand) -> Chain | None:
         """The chain that ends at an operand."""
         value = self.new(operand)
-        chain = self.chains.get(value)
+        chain = self.chains.get(self.first.get(value))
         return chain if chain is not None and chain.end is value else None
 
     def extensible_chain(self, call: Call, tiles: list[Value]) -> Chain | None:
@@ -369,19 +373,21 @@ class Assigner(LayoutChoice):
             self.asked[chain.start] = types[0]
             return False
         (load, loaded), nodes = chain.load, chain.block.nodes
-        if not self.better_loaded(load, (chain.values[0].type, types[0]), (chain.end.type, types[-1])):
+        if not self.better_loaded(load, (chain.first.type, types[0]), (chain.end.type, types[-1])):
             return False
+        calls = chain.calls()
         nodes[nodes.index(loaded)] = replace(loaded, results=self.retyped(load.results, [types[0]]))
+        moved = {id(made) for _, made in calls}
+        nodes[:] = [node for node in nodes if id(node) not in moved]
         with self.appending_to(chain.block):
-            for (call, made), t in zip(chain.calls, types[1:]):
-                nodes.remove(made)
+            for (call, _), t in zip(calls, types[1:]):
                 self.append(call, self.backward(call, t), self.retyped(call.results, [t]))
         return True
 
     def types_along(self, chain: Chain, want: Tile) -> list[Tile] | None:
         """The types of a chain's values in the layouts that end in `want`; None if a call of the chain cannot have them."""
         types = [in_layout_of(want, chain.end.type.dtype)]
-        for call, _ in reversed(chain.calls):
+        for call, _ in reversed(chain.calls()):
             needs = self.backward(call, types[-1])
             if needs is None:
                 return None

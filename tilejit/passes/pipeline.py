@@ -22,6 +22,7 @@ from ..ops import barriers as bars
 from ..ops.copy_async import copy_async_
 from ..ops.language import binary, compare, converted, short_of
 from ..ops.pointwise import where
+from ..ops.proxies import hand_over
 from ..ops.regions import points, region
 from ..ops.ring import flipped, ring_slot
 from ..ops.shared import alloc_shared, sync
@@ -149,8 +150,7 @@ class PipelineWriter:
         g.loc = loop.loc
         if staged.groups:
             refuse_other_groups(loop, self.context.target)
-        if staged.full is not None and any(s.groups and not s.rings.keys().isdisjoint(staged.rings) for s in self.loops.values() if s is not staged):
-            g.call(bars.fence_proxy_async)  # another loop wrote the slots by cp.async
+        self.hand_over(staged)
         g.call(sync)  # the slots may still be read, where the loop runs again or another one has filled them
         cursor = self.first_slot(staged, carried)
         for s in range(ahead):
@@ -160,6 +160,7 @@ class PipelineWriter:
         deferred = deferrable_wait_of(staged)
         with g.block() as nodes:
             stage, phase = self.all(staged.slot.args)
+            self.hand_over(staged)
             if deferred is not None:
                 self.await_copies(staged, stage, phase, staged.stages - 2, together=staged.groups)
                 with g.block() as rest:
@@ -187,6 +188,13 @@ class PipelineWriter:
         self.body_without_copies(staged, stage)
         if staged.by_commit:
             self.commit_slot(staged, stage)
+
+    def hand_over(self, staged: StagedLoop) -> None:
+        """Mark that the next barrier frees a slot, which the threads may have read in the trip before or in another loop. Slots that cp.async
+        fills need no mark."""
+        filled = {staged.rings[self.context.buffer_of(c.args[0])]: None for c, by_bytes in zip(staged.copies, staged.by_bytes) if by_bytes}
+        if filled:
+            self.g.call(hand_over, *filled, filled=False)
 
     def issue_ahead(self, staged: StagedLoop, stage: Operand, phase: Operand) -> None:
         """Issue the copies of the trip ``stages - 1`` later, into the slot of the trip before this one."""

@@ -27,6 +27,7 @@ from ..ops import barriers as bars
 from ..ops import elementwise as ew
 from ..ops.copy_async.tokens import CHOSEN, token_wait
 from ..ops.ids import cta_rank
+from ..ops.proxies import ON_BARRIERS, ON_ENGINES
 from ..ops.shared import sync
 from ..ops.tmem.order import tcgen05_commit_, tcgen05_fence
 from ..types import Barrier, BarrierRef, Scalar, Uniformity
@@ -37,8 +38,6 @@ from .transaction_counts import check_transaction_counts
 
 MANUAL = {"cp_async_commit": "group", "cp_async_wait": "group", "bulk_commit": "bulk", "bulk_wait": "bulk"}
 MAX_SLOTS = 32
-ON_BARRIERS = {"bytes", "commit"}    # completion mechanisms that arrive on mbarriers
-ON_ENGINES = {"bulk", *ON_BARRIERS}  # those of copies that go through the async proxy
 BY_THREADS = {"group", "issue"}      # those of copies by which the threads themselves write shared memory
 MAX_PENDING = (1 << 20) - 1          # the most bytes that a phase of an mbarrier counts (PTX ISA, tx-count)
 

@@ -6,12 +6,12 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
-from functools import cached_property
 from inspect import Parameter
 from operator import index
 from typing import Any
 
-from ..dtypes import DTYPES, DType, bool_, dtype_of, float32, int32, int64, stored
+from ..concurrency import cached_property
+from ..dtypes import DTYPES, MAX_BITS, DType, bool_, dtype_of, float32, int32, int64, shown_integer, stored
 from ..errors import LaunchError
 from ..ir.builder import Facts
 from ..layout import Auto
@@ -196,6 +196,8 @@ def _constant_key(kernel: str, name: str, value):
         return "DType", dtype_of(value)
     if isinstance(value, float):
         return "float", repr(value)  # -0.0 is not 0.0, and NaN is itself
+    if isinstance(value, int) and value.bit_length() > MAX_BITS:
+        raise LaunchError(f"{kernel}: the constexpr {name!r} has {value.bit_length()} bits, and a constant has at most {MAX_BITS}")
     if isinstance(value, CONSTANTS):
         return type(value).__name__, value
     if getattr(value, "source", None) is not None or hasattr(value, "shards"):
@@ -210,7 +212,7 @@ def _runtime_value(kernel: str, name: str, value):
     if isinstance(value, (bool, int, float)):
         value = value if isinstance(value, bool) else int(value) if isinstance(value, int) else float(value)  # subclasses become plain numbers
         if isinstance(value, int) and not -2**63 <= value < 2**63:
-            raise LaunchError(f"{kernel}: {name} = {value} does not fit in 64 bits (int64 holds {-2**63} to {2**63 - 1})")
+            raise LaunchError(f"{kernel}: {name} = {shown_integer(value)} does not fit in 64 bits (int64 holds {-2**63} to {2**63 - 1})")
         if isinstance(value, float) and not fits_float32(value):
             raise LaunchError(f"{kernel}: {name} = {value} does not fit in float32, as which a float is passed (-3.4028235e38 to 3.4028235e38); "
                               "an array of one float64 holds it")

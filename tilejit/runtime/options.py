@@ -6,8 +6,9 @@ from dataclasses import fields, replace
 from operator import index
 from typing import Any
 
-from ..errors import LaunchError
+from ..errors import LaunchError, TileError
 from ..ir.graph import Launch
+from ..names import nearest
 from .arguments import Bound, plain_constant
 
 LAUNCH_OPTIONS = tuple(f.name for f in fields(Launch))
@@ -45,10 +46,22 @@ def padded_grid(grid):
     return (grid, 1, 1) if isinstance(grid, int) else grid
 
 
+def call_grid(grid, arguments: dict[str, Any]):
+    """What a grid function returns for a launch's arguments by name. LaunchError, caused by the function's own exception, if it raises."""
+    try:
+        return grid(arguments)
+    except TileError:
+        raise
+    except Exception as error:
+        hint = nearest(error.args[0], arguments) if isinstance(error, KeyError) and error.args and isinstance(error.args[0], str) else ""
+        raise LaunchError(f"the grid function raised {type(error).__name__}: {error}{hint}; it is called with the launch's arguments by "
+                          f"name: {', '.join(arguments)}") from error
+
+
 def checked_grid(grid, bound: Bound) -> tuple[int, int, int]:
     """A grid as three numbers; a callable grid is called with the arguments by name. LaunchError says what does not fit."""
     if callable(grid):
-        grid = grid(bound.meta())
+        grid = call_grid(grid, bound.meta())
     grid = tuple(grid) if isinstance(grid, (tuple, list)) else (grid,)
     if not 1 <= len(grid) <= 3:
         raise LaunchError(f"a grid has one to three dimensions, not {len(grid)}")

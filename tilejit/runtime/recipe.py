@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from functools import cached_property
 
+from ..concurrency import cached_property
 from ..errors import LaunchError
 from . import tensormap
 from .element_types import element_type

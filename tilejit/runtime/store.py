@@ -1,16 +1,19 @@
 """The on-disk cache: machine code and manifests of kernels by key, shared by any number of processes.
 
 An entry is one sealed file, ``<folder>/<kind>/<first two letters of the key>/<key>``, written atomically. A damaged entry
-is deleted and counts as absent. If the folder cannot be used, there is one warning and no cache, but launches still work."""
+is deleted and counts as absent. Entries hold machine code: a folder or an entry that another user owns or can write is not used.
+If the folder cannot be used, there is one warning and no cache, but launches still work."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import time
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ..config import config
 from ..errors import CacheError
@@ -48,7 +51,7 @@ class Store:
         """The entry's data, or None if there is no intact one."""
         file = self._file(kind, key)
         try:
-            data = read_sealed(file)
+            data = read_sealed(file, self.path)
             if data is not None:
                 _touch(file)
             return data
@@ -56,11 +59,19 @@ class Store:
             self._warn(error)
             return None
 
+    def get_json(self, kind: str, key: str) -> Any:
+        """The entry's data as JSON; None if there is no entry, or one that is no JSON."""
+        data = self.get(kind, key)
+        try:
+            return None if data is None else json.loads(data)
+        except ValueError:
+            return None
+
     def put(self, kind: str, key: str, data: bytes) -> bool:
         """Store `data`. Returns False, after one warning per folder, if the folder cannot be written."""
         file = self._file(kind, key)
         try:
-            write_sealed(file, data)
+            write_sealed(file, data, self.path)
             return True
         except OSError as error:
             self._warn(error)

@@ -91,14 +91,15 @@ class Clocks:
             self.known[rank, atoms[:, None], plane, rank * self.width + atoms] = self.now[rank, atoms]
         self.now[rank, atoms] += 1
 
-    def fence(self, rank: int, atoms: np.ndarray) -> None:
-        """A proxy fence in every thread of these atoms: it orders their own accesses so far, and the copies that they know to have
-        completed on barriers, before later accesses through the async proxy."""
+    def fence(self, rank: int, atoms: np.ndarray, own: np.ndarray | None = None) -> None:
+        """A proxy fence in threads of these atoms: it orders the copies that they know to have completed on barriers before later accesses
+        through the async proxy, and also the accesses so far of all threads of the atoms `own` (by default all of them)."""
         copies = np.arange(self.known.shape[-1]) % self.width >= self.atoms
         known = self.known[rank, atoms]
         known[:, FENCED, copies] = known[:, ORDER, copies]
         self.known[rank, atoms] = known
-        self.fenced[rank, atoms] = self.now[rank, atoms]
+        own = atoms if own is None else own
+        self.fenced[rank, own] = self.now[rank, own]
         self.now[rank, atoms] += 1
 
     def fence_global(self, rank: int, atoms: np.ndarray) -> None:

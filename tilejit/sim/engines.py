@@ -122,7 +122,7 @@ class Engines:
         """Check that the operation is ordered after earlier accesses to its bytes, in the right proxy. Operations `ahead` in its pipe are
         ordered in any case."""
         plane = FENCED if proxy else 0
-        after = tuple(o.number for o in (world.flight if op.reducing else ahead) if o.reducing or not op.reducing)
+        after = tuple(o.number for o in ahead)
         read_ahead = [(world.shadow(space, rank, self.sim.cells(space)), cells) for o in ahead for space, rank, cells in o.reads]
         for shadow, cells in read_ahead:
             shadow.busy[index_of(cells)] -= 1
@@ -287,17 +287,23 @@ class Engines:
 
     def cp_async_arrive(self, barrier: SimBarrier, noinc: bool = False) -> None:
         """``cp.async.mbarrier.arrive``: each thread arrives when all its copies issued so far have landed."""
-        threads = self.threads if self._active is None else int(self._active.sum(axis=1).max())
-        for world, rank, number, _ in self._each(barrier):
+        arrivals = self.threads if self._active is None else self._active.sum(axis=1, keepdims=True)
+        for world, rank, number, (threads,) in self._each(barrier, arrivals):
             b = world.barriers[rank, number]
             if not noinc:
                 b.pending += threads
+            elif threads > b.pending - b.coming and not b.count == threads == self.threads == 1:  # copies of one thread land in order
+                self.fault(world, "barrier-phase", b.too_many(threads))
+                threads = max(b.pending - b.coming, 0)
+            b.coming += threads
             pending = []
             for q in self._queues(world, "cp.async"):
                 pending += [op for group in q.groups for op in group] + q.open
                 q.groups, q.open = [], []
             op = self._operation("arrive_on_copies", world, [], [], _nothing, {}, [])
             op.clock = world.clocks.release(self.rank, self.active_atoms)
+            if noinc:
+                self._follow(world, rank, number, op.clock)
             op.then = _arrival(self, pending, rank, number, threads)
             world.launch(op, self.sim.cells)
             self.sim.flying += 1
@@ -330,7 +336,8 @@ def _arrival(m, pending: list[AsyncOp], rank: int, number: int, count: int) -> C
             if clocks.tensor:
                 clock[BEFORE, column] = clocks.before[own, waited.atom]
         clocks.now[own] += 1
-        sim.arrive(world, rank, number, count, clock)
+        b.coming -= count
+        sim.arrive(op, rank, number, count, clock)
 
     return then
 

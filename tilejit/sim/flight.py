@@ -109,11 +109,16 @@ class Flight:
         if op.then is not None:
             op.then(op)
 
-    def arrive(self, world: World, rank: int, number: int, count: int, clock: np.ndarray) -> None:
-        """Make `count` arrivals on behalf of an asynchronous operation, releasing `clock`."""
+    def arrive(self, op: AsyncOp, rank: int, number: int, count: int, clock: np.ndarray) -> None:
+        """Make `count` arrivals on behalf of an operation that has landed, releasing `clock`."""
+        world = op.world
         barrier = world.barriers[rank, number]
-        barrier.pending = max(barrier.pending - count, 0)
+        if count > barrier.pending:
+            self._fault(world, op.rank, "barrier-phase", self.locs[op.line], barrier.too_many(count))
+            count = barrier.pending
+        barrier.pending -= count
         barrier.engines = True
+        barrier.arrived_after(op.clock)
         np.maximum(barrier.clock, clock, out=barrier.clock)
         self.settle_phase(world, rank, number)
 
@@ -129,6 +134,10 @@ class Flight:
                         f"after the {barrier.expected} bytes that are announced, and its copies transfer {barrier.issued}")
             for op in late:  # so that one miscount is reported once
                 self.land(op, count=False)
+        for early in barrier.announced:
+            self._fault(world, early.rank, "barrier-phase", self.locs[early.line], f"nothing orders this expect_tx before the last arrival of phase "
+                        f"{barrier.phase} of the mbarrier: its bytes may count toward the next phase. Announce bytes before the arrival, as by "
+                        "arrive_expect_tx")
         self.note_laggards(world, barrier)
         barrier.flip()
         self.version += 1

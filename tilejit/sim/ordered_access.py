@@ -150,6 +150,7 @@ class OrderedAccess:
 
     def threadfence(self, scope: str = "gpu") -> None:
         """``fence.acq_rel`` at `scope`: relaxed atomics before and after it then synchronise CTAs."""
+        self.note_fence()
         if self.checks and scope in ("gpu", "sys") and self.sim.program.atomics:
             near = self._near(self.ctas)
             self._hold_back(near)

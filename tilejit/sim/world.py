@@ -144,12 +144,9 @@ class World:
                 barrier.issued += nbytes
                 op.phases[rank, number] = barrier.phase
         for space, rank, where in op.writes:
-            shadow, where = self.shadow(space, rank, cells(space)), index_of(where)
-            op.read_before.append({column: epoch[where].copy() for column, (epoch, _, _) in shadow.readers.items()})
-            shadow.writer[where] = PENDING + op.number
-            shadow.line[where] = op.line
-            for epoch, _, _ in shadow.readers.values():
-                epoch[where] = 0
+            shadow = self.shadow(space, rank, cells(space))
+            op.read_before.append({column: epoch[index_of(where)].copy() for column, (epoch, _, _) in shadow.readers.items()})
+            shadow.mark(op.number, where, op.line, op.reducing)
         for space, rank, where in op.reads:
             self.shadow(space, rank, cells(space)).busy[index_of(where)] += 1
         for space, rank, where in (*op.reads, *op.writes):
@@ -162,6 +159,9 @@ class World:
         for space, rank, where in op.writes:
             shadow = self.shadow(space, rank, cells(space))
             column, epoch, thread = column_of(rank)
+            if op.reducing:
+                shadow.reductions.landed(op.number, column, epoch, thread)
+                continue
             own = shadow.writer[index_of(where)] == PENDING + op.number
             mine = index_of(where) if own.all() else np.asarray(where)[own]
             shadow.writer[mine], shadow.epoch[mine] = column, epoch
@@ -174,10 +174,7 @@ class World:
             shadow, where = self.shadow(space, rank, cells(space)), index_of(where)
             shadow.busy[where] -= 1
             column, epoch, thread = column_of(rank)
-            if column not in shadow.readers:
-                n = len(shadow.writer)
-                shadow.readers[column] = np.zeros(n, np.int32), np.zeros(n, np.int16), np.zeros(n, np.int32)
-            epochs, threads, lines = shadow.readers[column]
+            epochs, threads, lines = shadow.reads_of(shadow.drained, column)
             epochs[where], lines[where] = epoch, op.line
             threads[where] = thread if op.threads is None else op.threads
         op.reads = []

@@ -4,8 +4,10 @@ A file is a 48-byte header (magic, payload length, BLAKE2b digest of the payload
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
+import stat
 import struct
 from pathlib import Path
 
@@ -29,15 +31,32 @@ def unseal(text: bytes) -> bytes | None:
     return data
 
 
-def write_sealed(path: Path, data: bytes) -> None:
-    """Put `data` at `path` atomically: a reader sees the old file, the new one or none. Raises OSError."""
+def check_private(path: Path, status: os.stat_result) -> None:
+    """PermissionError unless only this user, or root, can write a file or folder. What it holds is run as machine code."""
+    if status.st_uid not in (os.geteuid(), 0):
+        raise PermissionError(errno.EPERM, f"{path} belongs to another user")
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise PermissionError(errno.EPERM, f"other users can write {path}")
+
+
+def folders_to(path: Path, root: Path | None) -> list[Path]:
+    """The folders from `root` down to the one that holds `path`; none without `root`."""
+    return [] if root is None else [folder for folder in path.parents if folder == root or root in folder.parents]
+
+
+def write_sealed(path: Path, data: bytes, root: Path | None = None) -> None:
+    """Put `data` at `path` atomically: a reader sees the old file, the new one or none. Missing folders are made for this user alone to
+    write. Raises OSError, also if a folder from `root` down is not private."""
     temporary, flags = path.parent / f".{os.urandom(8).hex()}.tmp", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     try:
         handle = os.open(temporary, flags, 0o644)
     except FileNotFoundError:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        for folder in reversed(folders_to(path, root) or [path.parent]):
+            folder.mkdir(mode=0o755, parents=True, exist_ok=True)
         handle = os.open(temporary, flags, 0o644)
     try:
+        for folder in folders_to(path, root):
+            check_private(folder, os.stat(folder))
         with os.fdopen(handle, "wb") as file:
             file.write(seal(data))
         os.replace(temporary, path)
@@ -49,11 +68,15 @@ def write_sealed(path: Path, data: bytes) -> None:
         raise
 
 
-def read_sealed(path: Path) -> bytes | None:
+def read_sealed(path: Path, root: Path | None = None) -> bytes | None:
     """The data that `write_sealed` put at `path`, or None. A damaged file is deleted. Raises OSError if `path` cannot be
-    read."""
+    read, or if another user may have written it or can replace it: if it or a folder from `root` down to it is not private."""
     try:
-        text = path.read_bytes()
+        with open(path, "rb") as file:
+            check_private(path, os.fstat(file.fileno()))
+            for folder in folders_to(path, root):
+                check_private(folder, os.stat(folder))
+            text = file.read()
     except (FileNotFoundError, NotADirectoryError):
         return None
     data = unseal(text)

@@ -64,12 +64,12 @@ def function_bitcode(name: str, cut, maker: str) -> bytes:
     stored, data = _place(f"{version} llvmlite {maker}", name), None
     if stored is not None:
         with suppress(OSError):
-            data = read_sealed(stored)
+            data = read_sealed(stored, config().cache_path)
     if data is None:
         data = cut(path.read_bytes(), name)
         if stored is not None:
             with suppress(OSError):  # an unwritable cache costs 40 ms per process here; the kernels' store warns of it
-                write_sealed(stored, data)
+                write_sealed(stored, data, config().cache_path)
     _memory[version, name] = data
     return data
 

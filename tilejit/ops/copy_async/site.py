@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
 from math import prod
 from typing import Any
 
+from ...concurrency import cached_property
 from ...config import architecture
 from ...dispatch import Need
 from ...types import Region

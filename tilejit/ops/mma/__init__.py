@@ -49,6 +49,8 @@ def _layout(assigner, call, types):
 
 mma_async_.rules["layout"] = _layout
 mma_async_.rules["anchor"] = True
+mma_async_.rules["by_threads"] = lambda call: ()
+mma_async_.rules["by_engines"] = lambda call: ((), call.args[1:3])
 
 
 @mma_async_.site
