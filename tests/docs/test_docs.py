@@ -204,10 +204,10 @@ def table_kinds() -> str:
 
 MEANING = {
     "race": "two threads, or two CTAs, touch the same bytes, one of them writes, and nothing orders them",
-    "missing-wait": "bytes of an asynchronous copy, or an operand of the tensor cores, are accessed before the wait for it; a kernel that "
-                    "ends without that wait",
-    "missing-proxy-fence": "ordinary writes to shared memory that the async proxy reads without a `fence_proxy_async()` in between, or a "
-                           "tensor map that a copy reads without its fences",
+    "missing-wait": "bytes of an asynchronous copy, in any memory, or an operand of the tensor cores, are accessed before the wait for it; a "
+                    "kernel that ends without that wait",
+    "missing-proxy-fence": "ordinary accesses to shared memory, or writes to global memory, before accesses through the async proxy to the same "
+                           "bytes, without a `fence_proxy_async()` in between; or a tensor map that a copy reads without its fences",
     "uninitialized-read": "shared or tensor memory is read that nothing has written",
     "out-of-bounds": "an access outside its buffer that the language does not clip",
     "misaligned": "an address or a size that is no multiple of what the instruction requires",
