@@ -184,7 +184,9 @@ def in_scopes(A, out, ROLES: tile.constexpr):
         for w in tile.static_range(4):
             with tile.warp(w):
                 part = sums[4 * w:4 * w + 4]
-                tile.store(part, tile.load(part) + tile.load(s[4 * w:4 * w + 4]).to(tile.float32))
+                total = tile.load(part) + tile.load(s[4 * w:4 * w + 4]).to(tile.float32)
+                tile.sync()
+                tile.store(part, total)
                 tile.sync()
     tile.sync()
     tile.store(out[0:16, 0:64], tile.load(sums))
@@ -278,6 +280,51 @@ def test_slots_that_only_tensor_cores_read_need_no_fence_and_operands_in_registe
         assert (c == a.astype(np.float32) @ b.T.astype(np.float32) * (2 if operands == "registers" else 1)).all()
     made = multiplied.compile(a, b, c, ROLES=roles, FROM=operands, target="sm_90a")
     assert fences(made) == count and {p.variant for p in made.products} == {"mma_sync" if "sync" in operands else "wgmma"}
+
+
+@tile.jit(num_warps=5)
+def through(A, out):
+    """TMA brings the blocks and takes them away."""
+    ring = tile.ring(2, A=((16, 64), A.dtype))
+    with tile.warp(4):
+        with tile.elect():
+            for i in range(A.shape[0] // 16):
+                with ring.produce() as slot:
+                    tile.copy_async(slot.A, A[i * 16:i * 16 + 16, 0:64], mbar=slot.full)
+    with tile.warp(0):
+        with tile.elect():
+            for i in range(A.shape[0] // 16):
+                with ring.consume() as slot:
+                    tile.copy_async(out[i * 16:i * 16 + 16, 0:64], slot.A)
+                    tile.bulk_commit()
+                    tile.bulk_wait(0, read=True)
+            tile.bulk_wait(0)
+
+
+def test_slots_that_only_copy_engines_read_need_no_fence():
+    out = np.zeros_like(A)
+    through.simulate(1, A, out).raise_first()
+    assert (out == A).all()
+    for target in ("sm_90a", "sm_100a", "sm_120a"):
+        assert fences(through.compile(SPECS[0], SPECS[0], target=target)) == 0
+
+
+def test_slots_that_tcgen05_reads_need_no_fence():
+    spec = ArraySpec((128, 512), "float16")
+    for roles in (False, True):
+        made = by_tensor_memory.compile(spec, spec, ArraySpec((128, 128), "float32"), ROLES=roles, target="sm_100a")
+        assert {p.variant for p in made.products} == {"tcgen05"} and fences(made) == 0
+
+
+@tile.jit
+def by_tensor_memory(A, B, C, ROLES: tile.constexpr):
+    sA, sB = tile.alloc((128, 64), A.dtype, layout=tile.auto), tile.alloc((128, 64), B.dtype, layout=tile.auto)
+    acc = tile.zeros((128, 128))
+    for k in tile.pipelined(range(0, A.shape[1], 64), stages=3, warp_specialize=ROLES):
+        tile.copy_async(sA, A[0:128, k:k + 64])
+        tile.copy_async(sB, B[0:128, k:k + 64])
+        acc = tile.dot(sA, sB, acc, trans_b=True)
+    tile.store(C[0:128, 0:128], acc)
 
 
 @tile.jit(num_warps=12)

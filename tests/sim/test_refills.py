@@ -62,7 +62,8 @@ def one_buffer(A, B, n, VARIANT: tile.constexpr, FENCE: tile.constexpr):
 def test_a_barrier_of_the_cta_does_not_order_loads_before_a_refill(variant, num_warps):
     report = lacks_a_fence(one_buffer, (2,), A, np.zeros_like(A), 5, VARIANT=variant, num_warps=num_warps)
     finding, = report.findings
-    assert finding.threads == (0, 0) and finding.count == 4 and f"at line {line_of(one_buffer, 'reads')} without fence_proxy_async()" in finding.message
+    assert finding.threads == (0, 0) and finding.count == 4
+    assert f"at line {line_of(one_buffer, 'reads')} without fence_proxy_async()" in finding.message
     silent(one_buffer, (1,), A, np.zeros_like(A), 2, VARIANT=variant, num_warps=num_warps, FENCE=True)
 
 
@@ -150,7 +151,8 @@ def fenced_elsewhere(A, B, WHERE: tile.constexpr):
 def test_the_fence_stands_after_the_reads_in_every_reading_thread(where):
     for seed in SEEDS:
         finding, = fenced_elsewhere.simulate((1,), A, np.zeros_like(A), where, seed=seed).findings
-        assert (finding.kind, finding.line, finding.other.line) == ("missing-proxy-fence", line_of(fenced_elsewhere, "refills"), line_of(fenced_elsewhere, "reads"))
+        lines = line_of(fenced_elsewhere, "refills"), line_of(fenced_elsewhere, "reads")
+        assert (finding.kind, finding.line, finding.other.line) == ("missing-proxy-fence", *lines)
 
 
 @tile.jit(num_warps=8)
@@ -250,7 +252,8 @@ def test_every_cta_of_a_multicast_needs_the_fence():
     for lacking in (0, 1):
         for seed in SEEDS:
             finding, = multicast.simulate((2,), a, b.copy(), 4, FENCE=1 - lacking, seed=seed).findings
-            assert (finding.kind, finding.line, finding.other.line) == ("missing-proxy-fence", line_of(multicast, "refills"), line_of(multicast, "reads"))
+            lines = line_of(multicast, "refills"), line_of(multicast, "reads")
+            assert (finding.kind, finding.line, finding.other.line) == ("missing-proxy-fence", *lines)
             assert ("of CTA rank 1" in finding.message) == (lacking == 1)
 
 
@@ -631,3 +634,64 @@ def test_threads_of_a_condition_fence_for_themselves_only():
         for seed in SEEDS:
             finding, = by_some_threads.simulate((1,), A, np.zeros_like(A), readers, fencing, seed=seed).findings
             assert (finding.kind, finding.other.line) == ("missing-proxy-fence", line_of(by_some_threads, "reads")), (readers, fencing)
+
+
+@tile.jit(num_warps=4)
+def through_one_proxy(A, B, WHAT: tile.constexpr, WAIT: tile.constexpr):
+    """Two copies of one slot, and between them only the wait for the first, or nothing."""
+    s, bar = tile.alloc((256,), A.dtype), tile.mbarrier(n=2)
+    with tile.elect():
+        bar[0].arrive_expect_tx(1024)
+        tile.copy_async(s, A[0, 0:256], mbar=bar[0])
+        if WHAT == "read, then write" or WAIT:
+            bar[0].wait(phase=0)
+        if WHAT == "write, then read":
+            tile.copy_async(B[0, 0:256], s)  # reads what is written
+            tile.bulk_commit()
+            tile.bulk_wait(0)
+        else:
+            if WHAT == "read, then write":
+                tile.copy_async(B[0, 0:256], s)
+                tile.bulk_commit()
+                if WAIT:
+                    tile.bulk_wait(0, read=True)
+            bar[1].arrive_expect_tx(1024)
+            tile.copy_async(s, A[1, 0:256], mbar=bar[1])  # writes again
+            bar[1].wait(phase=0)
+        bar[0].wait(phase=0)
+        tile.bulk_wait(0)
+
+
+@pytest.mark.parametrize("what", ["read, then write", "write, then read", "write, then write"])
+def test_copies_of_one_slot_need_the_wait_for_the_first_and_no_fence(what):
+    silent(through_one_proxy, (1,), A, np.zeros_like(A), what, True)
+    line = line_of(through_one_proxy, "reads what is written" if what == "write, then read" else "writes again")
+    for seed in SEEDS:
+        found = through_one_proxy.simulate((1,), A, np.zeros_like(A), what, False, seed=seed).findings
+        assert [(f.kind, f.line) for f in found] == [("missing-wait", line)], seed
+
+
+@tile.jit(num_warps=4)
+def read_side_by_side(A, B):
+    """Threads, a store by TMA and a second one read one slot, and threads and TMA read one row of global memory."""
+    s, bar = tile.alloc((256,), A.dtype), tile.mbarrier(n=2)
+    other = tile.alloc((256,), A.dtype)
+    with tile.elect():
+        for k in tile.static_range(2):
+            bar[k].arrive_expect_tx(1024)
+        tile.copy_async(s, A[0, 0:256], mbar=bar[0])
+        tile.copy_async(other, A[0, 0:256], mbar=bar[1])
+    v = tile.load(A[0, 0:256])
+    bar[0].wait(phase=0)
+    with tile.elect():
+        for k in tile.static_range(2):
+            tile.copy_async(B[k, 0:256], s)
+        tile.bulk_commit()
+    tile.store(B[2, 0:256], tile.load(s) + v)
+    with tile.elect():
+        tile.bulk_wait(0)
+    bar[1].wait(phase=0)
+
+
+def test_reads_need_no_order():
+    silent(read_side_by_side, (1,), A, np.zeros_like(A))

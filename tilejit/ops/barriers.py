@@ -321,7 +321,7 @@ FENCED_SPACES = ("shared", "global", "all")
 def fence_proxy_async(space=None):
     """Order each thread's ordinary accesses before later accesses of the async proxy (TMA, bulk copies, wgmma).
 
-    Writes before TMA or wgmma reads them; and reads of shared memory before TMA or a bulk copy overwrites what they read, which a barrier
+    Writes before the async proxy reads or overwrites them; and reads before TMA or a bulk copy overwrites what they read, which a barrier
     alone does not order. It stands in every thread that has made such accesses, before the barrier or arrival that hands the memory over.
 
     `space` is the memory that is accessed: "shared" (the default), "global", or "all" for both. Before a copy of what other CTAs have
@@ -349,7 +349,7 @@ def _(e, call):
 def fences_proxies(call: Call) -> bool:
     """Whether a call is ``fence_proxy_async`` or the same for shared memory by ``tile.ptx`` or inline PTX."""
     text = call.attrs.get("form") or call.attrs.get("text") or ""
-    return call.op is fence_proxy_async and call.attrs.get("space") != "global" or re.search(r"fence\.proxy\.async(\.shared|;|$)", text) is not None
+    return (call.op is fence_proxy_async and call.attrs.get("space") != "global") or re.search(r"fence\.proxy\.async(\.shared|;|$)", text) is not None
 
 
 FENCE_SCOPES = ("cta", "cluster", "gpu", "sys")

@@ -101,7 +101,7 @@ def bitcast(g: Builder, x, dtype):
 
 @builtin
 def cast(g: Builder, x, dtype):
-    """Convert `x` to `dtype`. Floats round to nearest even; to float8 they also saturate; to integers they truncate and saturate."""
+    """Convert `x` to `dtype`. Floats round to nearest even; to float8 finite numbers also saturate; to integers they truncate and saturate."""
     return strong_cast(g, x, dtype_of(dtype))
 
 

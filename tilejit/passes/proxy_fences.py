@@ -2,9 +2,9 @@
 the buffer over to copies through the async proxy.
 
 Pipelined loops and rings mark these places (`hand_over`, `ring_release`); so do rings that threads fill, for the products and copies that read
-their slots through that proxy. The pass follows which buffers the threads may have accessed since
-their last fence, through branches, loops and scopes; the kernel's own fences count. What only wgmma, tcgen05 or copy engines read, and what
-only ``cp.async`` refills, needs no fence and gets none. ops/proxies.py says why a barrier alone is not enough.
+their slots through that proxy. The pass follows which buffers the threads may have accessed since their last fence, through branches, loops
+and scopes; the kernel's own fences count. What only wgmma, tcgen05 or copy engines read, and what only ``cp.async`` refills, needs no fence and
+gets none. ops/proxies.py says why a barrier alone is not enough.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ class Access:
     after: tuple[int, ...] = ()      # operations in flight with which it cannot conflict, such as earlier ones of the same pipe
     reducing: bool = False           # a reduction: needs no order relative to other reductions
     pipe: int = 0                    # on tensor memory: the number of the operation's pipe (`AsyncOp.pipe_number`)
-    lucky: "Conflict | None" = None  # an earlier access that is ordered only because the same thread made it
+    lucky: "Conflict | None" = None  # an earlier write that is ordered only because the same thread made it
 
     @cached_property
     def index(self) -> np.ndarray | slice:
@@ -59,9 +59,9 @@ class Access:
 
 @dataclass
 class Conflict:
-    """Two accesses that nothing orders. `what` is 'uninitialized', 'pending', 'async', 'unfenced' (an earlier write), 'overtaking' (an
-    earlier read, also without a proxy fence), 'unordered' (on tensor memory), 'writer', 'reader' or 'busy'. `at` is an index into the cells of the access. Of the earlier access, `other` is the column (or the
-    operation in flight), and `thread`, `line` and (on tensor memory) `epoch` are given. `again` says that the line of the later
+    """Two accesses that nothing orders. `what` is 'uninitialized', 'pending', 'async', 'unfenced' (an earlier write),
+    'overtaking' (an earlier read, also without a proxy fence), 'unordered' (on tensor memory), 'writer', 'reader' or
+    'busy'. `at` is an index into the cells of the access. Of the earlier access, `other` is the column (or the operation in flight), and `thread`, `line` and (on tensor memory) `epoch` are given. `again` says that the line of the later
     access had accessed the cell before the earlier one too, in order, as in a loop."""
 
     what: str
@@ -135,7 +135,7 @@ class Shadow:
         if late.any():
             own = late & self._own(clocks, rank, a, columns, threads)
             late &= ~own
-            self._note_luck(a, own & (threads == a.threads), columns, threads, self.line, "writer")
+            self._note_luck(a, own & (threads == a.threads), columns, threads)
         if a.pipe:
             late &= ~self._ahead(clocks, a, columns)
         if atomic:
@@ -154,14 +154,12 @@ class Shadow:
             return self._unfenced(clocks, rank, a, ordinary, columns, epochs, threads)
         return self._unordered(clocks, rank, a, ordinary, columns, epochs, threads, self.line) if self.tensor else None
 
-    @staticmethod
-    def _note_luck(a: Access, own: np.ndarray, columns: np.ndarray, threads: np.ndarray, lines: np.ndarray, what: str) -> None:
-        """Note the first cell whose last access, by the same thread, is ordered before this one by nothing else."""
-        if a.lucky is None and own.any():
+    def _note_luck(self, a: Access, own: np.ndarray, columns: np.ndarray, threads: np.ndarray) -> None:
+        """Note the first cell whose last write, by the same thread, is ordered before this access by nothing else. (A store after a load is not
+        noted: what it stores mostly depends on the load, and then another layout brings a barrier with it.)"""
+        if own.any():
             at = int(np.argmax(own))
-            cell = int(a.cells[at])
-            column = int(np.broadcast_to(columns, len(a.cells))[at])
-            a.lucky = Conflict(what, at, cell, column, int(np.broadcast_to(threads, len(a.cells))[at]), int(lines[cell]))
+            a.lucky = self._conflict("writer", a, at, int(np.broadcast_to(columns, len(a.cells))[at]))
 
     def _reduced(self, clocks: Clocks, rank: int, a: Access, plane: int) -> Conflict | None:
         """The first reduction that is not known to happen before the access."""
@@ -169,7 +167,8 @@ class Shadow:
         for r, at in self.reductions.of(a.cells):
             if r.operation is not None:
                 return Conflict("pending", int(at[0]), int(a.cells[at[0]]), PENDING + r.operation, 0, r.line)
-            for p, what in ((ORDER, "async"), *(((FENCED, "unfenced"),) if plane == FENCED and r.thread == SUMMED else ())):
+            for p, what in ((ORDER, "async"), *(((FENCED, "unfenced"),) if plane == FENCED and r.thread == SUMMED
+                                                else ())):
                 late = at[clocks.known[rank, atoms[at], p, r.column] < r.epoch]
                 if len(late):
                     return Conflict(what, int(late[0]), int(a.cells[late[0]]), r.column, r.thread, r.line)
@@ -283,6 +282,8 @@ class Shadow:
         found = self._written(clocks, rank, a, plane, atomic)
         if found is None:
             found = self._read_before(clocks, rank, a, plane, atomic)
+        if a.lucky is not None and any(epoch[a.lucky.cell] for epoch, _, _ in self.readers.values()):
+            a.lucky = None  # the read after that write has been noted already
         if found is None and self.busy[a.index].any():
             at = int(np.argmax(self.busy[a.index] > 0))
             found = Conflict("busy", at, int(a.cells[at]))
@@ -327,9 +328,7 @@ class Shadow:
     def _unfinished(self, clocks, rank, a, column, epochs, threads, line, atomic) -> Conflict | None:
         """The first cell whose last read by a column is not known to happen before the write."""
         late = epochs > self._known(clocks, rank, a, np.asarray(column), ORDER)
-        own = late & self._own(clocks, rank, a, np.full(len(a.cells), column), threads)
-        late &= ~own
-        self._note_luck(a, own & (threads == a.threads), np.asarray(column), threads, line, "reader")
+        late &= ~self._own(clocks, rank, a, np.full(len(a.cells), column), threads)
         if a.pipe:
             late &= ~self._ahead(clocks, a, np.full(len(a.cells), column))
         if atomic:

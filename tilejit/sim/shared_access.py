@@ -275,16 +275,22 @@ class SharedAccess:
                 continue
             cells = self._cells_of(offsets, itemsize, buffer.memory.scope)
             width = len(cells) // len(offsets)
-            for pair in holders or [(atoms, threads)]:
-                who = [np.repeat(x if keep is None or len(x) == 1 else x[keep], width) if len(x) > 1 else x[0] for x in pair]
-                if repeat is not None:
-                    cells, who = np.tile(cells, len(repeat[0])), [np.repeat(x, len(cells)) for x in repeat]
-                self._check_access(buffer, positions, Access(cells, who[0], who[1], self.line, scope), writing, atomic, combines)
+            spread = lambda x: np.repeat(x if keep is None or len(x) == 1 else x[keep], width) if len(x) > 1 else x[0]
+            who = [spread(x) for x in (atoms, threads)]
+            if repeat is not None:
+                cells, who = np.tile(cells, len(repeat[0])), [np.repeat(x, len(cells)) for x in repeat]
+            access = Access(cells, who[0], who[1], self.line, scope)
+            for pair in holders or ():
+                self._check_access(buffer, positions, Access(cells, *map(spread, pair), self.line, scope), writing, exact=access)
+            if not holders:
+                self._check_access(buffer, positions, access, writing, atomic, combines)
             if writing and not atomic and values is not None and np.ndim(who[1]):
                 self._written_twice(buffer, cells, np.asarray(who[1]), values, keep, width)
 
-    def _check_access(self, buffer: SimBuffer, positions, access: Access, writing: bool, atomic: bool, combines: bool) -> None:
-        """Check an access of the CTAs at `positions`, and record it."""
+    def _check_access(self, buffer: SimBuffer, positions, access: Access, writing: bool, atomic: bool = False, combines: bool = False,
+                      exact: Access | None = None) -> None:
+        """Check an access of the CTAs at `positions`, and record it. `exact` is a part of a read by MANY that says which thread it is: if this
+        part has a fault already, it is reported."""
         space = buffer.memory.scope
         for rank_positions, rank in self._memory_ranks(buffer.peer, positions):
             for world, where in self.worlds(rank_positions):
@@ -295,6 +301,9 @@ class SharedAccess:
                 else:
                     found = shadow.read(world.clocks, self.rank, access)
                 if found is not None:
+                    if exact is not None:
+                        again = shadow.read(world.clocks, self.rank, exact, keep=False)
+                        access, found = (access, found) if again is None else (exact, again)
                     Reporter(self, world, rank, space, where).ordinary(access, found, writing)
                     if writing:
                         shadow.write(world.clocks, self.rank, access, atomic=atomic)
