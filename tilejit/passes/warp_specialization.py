@@ -172,9 +172,10 @@ class Producer:
             loaded = {copy.args[1].type.buffer.arg: staged.loop for staged in later for copy in staged.copies}
             for call in walk(Block((node,))):
                 for argument in written_arguments([call]) & loaded.keys() if isinstance(call, Call) else ():
-                    raise CompilationError(f"this {call.op.name} writes {self.context.graph.params[argument].name}, which the pipelined loop at line "
-                                           f"{loaded[argument].loc.line} loads, and the producer, which runs ahead of the other warps, would not wait "
-                                           "for it: leave out warp_specialize, or assign the roles by hand (tile.warpgroup, tile.ring)", call.loc)
+                    name, line = self.context.graph.params[argument].name, loaded[argument].loc.line
+                    raise CompilationError(f"this {call.op.name} writes {name}, which the pipelined loop at line {line} loads, and the "
+                                           "producer, which runs ahead of the other warps, would not wait for it: leave out "
+                                           "warp_specialize, or assign the roles by hand (tile.warpgroup, tile.ring)", call.loc)
             for inner in blocks(node):
                 self.check_stores(inner)
 
