@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import tilejit as tile
 from fuzz_program import Statement
@@ -242,7 +243,6 @@ class Engines(Slots):
         dtype = self.r.choice(("float4_e2m1fn", "float6_e2m3fn", "float6_e3m2fn"))
         rows, columns = self.r.choice((8, 16)), self.r.choice((64, 128))
         name, out = self.name("a"), self.output((self.ctas, rows, columns), "float32")
-        import ml_dtypes
         values = self.rng.integers(-2, 3, (self.ctas, rows, columns)).astype(getattr(ml_dtypes, dtype))
         self.args[name] = tile.pack(values)
         self.note((rows, columns))

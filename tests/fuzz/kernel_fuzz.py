@@ -6,7 +6,6 @@ import re
 from typing import Any
 
 import numpy as np
-
 from fuzz_clusters import Clusters
 from fuzz_program import Node, Program, Statement
 from language_reference import is_float, np_dtype, tile_name

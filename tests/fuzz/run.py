@@ -159,7 +159,10 @@ class Worker:
 
     def end(self) -> None:
         self.process.kill()
-        self.process.wait()
+        try:
+            self.process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            pass  # the driver holds on to a process whose kernel does not end
         self.process.stdin.close()
         self.process.stdout.close()
         self.errors.close()
