@@ -184,7 +184,8 @@ class Run:
         if self.devices:
             environment["CUDA_VISIBLE_DEVICES"] = self.devices[number % len(self.devices)]
         errors = tempfile.TemporaryFile()
-        command = [sys.executable, __file__, "--worker", *(f"--{name}={getattr(self.options, name)}" for name in ("backend", "times", "simulate", "log", "plant"))]
+        passed = (f"--{name}={getattr(self.options, name)}" for name in ("backend", "times", "simulate", "log", "plant"))
+        command = [sys.executable, __file__, "--worker", *passed]
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, env=environment, cwd=ROOT)
         self.selector.register(process.stdout, selectors.EVENT_READ, Worker(process, number, errors))
 
