@@ -194,9 +194,9 @@ class Slots(Products):
     def read_slot_by_dot(self, v, slot, place, first, most):
         """As the left operand of a product, by ldmatrix where the layout allows it."""
         rows, columns = slot.shape
-        if (most < 4096 or rows < 64) and rows >= 16 and slot.dtype in ("float16", "bfloat16") and slot.mode in (32, 64, 128):
-            self.draws |= {"ldmatrix", "mma_sync"}
-        n, wide = self.r.choice((8, 16)), SUMS.get(slot.dtype, "float32")
+        n, wide = self.r.choice((8, 16, 16)), SUMS.get(slot.dtype, "float32")
+        if rows == n == 16 and columns >= 64 and slot.dtype in ("float16", "bfloat16") and slot.mode in (32, 64, 128):
+            self.draws |= {"ldmatrix", "mma_sync"}   # smaller ones are read by plain loads if there are many warps
         name = self.name("a")
         right = self.args[name] = self.whole((columns, n), slot.dtype)
         tf32 = ", precision='tf32'" if slot.dtype == "float32" and self.r.random() < 0.5 else ""
@@ -215,8 +215,8 @@ class Slots(Products):
 
     def operand_slot(self) -> Slot:
         """A slot that products read by ldmatrix: rows for which tensor cores of a warp, not of a warpgroup, are used."""
-        columns = self.r.choice((32, 64, 128))
-        rows, dtype = self.r.choice((16, 32)), self.r.choice(("float16", "bfloat16"))
+        columns = self.r.choice((32, 64, 64, 128))
+        rows, dtype = self.r.choice((16, 16, 32)), self.r.choice(("float16", "bfloat16"))
         return Slot(rows, columns, dtype, self.r.choice((32, 64, 128) if columns > 32 else (32, 64)))
 
     def multiplied(self) -> Statement:
