@@ -293,7 +293,6 @@ COPY = "    tile.copy_async(s, A[i, 0:64])"
     (["for i in tile.pipelined(range(n), stages=0):", COPY], "stages is a constant from 1 to 64", 4),
     (["for i in tile.pipelined(tile.range(n, unroll=2)):", COPY], "a pipelined loop cannot be unrolled", 4),
     (["for i in tile.pipelined(range(n), producer_regs=24):", COPY], "with warp_specialize=True", 4),
-    ([LOOP, "    total += 1"], "nothing in this loop can run ahead", 4),
     ([LOOP, COPY, "    if i == 3:", "        break"], "cannot be left early, since its copies run ahead", 4),
     (["at = 0", LOOP, "    tile.copy_async(s, A[at, 0:64])", "    at = at * 2 + 1", "    total += tile.load(s)"],
      "depend on at, which the loop changes", 6),

@@ -31,7 +31,7 @@ from ..types import Barrier, Buffer
 from .context import Context
 from .products_in_flight import deferrable_wait, with_deferred_wait
 from .program_slices import Copier
-from .staging import VIEWS, StagedLoop, StagedLoopFinder
+from .staging import VIEWS, StagedLoop, StagedLoopFinder, missed_copy_warnings
 from .writing import Writer
 
 
@@ -50,7 +50,8 @@ def write_pipelines(graph: Graph, facts: Facts) -> Graph:
         writer = PipelineWriter(context, found.loops)
         body = writer.block(graph.body)
         made = replace(graph, body=writer.g.with_hoisted(body))
-    return replace(made, warnings=(*made.warnings, *found.missed_copy_warnings()))
+    missed = (w for loop, staged in found.loops.items() for w in missed_copy_warnings(context, loop, found.loops, staged.groups))
+    return replace(made, warnings=(*made.warnings, *missed))
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------------

@@ -1,10 +1,11 @@
-"""Insert the proxy fences of what the compiler makes: between a scope's ordinary accesses to a buffer and the barrier or arrival that hands
-the buffer over to copies through the async proxy.
+"""Insert the proxy fences of what the compiler makes: between a scope's ordinary accesses to a buffer and the barrier
+or arrival that hands the buffer over to copies through the async proxy.
 
-Pipelined loops and rings mark these places (`hand_over`, `ring_release`); so do rings that threads fill, for the products and copies that read
-their slots through that proxy. The pass follows which buffers the threads may have accessed since their last fence, through branches, loops
-and scopes; the kernel's own fences count. What only wgmma, tcgen05 or copy engines read, and what only ``cp.async`` refills, needs no fence and
-gets none. ops/proxies.py says why a barrier alone is not enough.
+Pipelined loops and rings mark these places (`hand_over`, `ring_release`); so do rings that threads fill, for the
+products and copies that read their slots through that proxy. The pass follows which buffers the threads may have
+accessed since their last fence, through branches, loops and scopes; the kernel's own fences count. What only wgmma,
+tcgen05 or copy engines read, and what only ``cp.async`` refills, needs no fence and gets none. ops/proxies.py says why
+a barrier alone is not enough.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from ..ops.ring_release import Release, ring_release
 
 
 def insert_proxy_fences(graph: Graph, facts: Facts) -> Graph:
-    """The graph without `hand_over`, with the fences that it and the releases of rings need; the releases are planned."""
+    """The graph without `hand_over`, with the fences that it and the releases of rings need. The releases are
+    planned."""
     calls = [node for node in walk(graph.body) if isinstance(node, Call)]
     if not any("handed_over" in call.op.rules for call in calls):
         return graph
@@ -70,7 +72,8 @@ class _FenceInserter:
         self.accessed = {call: {self.allocation(p) for p in accessed_by_threads(call)} for call in calls}
         self.touched = set().union(*self.accessed.values())
         by_engines = [accessed_by_engines(call) for call in calls]
-        self.refilled, self.read = ({self.allocation(p) for places in side for p in places} for side in zip(*by_engines))
+        self.refilled = {self.allocation(p) for written, _ in by_engines for p in written}
+        self.read = {self.allocation(p) for _, read in by_engines for p in read}
         self.handed = {call: self.buffers(call) for call in calls if "handed_over" in call.op.rules}
         self.fenced_before = {call: self.for_engines(call) for call in self.handed if architecture(graph.target) >= 90}
         self.followed = set().union(*self.fenced_before.values())
@@ -138,15 +141,15 @@ class _FenceInserter:
             case Scope(body=body):
                 inner = threads.inside(node)
                 body = self.block(body, inner, pending)
-                if inner.place is not None and inner.place != threads.place:  # another trip may come to another place by the same value
+                if inner.place is not None and inner.place != threads.place:  # the value may name another place in another trip
                     left = {p for p in pending if p[1].place == inner.place}
                     pending -= left
                     pending |= {(a, replace(t, place=node)) for a, t in left}
                 return replace(node, body=body)
 
     def repeated(self, blocks: tuple[Block, ...], threads: _Threads, pending: set) -> list[Block]:
-        """The blocks of a loop, of which the first one runs at least once if there are two. They are followed until what is pending at the
-        loop's start no longer grows."""
+        """The blocks of a loop, of which the first one runs at least once if there are two. They are followed until
+        what is pending at the loop's start no longer grows."""
         while True:
             state, made, left = set(pending), [], set(pending)
             for n, block in enumerate(blocks):

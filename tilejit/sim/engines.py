@@ -292,7 +292,7 @@ class Engines:
             b = world.barriers[rank, number]
             if not noinc:
                 b.pending += threads
-            elif threads > b.pending - b.coming and not b.count == threads == self.threads == 1:  # copies of one thread land in order
+            elif threads > b.pending - b.coming and max(b.count, self.threads) > 1:  # one thread's copies land in order
                 self.fault(world, "barrier-phase", b.too_many(threads))
                 threads = max(b.pending - b.coming, 0)
             b.coming += threads
