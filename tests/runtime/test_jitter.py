@@ -48,7 +48,8 @@ def doubled(x, y):
 
 
 def compiled(kernel, **options):
-    specs = {"staged": [((32, 32), "float32")] * 2, "summed": [((1024, 64), "float32"), ((8, 32, 64), "float32")], "doubled": [((128,), "float32")] * 2,
+    specs = {"staged": [((32, 32), "float32")] * 2, "doubled": [((128,), "float32")] * 2,
+             "summed": [((1024, 64), "float32"), ((8, 32, 64), "float32")],
              "product": [((64, 512), "bfloat16"), ((512, 64), "bfloat16"), ((8, 64, 64), "float32")]}[kernel.name]
     return kernel.compile(*(tile.ArraySpec(*s) for s in specs), *([8] if "n" in kernel.names else []), **options)
 

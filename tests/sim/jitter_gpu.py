@@ -71,14 +71,14 @@ def run(name: str, side: str, seeds: list[int | None], launches: int, limit: flo
     outcome, left = Outcome(), list(seeds)
     while left and monotonic() < until and not (side == "faulty" and len(outcome.shown) >= ENOUGH):
         seed, stage, text = _one_child(name, side, left, launches, limit, until, outcome)
-        if stage == "done":
+        if stage == "done" or monotonic() >= until - 0.5:  # a child is ended just before the time is over
             break
-        if stage != "launches" or "CompilationError" in text or "LaunchError" in text:  # of the compiler or of this program
+        failed = "CUDA_ERROR" in text  # the kernel itself: an address that it computed from wrong bytes, or a barrier that it misused
+        if stage != "launches" or "CompilationError" in text or "LaunchError" in text and not failed:  # of the compiler or of this program
             outcome.error = text
             break
-        if monotonic() < until:
-            outcome.shown[seed] = text
-            outcome.ran += 1
+        outcome.shown[seed] = text
+        outcome.ran += 1
         if side == "faulty":  # a kernel that hangs under one seed hangs under most
             break
         left = left[left.index(seed) + 1:]
@@ -129,9 +129,10 @@ def run_all(names: list[str], seeds: int, launches: int, limit: float, budget: f
     faults = [f for f in FAULTS if not names or any(f.name.startswith(n) for n in names)]
     until = monotonic() + budget
     with ThreadPoolExecutor(jobs) as pool:
-        running = {(f.name, side): pool.submit(run, f.name, side, ([None] if side == "faulty" else []) + list(range(seeds)), launches, limit, until)
+        running = {(f.name, side): pool.submit(run, f.name, side, [None, *range(seeds)], launches, limit, until)
                    for side in ("faulty", "twin") for f in faults if getattr(f, side) is not None}
-        return {f.name: {side: running[f.name, side].result() if (f.name, side) in running else None for side in ("faulty", "twin")} for f in faults}
+        done = {key: future.result() for key, future in running.items()}
+    return {f.name: {side: done.get((f.name, side)) for side in ("faulty", "twin")} for f in faults}
 
 
 def table(outcomes: dict[str, dict[str, Outcome | None]]) -> str:
@@ -140,16 +141,22 @@ def table(outcomes: dict[str, dict[str, Outcome | None]]) -> str:
     for name, sides in outcomes.items():
         faulty, twin = sides["faulty"], sides["twin"]
         shown = ", ".join(f"{'no jitter' if s is None else s} ({how})" for s, how in faulty.shown.items())
-        clean = "no twin" if twin is None else f"twin clean in {twin.ran}" if not twin.shown and not twin.error else f"TWIN {twin.shown} {twin.error}"
-        lines.append(f"{'shown ' if faulty.shown else 'HIDDEN'} {name}: {shown or f'under none of {faulty.ran}'}{' ' + faulty.error if faulty.error else ''}; {clean}")
+        words = [shown or f"under none of {faulty.ran}", faulty.error]
+        if twin is None:
+            clean = "no twin"
+        else:
+            clean = f"TWIN {twin.shown} {twin.error}" if twin.shown or twin.error else f"twin clean in {twin.ran}"
+        lines.append(f"{'shown ' if faulty.shown else 'HIDDEN'} {name}: {' '.join(filter(None, words))}; {clean}")
     found = sum(bool(s["faulty"].shown) for s in outcomes.values())
-    lines.append(f"{found} of {len(outcomes)} faulty kernels show their fault ({found / max(len(outcomes), 1):.0%}); twins that show one: {len(bad_twins(outcomes))}")
+    lines.append(f"{found} of {len(outcomes)} faulty kernels show their fault ({found / max(len(outcomes), 1):.0%}); "
+                 f"twins that show one or did not run: {len(bad_twins(outcomes))}")
     return "\n".join(lines)
 
 
 def bad_twins(outcomes) -> list[str]:
     """The names of kernels whose twin showed a fault, or did not run."""
-    return [name for name, sides in outcomes.items() if sides["twin"] is not None and (sides["twin"].shown or sides["twin"].error or not sides["twin"].ran)]
+    twins = {name: sides["twin"] for name, sides in outcomes.items() if sides["twin"] is not None}
+    return [name for name, twin in twins.items() if twin.shown or twin.error or not twin.ran]
 
 
 def main() -> int:
@@ -166,12 +173,14 @@ def main() -> int:
     if options.child:
         child(*json.loads(options.child))
         return 0
-    outcomes = run_all(list(filter(None, options.only.split(","))), options.seeds, options.launches, options.limit, options.budget, options.jobs)
+    outcomes = run_all(list(filter(None, options.only.split(","))), options.seeds, options.launches, options.limit,
+                       options.budget, options.jobs)
     text = table(outcomes)
     print(text)
     if options.out:
         Path(options.out).write_text(text + "\n")
-    return int(bool(bad_twins(outcomes)) or sum(bool(s["faulty"].shown) for s in outcomes.values()) < LEAST * len(outcomes))
+    found = sum(bool(s["faulty"].shown) for s in outcomes.values())
+    return int(bool(bad_twins(outcomes)) or found < LEAST * len(outcomes))
 
 
 if __name__ == "__main__":

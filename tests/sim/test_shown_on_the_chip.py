@@ -170,10 +170,13 @@ FAULTS = [
     *((slots, dict(SWIZZLE=swizzle, FAULTY="fence"), dict(FAULTY=""), "missing-proxy-fence") for swizzle in (0, 32, 64, 128)),
     *((slots, dict(SWIZZLE=128, FAULTY=how), dict(FAULTY=""), kinds) for how, kinds in (
         ("parity", "barrier-phase"), ("release", "race missing-proxy-fence missing-wait"), ("empty", "race missing-wait barrier-phase"))),
-    *((by_cp_async, dict(FAULTY=how), dict(FAULTY=""), kinds) for how, kinds in (("wait", "missing-wait"), ("sync", "race missing-wait"), ("reuse", "race missing-wait"))),
+    *((by_cp_async, dict(FAULTY=how), dict(FAULTY=""), kinds) for how, kinds in (
+        ("wait", "missing-wait"), ("sync", "race missing-wait"), ("reuse", "race missing-wait"))),
     *((through_threads, dict(FAULTY=how), dict(FAULTY=""), "race") for how in ("written", "read")),
-    *((stored_by_tma, dict(FAULTY=how), dict(FAULTY=""), kinds) for how, kinds in (("fence", "missing-proxy-fence"), ("wait", "missing-wait"), ("sync", "race"))),
-    *((multiplied, dict(FAULTY=how), dict(FAULTY=""), kinds) for how, kinds in (("wait", "missing-wait wgmma-order"), ("fence", "missing-proxy-fence"))),
+    *((stored_by_tma, dict(FAULTY=how), dict(FAULTY=""), kinds) for how, kinds in (
+        ("fence", "missing-proxy-fence"), ("wait", "missing-wait"), ("sync", "race"))),
+    *((multiplied, dict(FAULTY=how), dict(FAULTY=""), kinds) for how, kinds in (
+        ("wait", "missing-wait wgmma-order"), ("fence", "missing-proxy-fence"))),
     *((from_the_peer, dict(FAULTY=how), dict(FAULTY=""), kinds) for how, kinds in (
         ("fence", "missing-proxy-fence"), ("free", "race missing-wait missing-proxy-fence"), ("arm", "race missing-wait"))),
 ]
@@ -184,7 +187,11 @@ def output_of(kernel) -> np.ndarray:
     return np.zeros((2 if kernel is from_the_peer else 1, ROWS * (BLOCKS - 1) if kernel is stored_by_tma else ROWS, 64), np.float32)
 
 
-@pytest.mark.parametrize("kernel, faulty, repaired, kinds", FAULTS, ids=lambda x: getattr(x, "name", None) or "-".join(map(str, x.values() if isinstance(x, dict) else [])))
+def _ident(x) -> str:
+    return getattr(x, "name", None) or "-".join(map(str, x.values() if isinstance(x, dict) else []))
+
+
+@pytest.mark.parametrize("kernel, faulty, repaired, kinds", FAULTS, ids=_ident)
 def test_the_faulty_kernels_are_found_and_their_twins_are_right(kernel, faulty, repaired, kinds):
     want = A[:-ROWS] if kernel is stored_by_tma else np.full((ROWS, 64), sum(range(1, BLOCKS)))
     for seed in range(2):

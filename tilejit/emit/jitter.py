@@ -129,7 +129,8 @@ class _Style:
         elsewhere it is a random number of rounds. The store at the end never happens, since every kernel with these loads has
         dynamic shared memory; without it, ptxas would move the accesses that follow ahead of the loads."""
         random = self.random
-        address = f"mov.u32 jb, %laneid; shl.b32 jb, jb, 7; mov.u32 jc, smem; add.u32 jb, jb, jc; add.u32 jb, jb, {4 * random.randrange(32)};"
+        address = "mov.u32 jb, %laneid; shl.b32 jb, jb, 7; mov.u32 jc, smem; add.u32 jb, jb, jc;"
+        address += f" add.u32 jb, jb, {4 * random.randrange(32)};"
         loads = " ".join("{ .reg .b32 jd; ld.volatile.shared.b32 jd, [jb]; }" for _ in range(random.choice((2, 4, 8, 16))))
         behind = "mov.u32 jc, %dynamic_smem_size; setp.eq.u32 jp, jc, 0; @jp st.shared.b32 [jb], jc;"
         if not rounds and random.random() < 0.5:

@@ -61,8 +61,8 @@ class Access:
 class Conflict:
     """Two accesses that nothing orders. `what` is 'uninitialized', 'pending', 'async', 'unfenced' (an earlier write),
     'overtaking' (an earlier read, also without a proxy fence), 'unordered' (on tensor memory), 'writer', 'reader' or
-    'busy'. `at` is an index into the cells of the access. Of the earlier access, `other` is the column (or the
-    operation in flight), and `thread`, `line` and (on tensor memory) `epoch` are given. `again` says that the line of the later
+    'busy'. `at` is an index into the cells of the access. Of the earlier access, `other` is the column (or the operation
+    in flight), and `thread`, `line` and (on tensor memory) `epoch` are given. `again` says that the line of the later
     access had accessed the cell before the earlier one too, in order, as in a loop."""
 
     what: str
