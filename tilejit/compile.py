@@ -17,6 +17,7 @@ from time import perf_counter
 from .concurrency import cached_property
 from .config import config
 from .emit.emitter import Emitted, emit
+from .emit.jitter import jittered
 from .errors import CompilationError, ToolchainError
 from .frontend.building import build, too_deep
 from .ir.builder import Facts, Warning_
@@ -211,16 +212,18 @@ class Code:
 def assemble_graph(lowered: Lowered, meanwhile: Callable[[dict[str, str]], None] = lambda texts: None) -> Code:
     """Compile a lowered graph to LLVM IR, PTX and cubin. `meanwhile` is called with the texts while the assembler runs, in another process and
     for longer than any stage before it."""
-    from .toolchain.assembler import started
+    from .toolchain.assembler import SLOW_CODE, started
     from .toolchain.llvm import to_ptx
     graph, seconds = lowered.graph, dict(lowered.seconds)
     clock = _Clock(seconds)
     _dump(graph.name, "graph", lowered.text)
-    with started(graph.target) as assemble:
+    seed = graph.launch.jitter
+    with started(graph.target, allow=() if seed is None else SLOW_CODE) as assemble:
         emitted: Emitted = emit(graph)
         llvm_ir = _stage(graph.name, "ll", emitted.llvm_ir)
         clock("emit")
-        ptx = _stage(graph.name, "ptx", to_ptx(llvm_ir, graph.target, passes=emitted.passes, libdevice=emitted.libdevice))
+        ptx = to_ptx(llvm_ir, graph.target, passes=emitted.passes, libdevice=emitted.libdevice)
+        ptx = _stage(graph.name, "ptx", ptx if seed is None else jittered(ptx, seed))
         clock("llvm")
         texts = {"graph": lowered.text, "llvm_ir": llvm_ir, "ptx": ptx}
 
@@ -260,8 +263,10 @@ def _dump(name: str, suffix: str, text: str) -> None:
 
 
 def check_budgets(graph: Graph, registers: int, spill_bytes: int) -> None:
-    """CompilationError if the kernel exceeds its `spills` or `max_registers`."""
+    """CompilationError if the kernel exceeds its `spills` or `max_registers`. With `jitter` it may: idle time takes registers too."""
     launch: Launch = graph.launch
+    if launch.jitter is not None:
+        return
     if launch.spills is not None and spill_bytes > launch.spills:
         raise CompilationError(f"the kernel spills {spill_bytes} bytes of registers, and spills={launch.spills} allows no more; "
                                "use smaller tiles or more warps", graph.loc)

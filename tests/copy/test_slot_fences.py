@@ -1,4 +1,5 @@
-"""Slots that threads read and copies through the async proxy refill: pipelined loops and rings contain the proxy fence, where it is needed only."""
+"""Slots that threads read and copies through the async proxy refill: pipelined loops and rings contain the proxy
+fence, where it is needed only."""
 
 import re
 from itertools import product
@@ -34,7 +35,7 @@ def check(kernel, *options, grid=1, a=A, want=WANT, **more):
         assert not report.findings and (out == want).all(), report
 
 
-# -- ways to read a slot -----------------------------------------------------------------------------------------------------
+# -- ways to read a slot -----------------------------------------------------------------------------------------------
 
 @tile.jit
 def helped(s):
@@ -120,12 +121,14 @@ def test_without_roles_every_thread_executes_the_fence_before_the_barrier_that_p
 def test_a_consumer_of_a_ring_executes_the_fence_between_its_reads_and_the_release(how, when):
     check(by_ring, STAGES=2, HOW=how, WHEN=when)
     made = by_ring.compile(*SPECS, STAGES=2, HOW=how, WHEN=when, target="sm_90a")
-    assert steps(made, "load", "ring_release")[-3:] == (["fence", "ring_release", "ring_release"] if when == "behind" else ["load", "fence", "ring_release"])
+    last = ["fence", "ring_release", "ring_release"] if when == "behind" else ["load", "fence", "ring_release"]
+    assert steps(made, "load", "ring_release")[-3:] == last
     assert fences(made) == 1
 
 
 def test_the_fence_stands_between_the_loads_and_the_arrival_in_the_code():
-    """The instructions that read the slot, the fence, the barrier of the role's threads, the arrival at the empty barrier."""
+    """The instructions that read the slot, the fence, the barrier of the role's threads, the arrival at the empty
+    barrier."""
     for made in (looped.compile(*SPECS, STAGES=2, ROLES=True, HOW="load", target="sm_90a"),
                  by_ring.compile(*SPECS, STAGES=2, HOW="load", target="sm_90a")):
         words = re.findall(r"ld\.shared|fence\.proxy\.async|bar\.sync|barrier\.sync|mbarrier\.arrive\.shared", made.ptx)
@@ -140,7 +143,7 @@ def test_every_target_with_an_async_proxy_has_the_fence_and_sm_80_has_none(targe
     assert fences(looped.compile(*SPECS, STAGES=2, ROLES=True, HOW="load", target="sm_80")) == 0
 
 
-# -- the rest of the kernel --------------------------------------------------------------------------------------------------
+# -- the rest of the kernel --------------------------------------------------------------------------------------------
 
 @tile.jit
 def again(A, out, STAGES: tile.constexpr, REPEAT: tile.constexpr):
@@ -168,8 +171,9 @@ def test_a_loop_whose_slots_have_been_read_before_has_the_fence_before_its_first
 
 
 def test_a_single_run_of_a_loop_has_no_fence_before_its_first_refill():
-    assert steps(again.compile(*SPECS, STAGES=2, REPEAT=1, target="sm_90a"), "sync") in (["sync", "fence", "sync"], ["fence", "sync"] * 2)
-    assert steps(looped.compile(*SPECS, STAGES=2, ROLES=False, HOW="load", target="sm_90a"), "sync") == ["sync", "fence", "sync"]
+    for made in (again.compile(*SPECS, STAGES=2, REPEAT=1, target="sm_90a"),
+                 looped.compile(*SPECS, STAGES=2, ROLES=False, HOW="load", target="sm_90a")):
+        assert steps(made, "sync") == ["sync", "fence", "sync"]
 
 
 @tile.jit
@@ -197,10 +201,10 @@ def test_threads_that_read_in_narrower_scopes_execute_the_fence_of_the_scope_aro
     check(in_scopes, ROLES=roles)
     made = in_scopes.compile(*SPECS, ROLES=roles, target="sm_90a")
     assert fences(made) == 1
-    line, = (line for line in made.graph.splitlines() if "fence_proxy_async" in line)
-    refill = next(line for line in made.graph.splitlines() if ("ring_release" if roles else "sync()") in line[len(line) - len(line.lstrip()):]
-                  and made.graph.index(line) > made.graph.index("fence_proxy_async"))
-    assert len(line) - len(line.lstrip()) == len(refill) - len(refill.lstrip())
+    lines = made.graph.splitlines()
+    at, = (n for n, line in enumerate(lines) if "fence_proxy_async" in line)
+    given_back = next(line for line in lines[at:] if ("ring_release(" if roles else "sync()") in line)
+    assert len(lines[at]) - len(lines[at].lstrip()) == len(given_back) - len(given_back.lstrip())
 
 
 @tile.jit
@@ -225,7 +229,8 @@ def test_a_fence_of_the_kernel_s_own_counts_if_no_read_follows_it(roles):
 
 @tile.jit
 def ways_of_copying(A, B, out):
-    """Copies of the first loop are by cp.async: rows of B do not begin at multiples of 16 bytes. The second refills the slots by TMA."""
+    """Copies of the first loop are by cp.async: rows of B do not begin at multiples of 16 bytes. The second refills
+    the slots by TMA."""
     s = tile.alloc((16, 64), A.dtype)
     total = tile.zeros((16, 64))
     for i in tile.pipelined(range(0, A.shape[0] // 16), stages=2):
@@ -248,11 +253,12 @@ def test_only_refills_through_the_async_proxy_need_the_fence():
     made = ways_of_copying.compile(A, B, out, target="sm_90a")
     assert list(dict.fromkeys(c.variant for c in made.copies if c.op == "copy_async")) == ["ldgsts", "tma"]
     assert steps(made, "sync") == ["sync", "sync", "fence", "sync", "fence", "sync"]
-    alone = looped.compile(ArraySpec((1024, 66), "float16"), SPECS[1], STAGES=3, ROLES=False, HOW="load", target="sm_90a")
+    uneven = ArraySpec((1024, 66), "float16")
+    alone = looped.compile(uneven, SPECS[1], STAGES=3, ROLES=False, HOW="load", target="sm_90a")
     assert {c.variant for c in alone.copies if c.op == "copy_async"} == {"ldgsts"} and fences(alone) == 0
 
 
-# -- products ----------------------------------------------------------------------------------------------------------------
+# -- products ----------------------------------------------------------------------------------------------------------
 
 @tile.jit
 def multiplied(A, B, C, ROLES: tile.constexpr, FROM: tile.constexpr):
@@ -274,7 +280,8 @@ def multiplied(A, B, C, ROLES: tile.constexpr, FROM: tile.constexpr):
 @pytest.mark.parametrize("operands, count", [("memory", 0), ("registers", 1), ("by mma.sync", 1)])
 def test_slots_that_only_tensor_cores_read_need_no_fence_and_operands_in_registers_do(operands, count, roles):
     rng = np.random.default_rng(0)
-    a, b, c = rng.integers(-3, 4, (64, 320)).astype(np.float16), rng.integers(-3, 4, (64, 320)).astype(np.float16), np.zeros((64, 64), np.float32)
+    a, b = (rng.integers(-3, 4, (64, 320)).astype(np.float16) for _ in range(2))
+    c = np.zeros((64, 64), np.float32)
     for seed in range(2):
         multiplied.simulate(1, a, b, c, ROLES=roles, FROM=operands, seed=seed).raise_first()
         assert (c == a.astype(np.float32) @ b.T.astype(np.float32) * (2 if operands == "registers" else 1)).all()
@@ -359,12 +366,13 @@ def test_of_two_consumers_only_the_one_that_reads_by_loads_executes_the_fence():
     for seed in range(3):
         c, out = np.zeros((2, 64, 64), np.float32)
         two_consumers.simulate(1, a, b, c, out, seed=seed).raise_first()
-        assert (c == a.astype(np.float32) @ b.T.astype(np.float32)).all() and (out == a.reshape(64, 5, 64).sum(1, np.float32)).all()
+        assert (c == a.astype(np.float32) @ b.T.astype(np.float32)).all()
+        assert (out == a.reshape(64, 5, 64).sum(1, np.float32)).all()
     made = two_consumers.compile(a, b, c, out, target="sm_90a")
     assert steps(made, "mma_async", "ring_release", "load") == ["mma_async", "ring_release", "load", "fence", "ring_release"]
 
 
-# -- rings -------------------------------------------------------------------------------------------------------------------
+# -- rings -------------------------------------------------------------------------------------------------------------
 
 @tile.jit(num_warps=5, cluster=(2, 1, 1))
 def shared_by_a_cluster(A, out):
@@ -374,7 +382,8 @@ def shared_by_a_cluster(A, out):
     with tile.warp(4):
         for i in range(A.shape[0] // 16):
             with ring.produce() as slot:
-                tile.copy_async(slot.A[half:half + 8], A[i * 16 + half:i * 16 + half + 8, 0:64], mbar=slot.full, multicast=3)
+                row = i * 16 + half
+                tile.copy_async(slot.A[half:half + 8], A[row:row + 8, 0:64], mbar=slot.full, multicast=3)
     with tile.warpgroup(0):
         total = tile.zeros((16, 64))
         for i in range(A.shape[0] // 16):
@@ -447,9 +456,11 @@ def by_instructions(A, out, HOW: tile.constexpr):
                     word, = tile.ptx.ldmatrix.sync.aligned.m8n8.x1.shared.b16(slot.A[t % 8, 0])
                     tile.store(out[0, t], word.to(tile.float32))
                 elif HOW == "asm":  # at an address that the compiler does not follow
-                    tile.store(out[0, t], tile.asm("ld.shared.u32 $0, [$1];", tile.uint32, i * 4, simulate=same).to(tile.float32))
+                    word = tile.asm("ld.shared.u32 $0, [$1];", tile.uint32, i * 4, simulate=same)
+                    tile.store(out[0, t], word.to(tile.float32))
                 else:               # reads nothing
-                    tile.store(out[0, t], tile.asm("mov.b32 $0, $1;", tile.uint32, i * 4, simulate=same).to(tile.float32))
+                    word = tile.asm("mov.b32 $0, $1;", tile.uint32, i * 4, simulate=same)
+                    tile.store(out[0, t], word.to(tile.float32))
 
 
 @pytest.mark.parametrize("how, op", [("atom", "atomic"), ("ldmatrix", "ptx_reads"), ("asm", "asm")])
@@ -460,4 +471,38 @@ def test_atomics_named_instructions_and_inline_ptx_count_as_reads(how, op):
 
 
 def test_inline_ptx_that_accesses_no_shared_memory_needs_no_fence():
-    assert steps(by_instructions.compile(*SPECS, HOW="none", target="sm_90a"), "asm", "ring_release") == ["asm", "ring_release"]
+    made = by_instructions.compile(*SPECS, HOW="none", target="sm_90a")
+    assert steps(made, "asm", "ring_release") == ["asm", "ring_release"]
+
+
+@tile.jit
+def scaled_products(A, S, B, N: tile.constexpr, LATE: tile.constexpr):
+    r = tile.ring(2, A=((64, 128), tile.float8_e4m3fn), S=((64,), tile.float32))
+    with tile.warpgroup(0):
+        with tile.elect():
+            for i in range(N):
+                with r.produce() as slot:
+                    tile.copy_async(slot.A, A[0:64, i * 128:i * 128 + 128], mbar=slot.full)
+                    tile.copy_async(slot.S, S[i, 0:64], mbar=slot.full)
+    with tile.warpgroup(1):
+        sums = tile.zeros((64, 64))
+        for i in range(N):
+            with r.consume() as slot:
+                part = tile.mma_async(None, slot.A, slot.A, trans_b=True)
+                tile.mma_commit()
+                a = tile.load(slot.S)
+                tile.mma_wait(0)
+                if LATE:
+                    a = tile.load(slot.S)
+                slot.release()
+                sums = sums + part * a[:, None]
+        tile.store(B[0:64, 0:64], sums)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_fence_stands_before_the_wait_for_products_that_no_read_follows(late):
+    """There it waits for the loads while the products run."""
+    specs = tile.ArraySpec((64, 1024), "float8_e4m3fn"), tile.ArraySpec((8, 64), "float32"), tile.ArraySpec((64, 64), "float32")
+    made = scaled_products.compile(*specs, N=8, LATE=late, num_warps=8, target="sm_90a")
+    named = [name for line in str(made.graph).splitlines() for name in ("fence_proxy_async", "mma_wait", "ring_release") if f" {name}(" in line]
+    assert named == ["mma_wait", "fence_proxy_async", "ring_release"] if late else named == ["fence_proxy_async", "mma_wait", "ring_release"]

@@ -1,8 +1,9 @@
 """Slots that threads read and TMA refills, on the GPU: what is read is never the next content, in whichever construct.
 
-Block i holds the number i + 1, so that the sum over all blocks is known; one that is too large has read a slot's next content. Layouts
-with bank conflicts (columns of 16 bytes, 32-byte swizzles) let loads wait longer than TMA needs for L2: without the fences, nearly every
-launch was wrong there on an H200, and products by mma.sync also with wider swizzles.
+Block i holds the number i + 1, so that the sum over all blocks is known; one that is too large has read a slot's next
+content. Layouts with bank conflicts (columns of 16 bytes, 32-byte swizzles) let loads wait longer than TMA needs for
+L2: without the fences, nearly every launch was wrong there on an H200, and products by mma.sync also with wider
+swizzles.
 """
 
 import numpy as np
@@ -17,15 +18,16 @@ WANT = BLOCKS * (BLOCKS + 1) // 2
 
 @tile.jit
 def added(s, total, PRODUCT: tile.constexpr):
-    """`total` with the numbers of `s` added: by loads, or by ldmatrix as the operand of a product with a mean of its equal rows."""
+    """`total` with the numbers of `s` added: by loads, or by ldmatrix as the operand of a product with a mean of its
+    equal rows."""
     if PRODUCT:
         return tile.dot(tile.full((s.shape[0], s.shape[0]), 1.0 / s.shape[0], s.dtype), s, total, variant="mma_sync")
     return total + tile.load(s).to(tile.float32)
 
 
 @tile.jit
-def by_loop(A, out, R: tile.constexpr, MODE: tile.constexpr, STAGES: tile.constexpr, ROLES: tile.constexpr, PRODUCT: tile.constexpr = False,
-            TWICE: tile.constexpr = False):
+def by_loop(A, out, R: tile.constexpr, MODE: tile.constexpr, STAGES: tile.constexpr, ROLES: tile.constexpr,
+            PRODUCT: tile.constexpr = False, TWICE: tile.constexpr = False):
     """By a pipelined loop, or with TWICE two that fill the same slots."""
     s = tile.alloc((R, 64), A.dtype, layout=tile.swizzled(A.dtype, (R, 64), MODE))
     total = tile.zeros((R, 64))
@@ -63,7 +65,8 @@ def by_ring_of_a_cluster(A, out, R: tile.constexpr, MODE: tile.constexpr, STAGES
         with tile.elect():
             for i in range(A.shape[0] // R):
                 with ring.produce() as slot:
-                    tile.copy_async(slot.A[half:half + R // 2], A[i * R + half:i * R + half + R // 2, 0:64], mbar=slot.full, multicast=3)
+                    row = i * R + half
+                    tile.copy_async(slot.A[half:half + R // 2], A[row:row + R // 2, 0:64], mbar=slot.full, multicast=3)
     with tile.warpgroup(1):
         total = tile.zeros((R, 64))
         for i in range(A.shape[0] // R):
@@ -101,7 +104,8 @@ def by_hand(A, out, R: tile.constexpr, MODE: tile.constexpr):
 
 @tile.jit(cluster=(2, 1, 1))
 def from_a_peer(A, out, R: tile.constexpr, MODE: tile.constexpr):
-    """Each CTA sends the blocks to the other, which gives the buffer back by a remote arrival, with the fence before it."""
+    """Each CTA sends the blocks to the other, which gives the buffer back by a remote arrival, with the fence before
+    it."""
     mine = tile.alloc((R, 64), A.dtype, layout=tile.swizzled(A.dtype, (R, 64), MODE))
     s = tile.alloc((R, 64), A.dtype, layout=tile.swizzled(A.dtype, (R, 64), MODE))
     loaded, sent, free = tile.mbarrier(), tile.mbarrier(), tile.mbarrier()
@@ -124,11 +128,18 @@ def from_a_peer(A, out, R: tile.constexpr, MODE: tile.constexpr):
 
 
 FORMS = {
-    "a loop with roles": (by_loop, dict(ROLES=True), (1, 2, 3)), "a loop without roles": (by_loop, dict(ROLES=False), (1, 2, 3)),
-    "two loops": (by_loop, dict(ROLES=False, TWICE=True), (2, 3)), "products in a loop with roles": (by_loop, dict(ROLES=True, PRODUCT=True), (2, 3)),
-    "products in a loop without roles": (by_loop, dict(ROLES=False, PRODUCT=True), (2, 3)), "a ring": (by_ring, {}, (2, 3)),
-    "products from a ring": (by_ring, dict(PRODUCT=True), (2, 3)), "a ring of a cluster": (by_ring_of_a_cluster, {}, (2, 3)),
-    "tokens": (by_token, {}, (None,)), "one buffer": (by_hand, {}, (None,)), "copies to a peer": (from_a_peer, {}, (None,))}
+    "a loop with roles": (by_loop, dict(ROLES=True), (1, 2, 3)),
+    "a loop without roles": (by_loop, dict(ROLES=False), (1, 2, 3)),
+    "two loops": (by_loop, dict(ROLES=False, TWICE=True), (2, 3)),
+    "products in a loop with roles": (by_loop, dict(ROLES=True, PRODUCT=True), (2, 3)),
+    "products in a loop without roles": (by_loop, dict(ROLES=False, PRODUCT=True), (2, 3)),
+    "a ring": (by_ring, {}, (2, 3)),
+    "products from a ring": (by_ring, dict(PRODUCT=True), (2, 3)),
+    "a ring of a cluster": (by_ring_of_a_cluster, {}, (2, 3)),
+    "tokens": (by_token, {}, (None,)),
+    "one buffer": (by_hand, {}, (None,)),
+    "copies to a peer": (from_a_peer, {}, (None,)),
+}
 
 
 def versions(form: str):
@@ -137,7 +148,8 @@ def versions(form: str):
     for mode in (0, 32, 64, 128):
         for rows in (16, 64):
             for n in stages:
-                yield kernel, options | dict(R=rows, MODE=mode) | ({} if n is None else dict(STAGES=n)), WANT * (1 + options.get("TWICE", False))
+                chosen = dict(R=rows, MODE=mode, **options) | ({} if n is None else dict(STAGES=n))
+                yield kernel, chosen, WANT * (1 + options.get("TWICE", False))
 
 
 def blocks(rows: int, count: int) -> np.ndarray:
@@ -158,9 +170,9 @@ def test_the_simulator_finds_nothing_in_them(form):
 def test_without_the_compiler_s_fences_the_simulator_finds_that_they_are_missing(form, monkeypatch):
     from tilejit.passes import proxy_fences
     monkeypatch.setattr(proxy_fences._FenceInserter, "needed", staticmethod(lambda *_: False))
-    kernel, options, stages = FORMS[form]
-    shape = dict(R=32, MODE=64, **options) | ({} if stages == (None,) else dict(STAGES=2))  # versions that no other test compiles
-    report = kernel.simulate(2, blocks(32, 5), np.zeros((2, 32, 64), np.float32), **shape)
+    kernel, options, _ = FORMS[form]
+    version = dict(R=32, MODE=64, STAGES=2, **options)  # that no other test compiles
+    report = kernel.simulate(2, blocks(32, 5), np.zeros((2, 32, 64), np.float32), **version)
     assert {f.kind for f in report.findings} == {"missing-proxy-fence"}
 
 

@@ -1,4 +1,5 @@
-"""Arrivals and announced bytes that fall into the wrong phase: of copies by threads, at named barriers, and after the last arrival."""
+"""Arrivals and announced bytes that fall into the wrong phase: of copies by threads, at named barriers, and after the
+last arrival."""
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ def first_rows(n):
     return np.where(np.arange(8)[:, None] < n, A, 0)
 
 
-# -- arrivals of copies -------------------------------------------------------------------------------------------------------
+# -- arrivals of copies ------------------------------------------------------------------------------------------------
 
 @tile.jit(num_warps=4)
 def copies_arrive(A, B, COUNT: tile.constexpr):
@@ -127,10 +128,11 @@ def each_half_arrives(A, B, COUNT: tile.constexpr):
 
 
 def test_each_cta_counts_the_threads_of_its_own_branch():
-    check(each_half_arrives, (4,), A, B, COUNT=1, result=1, expected=np.where((np.arange(8)[:, None] < 4) & (np.arange(256) < 32), A, 0))
+    check(each_half_arrives, (4,), A, B, COUNT=1, result=1,
+          expected=np.where((np.arange(8)[:, None] < 4) & (np.arange(256) < 32), A, 0))
 
 
-# -- arrivals left over at named barriers ---------------------------------------------------------------------------------------
+# -- arrivals left over at named barriers ------------------------------------------------------------------------------
 
 @tile.jit(num_warps=8)
 def hands_over(A, B, n):
@@ -202,7 +204,7 @@ def test_a_baton_may_be_with_any_member_when_the_kernel_ends(less):
     check(takes_turns, (1,), B, 3, LESS=less)
 
 
-# -- bytes announced after the last arrival ---------------------------------------------------------------------------------------
+# -- bytes announced after the last arrival ----------------------------------------------------------------------------
 
 @tile.jit
 def announces_late(A, B, n):
@@ -309,8 +311,10 @@ def begins_with_the_second_phase(A, B):
     tile.store(B[0, 0:256], tile.load(s))
 
 
-@pytest.mark.parametrize("faulty, args", [(announces_late, (1,)), (announces_late, (4,)), (announces_late_and_stores, (1,)),
-                                          (announces_late_for_nobody, ()), (another_may_arrive_first, ()), (announces_more_bytes_later, ())])
+@pytest.mark.parametrize("faulty, args", [(announces_late, (1,)), (announces_late, (4,)),
+                                          (announces_late_and_stores, (1,)),
+                                          (announces_late_for_nobody, ()), (another_may_arrive_first, ()),
+                                          (announces_more_bytes_later, ())])
 def test_an_expect_tx_after_the_last_arrival_of_its_phase_is_named_as_that(faulty, args):
     report = check(faulty, (1,), A, B, *args)
     assert "this expect_tx" in report.findings[0].message

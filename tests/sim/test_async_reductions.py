@@ -1,4 +1,5 @@
-"""Asynchronous reductions to one place in shared memory: unordered among each other, and ordered with everything else."""
+"""Asynchronous reductions to one place in shared memory: unordered among each other, and ordered with everything
+else."""
 
 import numpy as np
 import pytest
@@ -211,7 +212,8 @@ def rounds(A, B, n, BULK: tile.constexpr):
 def test_reductions_to_one_place_need_no_order_among_each_other(bulk):
     check(two_add, (2,), A, B, BULK=bulk, result=1, expected=TOTAL)
     check(clears_and_adds, (2,), A, B, BULK=bulk, result=1, expected=TOTAL)
-    check(rounds, (2,), A, B, 3, BULK=bulk, result=1, expected=np.where(np.arange(4)[:, None] < 3, TOTAL[0] * (1 + np.arange(4)[:, None]), 0),
+    check(rounds, (2,), A, B, 3, BULK=bulk, result=1,
+          expected=np.where(np.arange(4)[:, None] < 3, TOTAL[0] * (1 + np.arange(4)[:, None]), 0),
           seeds=range(4))
 
 

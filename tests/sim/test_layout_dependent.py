@@ -30,9 +30,10 @@ def test_a_load_of_what_each_thread_stored_itself_depends_on_the_layouts(num_war
     x = (X % 100).astype(dtype)
     for seed in range(4):
         finding, = handed_on.simulate((1,), x, np.zeros_like(x), False, 1024, num_warps=num_warps, seed=seed).findings
-        assert (finding.kind, finding.line, finding.other.line) == ("layout-dependent", line_of(handed_on, "loads"), line_of(handed_on, "loads") - 3)
-        assert re.match(r"thread 0 reads bytes 0 to \d of shared memory \(s\[0\]\), written at line \d+ without a barrier between the two\. It is the "
-                        r"same thread", finding.message)
+        line = line_of(handed_on, "loads")
+        assert (finding.kind, finding.line, finding.other.line) == ("layout-dependent", line, line - 3)
+        assert re.match(r"thread 0 reads bytes 0 to \d of shared memory \(s\[0\]\), written at line \d+ without a barrier "
+                        r"between the two\. It is the same thread", finding.message)
     assert not handed_on.simulate((1,), x, np.zeros_like(x), True, 1024, num_warps=num_warps).findings
 
 

@@ -62,7 +62,8 @@ def one_buffer(A, B, n, VARIANT: tile.constexpr, FENCE: tile.constexpr):
 def test_a_barrier_of_the_cta_does_not_order_loads_before_a_refill(variant, num_warps):
     report = lacks_a_fence(one_buffer, (2,), A, np.zeros_like(A), 5, VARIANT=variant, num_warps=num_warps)
     finding, = report.findings
-    assert finding.threads == (0, 0) and finding.count == 4 and f"at line {line_of(one_buffer, 'reads')} without fence_proxy_async()" in finding.message
+    assert finding.threads == (0, 0) and finding.count == 4
+    assert f"at line {line_of(one_buffer, 'reads')} without fence_proxy_async()" in finding.message
     silent(one_buffer, (1,), A, np.zeros_like(A), 2, VARIANT=variant, num_warps=num_warps, FENCE=True)
 
 
@@ -150,7 +151,8 @@ def fenced_elsewhere(A, B, WHERE: tile.constexpr):
 def test_the_fence_stands_after_the_reads_in_every_reading_thread(where):
     for seed in SEEDS:
         finding, = fenced_elsewhere.simulate((1,), A, np.zeros_like(A), where, seed=seed).findings
-        assert (finding.kind, finding.line, finding.other.line) == ("missing-proxy-fence", line_of(fenced_elsewhere, "refills"), line_of(fenced_elsewhere, "reads"))
+        lines = line_of(fenced_elsewhere, "refills"), line_of(fenced_elsewhere, "reads")
+        assert (finding.kind, finding.line, finding.other.line) == ("missing-proxy-fence", *lines)
 
 
 @tile.jit(num_warps=8)
@@ -250,7 +252,8 @@ def test_every_cta_of_a_multicast_needs_the_fence():
     for lacking in (0, 1):
         for seed in SEEDS:
             finding, = multicast.simulate((2,), a, b.copy(), 4, FENCE=1 - lacking, seed=seed).findings
-            assert (finding.kind, finding.line, finding.other.line) == ("missing-proxy-fence", line_of(multicast, "refills"), line_of(multicast, "reads"))
+            lines = line_of(multicast, "refills"), line_of(multicast, "reads")
+            assert (finding.kind, finding.line, finding.other.line) == ("missing-proxy-fence", *lines)
             assert ("of CTA rank 1" in finding.message) == (lacking == 1)
 
 
@@ -666,3 +669,29 @@ def test_copies_of_one_slot_need_the_wait_for_the_first_and_no_fence(what):
     for seed in SEEDS:
         found = through_one_proxy.simulate((1,), A, np.zeros_like(A), what, False, seed=seed).findings
         assert [(f.kind, f.line) for f in found] == [("missing-wait", line)], seed
+
+
+@tile.jit(num_warps=4)
+def read_side_by_side(A, B):
+    """Threads, a store by TMA and a second one read one slot, and threads and TMA read one row of global memory."""
+    s, bar = tile.alloc((256,), A.dtype), tile.mbarrier(n=2)
+    other = tile.alloc((256,), A.dtype)
+    with tile.elect():
+        for k in tile.static_range(2):
+            bar[k].arrive_expect_tx(1024)
+        tile.copy_async(s, A[0, 0:256], mbar=bar[0])
+        tile.copy_async(other, A[0, 0:256], mbar=bar[1])
+    v = tile.load(A[0, 0:256])
+    bar[0].wait(phase=0)
+    with tile.elect():
+        for k in tile.static_range(2):
+            tile.copy_async(B[k, 0:256], s)
+        tile.bulk_commit()
+    tile.store(B[2, 0:256], tile.load(s) + v)
+    with tile.elect():
+        tile.bulk_wait(0)
+    bar[1].wait(phase=0)
+
+
+def test_reads_need_no_order():
+    silent(read_side_by_side, (1,), A, np.zeros_like(A))

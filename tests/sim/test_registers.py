@@ -35,7 +35,7 @@ def both_ask(X, Y):
 
 
 def test_warpgroups_that_ask_for_more_registers_than_the_cta_has_are_refused():
-    with pytest.raises(tile.CompilationError, match=r"the warpgroups ask for 40 \+ 240 \+ 240 = 520 registers per thread") as error:
+    with pytest.raises(tile.CompilationError, match=r"the warpgroups ask for 40 \+ 240 \+ 240 = 520 reg") as error:
         divided.compile(X, Y, LESS=40, MORE=240)
     assert "setmaxnreg.inc" in error.value.loc.source_line
     with pytest.raises(tile.CompilationError, match=r"40 \+ 240 \+ 240 = 520"):

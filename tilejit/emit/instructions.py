@@ -166,6 +166,18 @@ class InstructionMixin(NarrowFloats):
         word = "fptrunc" if source.bits > target.bits else "fpext"
         return self.ins(f"{word} {source.llvm} {x.text} to {target.llvm}", target)
 
+    def hidden(self, x: V) -> V:
+        """The integer `x`, about whose value the assembler cannot know anything.
+
+        ptxas 13.0 takes registers of which it knows that they hold 0 or 1 (``selp 1, 0`` and what is computed from it) for these numbers also
+        where an instruction reads them as the bits of a float: it makes ``cvt.rzi.s32.f16`` of them 0 or 1, ``cvt.f32.f16``,
+        ``cvt.rn.f16.f32`` and ``cvt.rni.f32.f32`` 0.0 or 1.0, ``neg.f32`` 0 or -1; f32, bf16 and, behind ``neg``, f64 alike. It does so on every
+        target, with the value in a loop or computed of several such. It does not know that the highest bit of ``%lanemask_lt`` is 0.
+        """
+        zero = self.entry("a zero that ptxas does not know",
+                          lambda: self.asm("{ .reg .b32 t; mov.u32 t, %lanemask_lt; shr.u32 $0, t, 31; }", [int32], [], pure=True)[0])
+        return self.ins(f"or {x.typed}, {self.cast(zero, x.dtype).text}", x.dtype)
+
     def _narrow_odd(self, x: V) -> V:
         """float64 to float32, rounded to odd, so that rounding the result to a narrower type is the same as rounding `x` once. A number
         beyond float32 becomes its largest one."""

@@ -297,7 +297,7 @@ def _element(w: Walker, x: Any, index: Any) -> Any:
         raise w.error(f"{describe(x)} cannot be indexed")
     if runtime(index) or isinstance(index, slice) and any(map(is_runtime, (index.start, index.stop, index.step))):
         raise w.error(f"{describe(x) if not isinstance(x, tuple) else 'a tuple'} is indexed with compile-time numbers; "
-                      f"loop with tile.static_range, or choose with tile.where")
+                      f"loop with tile.static_range, or choose with tile.where" + w.g.declared_constant(index))
     return folded(w, python.getitem, x, index)
 
 

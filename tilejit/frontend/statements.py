@@ -65,7 +65,7 @@ def ann_assign(w: Walker, node: ast.AnnAssign) -> None:
     kind = None if isinstance(node.annotation, ast.Constant) else w.value(node.annotation)
     if kind is constexpr:
         if runtime(value):
-            raise w.error(f"a tile.constexpr is known while compiling, and {describe(value)} is not", node.value)
+            raise w.error(f"a tile.constexpr is known while compiling, and {describe(value)} is not" + w.g.declared_constant(value), node.value)
     elif kind is not None and (dtype := named_dtype(kind)) is not None:
         value = call(w, dtype, (value,), {})
     bind(w, node.target, value)

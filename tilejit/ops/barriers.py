@@ -51,7 +51,7 @@ def initialised(g: Builder, count, n, name: str = "mbarrier") -> Value:
     """Create `n` mbarriers, hoisted to the kernel's start. `name` is their name in the graph."""
     for what, value in (("count", count), ("n", n)):
         if isinstance(value, bool) or not isinstance(value, int):
-            raise g.error(f"{what} is a constant, not {describe(value)}")
+            raise g.error(f"{what} is a constant, not {describe(value)}" + g.declared_constant(value))
         if not 1 <= value < 1 << 20:
             raise g.error(f"{what} is 1 to {(1 << 20) - 1}, not {value}")
     if g.scope.kind != "cta" or g.scope.partial is not None or g.state.get("loops", 0):
@@ -246,7 +246,7 @@ def _plain(name: str, doc: str, attrs: tuple[str, ...] = (), check=None):
 
 def _group(g, n, read=False):
     if isinstance(n, bool) or not isinstance(n, int) or n < 0:
-        raise g.error(f"the number of groups that may stay pending is a constant of at least 0, not {describe(n)}")
+        raise g.error(f"the number of groups that may stay pending is a constant of at least 0, not {describe(n)}" + g.declared_constant(n))
 
 
 def _hopper(instruction: str):
@@ -324,8 +324,8 @@ def fence_proxy_async(space=None):
     Writes before the async proxy reads or overwrites them; and reads before TMA or a bulk copy overwrites what they read, which a barrier
     alone does not order. It stands in every thread that has made such accesses, before the barrier or arrival that hands the memory over.
 
-    `space` is the memory that is accessed: "shared" (the default), "global", or "all" for both. (PTX ISA, ``fence.proxy.async``.)
-    For global memory that other CTAs have written, the fence belongs in the CTA of the copy, after the threads have synchronised.
+    `space` is the memory that is accessed: "shared" (the default), "global", or "all" for both. Before a copy of what other CTAs have
+    written to global memory, it stands in the CTA of the copy, after the threads have synchronised. (PTX ISA, ``fence.proxy.async``.)
     """
 
 

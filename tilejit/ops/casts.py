@@ -126,13 +126,14 @@ def _(e, call, x):
     return e.cast(x, target)
 
 
-@op("pure", attrs=("dtype",))
-def bitcast(x, dtype):
-    """Reinterpret the bits of `x` as another dtype of the same width."""
+@op("pure", attrs=("dtype", "hidden"))
+def bitcast(x, dtype, hidden):
+    """Reinterpret the bits of `x` as another dtype of the same width. Those of integers that the assembler may know to be 0 or 1 are `hidden`
+    from it (`hidden` in `emit/instructions.py`)."""
 
 
 @bitcast.infer
-def _(g, x, dtype):
+def _(g, x, dtype, hidden=None):
     source = type_of(x).dtype
     if "bool" in (source.kind, dtype.kind) or source.packed or dtype.packed or source.bits != dtype.bits:
         raise g.error(f"bitcast keeps the bits: {source} and {dtype} do not have the same number of bits, in whole bytes; tile.cast converts "
@@ -147,7 +148,7 @@ def _(m, call, x):
 
 def _emit_bitcast(e, call, x):
     dtype = call.attrs["dtype"]
-    return e.ins(f"bitcast {x.typed} to {dtype.llvm}", dtype)
+    return e.ins(f"bitcast {(e.hidden(x) if call.attrs.get('hidden') else x).typed} to {dtype.llvm}", dtype)
 
 
 @bitcast.emit

@@ -17,6 +17,7 @@ from ..types import Scalar, Tile
 from . import casts, elementwise as ew, math as elementary
 from .ids import is_number_of_ctas
 from .language import as_condition, binary, broadcast_shape, common_dtype, compare, converted, float_operand, matched, number, spread, strong_cast
+from .truth_values import may_be_truth_values
 
 
 @builtin
@@ -96,7 +97,10 @@ def bitcast(g: Builder, x, dtype):
     """Reinterpret the bits of each element of `x` as another dtype of the same width, like NumPy's ``x.view(dtype)``."""
     t = number(g, x)
     x = x if isinstance(x, Value) else converted(g, x, t.dtype)
-    return g.call(casts.bitcast, x, dtype=dtype_of(dtype))
+    dtype = dtype_of(dtype)
+    if dtype.is_float and type_of(x).dtype.is_int and may_be_truth_values(g, x):
+        return g.call(casts.bitcast, x, dtype=dtype, hidden=True)
+    return g.call(casts.bitcast, x, dtype=dtype)
 
 
 @builtin

@@ -1,4 +1,5 @@
-"""Simulation of PTX barriers, fences and register requests. PTX ISA, "mbarrier", "barrier", "barrier.cluster", "fence", "setmaxnreg".
+"""Simulation of PTX barriers, fences and register requests. PTX ISA, "mbarrier", "barrier", "barrier.cluster", "fence",
+"setmaxnreg".
 
 An mbarrier is one of ``tile.mbarrier()``, or 8 bytes of shared memory that the kernel initialises.
 """
@@ -12,10 +13,11 @@ from .ptx_memory_meanings import place_of
 from .ptx_meanings import means
 
 _SEM, _SPACE = r"(\.(release|relaxed)\.(cta|cluster))?", r"\.shared::(cta|cluster)\.b64"
-_PARITY = 63  # in the state that an arrival returns: the bit with the parity of its phase. The other bits count the arrivals that it lacked
+# In the state that an arrival returns: the bit with its phase's parity. The other bits count the arrivals that it lacked.
+_PARITY = 63
 
 
-# -- mbarriers -----------------------------------------------------------------------------------------------------------------
+# -- mbarriers ---------------------------------------------------------------------------------------------------------
 
 def barrier_of(m, form, x):
     """The mbarrier that the operand ``bar`` addresses, the same one for all threads of the scope."""
@@ -23,27 +25,31 @@ def barrier_of(m, form, x):
     if hasattr(bar, "first"):
         return bar
     if not hasattr(bar, "buffer") or bar.buffer.memory.scope != "shared":
-        raise SimulationError(f"the simulator runs {form.name} on a barrier of tile.mbarrier() or a place in shared memory, not on a number as "
-                              "address", m.loc)
+        raise SimulationError(f"the simulator runs {form.name} on a barrier of tile.mbarrier() or a place in shared "
+                              "memory, not on a number as address", m.loc)
     buffer, offset = place_of(m, form, bar)
     offset = offset + np.asarray(buffer.base).reshape(-1, 1)
     if (offset != offset[:, :1]).any():
-        raise SimulationError(f"the simulator runs {form.name} on one barrier at a time, and the threads of this scope name several", m.loc)
+        raise SimulationError(f"the simulator runs {form.name} on one barrier at a time, and the threads of this scope "
+                              f"name several", m.loc)
     if (offset % 8).any():
-        m.finding("misaligned", f"an mbarrier starts at a multiple of 8 bytes, and this one at byte {int(offset.flat[0])} of shared memory")
+        m.finding("misaligned", f"an mbarrier starts at a multiple of 8 bytes, and this one at byte "
+                                f"{int(offset.flat[0])} of shared memory")
     return m.barrier_in_memory(offset[:, :1] // 8, buffer.peer)
 
 
 def _total(m, n) -> np.ndarray:
     """The sum of `n` over the active threads, (B or 1, 1)."""
-    n = np.broadcast_to(np.asarray(n, np.int64), (max(np.shape(n)[0] if np.ndim(n) else 1, m.active.shape[0]), m.threads))
+    n = np.broadcast_to(np.asarray(n, np.int64), (max(np.shape(n)[0] if np.ndim(n) else 1, m.active.shape[0]),
+                                                  m.threads))
     return (n * m.active).sum(axis=1, keepdims=True)
 
 
 @means(r"mbarrier\.init\.shared::cta\.b64")
 def initialise(m, form, x):
     if (m.active.sum(axis=1) > 1).any():
-        m.finding("barrier-lifecycle", f"{m.threads} threads initialise the same mbarrier: one thread does, as in with tile.elect():")
+        m.finding("barrier-lifecycle", f"{m.threads} threads initialise the same mbarrier: one thread does, as in with "
+                                       f"tile.elect():")
     m.mbarrier_init(barrier_of(m, form, x), x["count"][:, :1].astype(np.int64))
 
 
@@ -60,7 +66,8 @@ def arrive(m, form, x):
     if "expect_tx" in words:
         m.expect_tx(barrier, _total(m, x["tx_count"]))
     state = _state(m, barrier, n) if form.results else None
-    m.arrive_each(barrier, _total(m, n), relaxed="relaxed" in words, drop=words[1] == "arrive_drop", completes="noComplete" not in words)
+    m.arrive_each(barrier, _total(m, n), relaxed="relaxed" in words, drop=words[1] == "arrive_drop",
+                  completes="noComplete" not in words)
     return state
 
 
@@ -86,10 +93,11 @@ def test_phase(m, form, x):
     """test_wait and try_wait. try_wait may return before the phase completes; the simulated one never blocks."""
     parity = x["parity"] if "parity" in x else x["state"] >> np.uint64(_PARITY)
     first = np.broadcast_to(m.active, (parity.shape[0], m.threads)).argmax(axis=1)[:, None]
-    return m.test(barrier_of(m, form, x), np.take_along_axis(np.broadcast_to(parity, (parity.shape[0], m.threads)), first, axis=1).astype(np.int64))
+    return m.test(barrier_of(m, form, x), np.take_along_axis(np.broadcast_to(parity, (parity.shape[0], m.threads)),
+                                                             first, axis=1).astype(np.int64))
 
 
-# -- barriers of the CTA ---------------------------------------------------------------------------------------------------------
+# -- barriers of the CTA -----------------------------------------------------------------------------------------------
 
 def _threads(m, x) -> int:
     """How many threads meet at a barrier: by default, those of the CTA."""
@@ -98,7 +106,8 @@ def _threads(m, x) -> int:
 
 @means(r"bar(rier)?\.sync(\.aligned)?(\.threads)?")
 def barrier_of_the_cta(m, form, x):
-    """If the scope has all the threads that meet, this is its ``sync()``; otherwise they meet at the barrier's number."""
+    """If the scope has all the threads that meet, this is its ``sync()``; otherwise they meet at the barrier's
+    number."""
     m.collective(form.name)
     number, threads = int(np.asarray(x["id"]).flat[0]), _threads(m, x)
     return m.sync() if m.threads == threads else m.named_sync(("ptx", number), threads)
@@ -121,14 +130,14 @@ def reduce_at_the_barrier(m, form, x):
     return {"popc": p.sum, "and": p.all, "or": p.any}[kind](axis=1, keepdims=True)
 
 
-# -- the cluster's barrier ---------------------------------------------------------------------------------------------------------
+# -- the cluster's barrier ---------------------------------------------------------------------------------------------
 
 @means(r"barrier\.cluster\.(arrive(\.release|\.relaxed)?|wait(\.acquire)?)(\.aligned)?")
 def barrier_of_the_cluster(m, form, x):
     return m.cluster_arrive(relaxed=".relaxed" in form.name) if ".arrive" in form.name else m.cluster_wait()
 
 
-# -- fences ------------------------------------------------------------------------------------------------------------------------
+# -- fences ------------------------------------------------------------------------------------------------------------
 
 @means(r"fence(\.(acq_rel|sc|acquire|release))?\.(cta|cluster|gpu|sys)|membar\.(cta|gl|sys)")
 def fence(m, form, x):

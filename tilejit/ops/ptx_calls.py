@@ -125,7 +125,7 @@ def _bound(g: Builder, form, args: tuple, kwargs: dict) -> dict:
 def _check_scope(g: Builder, form) -> None:
     """CompilationError if a form that a whole warp or warpgroup must execute together is called by only some of its threads."""
     head = form.mnemonic.split(".")[0]
-    masked = any(o.name == "membermask" for o in form.inputs)  # the mask says which lanes take part: the simulator checks it
+    masked = any(o.name == "membermask" for o in form.inputs)  # which lanes take part; the simulator checks it
     together = "aligned" in form.mnemonic.split(".") or head == "bar" and not masked
     threads = 128 if head == "wgmma" or head == "setmaxnreg" else 32
     if together and (g.scope.partial is not None or g.scope.threads < threads):

@@ -1,8 +1,8 @@
-"""Simulation of PTX instructions that exchange values among the lanes of a warp, and which lanes take part. PTX ISA, "shfl.sync",
-"vote.sync", "match.sync", "redux.sync", "elect.sync", "bar.warp.sync".
+"""Simulation of PTX instructions that exchange values among the lanes of a warp, and which lanes take part. PTX ISA,
+"shfl.sync", "vote.sync", "match.sync", "redux.sync", "elect.sync", "bar.warp.sync".
 
-Each lane names the lanes that take part by its `membermask`: itself, and lanes that execute the same instruction with the same mask.
-Anything else is undefined, and a finding.
+Each lane names the lanes that take part by its `membermask`: itself, and lanes that execute the same instruction with
+the same mask. Anything else is undefined, and a finding.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def _masks(m, x) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _together(m, form, x) -> np.ndarray:
-    """Which lanes take part with each lane, (B or 1, warps, 32 or 1, 32): those that execute the instruction with its mask, and are in it.
-    Reports masks with which the instruction is undefined."""
+    """Which lanes take part with each lane, (B or 1, warps, 32 or 1, 32): those that execute the instruction with its
+    mask, and are in it. Reports masks with which the instruction is undefined."""
     mask, active = _masks(m, x)
     named = (mask[..., :, None] >> _LANE.astype(np.uint32) & np.uint32(1)).astype(bool)
     if (mask == mask[..., :1]).all():
@@ -49,13 +49,14 @@ def _together(m, form, x) -> np.ndarray:
 
 
 def _check_members(m, form, mask, active, named, here) -> None:
-    mnemonic = form.name.rpartition(".pred")[0] if form.name.startswith("shfl") and form.name.endswith(".pred") else form.name
-    itself = np.take_along_axis(np.broadcast_to(named, (*named.shape[:2], 32, 32)), _LANE[:, None][None, None], axis=3)[..., 0]
+    mnemonic = form.mnemonic
+    itself = np.take_along_axis(np.broadcast_to(named, (*named.shape[:2], 32, 32)), _LANE[:, None][None, None],
+                                axis=3)[..., 0]
     bad = active & ~itself
     if bad.any():
         at, (thread, *_) = _first(m, bad)
-        m.finding("divergent-collective", f"thread {thread} executes {mnemonic} with the membermask {_hex(mask, at)}, which does not name its "
-                  f"own lane, {thread % 32}", threads=(thread,), ctas=_ctas(m, at))
+        m.finding("divergent-collective", f"thread {thread} executes {mnemonic} with the membermask {_hex(mask, at)}, "
+                  f"which does not name its own lane, {thread % 32}", threads=(thread,), ctas=_ctas(m, at))
         return
     missing = named & ~here & active[..., :, None]
     if not missing.any():
@@ -65,11 +66,14 @@ def _check_members(m, form, mask, active, named, here) -> None:
     thread, warp = _thread(m, at), 32 * ((m.low + 32 * at[1]) // 32)
     gone = [int(n) for n in absent if not _at(active, at[:2])[n]]
     if gone:
-        why = f"which names {_counted('lane', gone)}: {_counted('thread', [warp + n for n in gone])} {'does' if len(gone) == 1 else 'do'} not execute it"
+        verb = "does" if len(gone) == 1 else "do"
+        threads = _counted("thread", [warp + n for n in gone])
+        why = f"which names {_counted('lane', gone)}: {threads} {verb} not execute it"
     else:
         other = int(absent[0])
         why = f"and thread {warp + other}, which it names, with {_hex(mask, (*at[:2], other))}"
-    m.finding("divergent-collective", f"thread {thread} executes {mnemonic} with the membermask {_hex(mask, at)}, {why}",
+    m.finding("divergent-collective",
+              f"thread {thread} executes {mnemonic} with the membermask {_hex(mask, at)}, {why}",
               threads=tuple(warp + n for n in (gone or absent.tolist())[:8]), ctas=_ctas(m, at))
 
 
@@ -106,17 +110,19 @@ def _counted(noun: str, numbers: list[int]) -> str:
     return f"{noun}s {', '.join(map(str, shown[:-1]))} and {shown[-1]}"
 
 
-# -- instructions ------------------------------------------------------------------------------------------------------------
+# -- instructions ------------------------------------------------------------------------------------------------------
 
 @means(r"shfl\.sync\.(up|down|bfly|idx)\.b32(\.pred)?")
 def shuffle(m, form, x):
-    """PTX ISA, ``shfl.sync``: the segment's mask and the clamp value are in `c`. A lane whose source is out of range keeps its own value."""
+    """PTX ISA, ``shfl.sync``: the segment's mask and the clamp value are in `c`. A lane whose source is out of range
+    keeps its own value."""
     together = _together(m, form, x)
     mode, a, b, c = form.name.split(".")[2], *(_lanes(m, x[n]).astype(np.int64) for n in "abc")
     segment = c >> 8 & 31
     clamp, low = c & 31, _LANE & segment
     most = low | (clamp & ~segment & 31)
-    at = {"up": _LANE - (b & 31), "down": _LANE + (b & 31), "bfly": _LANE ^ (b & 31), "idx": low | (b & ~segment & 31)}[mode]
+    at = {"up": _LANE - (b & 31), "down": _LANE + (b & 31), "bfly": _LANE ^ (b & 31),
+          "idx": low | (b & ~segment & 31)}[mode]
     inside = at >= most if mode == "up" else at <= most
     at = np.where(inside, at, _LANE) & 31
     batch = max(a.shape[0], at.shape[0], together.shape[0])
@@ -129,15 +135,19 @@ def shuffle(m, form, x):
 def _check_sources(m, form, x, at: np.ndarray, together: np.ndarray) -> None:
     """Report lanes that read from a lane which does not take part: the value is undefined."""
     mask, active = _masks(m, x)
-    taking = np.take_along_axis(np.broadcast_to(together, (at.shape[0], *together.shape[1:2], 32, 32)), at[..., None], axis=3)[..., 0]
+    taking = np.take_along_axis(np.broadcast_to(together, (at.shape[0], *together.shape[1:2], 32, 32)), at[..., None],
+                                axis=3)[..., 0]
     bad = active & ~taking & (at != _LANE)
     if not bad.any():
         return
     where, threads = _first(m, bad)
     source = int(_at(at, where))
     outside = not int(_at(mask, where)) >> source & 1
-    why = f"which its membermask {_hex(mask, where)} does not name" if outside else "which does not execute it with that mask"
-    m.finding("divergent-collective", f"thread {threads[0]} reads from lane {source} by {form.name}, {why}: the value is undefined",
+    why = "which does not execute it with that mask"
+    if outside:
+        why = f"which its membermask {_hex(mask, where)} does not name"
+    m.finding("divergent-collective", f"thread {threads[0]} reads from lane {source} by {form.name}, {why}: the value "
+                                      f"is undefined",
               threads=tuple(threads[:8]), ctas=_ctas(m, where))
 
 
@@ -165,8 +175,10 @@ def match(m, form, x):
 @means(r"redux\.sync\.(add|min|max)\.(u32|s32)|redux\.sync\.(and|or|xor)\.b32")
 def reduce_lanes(m, form, x):
     kind, a, together = form.name.split(".")[2], _lanes(m, x["a"]), _together(m, form, x)
-    ufunc, unit = {"add": (np.add, 0), "min": (np.minimum, np.iinfo(a.dtype).max), "max": (np.maximum, np.iinfo(a.dtype).min),
-                   "and": (np.bitwise_and, np.iinfo(a.dtype).max), "or": (np.bitwise_or, 0), "xor": (np.bitwise_xor, 0)}[kind]
+    ufunc, unit = {"add": (np.add, 0), "min": (np.minimum, np.iinfo(a.dtype).max),
+                   "max": (np.maximum, np.iinfo(a.dtype).min),
+                   "and": (np.bitwise_and, np.iinfo(a.dtype).max), "or": (np.bitwise_or, 0),
+                   "xor": (np.bitwise_xor, 0)}[kind]
     with np.errstate(all="ignore"):
         return _threads(m, ufunc.reduce(np.where(together, a[..., None, :], a.dtype.type(unit)), axis=3, dtype=a.dtype))
 

@@ -239,7 +239,7 @@ def ring(g: Builder, stages, *, consumers=1, filled="copies", multicast=False, c
     """
     for what, n in (("stages", stages), ("consumers", consumers)):
         if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-            raise g.error(f"{what} is a constant of at least 1, not {describe(n)}")
+            raise g.error(f"{what} is a constant of at least 1, not {describe(n)}" + g.declared_constant(n))
     if filled not in FILLED:
         raise g.error(f"filled is one of {', '.join(map(repr, FILLED))}, not {filled!r}")
     if not isinstance(multicast, bool) or (multicast and filled != "copies"):

@@ -55,13 +55,14 @@ def check_warpgroup_registers(graph: Graph) -> Graph:
         _, loc = max((request for requests in asked.values() for request in requests), key=lambda request: request[0])
         raise CompilationError(f"the warpgroups ask for {' + '.join(map(str, kept))} = {sum(kept)} registers per thread, and a CTA of "
                                f"{graph.launch.threads} threads begins with {groups} times {begin}: a warpgroup would wait for the missing ones "
-                               "for ever; lower regs=, or have another warpgroup give more back, as with tile.warpgroup(0, regs=24)", loc)
+                               "for ever; lower regs=, or have another warpgroup give more back, as with "
+                               "tile.warpgroup(0, regs=24)", loc)
     return graph
 
 
 def _asked(graph: Graph) -> dict[int, list[tuple[int, Loc]]]:
-    """(registers, location) of the requests of each warpgroup, by `regs` or ``tile.ptx.setmaxnreg``, where the warpgroup is known at compile
-    time. An instruction counts unless it is in a branch or a loop, which may not run."""
+    """(registers, location) of the requests of each warpgroup, by `regs` or ``tile.ptx.setmaxnreg``, where the
+    warpgroup is known at compile time. An instruction counts unless it is in a branch or a loop, which may not run."""
     asked: dict[int, list[tuple[int, Loc]]] = {}
     loops = {node.index: node for node in walk(graph.body) if isinstance(node, For)}
     for block, groups in [(graph.body, range(-(-graph.launch.num_warps // 4))), *_warpgroups(graph.body, loops)]:

@@ -26,8 +26,9 @@ class LastWait:
 
 @dataclass(frozen=True)
 class Announcement:
-    """An ``expect_tx`` that no later arrival is known to follow: the column and epoch of its thread, the thread's rank, its line, and
-    whether the previous phase ended by an arrival of the thread, or without bytes, and the thread has not waited for it (`late`)."""
+    """An ``expect_tx`` that no later arrival is known to follow: the column and epoch of its thread, the thread's rank,
+    its line, and whether the previous phase ended by an arrival of the thread, or without bytes, and the thread has not
+    waited for it (`late`)."""
 
     column: int
     epoch: int
@@ -49,9 +50,9 @@ class MBarrier:
     announcement. `arrived` maps the column of each atom that arrived in the current phase to its epoch, `ended` is the same for
     the last phase. `engines` says whether asynchronous operations take part in the current phase. `unseen` says whether they did in
     the last one: its arrivals alone then do not prove that it is over. `early` is the (CTA rank, line) of an arrival that is not
-    ordered after the end of the previous phase. `coming` counts the arrivals of copies in flight. `announced` holds the announcements
-    of the current phase after which none of its arrivals is known to come. `born` is the column and epoch of the initialisation, None if that
-    was at the kernel's entry.
+    ordered after the end of the previous phase. `coming` counts the arrivals of copies in flight. `announced` holds the
+    announcements of the current phase after which none of its arrivals is known to come. `born` is the column and epoch
+    of the initialisation, None if that was at the kernel's entry.
     """
 
     count: int
@@ -102,7 +103,8 @@ class MBarrier:
         self.announced += Announcement(own, epoch, rank, line, late),
 
     def arrived_after(self, clock: np.ndarray) -> None:
-        """An arrival with the clock `clock` comes after the announcements that it knows of: the phase cannot end before these."""
+        """An arrival with the clock `clock` comes after the announcements that it knows of: the phase cannot end before
+        these."""
         past = clock[[ORDER, READ, PASSED]].max(axis=0)
         self.announced = tuple(a for a in self.announced if past[a.column] < a.epoch)
 
@@ -131,7 +133,9 @@ class MBarrier:
     def too_many(self, count: int) -> str:
         """In words, the fault of `count` arrivals beyond those that the current phase still needs."""
         left = self.pending - self.coming
-        where = f"needs only {left} more of {self.count}" if left or not self.tx else f"has all {self.count} and still waits for {self.missing()}"
+        where = f"needs only {left} more of {self.count}"
+        if not left and self.tx:
+            where = f"has all {self.count} and still waits for {self.missing()}"
         if self.coming:
             where += f", as {self.coming} come with copies in flight"
         return f"{count} arrival{'s' if count > 1 else ''} at an mbarrier whose current phase {where}"
@@ -149,8 +153,8 @@ class MBarrier:
 @dataclass
 class NamedBarrier:
     """A hardware barrier for `threads` threads, or the cluster's barrier. `clock` collects what the arrivals of the current
-    generation release, `done` is what those that wait for the last generation acquire. `line` is the line of the last arrival; `baton` says that
-    the kernel begins and ends with arrivals here: see `tile.turns`."""
+    generation release, `done` is what those that wait for the last generation acquire. `line` is the line of the last
+    arrival; `baton` says that the kernel begins and ends with arrivals here: see `tile.turns`."""
 
     threads: int
     clock: np.ndarray

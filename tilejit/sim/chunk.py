@@ -64,7 +64,7 @@ class Chunk(Flight, Verdicts):
         self.operations = 0
         self.barrier_numbers: dict[Any, int] = {}
         self.next_barrier = 0
-        self.barrier_slots: dict[int, int] = {}   # mbarriers in buffers: offset in shared memory / 8 -> number, from the other barriers on
+        self.barrier_slots: dict[int, int] = {}   # of mbarriers in buffers: offset in shared memory / 8 -> number among them
         self.barrier_values: dict[int, Any] = {}  # number of an allocation's first barrier -> the allocation
         self.places: dict = {}
         self.locs: list[Loc | None] = []

@@ -216,8 +216,8 @@ class Engines:
             start, stop = (max(x - self.low, 0) for x in self.sim.atom_threads(int(atom)))
             cut = slice(start, min(stop, self.threads))
             touches = self._touch_sources(src.memory, *(x[:, cut] for x in elements), int(atom), threads[cut]) if elements else ()
-            self._cp_async_atom(int(atom), touches, dst, src, *(None if x is None else x[:, cut].reshape(x.shape[0], -1) for x in (to, source, count, keep)),
-                                threads[cut].reshape(-1), nbytes, early)
+            parts = (None if x is None else x[:, cut].reshape(x.shape[0], -1) for x in (to, source, count, keep))
+            self._cp_async_atom(int(atom), touches, dst, src, *parts, threads[cut].reshape(-1), nbytes, early)
 
     def _cp_async_atom(self, atom, touches, dst, src, to, source, count, keep, threads, nbytes, early) -> None:
         params = {"to": to, "from": source, "count": count, "keep": keep}
@@ -292,7 +292,7 @@ class Engines:
             b = world.barriers[rank, number]
             if not noinc:
                 b.pending += threads
-            elif threads > b.pending - b.coming and not b.count == threads == self.threads == 1:  # copies of one thread land in order
+            elif threads > b.pending - b.coming and max(b.count, self.threads) > 1:  # one thread's copies land in order
                 self.fault(world, "barrier-phase", b.too_many(threads))
                 threads = max(b.pending - b.coming, 0)
             b.coming += threads

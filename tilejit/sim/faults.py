@@ -63,9 +63,11 @@ class Reporter:
         """Report an access that is ordered after the earlier one `c` only because the chosen layouts give both to the same thread."""
         if not self.m.sim.program.places.own(c.cell * self.m.sim.program.granule):
             return
-        self._say("layout-dependent", a.line, f"{self._thread(a, c.at)} {'writes' if writing else 'reads'} {self._bytes(c)}, written at line {self._number(c.line)} without a "
-                  "barrier between the two. It is the same thread, but only by the layouts that were chosen: with another num_warps, dtype or "
-                  "target it may be another. Put tile.sync() between them", a, c, c.line)
+        does = "writes" if writing else "reads"
+        self._say("layout-dependent", a.line, f"{self._thread(a, c.at)} {does} {self._bytes(c)}, written at line "
+                  f"{self._number(c.line)} without a barrier between the two. It is the same thread, but only by the "
+                  "layouts that were chosen: with another num_warps, dtype or target it may be another. Put tile.sync() "
+                  "between them", a, c, c.line)
 
     def _unordered(self, a: Access, c: Conflict, what: str) -> None:
         """Report accesses to tensor memory that are synchronised, but without a tcgen05 fence before or after the synchronisation."""
@@ -112,8 +114,8 @@ class Reporter:
         self._say("missing-wait", a.line, f"{self._bytes(c)} are read before {self._named(op, c)} has been waited for", a, c, op.line)
 
     def _announced_late(self, op: AsyncOp | None, a: Access, c: Conflict, line: int) -> bool:
-        """Blame, and return, whether the bytes of `op` were announced after the last arrival of the phase before, for which some threads
-        have waited. `line` is that of the fault."""
+        """Blame, and return, whether the bytes of `op` were announced after the last arrival of the phase before, for
+        which some threads have waited. `line` is that of the fault."""
         found = self.m.sim.late_announcement(op) if op is not None else None
         if found is None:
             return False
@@ -156,7 +158,8 @@ class Reporter:
             return  # without settling: the copy will be the last access anyway, and the reads tell whether it was waited for
         elif c.what == "unordered":
             self._unordered(a, c, f"{name} {verb}")
-        elif c.what in ("pending", "async", "reader") and self._announced_late(op if c.what == "reader" else self._operation(c), a, c, a.line):
+        elif self._announced_late(self._operation(c) if c.what in ("pending", "async") else op if c.what == "reader" else None,
+                                  a, c, a.line):
             pass
         elif c.what in ("pending", "async"):
             other = self._operation(c)
@@ -270,7 +273,8 @@ class Reporter:
 
     def _say(self, kind: str, line: int, message: str, a: Access, c: Conflict, other: int | None = None) -> None:
         granule = self.m.sim.program.granule if self.space == "shared" else 4
-        threads = tuple(t for t in (self._thread_number(a, c.at), c.thread if c.what in ("writer", "reader", "unfenced", "overtaking") else -1) if t >= 0)
+        other_thread = c.thread if c.what in ("writer", "reader", "unfenced", "overtaking") else -1
+        threads = tuple(t for t in (self._thread_number(a, c.at), other_thread) if t >= 0)
         ctas = self.m.ctas if self.positions is None else self.m.ctas[self.positions]
         protocol = kind != "uninitialized-read" and c.what != "overtaking" and (c.what not in ("writer", "reader") or self.async_)
         self.m.fault(self.world, kind, message, loc=self._loc(line), protocol=protocol, threads=threads, ctas=ctas,
@@ -282,7 +286,8 @@ class Reporter:
             self.m.report.retract("uninitialized-read", self._number(c.line))
 
     def _settle(self, a: Access) -> None:
-        self.shadow.settle(np.asarray(a.cells)[(self.shadow.writer[a.index] != NEVER) | self.shadow.reductions.covered[a.index]])
+        self.shadow.settle(np.asarray(a.cells)[(self.shadow.writer[a.index] != NEVER)
+                                               | self.shadow.reductions.covered[a.index]])
 
 
 __all__ = ["Reporter"]

@@ -135,9 +135,9 @@ class Flight:
             for op in late:  # so that one miscount is reported once
                 self.land(op, count=False)
         for early in barrier.announced:
-            self._fault(world, early.rank, "barrier-phase", self.locs[early.line], f"nothing orders this expect_tx before the last arrival of phase "
-                        f"{barrier.phase} of the mbarrier: its bytes may count toward the next phase. Announce bytes before the arrival, as by "
-                        "arrive_expect_tx")
+            self._fault(world, early.rank, "barrier-phase", self.locs[early.line],
+                        f"nothing orders this expect_tx before the last arrival of phase {barrier.phase} of the mbarrier: its "
+                        "bytes may count toward the next phase. Announce bytes before the arrival, as by arrive_expect_tx")
         self.note_laggards(world, barrier)
         barrier.flip()
         self.version += 1

@@ -126,11 +126,16 @@ class GlobalFlight:
             if view(side.number).any():
                 view.assign(side.number, 0)
 
-    def hold_back(self, cta: int, known: np.ndarray, clocks) -> None:
-        """As `GlobalShadow.hold_back`: threads that know `known` release on behalf of a CTA."""
-        now = int(clocks.now[cta])
-        recent = [d for d in self.recent.pop(cta + 1, ()) if any(m.round >= now for m in (d.issued[cta + 1], *d.ended.get(cta + 1, ())))]
-        later = lambda m: m._replace(round=now + 1) if m.round == now and known[m.column] < m.epoch else m
+    def hold_back(self, cta: int, cover: np.ndarray, clocks, own: tuple[int, int, int] | None) -> None:
+        """As `GlobalShadow.hold_back`, for copies: those that threads issued, or know to be over."""
+        since, now = int(clocks.opened[cta]), int(clocks.now[cta])
+        if own is not None:
+            cover = cover.copy()
+            _, column, epoch = own
+            cover[column] = max(cover[column], epoch)
+        of_cta = lambda d: (d.issued[cta + 1], *d.ended.get(cta + 1, ()))
+        recent = [d for d in self.recent.pop(cta + 1, ()) if any(m.round >= since for m in of_cta(d))]
+        later = lambda m: m._replace(round=now + 1) if m.round >= since and cover[m.column] < m.epoch else m
         for deed in recent:
             deed.issued[cta + 1] = later(deed.issued[cta + 1])
             if cta + 1 in deed.ended:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .global_flight import LOAD, STORE, GlobalFlight, Unfenced
-from .global_threads import NOBODY, Accessor, ThreadShadow, unknown
+from .global_threads import EVERY, NOBODY, Accessor, ThreadShadow, unknown
 
 MANY = -1    # several CTAs (as readers), or atomics of any CTA (as writers)
 
@@ -24,6 +24,7 @@ class Some(NamedTuple):
     epoch: int
 
 
+Acquired = list[tuple[Some | None, np.ndarray]]  # what some threads of a CTA (None: all) have acquired: clocks
 Near = dict[int, Some | None]  # of a synchronisation: each CTA of the cluster, and which of its threads take part (None: all)
 
 
@@ -40,37 +41,47 @@ class GlobalClocks:
         self.now = np.ones(ctas, np.int32)
         self.rows: dict[int, np.ndarray] = {}        # CTA -> what all its threads know: an epoch for every CTA
         self.fenced: dict[int, np.ndarray] = {}      # CTA -> the clock of its last fence, released by relaxed writes
-        self.pending: dict[int, np.ndarray] = {}     # CTA -> the clock of its relaxed reads, acquired at the next fence
-        self.learnt: dict[int, list[tuple[Some, np.ndarray]]] = {}  # CTA -> what only some of its threads have acquired
+        self.pending: dict[int, Acquired] = {}       # CTA -> what its relaxed reads acquire at the next fence
+        self.learnt: dict[int, Acquired] = {}        # CTA -> what only some of its threads have acquired
+        self.opened = np.ones(ctas, np.int32)        # the first epoch of each CTA that no write has released yet
         self.viewed: dict[int, list[tuple[Some | None, np.ndarray]]] = {}  # CTA -> what its copy engines see, by its proxy fences
         self.released: dict[tuple, np.ndarray] = {}  # (memory, element, cluster or None for the grid) -> the clock released there
 
     def _raise(self, table: dict, key, clock: np.ndarray) -> None:
         table[key] = np.maximum(table[key], clock) if key in table else clock.copy()
 
+    @staticmethod
+    def _note(found: Acquired, some: Some | None, clock: np.ndarray) -> None:
+        """Record what some threads (None: all) have acquired. Beyond SOME acquisitions, the two oldest are merged into
+        one."""
+        atoms = lambda s: s and s.atoms
+        if not found or atoms(found[-1][0]) != atoms(some) or (clock > found[-1][1]).any():
+            found.append((some, clock.copy()))
+        if len(found) > SOME:
+            (first, known), (_, more) = found[:2]
+            found[:2] = [(first, np.maximum(known, more))]
+
     def _own(self, cta: int, near: Near) -> np.ndarray:
         """The clock that a CTA releases: what it knows, and what all CTAs of `near` have done. Their next epoch begins."""
         clock = self.rows.get(cta, np.zeros(self.ctas, np.int32)).copy()
         for _, learnt in self.learnt.get(cta, ()):
             np.maximum(clock, learnt, out=clock)
+        return self._counted(clock, near)
+
+    def _counted(self, clock: np.ndarray, near: Near) -> np.ndarray:
+        """The clock with all that the CTAs of `near` have done. Their next epoch begins."""
         for other in near:
             clock[other] = self.now[other]
             self.now[other] += 1
         return clock
 
     def _learn(self, clock: np.ndarray, near: Near) -> None:
-        """Let the CTAs of a cluster, or some of their threads, acquire `clock`. Beyond SOME acquisitions by some threads, the two oldest are
-        merged into one."""
+        """Let the CTAs of a cluster, or some of their threads, acquire `clock`."""
         for cta, some in near.items():
             if some is None:
                 self._raise(self.rows, cta, clock)
-                continue
-            learnt = self.learnt.setdefault(cta, [])
-            if not learnt or learnt[-1][0].atoms != some.atoms or (clock > learnt[-1][1]).any():
-                learnt.append((some, clock.copy()))
-            if len(learnt) > SOME:
-                (first, known), (_, more) = learnt[:2]
-                learnt[:2] = [(first, np.maximum(known, more))]
+            else:
+                self._note(self.learnt.setdefault(cta, []), some, clock)
 
     def known(self, cta: int) -> list[tuple[Some | None, np.ndarray]]:
         """What a CTA knows, and which of its threads know it (None: all)."""
@@ -97,18 +108,23 @@ class GlobalClocks:
             if reads and key in self.released and order in ("acquire", "acq_rel"):
                 self._learn(self.released[key], near)
             elif reads and key in self.released:
-                self._raise(self.pending, cta, self.released[key])
+                self._note(self.pending.setdefault(cta, []), near[cta], self.released[key])
         if not writes:
             return
-        clock = self._own(cta, near) if order in ("release", "acq_rel") else self.fenced.get(cta)
-        if clock is not None:
+        if order in ("release", "acq_rel") or cta in self.fenced:
+            clock = self._own(cta, near) if order is not None else self._counted(self.fenced[cta].copy(), near)
             for key in keys:
                 self._raise(self.released, key, clock)
+            for other in near:
+                self.opened[other] = max(self.opened[other], clock[other] + 1)
 
     def fence(self, cta: int, near: Near) -> None:
-        """``fence.acq_rel`` at GPU scope, by threads of a CTA."""
-        if cta in self.pending:
-            self._learn(self.pending.pop(cta), near)
+        """``fence.acq_rel`` at GPU scope, by threads of a CTA. What a relaxed read has returned before, its threads and
+        those that have met them since acquire."""
+        for reader, clock in self.pending.pop(cta, ()):
+            fencing = near[cta]
+            within = reader is None or fencing is not None and fencing.atoms <= reader.atoms
+            self._learn(clock, {**near, cta: fencing if within else reader})
         self.fenced[cta] = self._own(cta, near)
 
 
@@ -246,18 +262,24 @@ class GlobalShadow:
         view.assign(self.writer, 0, bad)
         return found
 
-    def hold_back(self, cta: int, known: np.ndarray, clocks: GlobalClocks) -> None:
-        """Exclude from the coming release of a CTA those of its writes since its last release that the releasing threads do not know of,
-        by their clock `known` (epoch by column): they are moved to the next epoch."""
+    def hold_back(self, cta: int, cover: np.ndarray, clocks: GlobalClocks, fenced: np.ndarray | None,
+                  own: tuple[int, int, int] | None) -> None:
+        """Move writes of a CTA that a coming publication does not include to the next epoch: those since its last one
+        that do not lie within `cover` (epoch by column), nor, for `own` (thread, its column, epoch), are by that thread up
+        to that epoch. Copies are included unless they come after the fence with the clock `fenced`."""
         if self.flight is not None:
-            self.flight.hold_back(cta, known, clocks)
+            self.flight.hold_back(cta, cover, clocks, own)
         marks = self.threads.writes
         if self.writer is None or marks is None:
             return
         self._arrays(clocks)
         cells = np.flatnonzero(self.writer == cta + 1)
-        cells = cells[(self.epoch[cells] == clocks.now[cta]) & (marks.cta[cells] == cta + 1) & (marks.thread[cells] != NOBODY)]
-        self.epoch[cells[known[marks.column[cells]] < marks.epoch[cells]]] += 1
+        cells = cells[(self.epoch[cells] >= clocks.opened[cta]) & (marks.cta[cells] == cta + 1)]
+        late, threads = cover[marks.column[cells]] < marks.epoch[cells], marks.thread[cells]
+        if own is not None:
+            late &= ((threads != own[0]) & (threads != EVERY)) | (marks.epoch[cells] > own[2])
+        copied = False if fenced is None else self.epoch[cells] > fenced[cta]
+        self.epoch[cells[np.where(threads == NOBODY, copied, late)]] = clocks.now[cta] + 1
 
     def _conflict(self, view, ids, clocks, writer, who):
         bad = (writer > 0) & (writer != ids)
@@ -271,7 +293,8 @@ class GlobalShadow:
         if not bad.any():
             return None
         at = int(np.argmax(bad))
-        return "write", int(writer.flat[at]) - 1, int(np.broadcast_to(ids, writer.shape).flat[at]) - 1, self._line(view, bad, at, int(writer.flat[at]))
+        me, them = int(np.broadcast_to(ids, writer.shape).flat[at]), int(writer.flat[at])
+        return "write", them - 1, me - 1, self._line(view, bad, at, them)
 
     def _read_before(self, view, ids, clocks, who):
         reader = view(self.reader)

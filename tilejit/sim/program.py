@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from ..ir.graph import UNIT, Block, Call, Const, For, Graph, Node, Operand, Scope, Value, While, blocks, operands, results, walk, written
+from ..ir.graph import (UNIT, Block, Call, Const, For, Graph, Node, Operand, Scope, Value, While, blocks, operands, results, walk,
+                        written)
 from ..types import MEMORY_TYPES, Barrier, Buffer, Scalar, TensorMap, Tile
 from .places import Places
 from .spins import spins
@@ -61,8 +62,8 @@ def _inputs(node: Node) -> tuple[Value, ...]:
 class Program:
     """A graph with what is needed to run it: code per block, values read per scope, and the atoms of its threads.
 
-    Atoms are the largest groups of consecutive threads such that each scope of the kernel contains all or none of a group, and so does each
-    mask of a ``bar.warp.sync``. They are the unit of the vector clocks.
+    Atoms are the largest groups of consecutive threads such that each scope of the kernel contains all or none of a
+    group, and so does each mask of a ``bar.warp.sync``. They are the unit of the vector clocks.
     """
 
     def __init__(self, graph: Graph):
@@ -81,7 +82,8 @@ class Program:
         values = [v for n in self.nodes for v in results(n)]
         self.made_barriers = sum(v.type.n for v in values if isinstance(v.type, Barrier))
         self.barriers = self.made_barriers + _places_of_barriers(self.nodes)
-        self.relaxed = any(".arrive" in f and ".relaxed." in f + "." for f in (n.attrs.get("form", "") for n in self.nodes if isinstance(n, Call)))
+        self.relaxed = any(".arrive" in f and ".relaxed." in f + "."
+                           for f in (n.attrs.get("form", "") for n in self.nodes if isinstance(n, Call)))
         self.granule = _granule(values)
         self.places = Places(graph)
         self.spins = spins(self.nodes)
@@ -136,7 +138,8 @@ def _boundaries(block: Block, low: int, high: int) -> Iterator[int]:
 
 
 def _lanes_apart(mask: Operand, low: int, high: int) -> Iterator[int]:
-    """The threads of [low, high) where the lanes of a warp that `mask` names begin or end; every thread if it is not constant."""
+    """The threads of [low, high) where the lanes of a warp that `mask` names begin or end; every thread if it is not
+    constant."""
     named = [mask.value >> lane & 1 for lane in range(32)] if isinstance(mask, Const) else None
     for thread in range(low, high):
         lane = thread % 32
@@ -164,16 +167,19 @@ def _maybe_written(nodes: tuple[Node, ...]) -> set[Value]:
 
 
 def _places_of_barriers(nodes: tuple[Node, ...]) -> int:
-    """How many mbarriers the kernel may have in its buffers in shared memory: 8 bytes each, of those that an instruction takes as a barrier."""
+    """How many mbarriers the kernel may have in its buffers in shared memory: 8 bytes each, of those that an
+    instruction takes as a barrier."""
     root: dict[Value, Value] = {}
     found: set[Value] = set()
     for call in nodes:
         if not isinstance(call, Call):
             continue
         sources = [a for a in call.args if isinstance(a, Value) and isinstance(a.type, MEMORY_TYPES)]
-        root.update((r, root.get(sources[0], sources[0])) for r in call.results if sources and isinstance(r.type, MEMORY_TYPES))
+        root.update((r, root.get(sources[0], sources[0])) for r in call.results if sources
+                    and isinstance(r.type, MEMORY_TYPES))
         slots = [name for name, count in call.attrs["slots"] for _ in range(count)] if "form" in call.attrs else ()
-        found |= {root.get(a, a) for a, name in zip(call.args, slots) if name == "bar" and isinstance(a, Value) and isinstance(a.type, MEMORY_TYPES)}
+        found |= {root.get(a, a) for a, name in zip(call.args, slots) if name == "bar" and isinstance(a, Value)
+                  and isinstance(a.type, MEMORY_TYPES)}
     return sum(-(-v.type.nbytes // 8) for v in found if isinstance(v.type, Buffer) and v.type.scope == "shared")
 
 

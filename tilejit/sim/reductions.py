@@ -1,8 +1,8 @@
-"""Asynchronous reductions on the cells of one memory. They need no order among each other, but each comes after all other accesses before
-it, and every other access after it comes after all of them.
+"""Asynchronous reductions on the cells of one memory. They need no order among each other, but each comes after all
+other accesses before it, and every other access after it comes after all of them.
 
-What a shadow knows of a cell is therefore kept as it was before the first reduction: every later reduction is checked against that. Any
-other access is checked against each reduction, and a write ends the cell's series of reductions.
+What a shadow knows of a cell is therefore kept as it was before the first reduction: every later reduction is checked
+against that. Any other access is checked against each reduction, and a write ends the cell's series of reductions.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-Readers = dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]]  # column -> epoch, thread and line of its last read of each cell
+# Column -> epoch, thread and line of its last read of each cell.
+Readers = dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]]
 
 
 @dataclass
 class Reduction:
-    """A reduction of `cells`: the `operation` in flight; once it has landed (None), the column and epoch that stand for it, and the kind of
-    `thread`."""
+    """A reduction of `cells`: the `operation` in flight; once it has landed (None), the column and epoch that stand for
+    it, and the kind of `thread`."""
 
     cells: np.ndarray
     operation: int | None
@@ -29,8 +30,8 @@ class Reduction:
 
 
 class Reductions:
-    """The reductions of each cell since its last other write. `readers` holds the reads before the last of them: these precede other accesses
-    by way of that reduction, but later reductions must come after them too."""
+    """The reductions of each cell since its last other write. `readers` holds the reads before the last of them: these
+    precede other accesses by way of that reduction, but later reductions must come after them too."""
 
     def __init__(self, cells: int):
         self.covered = np.zeros(cells, bool)
@@ -56,11 +57,13 @@ class Reductions:
                 found[0][read] = 0
 
     def landed(self, operation: int, column: int, epoch: int, thread: int) -> None:
-        """A reduction has landed, unless a write ended its series before. Of those with the same column and cells, the last one is kept."""
+        """A reduction has landed, unless a write ended its series before. Of those with the same column and cells, the
+        last one is kept."""
         for reduction in self.made:
             if reduction.operation == operation:
                 reduction.operation, reduction.column, reduction.epoch, reduction.thread = None, column, epoch, thread
-                alike = [r for r in self.made if r is not reduction and r.operation is None and (r.column, r.thread) == (column, thread)
+                alike = [r for r in self.made if r is not reduction and r.operation is None
+                         and (r.column, r.thread) == (column, thread)
                          and np.array_equal(r.cells, reduction.cells)]
                 self.made = [r for r in self.made if not any(r is a for a in alike)]
                 return

@@ -59,9 +59,10 @@ class Access:
 
 @dataclass
 class Conflict:
-    """Two accesses that nothing orders. `what` is 'uninitialized', 'pending', 'async', 'unfenced' (an earlier write), 'overtaking' (an
-    earlier read, also without a proxy fence), 'unordered' (on tensor memory), 'writer', 'reader' or 'busy'. `at` is an index into the cells of the access. Of the earlier access, `other` is the column (or the
-    operation in flight), and `thread`, `line` and (on tensor memory) `epoch` are given. `again` says that the line of the later
+    """Two accesses that nothing orders. `what` is 'uninitialized', 'pending', 'async', 'unfenced' (an earlier write),
+    'overtaking' (an earlier read, also without a proxy fence), 'unordered' (on tensor memory), 'writer', 'reader' or
+    'busy'. `at` is an index into the cells of the access. Of the earlier access, `other` is the column (or the operation
+    in flight), and `thread`, `line` and (on tensor memory) `epoch` are given. `again` says that the line of the later
     access had accessed the cell before the earlier one too, in order, as in a loop."""
 
     what: str
@@ -167,7 +168,8 @@ class Shadow:
         for r, at in self.reductions.of(a.cells):
             if r.operation is not None:
                 return Conflict("pending", int(at[0]), int(a.cells[at[0]]), PENDING + r.operation, 0, r.line)
-            for p, what in ((ORDER, "async"), *(((FENCED, "unfenced"),) if plane == FENCED and r.thread == SUMMED else ())):
+            for p, what in ((ORDER, "async"), *(((FENCED, "unfenced"),) if plane == FENCED and r.thread == SUMMED
+                                                else ())):
                 late = at[clocks.known[rank, atoms[at], p, r.column] < r.epoch]
                 if len(late):
                     return Conflict(what, int(late[0]), int(a.cells[late[0]]), r.column, r.thread, r.line)

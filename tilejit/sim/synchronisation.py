@@ -30,8 +30,8 @@ class Synchronisation:
         return None
 
     def sync_groups(self, group: np.ndarray) -> None:
-        """A barrier of the threads with the same number in `group`, (B or 1, T); those with -1 take no part. The atoms are no larger than
-        the groups: see `program.Program`."""
+        """A barrier of the threads with the same number in `group`, (B or 1, T); those with -1 take no part. The atoms
+        are no larger than the groups: see `program.Program`."""
         self.sim.version += 1
         rows, which = np.unique(group, axis=0, return_inverse=True)
         for n, row in enumerate(rows):
@@ -114,10 +114,11 @@ class Synchronisation:
         self.cluster_arrive()
         return self.cluster_wait()
 
-    # -- registers ---------------------------------------------------------------------------------------------------------------
+    # -- registers -----------------------------------------------------------------------------------------------------
 
     def set_registers(self, count: int) -> RowWait:
-        """``setmaxnreg``: let each thread of the scope's warpgroups have `count` registers, and wait until the CTA has that many left."""
+        """``setmaxnreg``: let each thread of the scope's warpgroups have `count` registers, and wait until the CTA has
+        that many left."""
         self.collective("setmaxnreg")
         return RowWait(self, _registers_free, _registers_words, _registers_pass, (np.full((1, 1), count),), self.loc)
 
@@ -125,7 +126,8 @@ class Synchronisation:
         """Record that each thread of the scope has `count` registers."""
         self.sim.version += 1
         for world, _ in self.worlds():
-            world.facts.update({("registers", self.rank, w): count for w in range(self.low // 128, -(-self.high // 128))})
+            world.facts.update({("registers", self.rank, w): count
+                                for w in range(self.low // 128, -(-self.high // 128))})
 
     # -- fences -------------------------------------------------------------------------------------------------------------------
 
@@ -198,11 +200,13 @@ class Synchronisation:
         world.barriers[rank, number] = MBarrier(count, count, empty_clock(world.clocks), empty_clock(world.clocks), self.line)
 
     def mbarrier_init(self, barrier: SimBarrier, count: np.ndarray) -> None:
-        """Initialise a barrier, (B or 1, 1) arrivals. Other threads may use it once they have synchronised with this one."""
+        """Initialise a barrier, (B or 1, 1) arrivals. Other threads may use it once they have synchronised with this
+        one."""
         atom = int(self.active_atoms[0])
         for world, rank, number, (n,) in self._each(barrier, count, used=False):
             self._init(world, rank, number, n)
-            world.barriers[rank, number].born = world.clocks.column(self.rank, atom), int(world.clocks.now[self.rank, atom])
+            own = world.clocks.column(self.rank, atom)
+            world.barriers[rank, number].born = own, int(world.clocks.now[self.rank, atom])
 
     def barrier_in_memory(self, slots: np.ndarray, peer: np.ndarray | None) -> SimBarrier:
         """The mbarrier at byte ``8 * slots``, (B or 1, 1), of shared memory."""
@@ -241,14 +245,16 @@ class Synchronisation:
             what = "before it was initialised" if found is None else "after it was invalidated"
             self.finding("barrier-lifecycle", f"an mbarrier of {'another CTA' if rank != self.rank else 'the CTA'} is used {what}")
             return False
-        if found.born is not None and self.checks:
+        if found.born is not None and self.checks:  # initialised in the kernel
             column, epoch = found.born
-            late = [a for a in self.active_atoms if world.clocks.column(self.rank, int(a)) != column and world.clocks.known[self.rank, a, ORDER, column] < epoch]
+            late = [a for a in self.active_atoms if world.clocks.column(self.rank, int(a)) != column
+                    and world.clocks.known[self.rank, a, ORDER, column] < epoch]
             if late:
                 found.born = None
                 place = self.sim.locs[found.line]
-                self.finding("barrier-lifecycle", f"an mbarrier may be used before it is initialised at line {place.line if place else '?'}: nothing orders "
-                             "the two. Synchronise after the initialisation", other=place)
+                self.finding("barrier-lifecycle", "an mbarrier may be used before it is initialised at line "
+                             f"{place.line if place else '?'}: nothing orders the two. Synchronise after the initialisation",
+                             other=place)
         return True
 
     def arrive(self, barrier: SimBarrier, n: Any = 1, alone: bool = False) -> None:
@@ -265,9 +271,11 @@ class Synchronisation:
         if not alone and self._active is None:
             self.exchange()
 
-    def arrive_each(self, barrier: SimBarrier, n: np.ndarray, relaxed: bool = False, drop: bool = False, completes: bool = True) -> None:
-        """Arrive with each active thread, (B or 1, 1) times in all. A `relaxed` arrival releases only what a fence came after; with `drop`, the
-        following phases expect as many fewer; without `completes`, these may not be the last arrivals of the phase."""
+    def arrive_each(self, barrier: SimBarrier, n: np.ndarray, relaxed: bool = False, drop: bool = False,
+                    completes: bool = True) -> None:
+        """Arrive with each active thread, (B or 1, 1) times in all. A `relaxed` arrival releases only what a fence came
+        after; with `drop`, the following phases expect as many fewer; without `completes`, these may not be the last
+        arrivals of the phase."""
         for world, rank, number, (count,) in self._each(barrier, n):
             if not count:
                 continue
@@ -275,16 +283,20 @@ class Synchronisation:
             clock, full = self._released(world, self.active_atoms, relaxed)
             self._follow(world, rank, number, full)
             if not completes and count >= b.pending:
-                self.fault(world, "barrier-phase", f"an arrival that may not complete the phase (noComplete) is its last: {b.pending} of {b.count} are missing")
+                self.fault(world, "barrier-phase", f"an arrival that may not complete the phase (noComplete) is its "
+                                                   f"last: {b.pending} of {b.count} are missing")
             b.count -= count if drop else 0
             self._arrive(world, rank, number, count, clock)
 
     def _released(self, world: World, atoms: np.ndarray, relaxed: bool) -> tuple[np.ndarray, np.ndarray]:
-        """What an arrival of these atoms releases, and all that they know. A relaxed one releases what their last fences came after."""
+        """What an arrival of these atoms releases, and all that they know. A relaxed one releases what their last
+        fences came after."""
         full = world.clocks.release(self.rank, atoms)
         if not relaxed:
             return full, full
-        clock = np.maximum.reduce([empty_clock(world.clocks), *(world.facts[key] for a in atoms if (key := ("fence", self.rank, int(a))) in world.facts)])
+        clock = np.maximum.reduce([empty_clock(world.clocks),
+                                   *(world.facts[key] for a in atoms
+                                     if (key := ("fence", self.rank, int(a))) in world.facts)])
         clock[PASSED] = full[PASSED]
         return clock, full
 
@@ -331,7 +343,8 @@ class Synchronisation:
             b.expect_line = self.line
             atom = int(self.active_atoms[0])
             own, known = world.clocks.column(self.rank, atom), world.clocks.known[self.rank, atom]
-            b.announce(known, world.clocks.barrier_column(rank, number), own, int(world.clocks.now[self.rank, atom]), self.rank, self.line)
+            b.announce(known, world.clocks.barrier_column(rank, number), own, int(world.clocks.now[self.rank, atom]),
+                       self.rank, self.line)
             self.within_limit(world, b)
             self.sim.settle_phase(world, rank, number)
 
@@ -438,8 +451,8 @@ def _missing(m, barrier: SimBarrier, parity: np.ndarray, begun: np.ndarray) -> s
             index = int(barrier.index.flat[0]) if barrier.index is not None else 0
             if barrier.type is None:
                 place = next(at for at, n in m.sim.barrier_slots.items() if n == index)
-                return (f"waits for phase {b.phase} (parity {b.phase & 1}) of the mbarrier in {m.sim.program.places.words(8 * place, 8)}, which is missing "
-                        f"{b.missing()}")
+                return (f"waits for phase {b.phase} (parity {b.phase & 1}) of the mbarrier in "
+                        f"{m.sim.program.places.words(8 * place, 8)}, which is missing {b.missing()}")
             made = m.sim.barrier_values[barrier.first]
             several = made.type.n > 1
             name = f"mbarrier {index}" if several else "the mbarrier"
@@ -480,8 +493,8 @@ def _registers_free(m, count: np.ndarray) -> np.ndarray:
 
 def _registers_words(m, count: np.ndarray) -> str:
     held = _registers(m, m.peek()[0][0], int(count[0, 0]))
-    return (f"waits for registers: with these, the warpgroups would have {' + '.join(map(str, held))} = {sum(held)} per thread, and the CTA begins with "
-            f"{len(held)} times {m.sim.graph.launch.registers}")
+    return (f"waits for registers: with these, the warpgroups would have {' + '.join(map(str, held))} = {sum(held)} "
+            f"per thread, and the CTA begins with {len(held)} times {m.sim.graph.launch.registers}")
 
 
 def _registers_pass(m, count: np.ndarray) -> None:

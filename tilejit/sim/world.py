@@ -145,7 +145,8 @@ class World:
                 op.phases[rank, number] = barrier.phase
         for space, rank, where in op.writes:
             shadow = self.shadow(space, rank, cells(space))
-            op.read_before.append({column: epoch[index_of(where)].copy() for column, (epoch, _, _) in shadow.readers.items()})
+            read = {column: epoch[index_of(where)].copy() for column, (epoch, _, _) in shadow.readers.items()}
+            op.read_before.append(read)
             shadow.mark(op.number, where, op.line, op.reducing)
         for space, rank, where in op.reads:
             self.shadow(space, rank, cells(space)).busy[index_of(where)] += 1

@@ -199,7 +199,8 @@ def _(g):
 def _(g, n):
     collective(g, "mma_wait")
     if isinstance(n, bool) or not isinstance(n, int) or not 0 <= n <= GROUPS:
-        raise g.error(f"the number of groups that may stay pending is a constant from 0 to {GROUPS}, not {describe(n)}")
+        raise g.error(f"the number of groups that may stay pending is a constant from 0 to {GROUPS}, not {describe(n)}"
+                      + g.declared_constant(n))
 
 
 @mma_commit.simulate
