@@ -473,3 +473,36 @@ def test_atomics_named_instructions_and_inline_ptx_count_as_reads(how, op):
 def test_inline_ptx_that_accesses_no_shared_memory_needs_no_fence():
     made = by_instructions.compile(*SPECS, HOW="none", target="sm_90a")
     assert steps(made, "asm", "ring_release") == ["asm", "ring_release"]
+
+
+@tile.jit
+def scaled_products(A, S, B, N: tile.constexpr, LATE: tile.constexpr):
+    r = tile.ring(2, A=((64, 128), tile.float8_e4m3fn), S=((64,), tile.float32))
+    with tile.warpgroup(0):
+        with tile.elect():
+            for i in range(N):
+                with r.produce() as slot:
+                    tile.copy_async(slot.A, A[0:64, i * 128:i * 128 + 128], mbar=slot.full)
+                    tile.copy_async(slot.S, S[i, 0:64], mbar=slot.full)
+    with tile.warpgroup(1):
+        sums = tile.zeros((64, 64))
+        for i in range(N):
+            with r.consume() as slot:
+                part = tile.mma_async(None, slot.A, slot.A, trans_b=True)
+                tile.mma_commit()
+                a = tile.load(slot.S)
+                tile.mma_wait(0)
+                if LATE:
+                    a = tile.load(slot.S)
+                slot.release()
+                sums = sums + part * a[:, None]
+        tile.store(B[0:64, 0:64], sums)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_fence_stands_before_the_wait_for_products_that_no_read_follows(late):
+    """There it waits for the loads while the products run."""
+    specs = tile.ArraySpec((64, 1024), "float8_e4m3fn"), tile.ArraySpec((8, 64), "float32"), tile.ArraySpec((64, 64), "float32")
+    made = scaled_products.compile(*specs, N=8, LATE=late, num_warps=8, target="sm_90a")
+    named = [name for line in str(made.graph).splitlines() for name in ("fence_proxy_async", "mma_wait", "ring_release") if f" {name}(" in line]
+    assert named == ["mma_wait", "fence_proxy_async", "ring_release"] if late else named == ["fence_proxy_async", "mma_wait", "ring_release"]

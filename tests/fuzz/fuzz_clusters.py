@@ -84,7 +84,8 @@ class Clusters(Engines):
         s, i, bar = self.name("s"), self.name("i"), self.name("b")
         region = f"{name}[pid // {self.cluster}, {i} * {slot.rows}:{i} * {slot.rows} + {slot.rows}, 0:{slot.columns}]"
         lines = [slot.alloc(s), f"{bar} = tile.mbarrier()", f"for {i} in range({trips}):", "    with tile.elect():",
-                 f"        {bar}.arrive_expect_tx({slot.nbytes})", "    tile.cluster_sync()", "    if tile.cta_rank() == 0:", "        with tile.elect():",
+                 f"        {bar}.arrive_expect_tx({slot.nbytes})", "    tile.cluster_sync()",
+                 "    if tile.cta_rank() == 0:", "        with tile.elect():",
                  f"            tile.copy_async({s}, {region}, mbar={bar}, variant='{fill}', multicast={(1 << self.cluster) - 1})",
                  f"    {bar}.wait(phase={i})", "    " + self.shown_block(slot, out, s, i), "    tile.fence_proxy_async()", "    tile.cluster_sync()"]
         return Statement(lines, self.every(out, values))
@@ -99,7 +100,8 @@ class Clusters(Engines):
         out = self.output((self.ctas, trips * rows, columns), slot.dtype)
         lines = [slot.alloc(s), f"{bar} = tile.mbarrier()", f"for {i} in range({trips}):", "    with tile.elect():",
                  f"        {bar}.arrive_expect_tx({slot.nbytes})", "    tile.cluster_sync()", "    with tile.elect():",
-                 f"        tile.copy_async({s}.peer((tile.cta_rank() + 1) % {self.cluster}), {name}[pid, {i} * {rows}:{i} * {rows} + {rows}, 0:{columns}], "
+                 f"        tile.copy_async({s}.peer((tile.cta_rank() + 1) % {self.cluster}), "
+                 f"{name}[pid, {i} * {rows}:{i} * {rows} + {rows}, 0:{columns}], "
                  f"mbar={bar})", f"    {bar}.wait(phase={i})", "    " + self.shown_block(slot, out, s, i), "    tile.fence_proxy_async()",
                  "    tile.cluster_sync()"]
         return Statement(lines, self.from_peer(out, values))
@@ -122,7 +124,8 @@ class Clusters(Engines):
         values = self.args[name] = self.small((self.ctas, trips * rows, columns), slot.dtype)
         out = self.output((self.ctas, trips * rows, columns), slot.dtype)
         lines = [slot.alloc(mine), slot.alloc(theirs), f"{bar} = tile.mbarrier()", f"for {i} in range({trips}):", "    with tile.elect():",
-                 f"        {bar}.arrive_expect_tx({slot.nbytes})", f"    tile.store({mine}, tile.load({name}[pid, {i} * {rows}:{i} * {rows} + {rows}, 0:{columns}]))",
+                 f"        {bar}.arrive_expect_tx({slot.nbytes})",
+                 f"    tile.store({mine}, tile.load({name}[pid, {i} * {rows}:{i} * {rows} + {rows}, 0:{columns}]))",
                  "    tile.fence_proxy_async()", "    tile.cluster_sync()", "    with tile.elect():",
                  f"        tile.copy_async({theirs}.peer((tile.cta_rank() + 1) % {self.cluster}), {mine}, mbar={bar})", f"    {bar}.wait(phase={i})",
                  "    " + self.shown_block(slot, out, theirs, i), "    tile.fence_proxy_async()", "    tile.cluster_sync()"]

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import tilejit as tile
 from fuzz_program import Statement
 from fuzz_slots import COPIED, Slots
 from language_reference import bits, is_float, np_dtype, tile_name
 
-REDUCED = {"add": ("int32", "uint32", "uint64", "float32", "float16", "bfloat16"), "min": ("int32", "uint32", "int64", "uint64", "float16", "bfloat16"),
-           "max": ("int32", "uint32", "int64", "uint64", "float16", "bfloat16"), "and": ("int32", "uint64"), "or": ("uint32", "int64"), "xor": ("int32", "uint64")}
+REDUCED = {"add": ("int32", "uint32", "uint64", "float32", "float16", "bfloat16"),
+           "min": ("int32", "uint32", "int64", "uint64", "float16", "bfloat16"),
+           "max": ("int32", "uint32", "int64", "uint64", "float16", "bfloat16"),
+           "and": ("int32", "uint64"), "or": ("uint32", "int64"), "xor": ("int32", "uint64")}
 
 
 def combined(kind: str, old: np.ndarray, new: np.ndarray) -> np.ndarray:
@@ -17,7 +20,8 @@ def combined(kind: str, old: np.ndarray, new: np.ndarray) -> np.ndarray:
     if is_float(str(old.dtype)) and kind != "add":
         return np.maximum(old, new) if kind == "max" else np.minimum(old, new)
     with np.errstate(all="ignore"):
-        return {"add": np.add, "min": np.minimum, "max": np.maximum, "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}[kind](old, new)
+        return {"add": np.add, "min": np.minimum, "max": np.maximum, "and": np.bitwise_and, "or": np.bitwise_or,
+                "xor": np.bitwise_xor}[kind](old, new)
 
 
 class Engines(Slots):
@@ -102,7 +106,8 @@ class Engines(Slots):
         lines = [f"{x} = tile.im2col({name}, ({R}, {R}), stride={stride}, padding={pad}, dilation={dilation})",
                  f"{s} = tile.alloc(({pixels}, {channels}), {tile_name(dtype)}{layout})", f"{bar} = tile.mbarrier()", f"for {i} in range({R * R}):",
                  "    with tile.elect():", f"        {bar}.arrive_expect_tx({pixels * channels * size})",
-                 f"        tile.copy_async({s}, {x}[pid * {down * across}:pid * {down * across} + {pixels}, {i} // {R}, {i} % {R}, 0:{channels}], mbar={bar})",
+                 f"        tile.copy_async({s}, {x}[pid * {down * across}:pid * {down * across} + {pixels}, {i} // {R}, {i} % {R}, 0:{channels}], "
+                 f"mbar={bar})",
                  f"    {bar}.wait(phase={i})", f"    tile.store({out}[pid, {i}, 0:{pixels}, 0:{channels}], tile.load({s}))",
                  "    tile.fence_proxy_async()", "    tile.sync()"]
 
@@ -171,7 +176,8 @@ class Engines(Slots):
             make, found = [f"{m} = tile.tensor_map({a}[0:{rows}, 0:{columns}], swizzle={swizzle})"], lambda pid: array
         else:
             make, found = self.made_map(slot, m, swizzle, high, wide)
-        lines = [slot.alloc(s), f"{bar} = tile.mbarrier()", *make, f"for {i} in range({trips}):", *copy, store, "    tile.fence_proxy_async()", "    tile.sync()"]
+        lines = [slot.alloc(s), f"{bar} = tile.mbarrier()", *make, f"for {i} in range({trips}):", *copy, store,
+                 "    tile.fence_proxy_async()", "    tile.sync()"]
 
         def run(env):
             block = np.zeros((trips * rows, columns), np_dtype(slot.dtype))
@@ -212,7 +218,8 @@ class Engines(Slots):
         names, arrays, modes = [self.name("a"), self.name("a")], [], []
         for h, w in shapes:
             modes.append(self.r.choice([m for m in (32, 64, 128) if w * size % m == 0] or [0]))
-        a, b = self.whole((self.ctas, 64, trips * block), dtype), self.whole((self.ctas, n, trips * block) if turned else (self.ctas, trips * block, n), dtype)
+        a = self.whole((self.ctas, 64, trips * block), dtype)
+        b = self.whole((self.ctas, n, trips * block) if turned else (self.ctas, trips * block, n), dtype)
         self.args[names[0]], self.args[names[1]] = a, b
         s, t, bar, acc, i, x = self.name("s"), self.name("s"), self.name("b"), self.name("u"), self.name("i"), self.name("x")
         wide = "int32" if dtype == "int8" else "float32"
@@ -242,7 +249,6 @@ class Engines(Slots):
         dtype = self.r.choice(("float4_e2m1fn", "float6_e2m3fn", "float6_e3m2fn"))
         rows, columns = self.r.choice((8, 16)), self.r.choice((64, 128))
         name, out = self.name("a"), self.output((self.ctas, rows, columns), "float32")
-        import ml_dtypes
         values = self.rng.integers(-2, 3, (self.ctas, rows, columns)).astype(getattr(ml_dtypes, dtype))
         self.args[name] = tile.pack(values)
         self.note((rows, columns))
@@ -271,7 +277,8 @@ class Engines(Slots):
         at = f"{g}, {p} * {rows}:{p} * {rows} + {rows}, {q} * {columns}:{q} * {columns} + {columns}"
         turn = self.name("i")
         body = ["with tile.elect():", f"    {bar}.arrive_expect_tx({slot.nbytes})", f"    tile.copy_async({s}, {a}[{at}], mbar={bar})",
-                f"{bar}.wait(phase={turn})", f"{turn} = {turn} + 1", f"tile.store({out}[{at}], tile.load({s}))", "tile.fence_proxy_async()", "tile.sync()"]
+                f"{bar}.wait(phase={turn})", f"{turn} = {turn} + 1", f"tile.store({out}[{at}], tile.load({s}))",
+                "tile.fence_proxy_async()", "tile.sync()"]
         order = self.r.choice(("row", "column", "grouped", "snake", "hilbert"))
         head = [slot.alloc(s), f"{bar} = tile.mbarrier()", f"{turn} = 0"]
         if self.r.random() < 0.7:

@@ -129,8 +129,12 @@ class Program:
         for key, kind in rest.pop("kinds").items():
             group, name = key.split(".", 1)
             array = held[key]
-            groups[group][name] = tile.Packed(array, kind) if kind.startswith(PACKED) else array.view(np_dtype(kind)) if array.shape else array[()].item()
-        rest |= {"grid": tuple(rest["grid"]), "same_bits": set(rest["same_bits"]), "scratch": {n: (tuple(s), d) for n, (s, d) in rest["scratch"].items()}}
+            if kind.startswith(PACKED):
+                groups[group][name] = tile.Packed(array, kind)
+            else:
+                groups[group][name] = array.view(np_dtype(kind)) if array.shape else array[()].item()
+        rest |= {"grid": tuple(rest["grid"]), "same_bits": set(rest["same_bits"])}
+        rest["scratch"] = {n: (tuple(shape), dtype) for n, (shape, dtype) in rest["scratch"].items()}
         rest["options"] = {n: tuple(v) if isinstance(v, list) else v for n, v in rest["options"].items()}
         return cls(**rest, **groups)
 

@@ -110,7 +110,8 @@ class Slots(Products):
         columns = self.r.choice([n for n in (16, 32, 64, 64, 128, 256) if 16 <= n * size <= 512])
         shapes = [n for n in (8, 16, 32, 64, 64, 128, 256) if n * columns <= most and n * columns * size <= min(most_bytes, self.room)]
         rows = self.r.choice(shapes or [8])
-        modes: list[int | str] = ["rows", "padded"] if fill == "bulk" else ["rows", *(m for m in (0, 32, 64, 128) if columns * size % max(m, 16) == 0)]
+        swizzles = [m for m in (0, 32, 64, 128) if columns * size % max(m, 16) == 0]
+        modes: list[int | str] = ["rows", "padded"] if fill == "bulk" else ["rows", *swizzles]
         self.room -= rows * columns * size
         return Slot(rows, columns, dtype, self.r.choice([*modes, "auto"] if auto and fill != "bulk" else modes))
 
@@ -193,9 +194,9 @@ class Slots(Products):
     def read_slot_by_dot(self, v, slot, place, first, most):
         """As the left operand of a product, by ldmatrix where the layout allows it."""
         rows, columns = slot.shape
-        if (most < 4096 or rows < 64) and rows >= 16 and slot.dtype in ("float16", "bfloat16") and slot.mode in (32, 64, 128):
-            self.draws |= {"ldmatrix", "mma_sync"}
-        n, wide = self.r.choice((8, 16)), SUMS.get(slot.dtype, "float32")
+        n, wide = self.r.choice((8, 16, 16)), SUMS.get(slot.dtype, "float32")
+        if rows == n == 16 and columns >= 64 and slot.dtype in ("float16", "bfloat16") and slot.mode in (32, 64, 128):
+            self.draws |= {"ldmatrix", "mma_sync"}   # smaller ones are read by plain loads if there are many warps
         name = self.name("a")
         right = self.args[name] = self.whole((columns, n), slot.dtype)
         tf32 = ", precision='tf32'" if slot.dtype == "float32" and self.r.random() < 0.5 else ""
@@ -214,8 +215,9 @@ class Slots(Products):
 
     def operand_slot(self) -> Slot:
         """A slot that products read by ldmatrix: rows for which tensor cores of a warp, not of a warpgroup, are used."""
-        columns = self.r.choice((32, 64, 128))
-        return Slot(self.r.choice((16, 32)), columns, self.r.choice(("float16", "bfloat16")), self.r.choice((32, 64, 128) if columns > 32 else (32, 64)))
+        columns = self.r.choice((32, 64, 64, 128))
+        rows, dtype = self.r.choice((16, 16, 32)), self.r.choice(("float16", "bfloat16"))
+        return Slot(rows, columns, dtype, self.r.choice((32, 64, 128) if columns > 32 else (32, 64)))
 
     def multiplied(self) -> Statement:
         return self.refilled("operand")
@@ -236,9 +238,8 @@ class Slots(Products):
         rows, columns = slot.shape
         place = lambda down, across: f"{s}[{down}, {across}]"
         if slot.mode == "auto":
-            texts = [f"tile.load({s})"] if rows * columns <= most else [f"tile.load({s}[{t}:{t + 8}, 0:{columns}])" for t in range(0, rows, max(8, rows // 8))]
-            tops = range(0, rows, max(8, rows // 8))
-            whole = rows * columns <= most
+            tops, whole = range(0, rows, max(8, rows // 8)), rows * columns <= most
+            texts = [f"tile.load({s})"] if whole else [f"tile.load({s}[{t}:{t + 8}, 0:{columns}])" for t in tops]
             read = self.accumulating(v, slot, texts, slot.shape if whole else (8, columns), lambda b: [b] if whole else [b[t:t + 8] for t in tops])
         else:
             read = (self.read_slot_by_dot if multiplied and slot.rows in (16, 32) else self.reading)(v, slot, place, "0", most)
@@ -337,8 +338,8 @@ class Slots(Products):
             read = self.reading(v, slot, lambda down, across: f"{s}[{down}, {across}]", f"({at} * {rows})", most)
             store, effect = self.shown(v, read)
             fence = ["    tile.fence_proxy_async()"] if fill in ("tma", "bulk") else []
-            return [read.first, f"for {i} in range({trips}):", f"    {full}[{at}].wait(phase={i} // {stages})", *("    " + line for line in read.lines),
-                    *fence, f"    {empty}[{at}].arrive()", *store], effect
+            return [read.first, f"for {i} in range({trips}):", f"    {full}[{at}].wait(phase={i} // {stages})",
+                    *("    " + line for line in read.lines), *fence, f"    {empty}[{at}].arrive()", *store], effect
         return head, produce, consume
 
     def by_ring(self, slot: Slot, stages: int, trips: int, fill: str, consumers: int, region):

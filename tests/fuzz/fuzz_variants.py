@@ -8,11 +8,13 @@ _WORDS = {"cp.async.bulk.tensor.": {".im2col.mbarrier": "tma im2col", ".tile.bul
           "cp.reduce.async.bulk.shared::cluster": {"": "dsmem reduce"},
           "cp.async.bulk.shared::cluster.global": {".multicast::cluster": "bulk multicast", "": "bulk load"},
           "cp.async.bulk.global.shared::cta": {"": "bulk store"}, "cp.async.bulk.shared::cluster.shared::cta": {"": "dsmem copy"},
-          "cp.async.bulk.prefetch.tensor": {"": "tma prefetch"}, "cp.async.bulk.prefetch.L2": {"": "bulk prefetch"}, "prefetch.global.L2": {"": "line prefetch"},
+          "cp.async.bulk.prefetch.tensor": {"": "tma prefetch"}, "cp.async.bulk.prefetch.L2": {"": "bulk prefetch"},
+          "prefetch.global.L2": {"": "line prefetch"},
           "st.async": {"": "st.async"}, "red.async": {"": "red.async"}, "tensormap.replace": {"": "map made by the kernel"},
           "cp.async.mbarrier.arrive": {"": "ldgsts on an mbarrier"}, "ldmatrix.": {"": "ldmatrix"}}
 
-ALL = frozenset({"ldgsts", "ldgsts rows", "vector", "tma load", "tma named map", "fma", "mma_sync", "wgmma a in registers", "wgmma a in shared memory",
+ALL = frozenset({"ldgsts", "ldgsts rows", "vector", "tma load", "tma named map", "fma", "mma_sync", "wgmma a in registers",
+                 "wgmma a in shared memory",
                  *(name for names in _WORDS.values() for name in names.values())})
 
 

@@ -6,7 +6,6 @@ import re
 from typing import Any
 
 import numpy as np
-
 from fuzz_clusters import Clusters
 from fuzz_program import Node, Program, Statement
 from language_reference import is_float, np_dtype, tile_name
@@ -187,8 +186,8 @@ class Generator(Clusters):
         return Statement(lines, run)
 
     def statement(self) -> Statement:
-        kinds = [self.assign, self.assign, self.reassign, self.stage, self.shared, self.shared, self.store_out, self.atomic, self.divergent, self.scalar,
-                 self.sums]
+        kinds = [self.assign, self.assign, self.reassign, self.stage, self.shared, self.shared, self.store_out, self.atomic,
+                 self.divergent, self.scalar, self.sums]
         if self.threads >= 32:
             kinds.append(self.product)
         if self.depth < 2:
@@ -199,7 +198,8 @@ class Generator(Clusters):
 
     def asynchronous(self) -> Statement:
         """A statement that barriers of its own accompany, which stands outside of loops and narrower scopes."""
-        kinds = [*[self.refilled] * 3, self.multiplied, *[self.handed] * 5, *[self.stored_out] * 3, self.prefetched, self.prefetched, self.patches, self.gathered, self.by_map,
+        kinds = [*[self.refilled] * 3, *[self.multiplied] * 3, *[self.handed] * 5, *[self.stored_out] * 3, self.prefetched,
+                 self.prefetched, self.patches, self.gathered, self.by_map,
                  self.by_wgmma, self.by_wgmma, self.packed, self.scheduled]
         return self.r.choice(kinds + [self.exchange] * (12 if self.cluster > 1 else 0))()
 
@@ -233,7 +233,8 @@ class Generator(Clusters):
         # at most 128 registers per thread for the largest tile, with 64-bit elements
         warps = [w for w in (1, 2, 4, 8) if 2 * self.largest <= 128 * 32 * w and w >= self.fewest_warps] or [8]
         options = {"num_warps": self.r.choice(warps)} | ({"cluster": (self.cluster, 1, 1)} if self.cluster > 1 else {})
-        return Program(self.seed, source, {**self.args, "zero": 0, "yes": True}, (self.ctas,), options, expected, slack, self.same_bits, self.scratch, self.draws)
+        return Program(self.seed, source, {**self.args, "zero": 0, "yes": True}, (self.ctas,), options, expected, slack,
+                       self.same_bits, self.scratch, self.draws)
 
 
 def generate(seed: int) -> Program:

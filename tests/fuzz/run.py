@@ -159,7 +159,10 @@ class Worker:
 
     def end(self) -> None:
         self.process.kill()
-        self.process.wait()
+        try:
+            self.process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            pass  # the driver holds on to a process whose kernel does not end
         self.process.stdin.close()
         self.process.stdout.close()
         self.errors.close()
@@ -181,7 +184,8 @@ class Run:
         if self.devices:
             environment["CUDA_VISIBLE_DEVICES"] = self.devices[number % len(self.devices)]
         errors = tempfile.TemporaryFile()
-        command = [sys.executable, __file__, "--worker", *(f"--{name}={getattr(self.options, name)}" for name in ("backend", "times", "simulate", "log", "plant"))]
+        passed = (f"--{name}={getattr(self.options, name)}" for name in ("backend", "times", "simulate", "log", "plant"))
+        command = [sys.executable, __file__, "--worker", *passed]
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, env=environment, cwd=ROOT)
         self.selector.register(process.stdout, selectors.EVENT_READ, Worker(process, number, errors))
 

@@ -167,11 +167,13 @@ RULES = (
          'the barrier, or between CTAs the release and acquire, with `fence_proxy_async(space="global")` in the '
          "writing threads or in the thread that issues the copy; if another CTA wrote, in the CTA of the copy, "
          "after the acquire",
-         made="none",
+         made="tokens; pipelined loops without roles (with roles, a store before the loop to what it loads is refused)",
          finding="`missing-proxy-fence`",
          tests=("sim/test_global_async::test_a_copy_reads_what_threads_of_its_cta_stored_after_a_proxy_fence_of_global_memory",
                 "sim/test_global_async::test_a_copy_overwrites_what_threads_stored_after_a_proxy_fence_of_global_memory",
-                "sim/test_global_async::test_a_copy_of_what_another_cta_wrote_needs_a_proxy_fence_in_its_own_cta")),
+                "sim/test_global_async::test_a_copy_of_what_another_cta_wrote_needs_a_proxy_fence_in_its_own_cta",
+                "sim/test_global_async::test_pipelined_loops_and_tokens_contain_the_proxy_fence_of_arrays_that_the_kernel_stores",
+                "sim/test_global_async::test_a_producer_does_not_run_ahead_of_stores_to_what_it_loads")),
     Rule("generic read", "async write", "global",
          'as the row above, with `fence_proxy_async(space="global")` in the reading threads',
          made="none",

@@ -749,3 +749,61 @@ def test_what_lies_beside_a_copy_s_destination_is_free():
         out = ZEROS.copy()
         assert not read_beside.simulate((1,), X, X.copy(), out, seed=seed).findings
         assert (out[:, :64] == X[:, 64:]).all()
+
+
+# -- what the compiler makes ------------------------------------------------------------------------------------------------------------------
+
+@tile.jit
+def two_phases(x, y, out, ROLES: tile.constexpr):
+    for i in range(4):
+        tile.store(y[64 * i:64 * i + 64, 0:64], tile.load(x[64 * i:64 * i + 64, 0:64]) * 2)
+    tile.sync()
+    total = tile.zeros((64, 64))
+    for i in tile.pipelined(range(0, 256, 64), stages=2, warp_specialize=ROLES):
+        s = tile.alloc((64, 64), y.dtype)
+        tile.copy_async(s, y[i:i + 64, 0:64])
+        total += tile.load(s)
+    tile.store(out[0:64, 0:64], total)
+
+
+@tile.jit
+def stored_then_loaded_by_token(x, y, out):
+    s = tile.alloc((64, 64), y.dtype)
+    tile.store(y[0:64, 0:64], tile.load(x[0:64, 0:64]) * 2)
+    tile.copy_async(s, y[0:64, 0:64], variant="tma").wait()
+    tile.store(out[0:64, 0:64], tile.load(s))
+
+
+def test_pipelined_loops_and_tokens_contain_the_proxy_fence_of_arrays_that_the_kernel_stores():
+    x = np.random.default_rng(0).integers(0, 9, (256, 64)).astype(np.float32)
+    for seed in FEW:
+        out = np.zeros((64, 64), np.float32)
+        assert not two_phases.simulate((1,), x, np.zeros_like(x), out, ROLES=False, seed=seed, target="sm_90a").findings
+        assert (out == 2 * x.reshape(4, 64, 64).sum(0)).all()
+        assert not stored_then_loaded_by_token.simulate((1,), x, np.zeros_like(x), out, seed=seed, target="sm_90a").findings
+        assert (out == 2 * x[:64]).all()
+    assert "fence.proxy.async.global" in two_phases.compile(x, x, x, ROLES=False, target="sm_90a").ptx
+    assert "fence.proxy" not in two_phases.compile(x, x, x, ROLES=False, target="sm_80").ptx
+
+
+def test_a_producer_does_not_run_ahead_of_stores_to_what_it_loads():
+    x = np.zeros((256, 64), np.float32)
+    with pytest.raises(tile.CompilationError, match="this store writes y, which the pipelined loop at line .* loads"):
+        two_phases.compile(x, x, x, ROLES=True, target="sm_90a")
+
+
+@tile.jit
+def fenced(x, SPACE: tile.constexpr):
+    tile.fence_proxy_async(space=SPACE)
+    tile.store(x[0, 0], 1)
+
+
+@pytest.mark.parametrize("space, text", [("shared", "fence.proxy.async.shared::cta;"), ("global", "fence.proxy.async.global;"),
+                                         ("all", "fence.proxy.async;"), (None, "fence.proxy.async.shared::cta;")])
+def test_the_space_of_a_proxy_fence_is_that_of_its_instruction(space, text):
+    assert text in fenced.compile(X, SPACE=space, target="sm_90a").ptx
+
+
+def test_another_space_is_refused():
+    with pytest.raises(tile.CompilationError, match="space is 'shared', 'global' or 'all', not str 'local'"):
+        fenced.compile(X, SPACE="local", target="sm_90a")

@@ -54,7 +54,8 @@ def warpgroup(g: Builder, i, regs=None):
     `regs` is how many registers a thread may keep from here on (``setmaxnreg``).
     """
     if regs is not None and (not isinstance(regs, int) or regs % 8 or not 24 <= regs <= 256):
-        raise g.error(f"regs is a multiple of 8 from 24 to 256, not {describe(regs)}" + g.declared_constant(regs))
+        raise g.error(f"regs is a multiple of 8 from 24 to 256, not {regs if isinstance(regs, int) else describe(regs)}"
+                      + g.declared_constant(regs))
     if regs is not None:
         g.need("setmaxnreg", 90)
     return _spec(g, "warpgroup", i, regs)

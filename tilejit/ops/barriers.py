@@ -324,8 +324,8 @@ def fence_proxy_async(space=None):
     Writes before the async proxy reads or overwrites them; and reads before TMA or a bulk copy overwrites what they read, which a barrier
     alone does not order. It stands in every thread that has made such accesses, before the barrier or arrival that hands the memory over.
 
-    `space` is the memory that is accessed: "shared" (the default), "global", or "all" for both. (PTX ISA, ``fence.proxy.async``.)
-    For global memory that other CTAs have written, the fence belongs in the CTA of the copy, after the threads have synchronised.
+    `space` is the memory that is accessed: "shared" (the default), "global", or "all" for both. Before a copy of what other CTAs have
+    written to global memory, it stands in the CTA of the copy, after the threads have synchronised. (PTX ISA, ``fence.proxy.async``.)
     """
 
 

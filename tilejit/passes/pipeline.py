@@ -152,6 +152,8 @@ class PipelineWriter:
         if staged.groups:
             refuse_other_groups(loop, self.context.target)
         self.hand_over(staged)
+        if any(by_bytes and c.args[1].type.buffer.arg in self.context.stored for c, by_bytes in zip(staged.copies, staged.by_bytes)):
+            g.call(bars.fence_proxy_async, space="global")  # the kernel's threads may have stored what the copy engines load
         g.call(sync)  # the slots may still be read, where the loop runs again or another one has filled them
         cursor = self.first_slot(staged, carried)
         for s in range(ahead):

@@ -18,6 +18,7 @@ from ..dispatch import Choice
 from ..ir.builder import Facts
 from ..ir.graph import UNIT, Block, Call, Const, For, Graph, If, Node, Scope, Value, While, walk
 from ..ops.barriers import fence_proxy_async, fences_proxies
+from ..ops.mma import mma_wait
 from ..ops.proxies import ANYWHERE, accessed_by_engines, accessed_by_threads, allocation_of, hand_over
 from ..ops.ring_release import Release, ring_release
 
@@ -94,20 +95,34 @@ class _FenceInserter:
         nodes: list[Node] = []
         for node in block.nodes:
             if isinstance(node, Call):
-                nodes += self.call(node, threads, pending)
+                self.call(node, threads, pending, nodes)
             else:
                 nodes.append(self.nested(node, threads, pending))
         return replace(block, nodes=tuple(nodes))
 
-    def call(self, call: Call, threads: _Threads, pending: set) -> list[Call]:
-        made = [] if call.op is hand_over else [self.planned(call)]
+    def call(self, call: Call, threads: _Threads, pending: set, nodes: list[Node]) -> None:
+        """Append the call to its block's `nodes`, with the fence that it needs before it."""
         if self.needed(self.fenced_before.get(call, set()), threads, pending):
-            made.insert(0, Call(fence_proxy_async, (), {}, (), call.loc))
+            nodes.insert(self.place_of_fence(nodes), Call(fence_proxy_async, (), {}, (), call.loc))
             self.fenced(threads, pending)
         if fences_proxies(call):
             self.fenced(threads, pending)
         pending |= {(a, threads) for a in self.accessed[call] if a is ANYWHERE or a in self.followed}
-        return made
+        if call.op is not hand_over:
+            nodes.append(self.planned(call))
+
+    def place_of_fence(self, nodes: list[Node]) -> int:
+        """Where in a block a fence for what its nodes have accessed stands: at its end; but before a wait for products that no such access
+        follows. The fence waits for the loads, and does so while the products run: after the wait, it took 13 % of the time of a product of
+        float8 whose scales threads read."""
+        place = len(nodes)
+        for n in range(len(nodes) - 1, -1, -1):
+            node = nodes[n]
+            if not isinstance(node, Call) or node.op.effect != "pure" and self.accessed.get(node, ()):
+                break
+            if node.op is mma_wait:
+                place = n
+        return place
 
     def planned(self, call: Call) -> Call:
         """A release of a ring with its plan; other calls as they are."""

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from ..dtypes import int32
 from ..errors import CompilationError
-from ..ir.graph import Block, Call, Const, For, Graph, If, Operand, Scope, Value, While, blocks, operands, walk, written
+from ..ir.graph import Block, Call, Const, For, Graph, If, Operand, Scope, Value, While, blocks, operands, walk, written, written_arguments
 from ..ops import barriers as bars
 from ..ops.language import compare
 from ..ops.ring_release import arrivals, ring_release
@@ -159,10 +159,25 @@ class Producer:
                 raise CompilationError(f"this load (sem={call.attrs['sem']!r}) orders what follows it after other threads' writes, and the "
                                        "producer, which runs ahead of the other warps, would not wait for it: assign the roles by hand "
                                        "(tile.warpgroup, tile.ring)", call.loc)
+        self.check_stores(body)
         copier = Copier(self.kept)
         sliced = without_dead_code(self.sliced(copier, body), has_effect)  # such as what comes after the last copy
         self.check_dependencies(sliced)
         return sliced
+
+    def check_stores(self, block: Block) -> None:
+        """CompilationError for a store of the kernel to an array that a later pipelined loop loads: the producer would not wait for it."""
+        for n, node in enumerate(block.nodes):
+            later = [self.loops[loop] for loop in walk(Block(block.nodes[n + 1:])) if loop in self.loops]
+            loaded = {copy.args[1].type.buffer.arg: staged.loop for staged in later for copy in staged.copies}
+            for call in walk(Block((node,))):
+                for argument in written_arguments([call]) & loaded.keys() if isinstance(call, Call) else ():
+                    name, line = self.context.graph.params[argument].name, loaded[argument].loc.line
+                    raise CompilationError(f"this {call.op.name} writes {name}, which the pipelined loop at line {line} loads, and the "
+                                           "producer, which runs ahead of the other warps, would not wait for it: leave out "
+                                           "warp_specialize, or assign the roles by hand (tile.warpgroup, tile.ring)", call.loc)
+            for inner in blocks(node):
+                self.check_stores(inner)
 
     def calls_before_loops(self, block: Block, again: bool) -> Iterator[Call]:
         """The calls at CTA scope that run before a pipelined loop, perhaps in an earlier trip of a loop around both (`again`)."""

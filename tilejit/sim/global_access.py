@@ -132,7 +132,7 @@ class GlobalAccess:
             found = memory.shadow.write(self._box(memory, offset, extents, strides), mine, self.sim.global_clocks,
                                         overlapping(extents, strides), self._box_owners(memory, t, mine, clip, extents, owner))
             if several and found is None:
-                found = "write", int(self.ctas[0]), int(self.ctas[-1])
+                found = "write", int(self.ctas[0]), int(self.ctas[-1]), -1
             self._judge(memory, "write", found)
 
     # -- elements ----------------------------------------------------------------------------------------------------------

@@ -293,8 +293,8 @@ class GlobalShadow:
         if not bad.any():
             return None
         at = int(np.argmax(bad))
-        earlier, mine = int(writer.flat[at]), int(np.broadcast_to(ids, writer.shape).flat[at])
-        return "write", earlier - 1, mine - 1, self._line(view, bad, at, earlier)
+        me, them = int(np.broadcast_to(ids, writer.shape).flat[at]), int(writer.flat[at])
+        return "write", them - 1, me - 1, self._line(view, bad, at, them)
 
     def _read_before(self, view, ids, clocks, who):
         reader = view(self.reader)
