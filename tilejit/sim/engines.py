@@ -216,14 +216,8 @@ class Engines:
             start, stop = (max(x - self.low, 0) for x in self.sim.atom_threads(int(atom)))
             cut = slice(start, min(stop, self.threads))
             touches = self._touch_sources(src.memory, *(x[:, cut] for x in elements), int(atom), threads[cut]) if elements else ()
-<<<<<<< HEAD
-            mine = (None if x is None else x[:, cut].reshape(x.shape[0], -1) for x in (to, source, count, keep))
-            self._cp_async_atom(int(atom), touches, dst, src, *mine,
-                                threads[cut].reshape(-1), nbytes, early)
-=======
             parts = (None if x is None else x[:, cut].reshape(x.shape[0], -1) for x in (to, source, count, keep))
             self._cp_async_atom(int(atom), touches, dst, src, *parts, threads[cut].reshape(-1), nbytes, early)
->>>>>>> main
 
     def _cp_async_atom(self, atom, touches, dst, src, to, source, count, keep, threads, nbytes, early) -> None:
         params = {"to": to, "from": source, "count": count, "keep": keep}
