@@ -10,6 +10,7 @@ import numpy as np
 from ..errors import LaunchError
 from ..ir.graph import Graph
 from ..types import Buffer
+from .blas import one_blas_thread
 from .chunk import Chunk, Steps
 from .global_races import GlobalShadow
 from .memory import GlobalMemory
@@ -54,7 +55,7 @@ def simulate(graph: Graph, grid: tuple[int, ...], args: list, *, seed: int = 0, 
         chunk = Chunk(program, grid, cluster, range(first, min(first + size, clusters)), env, arguments, report, rng,
                       patient=seed == 0, checks=checks, steps=steps)
         chunk.global_clocks = clocks
-        with np.errstate(all="ignore"):  # as on a GPU, arithmetic raises no exceptions
+        with np.errstate(all="ignore"), one_blas_thread():  # as on a GPU, arithmetic raises no exceptions
             chunk.run()
         clocks = chunk.global_clocks
         if watch is not None:
