@@ -73,13 +73,18 @@ def chunk_size(program: Program, ranks: int) -> int:
 
 
 def last_writer(memory: GlobalMemory, index: tuple[int, ...], chunk: Chunk) -> Writer | None:
-    """Which thread of the chunk's CTAs wrote an element last; None if none did, or if the last write was an atomic."""
+    """Which thread, or whose copy, of the chunk's CTAs wrote an element last; None if none did, or if the last write was an atomic or a
+    reduction."""
     shadow = memory.shadow
+    at = memory.origin + sum(i * s for i, s in zip(index, memory.strides))
+    cell = (memory.address + at * memory.itemsize - shadow.address) // shadow.granule
+    copied = shadow.last_copy(cell)
+    if copied is not None:
+        loc, cta = copied
+        return Writer(loc, cta, None) if cta in chunk.ctas else None
     marks = shadow.threads.writes if shadow.threads is not None else None
     if marks is None:
         return None
-    at = memory.origin + sum(i * s for i, s in zip(index, memory.strides))
-    cell = (memory.address + at * memory.itemsize - shadow.address) // shadow.granule
     cta, thread = int(marks.cta[cell]) - 1, int(marks.thread[cell])
     if cta < 0 or cta not in chunk.ctas:
         return None
