@@ -129,6 +129,13 @@ class GlobalFlight:
             if view(side.number).any():
                 view.assign(side.number, 0)
 
+    def last_store(self, cell: int) -> tuple[Loc | None, int] | None:
+        """Where and by which CTA the store of a cell was issued that no later access of the cell has replaced."""
+        store, reduction = self.sides.get(STORE), self.sides.get(REDUCE)
+        if store is None or not store.number[cell] or reduction is not None and reduction.number[cell]:
+            return None
+        return self.deeds[store.number[cell] - 1].loc, int(store.cta[cell]) - 1
+
     def hold_back(self, cta: int, cover: np.ndarray, clocks, own: tuple[int, int, int] | None) -> None:
         """As `GlobalShadow.hold_back`, for copies: those that threads issued, or know to be over."""
         since, now = int(clocks.opened[cta]), int(clocks.now[cta])

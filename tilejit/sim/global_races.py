@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..errors import Loc
 from .global_flight import LOAD, STORE, GlobalFlight, Unfenced
 from .global_threads import EVERY, NOBODY, Accessor, ThreadShadow, unknown
 
@@ -294,6 +295,11 @@ class GlobalShadow:
             late &= ((threads != own[0]) & (threads != EVERY)) | (marks.epoch[cells] > own[2])
         copied = False if fenced is None else self.epoch[cells] > fenced[cta]
         self.epoch[cells[np.where(threads == NOBODY, copied, late)]] = clocks.now[cta] + 1
+
+    def last_copy(self, cell: int) -> tuple[Loc | None, int] | None:
+        """Where and by which CTA the asynchronous copy was issued that wrote a cell last; None if the last write was no such copy."""
+        copied = None if self.flight is None else self.flight.last_store(cell)
+        return copied if self.writer is not None and self.writer[cell] == 0 else None  # else an atomic came after it
 
     def _conflict(self, view, ids, clocks, writer, who):
         bad = (writer > 0) & (writer != ids)
