@@ -279,8 +279,8 @@ def test_a_copy_is_over_before_its_destination_is_published(how, reduce, by):
 
 
 def test_a_destination_published_too_early_is_found_under_every_seed():
-    check(published, (2,), X, ZEROS, ZEROS, FLAG, faulty={"READ": True}, fine={"READ": False}, result=2, expected=X, HOW="tma", REDUCE=None, BY="store",
-          seeds=SEEDS)
+    check(published, (2,), X, ZEROS, ZEROS, FLAG, faulty={"READ": True}, fine={"READ": False}, result=2, expected=X, HOW="tma",
+          REDUCE=None, BY="store", seeds=SEEDS)
 
 
 @tile.jit
@@ -767,7 +767,8 @@ def source_overwritten(x, out, LOAD: tile.constexpr, EARLY: tile.constexpr):
 @pytest.mark.parametrize("load", LOADS)
 def test_the_source_of_a_load_is_not_overwritten_before_its_wait(load):
     words = (f"writes x[0, 0] before the {'tensor load' if load == 'tma' else 'bulk copy'} at line", "which reads it")
-    check(source_overwritten, (1,), X, ZEROS, faulty={"EARLY": True}, fine={"EARLY": False}, result=1, expected=X, seeds=SEEDS, LOAD=load, words=words)
+    check(source_overwritten, (1,), X, ZEROS, faulty={"EARLY": True}, fine={"EARLY": False}, result=1, expected=X, seeds=SEEDS,
+          LOAD=load, words=words)
 
 
 @tile.jit
