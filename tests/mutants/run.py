@@ -1,0 +1,66 @@
+"""Judges every mutant on the simulator and prints those that the checks miss.
+
+    python -m tests.mutants.run [--seeds 200] [--processes N] [--problem NAME] [--table FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import warnings
+from collections import Counter
+from functools import lru_cache
+from pathlib import Path
+
+from tests.mutants.judge import Verdict, all_mutants, judge
+from tests.mutants.kernels import PROBLEMS
+
+problems = {p.name: p for p in PROBLEMS}
+
+
+@lru_cache(maxsize=None)
+def mutants_of(name: str):
+    return all_mutants(problems[name])
+
+
+def judged(task: tuple[str, int, int]) -> Verdict:
+    name, number, seeds = task
+    warnings.simplefilter("ignore")
+    return judge(problems[name], mutants_of(name)[number], range(seeds))
+
+
+def table(verdicts: list[Verdict]) -> str:
+    """A row for each problem: how many mutants there are, are wrong without checks, and of those are found; and the ones that are not."""
+    rows = [f"{'problem':32} mutants  wrong  found"]
+    for name in dict.fromkeys(v.problem for v in verdicts):
+        mine = [v for v in verdicts if v.problem == name]
+        wrong = [v for v in mine if v.wrong is not None]
+        rows.append(f"{name:32} {len(mine):7} {len(wrong):6} {sum(bool(v.found) for v in wrong):6}")
+    wrong = [v for v in verdicts if v.wrong is not None]
+    found = sum(bool(v.found) for v in wrong)
+    rows.append(f"{'all':32} {len(verdicts):7} {len(wrong):6} {found:6}   {100 * found / max(len(wrong), 1):.1f} %")
+    rows += ["", "kinds of findings: " + ", ".join(f"{kind} {n}" for kind, n in Counter(k for v in verdicts for k in v.found).most_common())]
+    rows += ["", "wrong and not found:"] + [f"  {v.problem}: line {v.line}, {v.mutant}, seed {v.wrong}" for v in wrong if not v.found]
+    rows += ["", "neither wrong nor found:"] + [f"  {v.problem}: line {v.line}, {v.mutant}" for v in verdicts if v.wrong is None and not v.found]
+    return "\n".join(rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seeds", type=int, default=200)
+    parser.add_argument("--processes", type=int, default=os.cpu_count())
+    parser.add_argument("--problem", default="")
+    parser.add_argument("--table", type=Path)
+    given = parser.parse_args()
+    tasks = [(name, n, given.seeds) for name in problems if given.problem in name for n in range(len(mutants_of(name)))]
+    with multiprocessing.get_context("fork").Pool(given.processes) as pool:
+        verdicts = pool.map(judged, tasks, chunksize=4)
+    text = table(verdicts)
+    print(text)
+    if given.table:
+        given.table.write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    main()
