@@ -49,6 +49,13 @@ def every_kernel_assembles(kernels, request, every_kernel_of_the_file_assembles)
     fail_with(kernels.judge(request.node.nodeid, drawn=getattr(request.function, "is_hypothesis_test", False)))
 
 
+@pytest.fixture(autouse=True)
+def only_tests_on_a_gpu_have_jitter(request, monkeypatch):
+    """Other tests look at texts of code, and simulate."""
+    if request.node.get_closest_marker("gpu") is None:
+        monkeypatch.delenv("TILEJIT_JITTER", raising=False)
+
+
 @pytest.fixture
 def assembled_later(kernels, request, monkeypatch):
     """For tests that look only at texts and records of compiled kernels: kernels get no machine code and no register counts at once, and are
@@ -70,6 +77,13 @@ def pytest_collection_finish(session):
 
 
 # -- every kernel is lowered by some test ----------------------------------------------------------------------------------
+
+def pytest_collection_modifyitems(items):
+    if os.environ.get("TILEJIT_JITTER", "").strip():
+        for item in items:
+            if item.get_closest_marker("unperturbed"):
+                item.add_marker(pytest.mark.skip(reason="measures times or looks at the machine code, and TILEJIT_JITTER is set"))
+
 
 def pytest_configure(config):
     config.stash[WALKED] = set()

@@ -17,6 +17,7 @@ from time import perf_counter
 from .concurrency import cached_property
 from .config import config
 from .emit.emitter import Emitted, emit
+from .emit.jitter import jittered
 from .errors import CompilationError, ToolchainError
 from .frontend.building import build, too_deep
 from .ir.builder import Facts, Warning_
@@ -34,6 +35,7 @@ from .passes.mma_hazards import check_mma_hazards
 from .passes.pipeline import write_pipelines
 from .passes.pipelining_candidates import candidate_loops, loop_records
 from .passes.program_slices import without_dead_code
+from .passes.proxy_fences import insert_proxy_fences
 from .passes.registers import check_registers, check_warpgroup_registers
 from .passes.scan_tails import tail_warnings
 from .passes.shared_layouts import choose_shared_layouts
@@ -92,7 +94,8 @@ class Lowered:
 PASSES = (("box_accesses", write_boxes), ("loads_ahead", send_loads_ahead), ("constant_bounds", check_constant_bounds),
           ("shared_layouts", choose_shared_layouts), ("dots", write_dots), ("pipeline", write_pipelines), ("layouts", assign_layouts),
           ("registers", lambda graph, facts: check_registers(check_warpgroup_registers(graph))), ("variants", choose_variants),
-          ("tokens", complete_tokens), ("bulk_store_waits", delay_bulk_store_waits), ("mma_hazards", check_mma_hazards),
+          ("tokens", complete_tokens),
+          ("proxy_fences", insert_proxy_fences), ("bulk_store_waits", delay_bulk_store_waits), ("mma_hazards", check_mma_hazards),
           ("wgmma_waits", insert_wgmma_waits), ("tensor_memory", lambda graph, facts: place_tensor_memory(graph)),
           ("shared_memory", lambda graph, facts: place_shared(graph)))
 
@@ -209,16 +212,18 @@ class Code:
 def assemble_graph(lowered: Lowered, meanwhile: Callable[[dict[str, str]], None] = lambda texts: None) -> Code:
     """Compile a lowered graph to LLVM IR, PTX and cubin. `meanwhile` is called with the texts while the assembler runs, in another process and
     for longer than any stage before it."""
-    from .toolchain.assembler import started
+    from .toolchain.assembler import SLOW_CODE, started
     from .toolchain.llvm import to_ptx
     graph, seconds = lowered.graph, dict(lowered.seconds)
     clock = _Clock(seconds)
     _dump(graph.name, "graph", lowered.text)
-    with started(graph.target) as assemble:
+    seed = graph.launch.jitter
+    with started(graph.target, allow=() if seed is None else SLOW_CODE) as assemble:
         emitted: Emitted = emit(graph)
         llvm_ir = _stage(graph.name, "ll", emitted.llvm_ir)
         clock("emit")
-        ptx = _stage(graph.name, "ptx", to_ptx(llvm_ir, graph.target, passes=emitted.passes, libdevice=emitted.libdevice))
+        ptx = to_ptx(llvm_ir, graph.target, passes=emitted.passes, libdevice=emitted.libdevice)
+        ptx = _stage(graph.name, "ptx", ptx if seed is None else jittered(ptx, seed))
         clock("llvm")
         texts = {"graph": lowered.text, "llvm_ir": llvm_ir, "ptx": ptx}
 
@@ -258,8 +263,10 @@ def _dump(name: str, suffix: str, text: str) -> None:
 
 
 def check_budgets(graph: Graph, registers: int, spill_bytes: int) -> None:
-    """CompilationError if the kernel exceeds its `spills` or `max_registers`."""
+    """CompilationError if the kernel exceeds its `spills` or `max_registers`. With `jitter` it may: idle time takes registers too."""
     launch: Launch = graph.launch
+    if launch.jitter is not None:
+        return
     if launch.spills is not None and spill_bytes > launch.spills:
         raise CompilationError(f"the kernel spills {spill_bytes} bytes of registers, and spills={launch.spills} allows no more; "
                                "use smaller tiles or more warps", graph.loc)

@@ -176,16 +176,19 @@ def _article(scope: str) -> str:
 
 def told(lowered: Lowered, bound) -> dict[str, Any]:
     """The cached data of a kernel that does not come from its code: recipe, target, signature, warnings. The `RECORDS` are stored separately."""
+    from .emit.jitter import PRESSURE_BYTES
     graph, launch = lowered.graph, lowered.graph.launch
+    perturbed = launch.jitter is not None
+    shared = max(graph.shared_bytes, PRESSURE_BYTES) if perturbed and graph.shared_bytes else graph.shared_bytes
     arguments = []
     for p in graph.params:
         arguments.append(["array", str(p.type.dtype), len(p.type.shape)] if isinstance(p.type, Buffer) else ["scalar", str(p.type.dtype)])
     recipe = {"name": graph.name, "arguments": arguments, "threads": launch.threads, "cluster": list(launch.cluster) if launch.cluster else None,
-              "shared": graph.shared_bytes, "pdl": launch.pdl, "guards": [[list(fact), held] for fact, held in lowered.facts.items()],
+              "shared": shared, "pdl": launch.pdl, "guards": [[list(fact), held] for fact, held in lowered.facts.items()],
               "written": sorted(lowered.written)}
     return {"recipe": recipe, "target": graph.target, "signature": signature_text(bound),
             "warnings": [str(w) for w in lowered.warnings], "printed": list(lowered.printed),
-            "spills_allowed": launch.spills}
+            "spills_allowed": 0 if perturbed else launch.spills}  # with jitter no number is refused, and none is worth a warning
 
 
 def coded(code: Code) -> dict[str, Any]:

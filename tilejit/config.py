@@ -27,6 +27,17 @@ def _flag(text: str) -> bool:
     return text.strip().lower() not in ("", "0", "false", "no", "off")
 
 
+def _seed(text: str) -> int | None:
+    if not text.strip():
+        return None
+    if not text.strip().isdecimal():
+        raise CompilationError(f"TILEJIT_JITTER is a seed, an integer of at least 0, not {text!r}")
+    return int(text)
+
+
+_READERS = {"bool": _flag, "int | None": _seed}  # by a field's type; others are text
+
+
 @dataclass(frozen=True)
 class Config:
     """The settings. Each field's environment variable is ``TILEJIT_`` plus the field's name in capitals."""
@@ -40,6 +51,7 @@ class Config:
     backend: str = ""       # "sim" or "cuda": overrides where host arrays run
     log: bool = False       # one line on stderr for every compile, with its cause
     check: bool = False     # check the graph after every pass (always on under pytest)
+    jitter: int | None = None  # the option `jitter` of kernels that do not say jitter= themselves
 
     @staticmethod
     def load() -> "Config":
@@ -47,7 +59,7 @@ class Config:
         for field in fields(Config):
             text = os.environ.get("TILEJIT_" + field.name.upper())
             if text is not None:
-                values[field.name] = _flag(text) if field.type == "bool" else text
+                values[field.name] = _READERS.get(field.type, str)(text)
         return Config(**values)
 
     @property

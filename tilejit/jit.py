@@ -32,7 +32,7 @@ def jit(function=None, *, source: str | None = None, **options):
     """Decorate a Python function as a kernel, or as a helper that kernels may call.
 
     Options: `num_warps` (by default 4, that is 128 threads per CTA), `cluster`, `min_ctas`, `max_registers`, `spills`,
-    `max_shared`, `fast_math`, `pdl`; each may also be given at the launch. `source` is the function's text, for functions
+    `max_shared`, `fast_math`, `pdl`, `jitter`; each may also be given at the launch. `source` is the function's text, for functions
     whose text Python does not keep (``exec``, an old REPL).
     """
     unknown = [name for name in options if name not in LAUNCH_OPTIONS]
@@ -173,6 +173,8 @@ class Kernel:
         names = {p.name for p in self.parameters}
         options = {k: v for k, v in kwargs.items() if k in LAUNCH_OPTIONS}
         call = {k: v for k, v in kwargs.items() if k in CALL_OPTIONS}
+        if config().jitter is not None and "jitter" not in self.options:
+            options.setdefault("jitter", config().jitter)
         if options:
             make_launch({**self.options, **options})
         rest = {k: v for k, v in kwargs.items() if k not in options and k not in call}

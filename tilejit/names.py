@@ -44,10 +44,19 @@ def assigned_name(loc: Loc) -> str:
     return ""
 
 
+def _allocating(loc: Loc | None) -> re.Match | None:
+    return re.match(r"(?:\w+\.)*(alloc|mbarrier|ring)\(", loc.source_line[loc.column:]) if loc is not None else None
+
+
+def is_allocation(loc: Loc | None) -> bool:
+    """Whether the source at `loc` allocates shared memory or mbarriers itself, so that the compiler did not."""
+    return _allocating(loc) is not None
+
+
 def allocation_name(name: str, loc: Loc | None) -> str:
     """The name in the kernel's source of the shared memory or mbarriers allocated at `loc`: ``s``, or for a ring ``r.A`` and ``r.full``, where
     `name` is that of the ring's buffer or barriers. '' if the source does not show a name."""
-    call = re.match(r"(?:\w+\.)*(alloc|mbarrier|ring)\(", loc.source_line[loc.column:]) if loc is not None else None
+    call = _allocating(loc)
     own = assigned_name(loc) if call is not None else ""
     return f"{own}.{name}" if own and call[1] == "ring" else own
 

@@ -190,7 +190,7 @@ def _check_order(g: Builder, tiles_m, tiles_n, order, group) -> None:
         if not sum(p.default is MISSING for p in params) <= 4 or len(params) < 4 and order.source.rest is None:
             raise g.error(f"an order takes (t, tiles_m, tiles_n, group), and {order.source.name} takes ({', '.join(p.name for p in params)})")
     if isinstance(group, bool) or not isinstance(group, int) or not 1 <= group <= LARGEST_GROUP:
-        raise g.error(f"group is a constant, 1 to {LARGEST_GROUP} rows of tiles, not {describe(group)}")
+        raise g.error(f"group is a constant, 1 to {LARGEST_GROUP} rows of tiles, not {describe(group)}" + g.declared_constant(group))
 
 
 @builtin

@@ -101,7 +101,7 @@ def verify(kernel: Kernel, grid, /, *args, reference: Callable, rtol: float | No
     run = lambda bound, **how: simulate(version.lowered.graph, checked_grid(grid, bound), bound.host_arguments(), seed=seed, **how)
     copy, _ = _copied(kernel, args, kwargs)
     report = run(copy)
-    result = Verification(("simulator",), list(report.findings))
+    result = Verification(("simulator",), report.faults())
     got = {"simulator": {n: _elements(copy.values[n].view) for n in written}}
     if available():
         copy, given = _copied(kernel, args, kwargs)

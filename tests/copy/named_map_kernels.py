@@ -133,6 +133,7 @@ def grouped(template, storage, table, slots, out, BM: tile.constexpr, BN: tile.c
                 bar.wait(phase=turn)
                 turn = turn ^ 1
                 tile.store(out[me, i * BM:i * BM + BM, j * BN:j * BN + BN], tile.load(s))
+                tile.fence_proxy_async()
             tile.sync()
 
 
@@ -171,6 +172,7 @@ def of_arrays(A, B, C, slots, out, BM: tile.constexpr, BN: tile.constexpr):
         bar.wait(phase=turn)
         turn = turn ^ 1
         tile.store(out[k, 0:BM, 0:BN], tile.load(s))
+        tile.fence_proxy_async()
         tile.sync()
 
 

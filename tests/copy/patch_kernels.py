@@ -40,6 +40,7 @@ def patches(X, Y, FILTER: tile.constexpr, STRIDE: tile.constexpr, PADDING: tile.
             tile.copy_async(s, at_filter_position(x, FILTER, k, first, P, C), mbar=bar, fill=FILL, precision=PRECISION, cache=CACHE)
         bar.wait(phase=k)
         tile.copy(Y[k, first:first + P, 0:C], s)
+        tile.fence_proxy_async()
         tile.sync()
 
 

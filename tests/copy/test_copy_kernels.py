@@ -235,6 +235,7 @@ def stages_tma(A, B):
             tile.copy_async(sA[s], A[i * 64:i * 64 + 64, 0:64], mbar=bars[s])
         bars[s].wait(phase=i // 3)
         tile.copy(B[i * 64:i * 64 + 64, 0:64], sA[s])
+        tile.fence_proxy_async()
         tile.sync()
 
 

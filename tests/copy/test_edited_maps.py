@@ -30,6 +30,7 @@ def in_turn(A, B, slots, out, ROUNDS: tile.constexpr, SCOPE: tile.constexpr, EDI
         else:
             rebound(m, B, SCOPE, EDIT, SEED=False)
         tile.store(out[8 * k:8 * k + 8, 0:64], rows_by(m, s, bar, 8 * k, SCOPE, k))
+        tile.fence_proxy_async()
         tile.sync()
 
 

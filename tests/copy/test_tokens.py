@@ -165,6 +165,7 @@ def elected(A, B, PATH: tile.constexpr):
             token = tile.copy_async(s, A[k * 32:(k + 1) * 32, 0:32], variant=PATH)
         token.wait()
         tile.copy(B[k * 32:(k + 1) * 32, 0:32], s)
+        tile.fence_proxy_async()
 
 
 @pytest.mark.parametrize("path", ["ldgsts", "tma"])

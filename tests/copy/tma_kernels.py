@@ -145,6 +145,7 @@ def im2col_w(X, Y, ALONG: tile.constexpr, P: tile.constexpr, C: tile.constexpr, 
             tile.copy_async(s, x[0:P, line, k // 3, k % 3, 0:C], mbar=bar)
         bar.wait(phase=k)
         tile.copy(Y[line, k, 0:P, 0:C], s)
+        tile.fence_proxy_async()
         tile.sync()
 
 

@@ -181,7 +181,7 @@ def table_targets() -> str:
 def table_settings() -> str:
     from inspect import getsource
     from tilejit.config import Config
-    comments = dict(re.findall(r"^    (\w+): \w+ = [^#\n]*# (.*)$", getsource(Config), re.MULTILINE))
+    comments = dict(re.findall(r"^    (\w+): [\w |]+ = [^#\n]*# (.*)$", getsource(Config), re.MULTILINE))
     return markdown(("variable", "what it sets"), ((code(f"TILEJIT_{f.name.upper()}"), comments[f.name]) for f in fields(Config)))
 
 
@@ -204,16 +204,21 @@ def table_kinds() -> str:
 
 MEANING = {
     "race": "two threads, or two CTAs, touch the same bytes, one of them writes, and nothing orders them",
-    "missing-wait": "bytes of an asynchronous copy, or an operand of the tensor cores, are accessed before the wait for it; a kernel that "
-                    "ends without that wait",
-    "missing-proxy-fence": "ordinary writes to shared memory that the async proxy reads without a `fence_proxy_async()` in between, or a "
-                           "tensor map that a copy reads without its fences",
+    "missing-wait": "bytes of an asynchronous copy, in any memory, or an operand of the tensor cores, are accessed before the wait for it; a "
+                    "kernel that ends without that wait",
+    "missing-proxy-fence": "ordinary writes that the async proxy then reads or overwrites, or ordinary reads of shared memory that it then "
+                           "overwrites, without a `fence_proxy_async()` in between; a tensor map that a copy reads without its fences",
     "uninitialized-read": "shared or tensor memory is read that nothing has written",
     "out-of-bounds": "an access outside its buffer that the language does not clip",
     "misaligned": "an address or a size that is no multiple of what the instruction requires",
     "deadlock": "threads that wait for something that can no longer happen",
-    "barrier-phase": "a wait for a phase that had already completed, that nothing completes, that a slow warp may miss, or that may begin before "
-                     "the previous phase has completed; arrivals beyond a barrier's count, or that may count toward the previous phase",
+    "barrier-phase": "a wait for a phase that had already completed, that nothing completes, that a slow warp may "
+                     "miss, or "
+                     "that may begin before the previous phase has completed; arrivals beyond a barrier's count, or "
+                     "that "
+                     "may count toward the previous phase; bytes announced after the last arrival of their phase; "
+                     "arrivals "
+                     "left over at a named barrier when the kernel ends",
     "barrier-lifecycle": "a barrier used before its initialisation or after its invalidation, initialised while in use, or with a count that "
                          "an mbarrier cannot hold",
     "transaction-count": "the bytes announced to a barrier differ from those that its copies transfer, or exceed the 2^20 - 1 that one phase "
@@ -222,8 +227,14 @@ MEANING = {
     "wgmma-order": "an operand or accumulator of an mma in flight that is accessed before the wait for it",
     "tmem": "tensor memory used outside its allocation, its lifetime or the warp's lanes, without the fences between threads, or by a product "
             "whose accumulator lies over what it reads there",
-    "divergent-collective": "an operation of the whole scope that some of its threads do not reach",
+    "divergent-collective": "an operation of the whole scope that some of its threads do not reach; an instruction "
+                            "whose mask of "
+                     "lanes leaves out a lane that executes it, or names one that does not; a shuffle that reads from "
+                     "a "
+                     "lane that takes no part",
     "assertion": "a `device_assert` or `assume` that does not hold; a number that does not fit in the dtype it takes",
+    "layout-dependent": "a warning: accesses of one shared buffer without a barrier between, of which only the layouts that the compiler chose "
+                        "make both those of one thread",
 }
 
 
@@ -262,7 +273,19 @@ def table_uses() -> str:
     return markdown(("instruction", "in a kernel", "written for"), ((code(word), code(name), operations) for word, name, operations in written_for()))
 
 
+def table_proxies() -> str:
+    from tests.sim.proxy_pairs import rows
+    return markdown(("row", "first access", "second access", "memory", "ordered by", "constructs of the compiler that contain it",
+                     "finding without it"), rows())
+
+
+def table_proxy_tests() -> str:
+    from tests.sim.proxy_pairs import shown
+    return markdown(("row", "tests that show it"), shown())
+
+
 TABLES = {
+    "proxies": table_proxies, "proxy_tests": table_proxy_tests,
     "dtypes": table_dtypes, "promotion": table_promotion, "math": table_math, "atomics": table_atomics, "targets": table_targets,
     "settings": table_settings, "instructions": table_instructions, "reductions": table_reductions, "facts": table_facts,
     "kinds": table_kinds, "families": table_families, "uses": table_uses, "layouts": table_layouts,

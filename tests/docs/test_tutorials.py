@@ -73,6 +73,7 @@ def run_as_program(path: str) -> None:
     runpy.run_path(path)
 
 
+@pytest.mark.unperturbed
 @needs_gpu("sm_90a")
 @needs_module("torch")
 def test_the_steps_of_the_matrix_product_tutorial_are_timed_on_the_gpu(tmp_path):

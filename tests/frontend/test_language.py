@@ -323,11 +323,45 @@ def test_assert_is_checked_at_compile_time_or_becomes_a_device_assert():
     assert error(constant, BLOCK=8).startswith("assertion failed: BLOCK is a multiple of 16")
 
 
-def test_the_message_of_an_assert_must_be_a_plain_string():
-    def kernel(y, n):
-        assert n > 0, f"n is {n}"
+def test_the_message_of_an_assert_may_be_an_f_string_of_constants():
+    def constant(y, BLOCK: tile.constexpr):
+        assert BLOCK % 16 == 0, f"{BLOCK=} of {y.dtype} is no multiple of {16:>3}%"
 
-    assert error(kernel).startswith("the message of an assert is a plain string, not an f-string")
+    def runtime(y, n, BLOCK: tile.constexpr):
+        assert n > 0, f"{(BLOCK, 'a')!r} {{n}}"
+
+    def of_a_tile(y, BLOCK: tile.constexpr):
+        tile.device_assert(tile.load(y[0:16]) > 0, f"y in blocks of {BLOCK}")
+
+    built(constant, BLOCK=32)
+    assert error(constant, BLOCK=8).startswith("assertion failed: BLOCK=8 of float32 is no multiple of  16%")
+    assert "assert(%gt, message=\"(8, 'a') {n}\")" in body(runtime, BLOCK=8)
+    assert "message='y in blocks of 8'" in body(of_a_tile, BLOCK=8)
+
+
+def test_the_message_of_an_assert_shows_no_run_time_values():
+    def number(y, n):
+        assert n > 0, f"n is {n + 1}"
+
+    def a_tile(y, BLOCK: tile.constexpr):
+        assert BLOCK > 8, f"of {tile.load(y[0:4])}"
+
+    def no_text(y, n):
+        assert n > 0, 5
+
+    assert error(number).startswith("an f-string shows what is known while compiling, and `n + 1`, a scalar int32, is not; "
+                                    "print it with tile.device_print")
+    assert "`tile.load(y[0:4])`, a tile float32[4], is not" in error(a_tile, BLOCK=8)
+    assert error(no_text).startswith("the message of an assert is a string, not the number 5")
+
+
+def test_the_message_of_an_assert_that_holds_is_not_evaluated():
+    def kernel(y, n, BLOCK: tile.constexpr):
+        assert BLOCK > 8, f"{n} {BLOCK // 0} {this_name_does_not_exist}"
+        tile.store(y[0], 1.0)
+
+    assert "assert" not in body(kernel, BLOCK=16)
+    assert "is not; print it with" in error(kernel, BLOCK=8)
 
 
 def test_static_assert_and_static_print_act_at_compile_time(capsys):
@@ -374,7 +408,7 @@ def test_static_assert_needs_a_constant():
     ("a: tile.float32", "an annotation alone assigns nothing"),
     ("a: tile.constexpr = n", "a tile.constexpr is known while compiling"),
     ("match n:\n        case 1: pass", "`match` is not supported; write if/elif/else"),
-    ("a = f'{n}'", "an f-string shows what is known while compiling, and a scalar int32 is not"),
+    ("a = f'{n}'", "an f-string shows what is known while compiling, and `n`, a scalar int32, is not"),
     ("a = tile.full(**{})", "** arguments are not supported"),
     ("a = x + 1", "load it first"),
     ("tile.store(y[0])", "missing a required argument: 'value'"),

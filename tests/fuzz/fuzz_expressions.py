@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import random
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-
 from fuzz_program import Node, rounding
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "language"))
 from language_reference import BITWISE, COMPARE, binary, bits, cast, computed_in, is_float, np_dtype, promoted, tile_name
 
 INTS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
@@ -40,6 +35,7 @@ class Expressions:
         self.written: dict[str, np.ndarray] = {}  # outputs that statements write
         self.slack: dict[str, np.ndarray] = {}    # error bounds of those whose bits are not exact
         self.same_bits: set[str] = set()          # outputs whose bits depend on the order of operations, which the simulator reproduces
+        self.draws: set[str] = set()              # what the kernel is known to use, by the names of `fuzz_variants`
 
     # -- small choices ----------------------------------------------------------------------------------------------------
 

@@ -48,6 +48,7 @@ class Products(Scopes):
     def product(self) -> Statement:
         m, n, k = self.extents()
         dtype = self.r.choice(("float16", "float16", "bfloat16", "float32", "int8", "uint8", "float64", "float8_e4m3fn", "float8_e5m2", "int32"))
+        self.draws |= {"fma"} if dtype == "int32" else {"mma_sync"} if dtype in ("float16", "bfloat16", "int8") and m < 64 else set()
         ta, tb = self.r.random() < 0.4, self.r.random() < 0.4
         first, a, x = self.matrix_operand(m, k, dtype, ta)
         second, b, y = self.matrix_operand(k, n, dtype, tb)

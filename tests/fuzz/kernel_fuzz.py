@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
-
-from fuzz_products import Products
+from fuzz_clusters import Clusters
 from fuzz_program import Node, Program, Statement
 from language_reference import is_float, np_dtype, tile_name
 
 
-class Generator(Products):
+class Generator(Clusters):
     """Draws statements, and assembles them into a program."""
 
     def __init__(self, seed: int):
         super().__init__(seed)
         self.tokens = self.r.random() < 0.5    # whether copies are awaited by tokens or by groups
-        self.roles = self.r.random() < 0.3     # whether pipelined loops have a producer
+        self.roles = self.r.random() < 0.3 and self.cluster == 1   # whether pipelined loops have a producer, which no cluster barrier may follow
         self.most_warps = self.r.choice((1, 2, 4, 8))
         self.fewest_warps = 1
         self.threads = 1024                    # threads of the scope; for the CTA, an upper bound
@@ -186,8 +186,8 @@ class Generator(Products):
         return Statement(lines, run)
 
     def statement(self) -> Statement:
-        kinds = [self.assign, self.assign, self.reassign, self.stage, self.shared, self.shared, self.store_out, self.atomic, self.divergent, self.scalar,
-                 self.sums]
+        kinds = [self.assign, self.assign, self.reassign, self.stage, self.shared, self.shared, self.store_out, self.atomic,
+                 self.divergent, self.scalar, self.sums]
         if self.threads >= 32:
             kinds.append(self.product)
         if self.depth < 2:
@@ -196,11 +196,20 @@ class Generator(Products):
                 kinds += [self.scoped, self.pipelined, self.pipelined_product]
         return self.r.choice(kinds)()
 
+    def asynchronous(self) -> Statement:
+        """A statement that barriers of its own accompany, which stands outside of loops and narrower scopes."""
+        kinds = [*[self.refilled] * 3, *[self.multiplied] * 3, *[self.handed] * 5, *[self.stored_out] * 3, self.prefetched,
+                 self.prefetched, self.patches, self.gathered, self.by_map,
+                 self.by_wgmma, self.by_wgmma, self.packed, self.scheduled]
+        return self.r.choice(kinds + [self.exchange] * (12 if self.cluster > 1 else 0))()
+
     # -- the program -----------------------------------------------------------------------------------------------------------
 
     def program(self) -> Program:
         statements = [self.assign(1), self.assign(2)]
-        statements += [self.statement() for _ in range(self.r.randint(3, 7))]
+        later = [self.statement] * self.r.randint(1, 5) + [self.asynchronous] * self.r.randint(1, 3)
+        self.r.shuffle(later)
+        statements += [draw() for draw in later]
         envs = []
         for pid in range(self.ctas):
             env: dict[str, Any] = {"pid": pid}
@@ -215,13 +224,17 @@ class Generator(Products):
             stores.append(f"tile.store({out}[pid, {', '.join(f'0:{n}' for n in v.shape)}], {name})")
         for name, array in self.written.items():
             expected[name], slack[name] = array, self.slack.get(name, np.zeros(array.shape))
-        lines = ["pid = tile.program_id(0)", *(line for s in statements for line in s.lines), *stores]
-        parameters = ", ".join([*self.args, *expected, "zero", "yes"])
+        known = [f"tile.assume(pid < {self.ctas})", "tile.assume(rep < REPLICAS)"] if self.bounded else []
+        lines = ["pid, rep = tile.program_id(0), tile.program_id(1)", *known, *(line for s in statements for line in s.lines), *stores]
+        parameters = ", ".join([*self.args, *expected, *self.scratch, "zero", "yes", "REPLICAS: tile.constexpr"])
+        replicated = re.compile(rf"\b({'|'.join([*expected, *self.scratch])})\[")
+        lines = [replicated.sub(r"\1[rep, ", line) for line in lines]
         source = f"def fuzzed({parameters}):\n    " + "\n    ".join(lines) + "\n"
         # at most 128 registers per thread for the largest tile, with 64-bit elements
         warps = [w for w in (1, 2, 4, 8) if 2 * self.largest <= 128 * 32 * w and w >= self.fewest_warps] or [8]
-        return Program(self.seed, source, {**self.args, "zero": 0, "yes": True}, (self.ctas,), {"num_warps": self.r.choice(warps)}, expected, slack,
-                       self.same_bits)
+        options = {"num_warps": self.r.choice(warps)} | ({"cluster": (self.cluster, 1, 1)} if self.cluster > 1 else {})
+        return Program(self.seed, source, {**self.args, "zero": 0, "yes": True}, (self.ctas,), options, expected, slack,
+                       self.same_bits, self.scratch, self.draws)
 
 
 def generate(seed: int) -> Program:

@@ -4,17 +4,28 @@ TILEJIT_FUZZ is the number of additional seeds, from 1000 on, for the GPU (and f
 """
 
 import os
+import subprocess
+import sys
 import time
+from collections import Counter
+from functools import lru_cache
+from pathlib import Path
 
+import numpy as np
 import pytest
 import tilejit as tile
+from fuzz_program import Program, compare
+from fuzz_variants import ALL, used
 from kernel_fuzz import generate
 
+from tests.assembled_together import later
 from tests.gpu import needs_gpu, run_child, some
 
 pytestmark = pytest.mark.filterwarnings("ignore::tilejit.TileWarning")
 SEEDS = range(20)
+DRAWN = range(400)      # seeds whose kernels must contain everything that sm_90a has
 MORE = int(os.environ.get("TILEJIT_FUZZ", "0"))
+FAILED = sorted((Path(__file__).parent / "failed").glob("*.npz"))   # programs that once failed
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -28,6 +39,118 @@ def test_random_kernels_agree_with_numpy(seed):
 def test_a_seed_always_generates_the_same_kernel():
     assert generate(3).source == generate(3).source != generate(4).source
 
+
+@lru_cache
+def drawn() -> list[Program]:
+    return [generate(seed) for seed in DRAWN]
+
+
+def test_every_way_of_copying_and_multiplying_is_in_two_percent_of_the_kernels():
+    counts = Counter(name for program in drawn() for name in program.draws)
+    assert set(counts) == ALL
+    rare = {name: count for name, count in counts.items() if count < 0.02 * len(DRAWN)}
+    assert not rare
+
+
+def test_what_a_kernel_is_drawn_to_use_is_in_its_records_and_its_code(monkeypatch):
+    """The counts above are of draws. The compiled kernels of a few seeds that together draw everything use what they draw."""
+    monkeypatch.setattr("tilejit.toolchain.assembler.started", later)
+    monkeypatch.setenv("TILEJIT_NO_CACHE", "1")
+    missing = set(ALL)
+    while missing:
+        program = max(drawn(), key=lambda program: len(program.draws & missing))
+        assert program.draws & missing
+        missing -= program.draws
+        compiled = program.compiled_kernel().compile(**program.arguments(), **program.outputs(), target="sm_90a")
+        assert program.draws <= used(compiled), f"seed {program.seed}\n{program.source}"
+
+
+def test_a_program_comes_back_from_its_file(tmp_path):
+    for seed in range(12):
+        program = generate(seed)
+        program.save(tmp_path / "program.npz")
+        again = Program.read(tmp_path / "program.npz")
+        assert (again.source, again.grid, again.options, again.scratch, again.same_bits) == (program.source, program.grid, program.options,
+                                                                                            program.scratch, program.same_bits)
+        for name, array in {**program.expected, **program.slack}.items():
+            kept = again.expected[name]
+            assert (kept.tobytes(), kept.dtype, kept.shape) == (program.expected[name].tobytes(), program.expected[name].dtype, array.shape), name
+            assert np.array_equal(again.slack[name], program.slack[name]), name
+        for name, value in program.args.items():
+            got = again.args[name]
+            same = got == value if not hasattr(value, "shape") else (got.data == value.data).all() if isinstance(value, tile.Packed) else \
+                got.dtype == value.dtype and got.strides == value.strides and got.tobytes() == value.tobytes()
+            assert same and type(got) is type(value), name
+
+
+@pytest.mark.parametrize("path", FAILED, ids=lambda path: path.stem)
+def test_kernels_that_failed_once_are_right(path):
+    program = Program.read(path)
+    for seed in (0, 1):
+        found = program.differences(program.simulate(seed=seed))
+        assert not found, program.source + "\n".join(found)
+
+
+@pytest.mark.parametrize("dtype, row", [("uint32", 3000), ("uint8", 1001)])
+def test_the_first_byte_that_one_of_many_launches_changes_is_found(dtype, row):
+    x = np.arange(5 * row).reshape(5, row).astype(dtype) * 0 + np.arange(row).astype(dtype)
+    found = np.full(1, 1 << 62, np.int64)
+    compare[(5, -(-row // 1024))](x, x[0].copy(), found, BLOCK=1024)
+    assert found[0] == 1 << 62
+    x[4, 7], x[3, row - 2] = 77, 99
+    compare[(5, -(-row // 1024))](x, x[0].copy(), found, BLOCK=1024)
+    assert found[0] == 3 * row + row - 2
+
+
+# -- many at once ----------------------------------------------------------------------------------------------------------------
+
+def run_many(tmp_path, *arguments: str, **environment: str) -> tuple[int, str]:
+    """The exit status and the log of `run.py`."""
+    log = tmp_path / "fuzz.log"
+    command = [sys.executable, str(Path(__file__).parent / "run.py"), "--log", str(log), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, env={**os.environ, **environment})
+    return done.returncode, log.read_text() + done.stderr
+
+
+def test_many_kernels_run_on_the_simulator_by_one_command(tmp_path):
+    status, log = run_many(tmp_path, "--backend", "sim", "--count", "4", "--seed", "4", "--processes", "2")
+    assert status == 0 and "4 of 4 kernels" in log and "4 right" in log, log
+
+
+PLANTED = '''
+import os, time, kernel_fuzz
+def generate(seed, made=kernel_fuzz.generate):
+    program = made(seed)
+    if seed == 1:
+        name = next(iter(program.expected))
+        program.expected[name] = program.expected[name] + 1
+    if seed == 2:
+        time.sleep(600)
+    if seed == 3:
+        os._exit(7)
+    return program
+kernel_fuzz.generate = generate
+'''
+
+
+def test_kernels_that_differ_hang_or_end_their_process_are_logged_and_saved(tmp_path):
+    planted = tmp_path / "planted.py"
+    planted.write_text(PLANTED)
+    status, log = run_many(tmp_path, "--backend", "sim", "--count", "4", "--seed", "0", "--processes", "2", "--limit", "30", "--plant", str(planted))
+    lines = {line.split(":")[0]: line for line in log.splitlines() if line.startswith("seed ")}
+    assert status == 1 and "1 right" in log, log
+    assert "differs" in lines["seed 1"] and "hang" in lines["seed 2"] and "fault" in lines["seed 3"] and len(lines) == 3, log
+    assert {path.name for path in (tmp_path / "fuzz").iterdir()} == {f"{seed}.{end}" for seed in (1, 2, 3) for end in ("py", "npz")}
+    assert Program.read(tmp_path / "fuzz" / "2.npz").source == generate(2).source
+
+
+@needs_gpu("sm_90a")
+def test_many_kernels_run_on_the_gpu_by_one_command(tmp_path):
+    status, log = run_many(tmp_path, "--count", "40", "--seed", "0", "--processes", "4", "--simulate", "0.2")
+    assert status == 0 and "40 of 40 kernels" in log, log
+
+
+# -- more seeds ------------------------------------------------------------------------------------------------------------------
 
 @pytest.mark.skipif(not MORE, reason="TILEJIT_FUZZ is the number of further seeds")
 def test_more_random_kernels_agree_with_numpy():
@@ -58,12 +181,12 @@ def on_gpu(first: int, count: int, seconds: float):
     assert not found, f"{len(found)} seeds\n" + "\n".join(found[:30])
 
 
-@needs_gpu()
+@needs_gpu("sm_90a")
 def test_random_kernels_agree_on_the_gpu_and_the_simulator():
     print(run_child(on_gpu, timeout=120, first=0, count=len(SEEDS), seconds=100))
 
 
-@needs_gpu()
+@needs_gpu("sm_90a")
 @pytest.mark.skipif(not MORE, reason="TILEJIT_FUZZ is the number of further seeds")
 def test_more_random_kernels_agree_on_the_gpu_and_the_simulator():
     """As many as TILEJIT_FUZZ says, for at most eight minutes."""

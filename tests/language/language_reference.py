@@ -81,7 +81,7 @@ def cast(x: np.ndarray, target: str) -> np.ndarray:
 
 
 def exact_cast(x: np.ndarray, target: str) -> np.ndarray:
-    """`x` as `target`. Floats round to nearest even, float8 saturates; casts to integers truncate and saturate, and NaN gives 0;
+    """`x` as `target`. Floats round to nearest even, float8 saturates (an infinity of float8_e5m2 stays one); casts to integers truncate and saturate, and NaN gives 0;
     integers keep the low bits; a cast to bool tests whether the number is not 0."""
     with np.errstate(all="ignore"):
         return _exact_cast(x, name_of(x), target)
@@ -119,7 +119,7 @@ def rounded(value, target: str) -> float:
     if value != value or value == 0:
         return float(value)
     if value in (np.inf, -np.inf):
-        return float(value) if target not in FLOAT8 else float(np.sign(value)) * largest
+        return float(value) if target not in FLOAT8 or target == "float8_e5m2" else float(np.sign(value)) * largest
     magnitude = abs(value)
     exponent = magnitude.numerator.bit_length() - magnitude.denominator.bit_length()
     exponent += (Fraction(2) ** (exponent + 1) <= magnitude) - (Fraction(2) ** exponent > magnitude)

@@ -121,5 +121,7 @@ def test_int_of_a_64_bit_integer_keeps_its_value():
 def test_a_literal_beyond_the_range_of_a_float_dtype_equals_its_cast(dtype, result, number):
     if (dtype, number) == ("bfloat16", "10**18"):
         result = float(ml_dtypes.bfloat16(10**18))
+    if (dtype, number) == ("float8_e5m2", "float('inf')"):
+        result = np.inf
     for value in (f"tile.where(v > 0, v, {number})", f"tile.full((32,), {number}, v.dtype)", f"tile.cast({number}, v.dtype) + tile.zeros((32,))"):
         assert (run(f"v = tile.zeros((32,), tile.{dtype})\ntile.store(y[0:32], {value})", "float32") == np.float32(result)).all()

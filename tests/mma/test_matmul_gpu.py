@@ -334,6 +334,7 @@ def test_products_with_a_shared_last_wave_are_right():
     checked(300, 500, 5000, dtype="float8_e4m3fn", fast_accum=True, config=replace(Config.of(128, 128, itemsize=1), stream=True))
 
 
+@pytest.mark.unperturbed
 @needs_gpu("sm_90a")
 @in_child(timeout=100)
 @pytest.mark.parametrize("stream", [False, True])

@@ -293,7 +293,6 @@ COPY = "    tile.copy_async(s, A[i, 0:64])"
     (["for i in tile.pipelined(range(n), stages=0):", COPY], "stages is a constant from 1 to 64", 4),
     (["for i in tile.pipelined(tile.range(n, unroll=2)):", COPY], "a pipelined loop cannot be unrolled", 4),
     (["for i in tile.pipelined(range(n), producer_regs=24):", COPY], "with warp_specialize=True", 4),
-    ([LOOP, "    total += 1"], "nothing in this loop can run ahead", 4),
     ([LOOP, COPY, "    if i == 3:", "        break"], "cannot be left early, since its copies run ahead", 4),
     (["at = 0", LOOP, "    tile.copy_async(s, A[at, 0:64])", "    at = at * 2 + 1", "    total += tile.load(s)"],
      "depend on at, which the loop changes", 6),
@@ -327,6 +326,10 @@ def test_impossible_roles_are_errors():
             "the producer runs ahead", 4)
     refused(["count = tile.load(out[0]).to(tile.int32)", roles.replace("range(n)", "range(count)"), COPY, "    total += tile.load(s)"],
             "the producer, which runs ahead of the other warps, depends on this load", 4)
+    multiplied = "count = tile.max(tile.dot(tile.load(A[0:64, 0:64]), tile.load(A[0:64, 0:64]))).to(tile.int32)"
+    refused([multiplied, roles.replace("range(n)", "range(count)"), COPY, "    total += tile.load(s)"], "cannot wait for it", 4)
+    refused(["count = n", "if n > 2:", "    count = tile.atomic_add(out[0], 1.0).to(tile.int32)", roles.replace("range(n)", "range(count)"), COPY,
+             "    total += tile.load(s)"], "cannot wait for it", 6)
     spin = ["while tile.load(out[1], sem='acquire') == 0:", "    pass"]
     refused([*spin, roles, COPY, "    total += tile.load(s)"], "the producer, which runs ahead of the other warps, would not wait", 4)
     refused(["for j in range(n):", f"    {roles}", f"    {COPY}", "        total += tile.load(s)", *(f"    {line}" for line in spin)],

@@ -68,6 +68,7 @@ def test_tune_refuses_what_matmul_refuses(call, words):
         kernels.tune(np.ones((64, 96), np.float16), np.ones((96, 40), np.float16), **call)
 
 
+@pytest.mark.unperturbed
 @needs_gpu("sm_90a")
 @in_child(timeout=110)
 def test_the_fastest_configuration_is_found_on_the_gpu_and_cached():

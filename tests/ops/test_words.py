@@ -11,6 +11,7 @@ pytestmark = pytest.mark.usefixtures("assembled_later")
 KINDS = ("int8", "uint8", "int16", "uint16")
 BITS = ("v & 15", "v | 64", "v ^ w", "(v ^ 3) & w", "v << 3", "v >> 4", "v >> 0", "v << 7", "(v << 4) >> 4", "(v >> 1) | (w << 2)", "v >> 7")
 FAR = ("v << 8", "v >> 8", "v >> 16", "v << 16", "v >> (w & 3)", "v << (w & 3)")
+CONSTANT = ("v & 0", "0 & v", "(v & 0) | (w << 2)", "((v & 0) ^ w) & 3", "(v & 0) >> 1", "(v & 0) << 1", "v | 0", "v ^ 0", "v & -1", "v | -1")
 FLOATS = {"float16": 2, "bfloat16": 2, "float32": 4}
 
 
@@ -32,6 +33,26 @@ def test_bitwise_operations_and_constant_shifts_take_one_instruction_per_word(ki
     assert not re.search(r"\.(b|u|s)16 |prmt|cvt\.[us](8|16)|bfe|selp", made.ptx)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_words_that_constants_decide_compile_and_are_right(kind):
+    """A mask of zero makes a word a constant, which later operations take apart, shift, combine, convert and store."""
+    x, y = numbers(kind, 1), numbers(kind, 2)
+    for text in CONSTANT:
+        text = text.replace("-1", f"tile.cast(-1, tile.{kind})")
+        want, made = np.zeros_like(x), kernel(text)
+        made.simulate(1, x, y, want, N=256).raise_first()
+        np.testing.assert_array_equal(want, eval(text, {"v": x, "w": y, "tile": Numpy}), err_msg=text)
+        made.compile(x, y, want, N=256)
+    kernel("(v & 0).to(tile.float32)").compile(x, y, np.zeros(256, np.float32), N=256)
+
+
+class Numpy:
+    """The names of the language in `CONSTANT`, with NumPy's meaning."""
+
+    int8, uint8, int16, uint16 = np.int8, np.uint8, np.int16, np.uint16
+    cast = staticmethod(lambda x, dtype: np.array(x).astype(dtype))
+
+
 @pytest.mark.parametrize("kind", ("int8", "uint8"))
 @pytest.mark.parametrize("to", FLOATS)
 def test_bytes_are_cast_to_floats_without_conversion_instructions(kind, to):
@@ -49,7 +70,7 @@ def test_word_operations_on_the_gpu_agree_with_numpy():
     import torch
     for kind in KINDS:
         x, y = numbers(kind, 1), numbers(kind, 2)
-        for text in BITS + FAR:
+        for text in (*BITS, *FAR, *(t for t in CONSTANT if "-1" not in t)):
             out = torch.zeros(256, dtype=getattr(torch, kind), device="cuda")
             want, got = np.zeros_like(x), kernel(text)
             got.simulate(1, x, y, want, N=256).raise_first()

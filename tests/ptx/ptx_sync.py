@@ -9,6 +9,7 @@ import ml_dtypes
 import numpy as np
 from ptx_copies import called, forms, kernel
 from tilejit import ptx
+from tilejit.ops.ptx_meanings import meaning
 
 from tests.cases import Case
 
@@ -20,7 +21,7 @@ LANES = 32
 class Phases:
     """The text of a kernel that takes barriers through successive phases with different forms."""
 
-    def __init__(self, barriers: int):
+    def __init__(self, barriers: int, forms):
         self.lines = ["i, me = tile.thread_id(), tile.cta_rank()", f"s = tile.alloc(({barriers},), tile.uint64)"]
         self.waits = forms(r"mbarrier\.(test|try)_wait.*")
         self.turn, self.stored, self.barriers, self.waited = {}, 0, barriers, Counter()
@@ -41,13 +42,13 @@ class Phases:
         self.stored += 1
 
 
-def arrivals() -> Case:
+def arrivals(forms=forms) -> Case:
     """Both CTAs do the same: arrive at their own barriers, and with forms that allow it, at each other's."""
     plain = forms(r"mbarrier\.arrive(\.(release|relaxed)\.(cta|cluster))?\.shared::(cta|cluster)\.b64(\.count)?")
     bytes_ = forms(r"mbarrier\.arrive\.expect_tx.*")
     drops = forms(r"mbarrier\.arrive_drop.*")
     expects, completes = forms(r"mbarrier\.expect_tx.*"), forms(r"mbarrier\.complete_tx.*")
-    made = Phases(4 + len(drops))
+    made = Phases(4 + len(drops), forms)
     place = lambda f, k: f"s.peer(1 - me)[{k}]" if "shared::cluster" in f.name else f"s[{k}]"
     counts = [64 if ".count" in f.name else 32 for f in drops]
     made.init([32, 64, 32, 32, *counts])
@@ -62,7 +63,8 @@ def arrivals() -> Case:
         made.phase(2, [called(form, bar=place(form, 2), tx_count="16"), called(complete, bar=place(complete, 2), tx_count="16")])
     for n, form in enumerate(expects):
         complete = completes[n % len(completes)]
-        made.phase(2, [called(form, bar=place(form, 2), tx_count="48"), "tile.ptx.mbarrier.arrive.shared_cta.b64(s[2])", "tile.cluster_sync()",
+        made.phase(2, [called(form, bar=place(form, 2), tx_count="48"), "tile.cluster_sync()",
+                       "tile.ptx.mbarrier.arrive.shared_cta.b64(s[2])", "tile.cluster_sync()",
                        called(complete, bar=place(complete, 2), tx_count="48")])
     made.phase(3, ["if i > 0:", "    tile.ptx.mbarrier.arrive.noComplete.shared_cta.b64(s[3], 1)", "tile.sync()", "if i == 0:",
                    "    tile.ptx.mbarrier.arrive.shared_cta.b64(s[3])"])
@@ -112,7 +114,7 @@ class Rounds:
         return Case(name, kernel("def meetings(y):", self.lines, num_warps=2, **options), (2,), (np.zeros_like(self.want),), {0: self.want})
 
 
-def barriers() -> Case:
+def barriers(forms=forms) -> Case:
     """What one thread writes before a barrier, another reads after it; barriers that reduce combine predicates."""
     chosen = forms(r"bar(rier)?\.sync.*|bar(rier)?\.red.*|bar\.warp\.sync")
     joins = forms(r"barrier\.arrive.*|bar\.arrive")
@@ -134,7 +136,7 @@ def barriers() -> Case:
     return made.case("barriers", cluster=(2, 1, 1))
 
 
-def fences() -> Case:
+def fences(forms=forms) -> Case:
     """A fence before a barrier."""
     chosen = forms(r"membar.*|fence\.(?!proxy\.tensormap).*")
     made = Rounds(len(chosen), "tile.sync()")
@@ -234,6 +236,11 @@ def addresses() -> Case:
     want = np.array([list(facts.values())] * 2, np.uint32)
     return Case("addresses and clocks", kernel("def places(x, y):", lines, cluster=(2, 1, 1)), (2,),
                 (np.arange(10, 42).astype(np.uint32), 7 + np.zeros_like(want)), {1: want})
+
+
+def simulated():
+    """The cases of barriers and fences, with the forms that the simulator implements."""
+    return [make(lambda pattern: [f for f in forms(pattern) if meaning(f)]) for make in (arrivals, barriers, fences)]
 
 
 def every_meeting():

@@ -207,10 +207,14 @@ def lanes(body, dtype, out_dtype, num_warps=2, **kwargs):
      lambda x: np.stack([np.r_[w[1:], w[-1:]] for w in x.reshape(-1, 32)]).ravel()),
     ("tile.ptx.vote.sync.ballot.b32(v > 100, -1)",           "uint32",  "uint32",
      lambda x: np.repeat(np.packbits(x.reshape(-1, 32) > 100, axis=1, bitorder="little").view("u4").ravel(), 32)),
-    ("tile.ptx.redux.sync.max.u32(v, 0x0000ffff)",           "uint32",  "uint32",  lambda x: np.repeat(x.reshape(-1, 32)[:, :16].max(1), 32)),
+    ("tile.ptx.redux.sync.max.u32(v, tile.where(tile.lane_id() < 16, tile.uint32(0xffff), tile.uint32(0xffff0000)))",
+     "uint32",  "uint32",
+     lambda x: np.repeat(x.reshape(-1, 16).max(1), 16)),
     ("tile.ptx.match.any.sync.b32(v // 64, -1)",             "uint32",  "uint32",
      lambda x: np.concatenate([[sum(1 << k for k in range(32) if w[k] // 64 == a // 64) for a in w] for w in x.reshape(-1, 32)])),
-    ("tile.ptx.elect.sync(0xfffffff0)[0] + v",               "uint32",  "uint32",  lambda x: x + 4),
+    ("tile.ptx.elect.sync(tile.where(tile.lane_id() < 4, tile.uint32(15), tile.uint32(0xfffffff0)))[0] + v", "uint32",
+     "uint32",
+     lambda x: x + np.where(np.arange(len(x)) % 32 < 4, 0, 4)),
     ("tile.ptx.mov.u32.laneid() + tile.ptx.mov.u32.tid.x()", "uint32",  "uint32",  lambda x: np.arange(len(x)) % 32 + np.arange(len(x))),
     ("tile.ptx.mov.u32.lanemask_lt()",                       "uint32",  "uint32",  lambda x: (1 << np.arange(len(x)) % 32) - 1),
 ])
@@ -254,8 +258,8 @@ def test_such_a_function_receives_the_element_at_a_memory_operand():
 
 def test_a_form_that_the_simulator_does_not_implement_cannot_be_simulated():
     x = np.zeros(64, np.float32)
-    with pytest.raises(tile.SimulationError, match="no meaning for fma.rz.f32: give simulate="):
-        tile.jit(source="def k(x):\n    tile.store(x[0], tile.ptx.fma.rz.f32(1.0, 2.0, 3.0))\n")[1,](x)
+    with pytest.raises(tile.SimulationError, match="no meaning for cvt.rz.f16.f32: give simulate="):
+        tile.jit(source="def k(x):\n    tile.store(x[0], tile.float32(tile.ptx.cvt.rz.f16.f32(1.0)))\n")[1,](x)
 
 
 @tile.jit(num_warps=2)

@@ -33,7 +33,7 @@ def problems(lines, x, y, arrays, outputs) -> list[str]:
 
 def test_computing_and_exchanging_forms_agree_with_numpy_on_the_simulator():
     found = []
-    for dtype, lines in ptx_lines.by_dtype(simulated=True):
+    for dtype, lines in ptx_lines.by_dtype():
         kernel, arrays, outputs = ptx_lines.kernel_of(lines)
         x, y = ptx_lines.inputs(dtype)
         kernel[1,](x, y, *arrays)
@@ -41,8 +41,8 @@ def test_computing_and_exchanging_forms_agree_with_numpy_on_the_simulator():
     assert not found, "\n".join(found)
 
 
-def test_computing_and_exchanging_forms_that_the_simulator_lacks_assemble():
-    for dtype, lines in ptx_lines.by_dtype(simulated=False):
+def test_computing_and_exchanging_forms_assemble():
+    for dtype, lines in ptx_lines.by_dtype():
         kernel, arrays, _ = ptx_lines.kernel_of(lines)
         assert kernel.compile(*ptx_lines.inputs(dtype), *arrays).cubin
 
@@ -51,7 +51,7 @@ def test_computing_and_exchanging_forms_that_the_simulator_lacks_assemble():
 @in_child(timeout=120)
 def test_computing_and_exchanging_forms_agree_with_numpy_on_the_gpu():
     found = []
-    for dtype, lines in ptx_lines.by_dtype(simulated=False):
+    for dtype, lines in ptx_lines.by_dtype():
         kernel, arrays, outputs = ptx_lines.kernel_of(lines)
         x, y = ptx_lines.inputs(dtype)
         given = [tile.to_device(a) for a in (x, y, *arrays)]
@@ -101,6 +101,11 @@ def test_every_memory_form_agrees_with_numpy_on_the_gpu(kind):
 def test_copies_written_in_ptx_instructions_are_right_on_the_simulator():
     on_simulator(ptx_copies.simulated())
     on_simulator(ptx_copies.im2col_w_cases(), "sm_100a")
+
+
+def test_barriers_and_fences_written_in_ptx_instructions_are_right_on_the_simulator():
+    """On mbarriers in the kernel's own memory too: states, dropped and relaxed arrivals, bytes."""
+    on_simulator(ptx_sync.simulated())
 
 
 def test_copies_and_synchronisation_written_in_ptx_instructions_assemble(assembled_later):

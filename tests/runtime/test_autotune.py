@@ -186,6 +186,7 @@ def test_host_preparation_of_a_launch_is_not_counted_as_kernel_time(monkeypatch)
     assert calls[0] > calls[3] == 7, "one that is much slower runs no rounds"
 
 
+@pytest.mark.unperturbed
 @needs_gpu()
 @in_child(timeout=120)
 def test_the_gpu_uses_the_fastest_configuration_and_leaves_arrays_unchanged():
@@ -203,6 +204,7 @@ def test_the_gpu_uses_the_fastest_configuration_and_leaves_arrays_unchanged():
     print(json.dumps(times))
 
 
+@pytest.mark.unperturbed
 @needs_gpu()
 @in_child(timeout=120)
 def test_the_choice_is_cached_on_disk():

@@ -82,6 +82,7 @@ done:
         assert figures["launcher(...), torch"] < figures["C call alone"] + 2
 
 
+@pytest.mark.unperturbed
 @pytest.mark.unsanitized
 @needs_gpu("sm_90a", "sm_100a", "sm_103a", "sm_120a")
 @needs_module("torch")

@@ -120,21 +120,6 @@ def _(m, call):
 
 for nothing in (test_tma_load, test_tma_store, test_bulk, test_named, test_mma, test_mma_wait):
     nothing.infer(lambda g, *args, **attrs: None)
-@op("reads", attrs=("rank",))
-def test_peer_load(buffer, rank):
-    """Load a whole buffer from the shared memory of CTA `rank`."""
-
-
-@test_peer_load.infer
-def _(g, buffer, rank):
-    return Tile(type_of(buffer).dtype, type_of(buffer).shape)
-
-
-@test_peer_load.simulate
-def _(m, call, buffer):
-    coords = np.indices(buffer.shape)[:, None]
-    return m.read(replace(buffer, peer=np.full((1, 1), call.attrs["rank"])), tuple(coords), owner=m.owners(call.result.type))
-
 
 # -- tensor memory ----------------------------------------------------------------------------------------------------------
 

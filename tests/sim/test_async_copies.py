@@ -6,7 +6,6 @@ from engine_ops import test_bulk as bulk
 from engine_ops import test_mma as mma
 from engine_ops import test_mma_wait as mma_wait
 from engine_ops import test_tma_load as tma_load
-from engine_ops import test_tma_store as tma_store
 from faulty import check
 
 A = np.arange(64 * 64, dtype=np.float32).reshape(64, 64)
@@ -89,7 +88,7 @@ def load_unwaited(A, B):
     bar = tile.mbarrier()
     with tile.elect():
         bar.arrive_expect_tx(64 * 64 * 4)
-        tma_load(s, A, bar, 0, 0, box=(64, 64))
+        tile.copy_async(s, A[0:64, 0:64], mbar=bar)
     tile.sync()
     tile.store(B[0:64, 0:64], tile.load(s))  # finds: missing-wait
     bar.wait(phase=0)
@@ -101,7 +100,7 @@ def load_waited(A, B):
     bar = tile.mbarrier()
     with tile.elect():
         bar.arrive_expect_tx(64 * 64 * 4)
-        tma_load(s, A, bar, 0, 0, box=(64, 64))
+        tile.copy_async(s, A[0:64, 0:64], mbar=bar)
     bar.wait(phase=0)
     tile.store(B[0:64, 0:64], tile.load(s))
 
@@ -111,7 +110,7 @@ def load_before_expect(A, B):
     s = tile.alloc((64, 64), A.dtype)
     bar = tile.mbarrier()
     with tile.elect():
-        tma_load(s, A, bar, 0, 0, box=(64, 64))
+        tile.copy_async(s, A[0:64, 0:64], mbar=bar)
         bar.arrive_expect_tx(64 * 64 * 4)
     bar.wait(phase=0)
     tile.store(B[0:64, 0:64], tile.load(s))
@@ -124,7 +123,7 @@ def load_waited_by_one_warp(A, B):
     with tile.warp(0):
         with tile.elect():
             bar.arrive_expect_tx(64 * 64 * 4)
-            tma_load(s, A, bar, 0, 0, box=(64, 64))
+            tile.copy_async(s, A[0:64, 0:64], mbar=bar)
         bar.wait(phase=0)
     with tile.warp(1):
         tile.store(B[0:64, 0:64], tile.load(s))  # finds: missing-wait
@@ -136,7 +135,7 @@ def load_never_waited(A):
     bar = tile.mbarrier()
     with tile.elect():
         bar.arrive_expect_tx(64 * 64 * 4)
-        tma_load(s, A, bar, 0, 0, box=(64, 64))  # finds: missing-wait
+        tile.copy_async(s, A[0:64, 0:64], mbar=bar)  # finds: missing-wait
 
 
 def test_a_tensor_load_is_complete_after_a_wait_on_its_barrier():
@@ -155,7 +154,7 @@ def one_of_two_barriers(A, B):
     with tile.elect():
         for i in tile.static_range(2):
             bars[i].arrive_expect_tx(64 * 64 * 4)
-            tma_load(s, A, bars[i], 0, 0, box=(64, 64), offset=i * 64 * 64 * 4)
+            tile.copy_async(s[i], A[0:64, 0:64], mbar=bars[i])
     bars[0].wait(phase=0)
     tile.store(B[0:64, 0:64], tile.load(s[0]) + tile.load(s[1]))  # finds: missing-wait
     bars[1].wait(phase=0)
@@ -168,7 +167,7 @@ def both_barriers(A, B):
     with tile.elect():
         for i in tile.static_range(2):
             bars[i].arrive_expect_tx(64 * 64 * 4)
-            tma_load(s, A, bars[i], 0, 0, box=(64, 64), offset=i * 64 * 64 * 4)
+            tile.copy_async(s[i], A[0:64, 0:64], mbar=bars[i])
     bars[0].wait(phase=0)
     bars[1].wait(phase=0)
     tile.store(B[0:64, 0:64], tile.load(s[0]) + tile.load(s[1]))
@@ -228,7 +227,7 @@ def store_unfenced(A, B):
     tile.store(s, tile.load(A[0:64, 0:64]))
     tile.sync()
     with tile.elect():
-        tma_store(B, s, 0, 0, box=(64, 64))  # finds: missing-proxy-fence
+        tile.copy_async(B[0:64, 0:64], s)  # finds: missing-proxy-fence
         tile.bulk_commit()
         tile.bulk_wait(0)
 
@@ -240,7 +239,7 @@ def store_fenced(A, B):
     tile.fence_proxy_async()
     tile.sync()
     with tile.elect():
-        tma_store(B, s, 0, 0, box=(64, 64))
+        tile.copy_async(B[0:64, 0:64], s)
         tile.bulk_commit()
         tile.bulk_wait(0)
 
@@ -252,7 +251,7 @@ def store_fenced_by_one(A, B):
     tile.sync()
     with tile.elect():
         tile.fence_proxy_async()
-        tma_store(B, s, 0, 0, box=(64, 64))  # finds: missing-proxy-fence
+        tile.copy_async(B[0:64, 0:64], s)  # finds: missing-proxy-fence
         tile.bulk_commit()
         tile.bulk_wait(0)
 
@@ -263,7 +262,7 @@ def store_unsynced(A, B):
     tile.store(s, tile.load(A[0:64, 0:64]))
     tile.fence_proxy_async()
     with tile.elect():
-        tma_store(B, s, 0, 0, box=(64, 64))  # finds: race
+        tile.copy_async(B[0:64, 0:64], s)  # finds: race
         tile.bulk_commit()
         tile.bulk_wait(0)
 
@@ -275,7 +274,7 @@ def store_unwaited(A, B):
     tile.fence_proxy_async()
     tile.sync()
     with tile.elect():
-        tma_store(B, s, 0, 0, box=(64, 64))  # finds: missing-wait
+        tile.copy_async(B[0:64, 0:64], s)  # finds: missing-wait
         tile.bulk_commit()
 
 
@@ -297,7 +296,7 @@ def source_reused(A, B):
         tile.fence_proxy_async()
         tile.sync()
         with tile.elect():
-            tma_store(B, s, 0, 0, box=(64, 64))
+            tile.copy_async(B[i * 64:i * 64 + 64, 0:64], s)
             tile.bulk_commit()
         tile.sync()
     with tile.elect():
@@ -312,7 +311,7 @@ def source_freed(A, B):
         tile.fence_proxy_async()
         tile.sync()
         with tile.elect():
-            tma_store(B, s, 0, i * 64, box=(64, 64))
+            tile.copy_async(B[i * 64:i * 64 + 64, 0:64], s)
             tile.bulk_commit()
             tile.bulk_wait(0, read=True)
         tile.sync()
@@ -320,8 +319,8 @@ def source_freed(A, B):
 
 def test_the_source_of_a_store_may_be_reused_after_the_read_side_wait():
     """`read=True` waits for the source, not for the destination."""
-    check(source_reused, (1,), A, B)
     both = np.zeros((128, 64), np.float32)
+    check(source_reused, (1,), A, both)
     check(source_freed, (1,), A, both, result=1, expected=np.concatenate([A, A + 1]))
 
 
@@ -376,9 +375,9 @@ def bulk_both_ways(A, B):
     bar = tile.mbarrier()
     with tile.elect():
         bar.arrive_expect_tx(64 * 64 * 4)
-        bulk(s, A, bar, nbytes=64 * 64 * 4)
+        tile.copy_async(s, A[0:64, 0:64], mbar=bar)
         bar.wait(phase=0)
-        bulk(B, s, None, nbytes=64 * 64 * 4)
+        tile.copy_async(B[0:64, 0:64], s)
         tile.bulk_commit()
         tile.bulk_wait(0)
 

@@ -5,7 +5,6 @@ import pytest
 import tilejit as tile
 from tests.gpu import in_child, needs_gpu
 from engine_ops import test_named as named
-from engine_ops import test_tma_load as tma_load
 from faulty import check
 
 A = np.arange(8 * 256, dtype=np.float32).reshape(8, 256)
@@ -26,12 +25,13 @@ def ring(A, B, n, STAGES: tile.constexpr):
                 i = k % STAGES
                 empty[i].wait(phase=k // STAGES + 1)
                 full[i].arrive_expect_tx(256 * 4)
-                tma_load(s[i], A, full[i], 0, k, box=(256, 1))
+                tile.copy_async(s[i], A[k, 0:256], mbar=full[i])
     with tile.warp(1):
         for k in range(n):
             i = k % STAGES
             full[i].wait(phase=k // STAGES)
             tile.store(B[k, 0:256], tile.load(s[i]) + 1)
+            tile.fence_proxy_async()
             empty[i].arrive()
 
 
@@ -51,11 +51,12 @@ def ring_that_never_flips(A, B, n):
             for k in range(n):
                 empty[k % 2].wait(phase=k // 2 + 1)
                 full[k % 2].arrive_expect_tx(256 * 4)
-                tma_load(s[k % 2], A, full[k % 2], 0, k, box=(256, 1))
+                tile.copy_async(s[k % 2], A[k, 0:256], mbar=full[k % 2])
     with tile.warp(1):
         for k in range(n):
             full[k % 2].wait(phase=0)  # finds: barrier-phase
             tile.store(B[k, 0:256], tile.load(s[k % 2]) + 1)
+            tile.fence_proxy_async()
             empty[k % 2].arrive()
 
 
@@ -67,7 +68,7 @@ def ring_without_empty_wait(A, B, n):
         with tile.elect():
             for k in range(n):
                 full[k % 2].arrive_expect_tx(256 * 4)  # may find: barrier-phase
-                tma_load(s[k % 2], A, full[k % 2], 0, k, box=(256, 1))  # may find: race, missing-wait
+                tile.copy_async(s[k % 2], A[k, 0:256], mbar=full[k % 2])  # may find: race, missing-wait
     with tile.warp(1):
         for k in range(n):
             full[k % 2].wait(phase=k // 2)
@@ -84,7 +85,7 @@ def ring_released_before_the_read(A, B, n):
             for k in range(n):
                 empty[k % 2].wait(phase=k // 2 + 1)
                 full[k % 2].arrive_expect_tx(256 * 4)
-                tma_load(s[k % 2], A, full[k % 2], 0, k, box=(256, 1))  # finds: race
+                tile.copy_async(s[k % 2], A[k, 0:256], mbar=full[k % 2])  # finds: race
     with tile.warp(1):
         for k in range(n):
             full[k % 2].wait(phase=k // 2)
@@ -113,7 +114,7 @@ def inverted_parity(A, B):
     bar = tile.mbarrier()
     with tile.elect():
         bar.arrive_expect_tx(256 * 4)
-        tma_load(s, A, bar, 0, 0, box=(256, 1))
+        tile.copy_async(s, A[0, 0:256], mbar=bar)
     bar.wait(phase=1)  # finds: barrier-phase
     tile.store(B[0, 0:256], tile.load(s))
     bar.wait(phase=0)
@@ -129,7 +130,7 @@ def asks_and_counts(A, B):
     s, bar = tile.alloc((1, 256), A.dtype), tile.mbarrier()
     with tile.warp(0), tile.elect():
         bar.arrive_expect_tx(256 * 4)
-        tma_load(s, A, bar, 0, 0, box=(256, 1))
+        tile.copy_async(s, A[0, 0:256], mbar=bar)
     with tile.warp(1):
         asked = 0
         while not tile.uniform(bar.test(phase=0)):
@@ -157,7 +158,7 @@ def computes_and_does_not_wait(A, B):
     s, bar, n = tile.alloc((256,), A.dtype), tile.mbarrier(), 0
     with tile.elect():
         bar.arrive_expect_tx(256 * 4)
-        tma_load(s, A, bar, 0, 1, box=(256, 1))
+        tile.copy_async(s, A[1, 0:256], mbar=bar)
     for i in range(60000):
         n = n * 3 + i
     tile.store(B[0, 0:256], tile.load(s) + tile.cast(n & 0, A.dtype))  # finds: missing-wait
@@ -178,7 +179,7 @@ def a_flag_is_asked_while_another_waits_for_its_copy(A, B, flag):
     with tile.warp(0):
         with tile.elect():
             bar.arrive_expect_tx(256 * 4)
-            tma_load(s, A, bar, 0, 0, box=(256, 1))
+            tile.copy_async(s, A[0, 0:256], mbar=bar)
         bar.wait(phase=0)
         tile.store(B[0, 0:256], tile.load(s))
         tile.atomic_add(flag[0], 1)
@@ -205,11 +206,12 @@ def disagreeing_roles(A, B, n, m):
             for k in range(n):
                 empty[k % 2].wait(phase=k // 2 + 1)
                 full[k % 2].arrive_expect_tx(256 * 4)
-                tma_load(s[k % 2], A, full[k % 2], 0, k, box=(256, 1))
+                tile.copy_async(s[k % 2], A[k, 0:256], mbar=full[k % 2])
     with tile.warp(1):
         for k in range(m):
             full[k % 2].wait(phase=k // 2)  # finds: deadlock
             tile.store(B[k, 0:256], tile.load(s[k % 2]) + 1)
+            tile.fence_proxy_async()
             empty[k % 2].arrive()
 
 
@@ -443,11 +445,12 @@ def rings_of_different_length(A, B):
             for k in range(p % 5):
                 empty[k % 2].wait(phase=k // 2 + 1)
                 full[k % 2].arrive_expect_tx(256 * 4)
-                tma_load(s[k % 2], A, full[k % 2], 0, k, box=(256, 1))
+                tile.copy_async(s[k % 2], A[k, 0:256], mbar=full[k % 2])
     with tile.warp(1):
         for k in range(p % 5):
             full[k % 2].wait(phase=k // 2)
             tile.store(B[p, k, 0:256], tile.load(s[k % 2]) + 1)
+            tile.fence_proxy_async()
             empty[k % 2].arrive()
 
 

@@ -86,6 +86,7 @@ def forgets_the_last_copy(A, B, n):
         for i in range(n):
             full[i % 2].wait(phase=i // 2)
             tile.store(B[i, 0:256], tile.load(s[i % 2]))
+            tile.fence_proxy_async()
             empty[i % 2].arrive()
 
 

@@ -3,9 +3,6 @@
 import numpy as np
 import pytest
 import tilejit as tile
-from engine_ops import test_bulk as bulk
-from engine_ops import test_peer_load as peer_load
-from engine_ops import test_tma_load as tma_load
 from faulty import check
 
 A = np.arange(16 * 128, dtype=np.float32).reshape(16, 128)
@@ -14,24 +11,24 @@ B = np.zeros_like(A)
 
 @tile.jit(cluster=(2, 1, 1))
 def read_a_peer(A, B):
-    p = tile.program_id(0)
+    p, i = tile.program_id(0), tile.thread_id()
     s = tile.alloc((128,), A.dtype)
     tile.store(s, tile.load(A[p, 0:128]))
     tile.cluster_sync()
     if tile.cta_rank() == 0:
-        tile.store(B[p, 0:128], peer_load(s, rank=1))
+        tile.store(B[p, i], tile.bitcast(tile.ptx.ld.shared_cluster.b32(s.peer(1)[i]), B.dtype))
     else:
-        tile.store(B[p, 0:128], peer_load(s, rank=0))
+        tile.store(B[p, i], tile.bitcast(tile.ptx.ld.shared_cluster.b32(s.peer(0)[i]), B.dtype))
 
 
 @tile.jit(cluster=(2, 1, 1))
 def read_a_peer_unsynced(A, B):
-    p = tile.program_id(0)
+    p, i = tile.program_id(0), tile.thread_id()
     s = tile.alloc((128,), A.dtype)
     tile.store(s, tile.load(A[p, 0:128]))
     tile.sync()
     if tile.cta_rank() == 0:
-        tile.store(B[p, 0:128], peer_load(s, rank=1))  # finds: race
+        tile.store(B[p, i], tile.bitcast(tile.ptx.ld.shared_cluster.b32(s.peer(1)[i]), B.dtype))  # finds: race
 
 
 def test_a_peer_s_shared_memory_may_be_read_after_the_cluster_barrier():
@@ -76,7 +73,7 @@ def push(A, B):
         tile.fence_proxy_async()
         tile.sync()
         with tile.elect():
-            bulk(inbox, s, bar, nbytes=512, rank=1)
+            tile.copy_async(inbox.peer(1), s, mbar=bar)
     else:
         with tile.elect():
             bar.arrive_expect_tx(512)
@@ -98,13 +95,14 @@ def push_twice(A, B):
         with tile.elect():
             for k in range(3):
                 free.wait(phase=k + 1)
-                bulk(inbox, s, bar, nbytes=512, rank=1)
+                tile.copy_async(inbox.peer(1), s, mbar=bar)
     else:
         for k in range(3):
             with tile.elect():
                 bar.arrive_expect_tx(512)
             bar.wait(phase=k)
             tile.store(B[p + k, 0:128], tile.load(inbox))
+            tile.fence_proxy_async()
             tile.sync()
             with tile.elect():
                 free.peer(0).arrive()
@@ -147,9 +145,10 @@ def multicast_ring(A, B):
                 full.arrive_expect_tx(4 * 128 * 4)
                 if p == 0:
                     empty.wait(phase=k + 1)
-                    tma_load(s, A, full, 0, k * 4, box=(128, 4), multicast=3)
+                    tile.copy_async(s, A[k * 4:k * 4 + 4, 0:128], mbar=full, multicast=3)
         full.wait(phase=k)
         tile.store(B[p, k, 0:4, 0:128], tile.load(s))
+        tile.fence_proxy_async()
         tile.sync()
         with tile.warp(0):
             with tile.elect():
@@ -168,9 +167,10 @@ def multicast_ring_for_itself(A, B):
                 full.arrive_expect_tx(4 * 128 * 4)
                 if p == 0:
                     empty.wait(phase=k + 1)
-                    tma_load(s, A, full, 0, k * 4, box=(128, 4), multicast=3)  # may find: race, missing-wait
+                    tile.copy_async(s, A[k * 4:k * 4 + 4, 0:128], mbar=full, multicast=3)  # may find: race, missing-wait
         full.wait(phase=k)
         tile.store(B[p, k, 0:4, 0:128], tile.load(s))
+        tile.fence_proxy_async()
         tile.sync()
         with tile.warp(0):
             with tile.elect():

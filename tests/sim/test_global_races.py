@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import tilejit as tile
-from engine_ops import test_tma_load as tma_load
 from engine_ops import test_tma_store as tma_store
 from faulty import check
 
@@ -216,7 +215,7 @@ def tensor_stores_that_overlap(A, B):
     bar = tile.mbarrier()
     with tile.elect():
         bar.arrive_expect_tx(8 * 16 * 4)
-        tma_load(s, A, bar, 0, 0, box=(16, 8))
+        tile.copy_async(s, A[0:8, 0:16], mbar=bar)
         bar.wait(phase=0)
         tma_store(B, s, 0, tile.program_id(0) * 7, box=(16, 8))  # finds: race
         tile.bulk_commit()

@@ -444,6 +444,7 @@ def brought_by_one_warp(A, B, n, MEETS: tile.constexpr):
             done = tile.copy_async(s[i % 4], A[i, 0:256], variant="tma")
         done.wait()
         tile.store(B[i, 0:256], tile.load(s[i % 4]))
+        tile.fence_proxy_async()
         if MEETS:
             tile.sync()
         elif i % 2 == 1:

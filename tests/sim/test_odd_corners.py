@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import tilejit as tile
-from engine_ops import test_tma_load as tma_load
 from faulty import check
 
 A = np.arange(8 * 256, dtype=np.float32).reshape(8, 256)
@@ -15,7 +14,7 @@ def polling(A, B):
     bar = tile.mbarrier()
     with tile.elect():
         bar.arrive_expect_tx(256 * 4)
-        tma_load(s, A, bar, 0, 0, box=(256, 1))
+        tile.copy_async(s, A[0, 0:256], mbar=bar)
     while not bar.test(phase=0):
         pass
     tile.store(B[0, 0:256], tile.load(s))
@@ -59,7 +58,7 @@ def barrier_by_cta(A, B):
         for k in range(3):
             i = (p + k) % 3
             full[i].arrive_expect_tx(256 * 4)
-            tma_load(s[i], A, full[i], 0, k, box=(256, 1))
+            tile.copy_async(s[i], A[k, 0:256], mbar=full[i])
     for k in range(3):
         i = (p + k) % 3
         full[i].wait(phase=0)
@@ -278,6 +277,7 @@ def filled_again(A, B):
         tile.copy_async(s, A[0, 0:64], mbar=bar)
     bar.wait(phase=0)
     tile.store(B[0, 0:64], tile.load(s))
+    tile.fence_proxy_async()
     tile.sync()
     with tile.elect():
         bar.arrive_expect_tx(s.nbytes)

@@ -202,8 +202,9 @@ def test_slices_that_overlap_by_one_element_race():
 @tile.jit
 def bytes_side_by_side(x, y):
     s = tile.alloc((256,), tile.uint8)
-    tile.store(s, tile.load(x[0:256]))
-    tile.store(y[0:256], tile.load(s))
+    for i in range(2):
+        tile.store(s[tile.thread_id() * 2 + i], tile.load(x[tile.thread_id() * 2 + i]))
+        tile.store(y[tile.thread_id() * 2 + i], tile.load(s[tile.thread_id() * 2 + i]))
 
 
 def test_accesses_to_neighbouring_bytes_do_not_race():

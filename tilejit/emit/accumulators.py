@@ -1,4 +1,9 @@
-"""Accumulators of asynchronous products, pinned to PTX registers that are declared by name and that LLVM does not see."""
+"""Accumulators of asynchronous products, pinned to PTX registers that are declared by name and that LLVM does not see.
+
+Instructions that write them are marked as convergent, which keeps LLVM from duplicating them: where a loop's test follows one that is the same,
+its jump threading would otherwise write the initial values on a path of their own, which joins that of the loop before the wait for its products
+(C7515).
+"""
 
 from __future__ import annotations
 
@@ -83,7 +88,7 @@ class AccumulatorMixin:
         words = values if pins.dtype.bits == 32 else self.packed_words(values)
         for first in range(0, pins.words, AT_ONCE):
             some = words[first:first + AT_ONCE]
-            self.asm(" ".join(f"mov.{pins.type} {pins.name}_{first + i}, ${i};" for i in range(len(some))), [], some)
+            self.asm(" ".join(f"mov.{pins.type} {pins.name}_{first + i}, ${i};" for i in range(len(some))), [], some, convergent=True)
 
     def renew(self, call: Call) -> Pins:
         """Copy the registers of the call's first operand to those of its result, by ``prmt``, which ptxas does not treat as a copy.
@@ -94,7 +99,7 @@ class AccumulatorMixin:
         pins, source = self.pins_of(call.result), self.pins_of(call.args[0])
         for first in range(0, pins.words, AT_ONCE):
             some = range(first, min(first + AT_ONCE, pins.words))
-            self.asm(" ".join(f"prmt.b32 {pins.name}_{i}, {source.name}_{i}, 0, 0x3210;" for i in some))
+            self.asm(" ".join(f"prmt.b32 {pins.name}_{i}, {source.name}_{i}, 0, 0x3210;" for i in some), convergent=True)
         return pins
 
     def read_pins(self, pins: Pins) -> list[V]:

@@ -114,8 +114,8 @@ class BarrierMixin:
     def bulk_wait(self, n: int, read: bool) -> None:
         self.asm(f"cp.async.bulk.wait_group{'.read' if read else ''} {n};")
 
-    def fence_proxy_async(self) -> None:
-        self.asm("fence.proxy.async.shared::cta;")
+    def fence_proxy_async(self, space: str) -> None:
+        self.asm(f"fence.proxy.async{ {'shared': '.shared::cta', 'global': '.global', 'all': ''}[space]};")
 
     def fence_mbarrier_init(self) -> None:
         self.asm("fence.mbarrier_init.release.cluster;")

@@ -166,19 +166,30 @@ class InstructionMixin(NarrowFloats):
         word = "fptrunc" if source.bits > target.bits else "fpext"
         return self.ins(f"{word} {source.llvm} {x.text} to {target.llvm}", target)
 
+    def hidden(self, x: V) -> V:
+        """The integer `x`, about whose value the assembler cannot know anything.
+
+        ptxas 13.0 takes registers of which it knows that they hold 0 or 1 (``selp 1, 0`` and what is computed from it) for these numbers also
+        where an instruction reads them as the bits of a float: it makes ``cvt.rzi.s32.f16`` of them 0 or 1, ``cvt.f32.f16``,
+        ``cvt.rn.f16.f32`` and ``cvt.rni.f32.f32`` 0.0 or 1.0, ``neg.f32`` 0 or -1; f32, bf16 and, behind ``neg``, f64 alike. It does so on every
+        target, with the value in a loop or computed of several such. It does not know that the highest bit of ``%lanemask_lt`` is 0.
+        """
+        zero = self.entry("a zero that ptxas does not know",
+                          lambda: self.asm("{ .reg .b32 t; mov.u32 t, %lanemask_lt; shr.u32 $0, t, 31; }", [int32], [], pure=True)[0])
+        return self.ins(f"or {x.typed}, {self.cast(zero, x.dtype).text}", x.dtype)
+
     def _narrow_odd(self, x: V) -> V:
-        """float64 to float32, rounded to odd, so that rounding the result to a narrower type is the same as rounding `x` once."""
+        """float64 to float32, rounded to odd, so that rounding the result to a narrower type is the same as rounding `x` once. A number
+        beyond float32 becomes its largest one."""
         near = self.ins(f"fptrunc double {x.text} to float", float32)
         back = self.ins(f"fpext float {near.text} to double", x.dtype)
         inexact = self.ins(f"fcmp one double {back.text}, {x.text}", bool_)
-        finite = self.ins(f"fcmp one float {self.ins(f'call float @llvm.fabs.f32(float {near.text})', float32).text}, 0x7FF0000000000000", bool_)
         magnitude = lambda v: self.ins(f"call double @llvm.fabs.f64(double {v.text})", x.dtype)
         larger = self.ins(f"fcmp ogt double {magnitude(back).text}, {magnitude(x).text}", bool_)
         bits = self.ins(f"bitcast float {near.text} to i32", int32)
         toward_zero = self.select(larger, self.ins(f"sub i32 {bits.text}, 1", int32), bits)
         odd = self.ins(f"or i32 {toward_zero.text}, 1", int32)
-        use = self.ins(f"and i1 {inexact.text}, {finite.text}", bool_)
-        return self.ins(f"bitcast i32 {self.select(use, odd, bits).text} to float", float32)
+        return self.ins(f"bitcast i32 {self.select(inexact, odd, bits).text} to float", float32)
 
     def _float_to_int(self, x: V, target: DType) -> V:
         """``cvt.rzi``, which truncates and saturates. NaN becomes 0; from float64 or to 64 bits the instruction gives the sign bit

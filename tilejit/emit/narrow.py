@@ -28,10 +28,17 @@ class NarrowFloats:
         if kind == "e2m1x2":
             text = "{ .reg .b8 t; cvt.rn.satfinite.e2m1x2.f32 t, $1, $2; mov.b16 $0, {t, 0}; }"
         both = self.asm(text, [int16], [high, low], pure=True)[0]
+        if kind == "e5m2x2":  # the instruction makes infinities the largest number, whose code is one less
+            for x, one in ((low, 1), (high, 256)):
+                both = self.ins(f"add i16 {both.text}, {self.select(self._is_infinite(x), self.const(one, int16), self.const(0, int16)).text}", int16)
         shift = 4 if kind == "e2m1x2" else 8
         lower = self.ins(f"and i16 {both.text}, 15", int16) if shift == 4 else both
         upper = self.ins(f"lshr i16 {both.text}, {shift}", int16)
         return [self._code(v, target) for v in (lower, upper)]
+
+    def _is_infinite(self, x: V) -> V:
+        magnitude = self.ins(f"call float @llvm.fabs.f32(float {x.text})", float32)
+        return self.ins(f"fcmp oeq float {magnitude.text}, {self.const(float('inf'), float32).text}", bool_)
 
     def _code(self, bits: V, target: DType) -> V:
         """The low byte of an integer as an element of `target`."""
@@ -97,8 +104,8 @@ class NarrowFloats:
     # -- through the bits ------------------------------------------------------------------------------------------------
 
     def _through_bits(self, x: V, target: DType) -> V:
-        """float32 to a narrow float: round to nearest even, saturate to the largest finite number. NaN stays NaN, or becomes the largest
-        number of a type without NaN."""
+        """float32 to a narrow float: round to nearest even, saturate to the largest finite number. NaN and infinities stay such, or become
+        the largest number of a type without them."""
         mantissa, low, largest, nan = SHAPES[target.name]
         i32 = lambda text: self.ins(text, int32)
         magnitude = self.ins(f"call float @llvm.fabs.f32(float {x.text})", float32)
@@ -116,6 +123,8 @@ class NarrowFloats:
         small = i32(f"and i32 {small.text}, {(1 << mantissa + 1) - 1}")
         below = self.ins(f"fcmp olt float {clipped.text}, {self.const(2.0 ** low, float32).text}", bool_)
         code = self.select(below, small, normal)
+        if target.name == "float8_e5m2":
+            code = self.select(self._is_infinite(x), self.const(124, int32), code)
         signed = i32(f"lshr i32 {i32(f'bitcast float {x.text} to i32').text}, 31")
         ordered = self.ins(f"fcmp ord float {x.text}, {x.text}", bool_)
         sign = self.select(ordered, i32(f"shl i32 {signed.text}, {target.codes.bit_length() - 2}"), self.const(0, int32))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from ..dtypes import bool_
@@ -13,7 +14,7 @@ from ..ops import language
 from ..types import Scalar, Tile
 from . import joins
 from .joins import Clash, is_runtime
-from .names import RESULT, Entry, Undefined, is_cell, leaves_early
+from .names import EXITS, RESULT, Entry, Undefined, is_cell, leaves_early
 from .ranges import LoopRange, StaticRange
 from .scopes import ScopeSpec, absent, describe_scope, meant_by, misfit
 from .scoping import run_scope
@@ -99,9 +100,9 @@ def _scopes_meant(w: Walker, node: ast.If, test: Value) -> list[tuple[ast.If, Sc
 def _run_time_if(w: Walker, node: ast.If, test: Value, rest: list[ast.stmt]) -> bool:
     with w.partial_on(test):
         then = w.collect(lambda: w.statements(node.body))
-        orelse = w.collect(lambda: w.statements(node.orelse + rest if then.dead else node.orelse))
-        consumed = then.dead
-        if orelse.dead and not then.dead:
+        orelse = w.collect(lambda: w.statements(node.orelse + rest if then.gone else node.orelse))
+        consumed = bool(then.gone)
+        if orelse.gone and not then.gone:
             w.resume(then, lambda: w.statements(rest))
             consumed = True
     join_branches(w, test, then, orelse)
@@ -119,42 +120,62 @@ def either(w: Walker, test: Operand, then_body: Callable[[], None], else_body: C
 
 def join_branches(w: Walker, test: Value, then: Branch, orelse: Branch) -> None:
     """Append the If node of two walked branches; names that differ between them become its results."""
-    plans: dict[Any, joins.Join] = {}
-    sides: dict[Any, tuple[Any, Any]] = {}
+    met: dict[Any, Met] = {}
     names = [n for n, entry in then.env.items() if orelse.env.get(n) is not entry] + [n for n in orelse.env if n not in then.env]
     for name in names:
-        a, b = then.env.get(name), orelse.env.get(name)
-        plan, x, y = _join_name(w, name, a, b, test)
-        if isinstance(plan, Clash):
-            w.put(name, Undefined(plan.why), _home(w, a, b))
+        found = _join_name(w, name, then, orelse, test)
+        if isinstance(found.plan, Clash):
+            w.put(name, Undefined(found.plan.why), _home(w, then.env.get(name), orelse.env.get(name)))
         else:
-            plans[name], sides[name] = plan, (x, y)
-    then_yields = _yields(w, then, plans, {n: s[0] for n, s in sides.items()})
-    else_yields = _yields(w, orelse, plans, {n: s[1] for n, s in sides.items()})
+            met[name] = found
+    then_yields, else_yields = _yields(w, then, met, 0), _yields(w, orelse, met, 1)
     results = []
-    for name, plan in plans.items():
-        values = [Value(graph_name(name), t, w.g.loc) for t in joins.types(plan)]
+    for name, found in met.items():
+        values = [Value(graph_name(name), t, w.g.loc) for t in joins.types(found.plan)]
         results += values
-        w.put(name, joins.rebuild(plan, iter(values)), _home(w, then.env.get(name), orelse.env.get(name)))
+        a, b = then.env.get(name), orelse.env.get(name)
+        lacks = dict([pair for e in (a, b) if e is not None for pair in e.lacks] + list(found.lacks))
+        w.put(name, joins.rebuild(found.plan, iter(values)), _home(w, a, b), tuple(lacks.items()))
+    w.frame.gone = then.gone | orelse.gone if then.gone and orelse.gone else frozenset()
     w.g.append(If(test, Block(tuple(then.nodes), then_yields), Block(tuple(orelse.nodes), else_yields), tuple(results), w.g.loc))
 
 
-def _join_name(w: Walker, name: Any, a: Entry | None, b: Entry | None, test: Value) -> tuple[joins.Join, Any, Any]:
-    """How the values that a name has after two branches become one: the join, and the two values."""
-    lacks = [e is None or isinstance(e.value, Undefined) for e in (a, b)]
+@dataclass(frozen=True)
+class Met:
+    """How the values of a name after two branches become one: the join, the two values, and each exit past which the name has no value, with the
+    reason."""
+
+    plan: joins.Join
+    sides: tuple[Any, Any] = (None, None)
+    lacks: tuple[tuple[str, str], ...] = ()
+
+
+def _join_name(w: Walker, name: Any, then: Branch, orelse: Branch, test: Value) -> Met:
+    a, b = then.env.get(name), orelse.env.get(name)
     if is_cell(name):
         initial = w.g.cells.initial[name[1]]
         a, b = a or Entry(initial, w.g.loc, w.home), b or Entry(initial, w.g.loc, w.home)
-    elif any(lacks) and not all(lacks) and name == RESULT:
-        return _one_sided(w, a, b, lacks[0], test)
-    elif any(lacks):
-        return Clash(_why_lacking(a, b)), None, None
-    a.read = b.read = True
-    plan = joins.join(a.value, b.value)
+    lacking = _is_lacking(a), _is_lacking(b)
+    if all(lacking):
+        return Met(Clash(_why_lacking(a, b)))
+    if any(lacking) and name == RESULT:
+        return _one_sided(w, lacking[0], a, b, test)
+    plan = Clash(_why_lacking(a, b)) if any(lacking) else joins.join(a.value, b.value)
+    if isinstance(plan, Clash) and not any(lacking):
+        plan = Clash(f"{plan.why}, after a condition that is decided at run time" + where("on one path", a.loc) + where("on the other", b.loc))
+    if not (is_cell(name) or name == RESULT or name in EXITS):
+        for first, gone, kept in ((True, then.gone, b), (False, orelse.gone, a)):
+            if _matters_past_only(plan, gone, kept):
+                why = plan.why if isinstance(plan, Clash) else ""
+                return _one_sided(w, first, a, b, test, tuple((word, why) for word in sorted(gone)))
     if isinstance(plan, Clash):
-        seen = where("on one path", a.loc) + where("on the other", b.loc)
-        return Clash(f"{plan.why}, after a condition that is decided at run time{seen}"), None, None
-    return _bounded(w, plan, test), a.value, b.value
+        return Met(plan)
+    a.read = b.read = True
+    return Met(_bounded(w, plan, test), (a.value, b.value))
+
+
+def _is_lacking(entry: Entry | None) -> bool:
+    return entry is None or isinstance(entry.value, Undefined)
 
 
 def _why_lacking(a: Entry | None, b: Entry | None) -> str:
@@ -165,15 +186,27 @@ def _why_lacking(a: Entry | None, b: Entry | None) -> str:
     return "may be undefined: only one branch of a run-time condition assigns it; assign it before" + where("assigned", (a or b).loc)
 
 
-def _one_sided(w: Walker, a: Entry | None, b: Entry | None, first_lacks: bool, test: Value):
-    """The join of a function's result that only one branch has returned so far. The other's value is a filler, which a later return
-    replaces."""
-    value = (b if first_lacks else a).value
-    plan = joins.pending(value)
+def _matters_past_only(plan: joins.Join, gone: frozenset[str], kept: Entry | None) -> bool:
+    """Whether the code after two branches takes the value of the one that may get there, and what the other holds, which leaves by one of the
+    exits `gone`, counts only where they lead to: if the two have no join, or nothing in the function follows the exit."""
+    if not gone or _is_lacking(kept):
+        return False
+    alone = joins.pending(kept.value)
+    return not isinstance(alone, Clash) and (isinstance(plan, Clash) or gone == {"return"} and plan != alone)
+
+
+def _one_sided(w: Walker, first: bool, a: Entry | None, b: Entry | None, test: Value, lacks: tuple = ()) -> Met:
+    """The join of a name of which the first or the second value does not count: a filler may take its place."""
+    left, kept = (a, b) if first else (b, a)
+    plan = joins.pending(kept.value)
     if isinstance(plan, Clash):
-        return Clash(plan.why), None, None
-    filler = joins.filler(plan)
-    return (_bounded(w, plan, test), filler, value) if first_lacks else (_bounded(w, plan, test), value, filler)
+        return Met(plan)
+    kept.read = True
+    held = joins.filler(plan)
+    if not _is_lacking(left) and joins.widen(plan, left.value) == plan:
+        left.read, held = True, left.value
+    plan = _bounded(w, plan, test)
+    return Met(plan, (held, kept.value) if first else (kept.value, held), lacks)
 
 
 def _bounded(w: Walker, plan: joins.Join, test: Value) -> joins.Join:
@@ -184,9 +217,9 @@ def _bounded(w: Walker, plan: joins.Join, test: Value) -> joins.Join:
     return joins.cap(plan, uniform)
 
 
-def _yields(w: Walker, branch: Branch, plans: dict, values: dict) -> tuple[Operand, ...]:
+def _yields(w: Walker, branch: Branch, met: dict[Any, Met], side: int) -> tuple[Operand, ...]:
     with w.g.reopened(branch.nodes):
-        return tuple(o for name, plan in plans.items() for o in joins.flatten(plan, values[name], w.coerce))
+        return tuple(o for found in met.values() for o in joins.flatten(found.plan, found.sides[side], w.coerce))
 
 
 def _home(w: Walker, a: Entry | None, b: Entry | None):

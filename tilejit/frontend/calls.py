@@ -133,7 +133,7 @@ def _check_known(w: Walker, name: str, values: tuple, other: str = "") -> None:
     """CompilationError if one of `values`, the arguments of a compile-time function, is a run-time value; `other` says what to write instead."""
     for x in values:
         if runtime(x):
-            raise w.error(f"{name} is computed while compiling, and {describe(x)} is known at run time only{other}")
+            raise w.error(f"{name} is computed while compiling, and {describe(x)} is known at run time only{other}" + w.g.declared_constant(x))
 
 
 # -- helpers -------------------------------------------------------------------------------------------------------------
@@ -154,7 +154,8 @@ def inline(w: Walker, source: Source, args: tuple, kwargs: dict[str, Any]) -> An
     frame = Frame(source, caller.cells(), w.home, w.g.loc, caller, places)
     for param, value in zip(source.params, values):
         if param.constexpr and runtime(value):
-            raise w.error(f"{param.name} of {source.name} is a tile.constexpr, and {describe(value)} is known at run time only")
+            raise w.error(f"{param.name} of {source.name} is a tile.constexpr, and {describe(value)} is known at run time only"
+                          + w.g.declared_constant(value))
     w.frame = frame
     try:
         for param, value in zip(source.params, values):

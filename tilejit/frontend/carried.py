@@ -8,20 +8,28 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from typing import Any
 
 from ..errors import CompilationError
 from ..ir.graph import Carry, Node, Operand, Value
 from ..ops.ring import cursors
-from ..types import Uniformity
+from ..types import Tile, Uniformity
 from . import joins
 from .branches import graph_name
 from .joins import Clash
 from .names import RESULT, Entry, Undefined, called, is_cell
+from .scopes import describe_scope
 from .state import Snapshot
 from .walker import Walker, runtime, where
 
 LEFT = ("return", "break")
+
+
+class Ends(Enum):
+    """Where a loop may end: before its first trip too, after a trip, or by a `break` or `return` only."""
+
+    ANYWHERE, AFTER_A_TRIP, BY_AN_EXIT = range(3)
 
 
 @dataclass
@@ -76,6 +84,8 @@ class Attempt:
         header, end, held = self.headers[name], self.after[name], self.before[name].value
         if end is header:
             return True
+        if isinstance(end.past("break", "continue"), Undefined):
+            return False
         return not header.read and not any(map(joins.is_runtime, joins.leaves(held))) and joins.same(end.value, held)
 
     def demoted(self, pinned: set, plans: dict[Any, joins.Join]) -> dict[Any, joins.Join]:
@@ -151,12 +161,12 @@ def settle(w: Walker, names: list[str], walk: Callable[[], Trip], *, control: Un
 
 def _attempted(w: Walker, last: Last, plans: dict[Any, joins.Join], before: dict[Any, Entry], walk: Callable[[], Trip]) -> Attempt:
     headers, inner = _headers(w, plans, before)
-    w.frame.env = {**before, **headers}
+    w.frame.env, w.frame.gone = {**before, **headers}, frozenset()
     around, w.loops = w.loops, last.inner
     try:
         trip = walk()
     finally:
-        w.loops = around
+        w.loops, w.frame.gone = around, frozenset()
     return Attempt(trip, plans, inner, before, headers, w.frame.env)
 
 
@@ -246,11 +256,12 @@ def _widened(w: Walker, attempt: Attempt, constants: set[Any]) -> tuple[dict[Any
         if name in constants:
             continue
         header, end = attempt.headers[name], attempt.after[name]
-        joint = joins.widen(plan, end.value)
+        following = end.past("continue")
+        joint = _alike(w, joins.widen(plan, following), attempt.trip.control)
         if not isinstance(joint, Clash):
             wider[name] = joins.cap(joint, attempt.trip.control)
             continue
-        nothing = isinstance(end.value, Undefined)  # its reason already has a location
+        nothing = isinstance(following, Undefined)  # its reason already has a location
         both = "" if nothing else where("before the loop", header.loc) + where("in the loop", end.loc)
         if header.read:
             kept = "" if nothing else "; a name keeps its type in a loop"
@@ -259,28 +270,54 @@ def _widened(w: Walker, attempt: Attempt, constants: set[Any]) -> tuple[dict[Any
     return wider, lost
 
 
-def carries(w: Walker, settled: Attempt) -> tuple[tuple[Carry, ...], tuple[Operand, ...]]:
+def carries(w: Walker, settled: Attempt, ends: Ends) -> tuple[tuple[Carry, ...], tuple[Operand, ...]]:
     """The loop's carries and its body's yields. Also binds the names to their values after the loop."""
     carried, yields = [], []
     before, after = settled.before, settled.after
-    for name, plan in settled.plans.items():
-        inits = joins.flatten(plan, before[name].value, w.coerce)
+
+    def carry(name: Any, plan: joins.Join, initial: Any, inner: list[Value]) -> Any:
+        """Carry a name; gives its value after the loop."""
         results = [Value(graph_name(name), t, w.g.loc) for t in joins.types(plan)]
-        carried += map(Carry, inits, settled.inner[name], results)
+        carried.extend(map(Carry, joins.flatten(plan, initial, w.coerce), inner, results))
         with w.g.reopened(settled.trip.nodes):
-            yields += joins.flatten(plan, after[name].value, w.coerce)
-        w.put(name, joins.rebuild(plan, iter(results)), before[name].home)
+            yields.extend(joins.flatten(plan, after[name].value, w.coerce))
+        return joins.rebuild(plan, iter(results))
+
+    for name, plan in settled.plans.items():
+        value, end = carry(name, plan, before[name].value, settled.inner[name]), after[name].past("break")
+        w.put(name, end if isinstance(end, Undefined) else value, before[name].home, _returns(after[name]))
     for name, entry in after.items():
         if name in settled.lost:
             w.put(name, Undefined(settled.lost[name]))
         elif name not in before or (isinstance(before[name].value, Undefined) and entry is not before[name]):
-            w.put(name, _unsure(entry))
+            plan = _plan_after(w, entry, ends, settled.trip.control)
+            if isinstance(plan, Clash):
+                w.put(name, Undefined(plan.why))
+            else:
+                inner = [Value(graph_name(name), t, w.g.loc) for t in joins.types(plan)]
+                w.put(name, carry(name, plan, joins.filler(plan), inner), lacks=_returns(entry))
     return tuple(carried), tuple(yields)
 
 
-def _unsure(entry: Entry) -> Undefined:
-    """Why a name that only a loop's body assigns is undefined after the loop."""
-    if isinstance(entry.value, Undefined):
-        return entry.value
-    return Undefined("may be undefined: only the loop's body assigns it, and the loop may run zero times; "
+def _returns(entry: Entry) -> tuple[tuple[str, str], ...]:
+    """What a name lacks after a loop: the loop's own exits have led there."""
+    return tuple(pair for pair in entry.lacks if pair[0] == "return")
+
+
+def _plan_after(w: Walker, entry: Entry, ends: Ends, control: Uniformity) -> joins.Join:
+    """What a name holds after the loop if only the loop's body assigns it: the value of the last trip, if there certainly was one."""
+    value = entry.past("break") if ends is Ends.BY_AN_EXIT else entry.past("break", "continue")
+    if isinstance(value, Undefined):
+        return Clash(value.why)
+    if ends is Ends.ANYWHERE:
+        return Clash("may be undefined: only the loop's body assigns it, and the loop may run zero times; "
                      "assign it before the loop" + where("assigned", entry.loc))
+    return joins.cap(_alike(w, joins.pending(value), control), control)
+
+
+def _alike(w: Walker, plan: joins.Join, control: Uniformity) -> joins.Join:
+    """`plan` for what a loop changes: not a register tile if its threads do not all run the same trips."""
+    if control < w.g.scope.uniformity and any(isinstance(t, Tile) for t in joins.types(plan)):
+        return Clash(f"is a register tile of {describe_scope(w.g.scope)}, and the loop that changes it does not run the same trips in all its "
+                     "threads; choose element by element with tile.where")
+    return plan

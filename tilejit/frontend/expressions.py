@@ -124,7 +124,7 @@ def f_string(w: Walker, node: ast.JoinedStr) -> str:
 def formatted(w: Walker, node: ast.FormattedValue) -> str:
     value = w.value(node.value)
     if runtime(value):
-        raise w.error(f"an f-string shows what is known while compiling, and {describe(value)} is not; "
+        raise w.error(f"an f-string shows what is known while compiling, and `{ast.unparse(node.value)}`, {describe(value)}, is not; "
                       "print it with tile.device_print")
     value = value.value if isinstance(value, Const) else value
     value = {ord("s"): str, ord("r"): repr, ord("a"): ascii}.get(node.conversion, lambda v: v)(value)
@@ -297,7 +297,7 @@ def _element(w: Walker, x: Any, index: Any) -> Any:
         raise w.error(f"{describe(x)} cannot be indexed")
     if runtime(index) or isinstance(index, slice) and any(map(is_runtime, (index.start, index.stop, index.step))):
         raise w.error(f"{describe(x) if not isinstance(x, tuple) else 'a tuple'} is indexed with compile-time numbers; "
-                      f"loop with tile.static_range, or choose with tile.where")
+                      f"loop with tile.static_range, or choose with tile.where" + w.g.declared_constant(index))
     return folded(w, python.getitem, x, index)
 
 

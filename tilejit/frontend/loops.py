@@ -16,7 +16,7 @@ from ..ops import language
 from ..ops.pipeline import pipeline_turn
 from ..types import Scalar
 from .branches import judged, only_if, truth
-from .carried import Trip, carries, settle
+from .carried import Ends, Trip, carries, settle
 from .names import Entry, Undefined, assigned, assigned_in
 from .ranges import UNROLLED_AT_MOST, LoopRange, StaticRange, by_number_of_trips
 from .scopes import EachScope, ScopeSpec
@@ -61,6 +61,7 @@ def own_exits(w: Walker):
         yield
     finally:
         w.frame.loops.pop()
+        w.rejoin("break", "continue")
         w.frame.env.update(outer)
 
 
@@ -88,14 +89,16 @@ def _unrolled(w: Walker, node: ast.For, items: list, first: int = 0) -> None:
         w.copies.append(first + position)
         w.statements(node.body)
         w.copies.pop()
-        w.put("continue", False)
+        w.rejoin("continue")
 
 
 # -- for on the device ---------------------------------------------------------------------------------------------------
 
 def _device_for(w: Walker, node: ast.For, over: LoopRange) -> None:
-    if all(isinstance(x, int) for x in (over.start, over.stop, over.step)) and not range(over.start, over.stop, over.step):
+    known = all(isinstance(x, int) for x in (over.start, over.stop, over.step))
+    if known and not range(over.start, over.stop, over.step):
         return  # no trip: as in Python, no name is assigned
+    ends = Ends.AFTER_A_TRIP if known else Ends.ANYWHERE
     t = _index_type(over)
     start, stop, step = (w.coerce(x, t) for x in (over.start, over.stop, over.step))
     targets = assigned([node.target])
@@ -112,9 +115,9 @@ def _device_for(w: Walker, node: ast.For, over: LoopRange) -> None:
     if settled is None and over.pipeline is not None:
         raise w.error("a pipelined loop cannot be left early, since its copies run ahead; leave out `break` and `return`, or shorten its range")
     if settled is None:
-        _for_as_while(w, node, over, names)
+        _for_as_while(w, node, over, names, ends)
     else:
-        carried, yields = carries(w, settled)
+        carried, yields = carries(w, settled, ends)
         w.g.append(For(index, start, stop, step, carried, Block(tuple(settled.trip.nodes), yields), w.g.loc, over.unroll, over.pipeline))
     for name in targets:
         w.put(name, Undefined("is the index of a loop that has ended" + where("the loop is", w.loc(node.target))))
@@ -154,7 +157,7 @@ def _trip(w: Walker, node: ast.For, over: LoopRange, index: Value) -> None:
         next(turn, None)
 
 
-def _for_as_while(w: Walker, node: ast.For, over: LoopRange, names: list[str]) -> None:
+def _for_as_while(w: Walker, node: ast.For, over: LoopRange, names: list[str], ends: Ends) -> None:
     """Append a `for` that may be left early as a While node, which carries the index and the exit flags. If the index may overflow after the last
     trip, it also carries whether there is another trip."""
     if over.unroll != 1:
@@ -183,7 +186,7 @@ def _for_as_while(w: Walker, node: ast.For, over: LoopRange, names: list[str]) -
             w.put(more, below(index, last))
         w.put(hidden, language.binary(w.g, "+", index, over.step))
 
-    _run_while(w, [*names, hidden, *([more] if wraps else [])], test, body)
+    _run_while(w, [*names, hidden, *([more] if wraps else [])], test, body, ends)
     for name in (hidden, more):
         w.frame.env.pop(name, None)
 
@@ -211,15 +214,24 @@ def while_(w: Walker, node: ast.While) -> None:
         _run_while(w, list(assigned_in(node)), test, body)
 
 
-def _run_while(w: Walker, names: list[str], test: Callable[[], Any], body: Callable[[], None]) -> None:
-    """Append a While node. `test()` gives the condition: a bool if it is known at compile time, else a value."""
+def _run_while(w: Walker, names: list[str], test: Callable[[], Any], body: Callable[[], None], ends: Ends = Ends.ANYWHERE) -> None:
+    """Append a While node. `test()` gives the condition: a bool if it is known at compile time, else a value. A loop whose condition is always
+    true ends by its exits only."""
     condition: Any = None
+    endless = False
+
+    def tested_once_more() -> Any:
+        nonlocal endless
+        found = test()
+        endless = found is True
+        return found
+
     split: list[Value] = []  # the condition, once it has turned out to differ between threads
 
     def walk() -> Trip:
         nonlocal condition
         with w.g.block() as tested, w.partial_on(*split):
-            condition = _unless_left(w, test)
+            condition = _unless_left(w, tested_once_more)
         with w.g.block() as nodes, w.partial_on(*split, condition):
             for name in w.left() or ():  # where the body runs, the loop has not been left
                 w.put(name, False)
@@ -237,10 +249,12 @@ def _run_while(w: Walker, names: list[str], test: Callable[[], Any], body: Calla
         return
     if condition is True:
         raise w.error("this loop never ends: its condition is always true, and nothing in it breaks or returns")
-    carried, yields = carries(w, settled)
+    carried, yields = carries(w, settled, Ends.BY_AN_EXIT if endless else ends)
     with w.g.reopened(settled.trip.test):
         tested = w.coerce(condition, Scalar(bool_))
     w.g.append(While(Block(tuple(settled.trip.test), (tested,)), carried, Block(tuple(settled.trip.nodes), yields), w.g.loc))
+    if endless and settled.after["break"].value is False:
+        w.leave("return")
 
 
 def _unless_left(w: Walker, test: Callable[[], Any]) -> Any:

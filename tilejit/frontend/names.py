@@ -20,13 +20,20 @@ BLOCKS = "body", "orelse", "handlers", "finalbody", "cases"  # fields of stateme
 @dataclass(eq=False, slots=True)
 class Entry:
     """The value of a name, the location of its assignment, and the scope instance that it belongs to (`Home`). `read` says whether it has
-    been read, `came_out` that it was assigned in an inner scope that has ended."""
+    been read, `came_out` that it was assigned in an inner scope that has ended. `lacks` pairs each exit past which the name has no value (the
+    code that runs if the exit was not taken may read it) with the reason."""
 
     value: Any
     loc: Loc | None
     home: Any
     read: bool = False
     came_out: bool = False
+    lacks: tuple[tuple[str, str], ...] = ()
+
+    def past(self, *exits: str) -> Any:
+        """What the name holds where control may have come by `exits`."""
+        why = next((why for word, why in self.lacks if word in exits), None)
+        return self.value if why is None else Undefined(why)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -60,6 +67,7 @@ class Frame:
     caller: "Frame | None" = None
     places: dict[ast.AST, Loc] = field(default_factory=dict)  # the locations of its nodes, memoised
     loops: list[Any] = field(default_factory=list)  # for each loop being walked, the `Home` that it is in
+    gone: frozenset[str] = frozenset()  # if control certainly does not reach this point: the exits of which one was taken
 
     def cells(self) -> dict[Any, Entry]:
         """The entries of cells."""

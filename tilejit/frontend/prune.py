@@ -1,4 +1,4 @@
-"""Removes results of branches and values carried by loops that nothing reads. Calls are kept."""
+"""Removes results of branches and values carried by loops that nothing reads. Calls are kept, except for tiles of a constant."""
 
 from __future__ import annotations
 
@@ -50,7 +50,12 @@ def _collect(block: Block, needed: set[Value], handed: dict[Value, list]) -> Non
 
 
 def _block(block: Block, needed: set[Value]) -> Block:
-    return replace(block, nodes=tuple(_node(n, needed) for n in block.nodes))
+    return replace(block, nodes=tuple(_node(n, needed) for n in block.nodes if not _is_unread_splat(n, needed)))
+
+
+def _is_unread_splat(node: Node, needed: set[Value]) -> bool:
+    """Whether a node makes a tile of one constant that nothing reads, such as the first value of a carry that is removed."""
+    return isinstance(node, Call) and node.op.name == "splat" and node.result not in needed
 
 
 def _node(node: Node, needed: set[Value]) -> Node:

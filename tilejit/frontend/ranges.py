@@ -88,7 +88,7 @@ def _unsigned_64(x) -> bool:
 def _copies(g: Builder, unroll, start, stop, step) -> int:
     """The number of copies of the body that `unroll` asks for; 0 for all trips."""
     if not isinstance(unroll, bool) and (not isinstance(unroll, int) or unroll < 1):
-        raise g.error(f"unroll is True or a positive number of copies, not {describe(unroll)}")
+        raise g.error(f"unroll is True or a positive number of copies, not {describe(unroll)}" + g.declared_constant(unroll))
     if unroll is True and not all(isinstance(x, int) for x in (start, stop, step)):
         raise g.error("unroll=True unrolls all iterations, and their number is known at run time only; write unroll=4, say, for a loop of "
                       "four copies")
@@ -151,13 +151,14 @@ def pipelined(g: Builder, over, stages=2, warp_specialize=False, producer_regs=N
         what = "a pipelined loop" if isinstance(over, LoopRange) else describe(over)
         raise g.error(f"pipelined takes a range, as in tile.pipelined(range(0, K, BLOCK), stages=4), or tile.tile_order(..), not {what}")
     if isinstance(stages, bool) or not isinstance(stages, int) or not 1 <= stages <= STAGES_AT_MOST:
-        raise g.error(f"stages is a constant from 1 to {STAGES_AT_MOST}, not {describe(stages)}")
+        raise g.error(f"stages is a constant from 1 to {STAGES_AT_MOST}, not {describe(stages)}" + g.declared_constant(stages))
     if over.unroll != 1:
         raise g.error("a pipelined loop cannot be unrolled: its slots rotate at run time")
     if not isinstance(over.step, int):  # the pass needs indices of trips that are a constant apart
         over = by_number_of_trips(g, over.start, over.stop, over.step, 1, over.item)
     if not isinstance(warp_specialize, bool):
-        raise g.error(f"warp_specialize is True or False, known at compile time, not {describe(warp_specialize)}")
+        raise g.error(f"warp_specialize is True or False, known at compile time, not {describe(warp_specialize)}"
+                      + g.declared_constant(warp_specialize))
     for regs in (producer_regs, consumer_regs):
         if regs is not None and (not warp_specialize or not isinstance(regs, int) or regs % 8 or not 24 <= regs <= 256):
             raise g.error("producer_regs and consumer_regs are multiples of 8 from 24 to 256, with warp_specialize=True")
@@ -170,7 +171,8 @@ def static_range(g: Builder, *args):
     start, stop, step = _bounds("static_range", g, args)
     for x in (start, stop, step):
         if not isinstance(x, int):
-            raise g.error(f"static_range is unrolled while compiling, and {describe(x)} is known at run time only; use range")
+            raise g.error(f"static_range is unrolled while compiling, and {describe(x)} is known at run time only; use range"
+                          + g.declared_constant(x))
     numbers = range(start, stop, step)
     if len(numbers) > UNROLLED_AT_MOST:
         raise g.error(f"static_range would write {len(numbers)} copies of the loop's body (at most {UNROLLED_AT_MOST}); use range")

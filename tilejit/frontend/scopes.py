@@ -54,7 +54,8 @@ def warpgroup(g: Builder, i, regs=None):
     `regs` is how many registers a thread may keep from here on (``setmaxnreg``).
     """
     if regs is not None and (not isinstance(regs, int) or regs % 8 or not 24 <= regs <= 256):
-        raise g.error(f"regs is a multiple of 8 from 24 to 256, not {regs!r}")
+        raise g.error(f"regs is a multiple of 8 from 24 to 256, not {regs if isinstance(regs, int) else describe(regs)}"
+                      + g.declared_constant(regs))
     if regs is not None:
         g.need("setmaxnreg", 90)
     return _spec(g, "warpgroup", i, regs)
@@ -96,7 +97,8 @@ def _spec(g: Builder, kind: str, i, regs: int | None = None) -> ScopeSpec:
             raise g.error(f"{kind}(range(first, stop)) names {kind}s by a plain range with constant bounds, and this is a loop; "
                           f"write `with tile.{kind}(..):` around the loop, or in it")
         if not isinstance(i.start, int) or not isinstance(i.stop, int) or i.step != 1 or i.stop <= i.start:
-            raise g.error(f"{kind}(range(first, stop)) takes constant bounds, first below stop, and step 1")
+            raise g.error(f"{kind}(range(first, stop)) takes constant bounds, first below stop, and step 1"
+                          + g.declared_constant((i.start, i.stop, i.step)))
         if kind == "thread" and (i.start % 32 or i.stop % 32) and i.start // 32 != (i.stop - 1) // 32:
             raise g.error(f"threads {i.start} to {i.stop - 1} are parts of several warps, and a scope of threads must be whole warps, or lanes of "
                           f"one; to select single threads write if tile.thread_id() < {i.stop}")

@@ -65,7 +65,7 @@ def ann_assign(w: Walker, node: ast.AnnAssign) -> None:
     kind = None if isinstance(node.annotation, ast.Constant) else w.value(node.annotation)
     if kind is constexpr:
         if runtime(value):
-            raise w.error(f"a tile.constexpr is known while compiling, and {describe(value)} is not", node.value)
+            raise w.error(f"a tile.constexpr is known while compiling, and {describe(value)} is not" + w.g.declared_constant(value), node.value)
     elif kind is not None and (dtype := named_dtype(kind)) is not None:
         value = call(w, dtype, (value,), {})
     bind(w, node.target, value)
@@ -75,22 +75,21 @@ def ann_assign(w: Walker, node: ast.AnnAssign) -> None:
 
 @statement(ast.Assert)
 def assert_(w: Walker, node: ast.Assert) -> None:
-    """``assert``: checked at compile time if the condition is known then, else a `device_assert`."""
-    message = "" if node.msg is None else _message(w, node.msg)
+    """``assert``: checked at compile time if the condition is known then, else a `device_assert`. As in Python, the message of one that is known
+    to hold is not evaluated."""
     held = judged(w, node.test)
-    if isinstance(type_of(held), Tile):
-        call(w, device_assert, (held, message), {})
+    test = held if isinstance(type_of(held), Tile) else truth(w, held)
+    if test is True:
         return
-    test = truth(w, held)
-    if isinstance(test, Value):
-        call(w, device_assert, (test, message), {})
-    elif not test:
+    message = _message(w, node.msg)
+    if test is False:
         raise w.error("assertion failed" + (f": {message}" if message else ""))
+    call(w, device_assert, (test, message), {})
 
 
-def _message(w: Walker, node: ast.expr) -> str:
-    if isinstance(node, ast.JoinedStr):
-        raise w.error("the message of an assert is a plain string, not an f-string; print values with tile.device_print", node)
+def _message(w: Walker, node: ast.expr | None) -> str:
+    if node is None:
+        return ""
     message = w.value(node)
     if not isinstance(message, str):
         raise w.error(f"the message of an assert is a string, not {describe(message)}", node)
@@ -105,7 +104,7 @@ def leave_loop(w: Walker, node: ast.Break | ast.Continue) -> None:
     if w.frame.loops[-1] is not w.home:
         raise w.error(f"`{word}` would leave the execution scope that it stands in, and only its threads would; "
                       "put the loop inside the scope" + where("the scope is opened", w.home.loc))
-    w.put(word, True)
+    w.leave(word)
 
 
 @statement(ast.Return)
@@ -117,4 +116,4 @@ def return_(w: Walker, node: ast.Return) -> None:
     if w.frame.caller is None and value is not None:
         raise w.error("a kernel returns nothing; write to an array argument with tile.store", node.value)
     w.put(RESULT, value)
-    w.put("return", True)
+    w.leave("return")

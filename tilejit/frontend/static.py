@@ -17,7 +17,7 @@ def static_assert(g: Builder, condition, message: str = ""):
     """Fail the compilation, with `message`, unless `condition` holds. It must be known at compile time."""
     if isinstance(condition, Value):
         raise g.error(f"static_assert judges while compiling, and {describe(condition)} is known at run time only; "
-                      "use tile.device_assert")
+                      "use tile.device_assert" + g.declared_constant(condition))
     if not (condition.value if isinstance(condition, Const) else condition):
         raise CompilationError(f"static assertion failed{f': {message}' if message else ''}", g.loc)
 

@@ -96,15 +96,12 @@ class Home:
 
 @dataclass
 class Branch:
-    """A block that was walked but is not part of a node yet: its nodes, and the values of the names at its end."""
+    """A block that was walked but is not part of a node yet: its nodes, and the values of the names at its end. If control certainly does not
+    reach its end, `gone` are the exits of which one was taken."""
 
     nodes: list[Node]
     env: dict[Any, Entry]
-
-    @property
-    def dead(self) -> bool:
-        """Whether control certainly does not reach the block's end."""
-        return any(name in self.env and self.env[name].value is True for name in EXITS)
+    gone: frozenset[str] = frozenset()
 
 
 class Place:
@@ -195,11 +192,10 @@ class Walker:
 
     def left(self) -> bool | list[str]:
         """True if control certainly does not reach this point; otherwise the names of the exits that may have been taken at run time."""
+        if self.frame.gone:
+            return True
         env = self.frame.env
         perhaps = [name for name in EXITS if env[name].value is not False]
-        if any(env[name].value is True for name in perhaps):
-            return True
-        perhaps = [name for name in perhaps if isinstance(env[name].value, Value)]
         for name in perhaps:
             env[name].read = True
         return perhaps
@@ -214,34 +210,56 @@ class Walker:
         def here():
             for name in exits:
                 self.put(name, False)
+            for name, entry in self.frame.env.items():
+                if entry.lacks:
+                    self.put(name, entry.value, entry.home)
             rest()
 
         def elsewhere():
             if len(exits) == 1:
                 self.put(exits[0], True)
+            self.frame.gone = frozenset(exits)
 
         either(self, language.unary(self.g, "not", taken), here, elsewhere)
 
+    def leave(self, word: str) -> None:
+        """Take an exit: control does not reach what follows."""
+        self.put(word, True)
+        self.frame.gone = frozenset((word,))
+
+    def rejoin(self, *exits: str) -> None:
+        """The point to which `exits` lead: names that have no value past them are undefined from here on."""
+        for name in exits:
+            self.put(name, False)
+        if not self.frame.gone.isdisjoint(exits):
+            self.frame.gone = frozenset()
+        for name, entry in self.frame.env.items():
+            if entry.lacks:
+                self.frame.env[name] = replace(entry, value=entry.past(*exits), lacks=tuple(p for p in entry.lacks if p[0] not in exits))
+
     def collect(self, body: Callable[[], None]) -> Branch:
         """Walk `body` into a block of its own; the names of the current frame keep their values from before."""
-        outer = self.frame.env
-        self.frame.env = dict(outer)
+        frame = self.frame
+        outer = frame.env, frame.gone
+        frame.env = dict(frame.env)
         try:
             with self.g.block() as nodes:
                 body()
-            return Branch(nodes, self.frame.env)
+            return Branch(nodes, frame.env, frame.gone)
         finally:
-            self.frame.env = outer
+            frame.env, frame.gone = outer
 
     def resume(self, branch: Branch, body: Callable[[], None]) -> None:
         """Walk `body` at the end of a block that `collect` made."""
-        outer, self.frame.env = self.frame.env, branch.env
+        frame = self.frame
+        outer = frame.env, frame.gone
+        frame.env, frame.gone = branch.env, branch.gone
         try:
             with self.g.reopened(branch.nodes):
                 body()
-            branch.env = self.frame.env
+            branch.env, branch.gone = frame.env, frame.gone
         finally:
-            self.frame.env = outer
+            frame.env, frame.gone = outer
 
     @contextmanager
     def partial_on(self, *conditions: Operand):
@@ -256,9 +274,9 @@ class Walker:
 
     # -- names -------------------------------------------------------------------------------------------------------
 
-    def put(self, name: Any, value: Any, home: Home | None = None) -> None:
+    def put(self, name: Any, value: Any, home: Home | None = None, lacks: tuple = ()) -> None:
         """Bind `name` to `value`, without checks."""
-        self.frame.env[name] = Entry(value, self.g.loc, home or self.home)
+        self.frame.env[name] = Entry(value, self.g.loc, home or self.home, lacks=lacks)
 
     def assign(self, name: str, value: Any) -> None:
         """``name = value`` in the kernel's code. CompilationError if the name belongs to an enclosing execution scope."""

@@ -278,14 +278,28 @@ class Builder:
         rest = {k: c for k, c in total.items() if c and k is not None}
         return None if rest else total.get(None, 0)
 
-    def declared_constant(self, *operands) -> str:
-        """``; n is a number of the launch: ...`` where operands that should be constant are scalar arguments of the kernel; else empty."""
-        terms = {key for x in operands if isinstance(x, (Value, Const, int)) for key in self.linear(x)} - {None}
-        names = sorted(key.name for key in terms if key in self.arguments)
-        if not names or len(names) < len(terms):
+    def declared_constant(self, *found: Any) -> str:
+        """``; n is a number of the launch: ...`` if `found`, at a place for constants, is computed from scalar arguments of the kernel only; else
+        empty."""
+        waiting, seen, names = list(found), set(), set()
+        while waiting:
+            x = waiting.pop()
+            if isinstance(x, (tuple, slice)):
+                waiting += x if isinstance(x, tuple) else (x.start, x.stop, x.step)
+            if not isinstance(x, Value) or x in seen:
+                continue
+            seen.add(x)
+            call = self.definitions.get(x)
+            if x in self.arguments:
+                names.add(x.name)
+            elif call is None or call.op.effect != "pure" or not call.args:
+                return ""  # it would not be a constant either if the arguments were
+            else:
+                waiting += call.args
+        if not names:
             return ""
         what = "are numbers" if len(names) > 1 else "is a number"
-        return f"; {' and '.join(names)} {what} of the launch: declare the parameter as {names[0]}: tile.constexpr"
+        return f"; {' and '.join(sorted(names))} {what} of the launch: declare the parameter as {min(names)}: tile.constexpr"
 
     # -- operands from Python values ------------------------------------------------------------------------------------
 
@@ -348,7 +362,7 @@ def describe(x) -> str:
 def flag(g: Builder, name: str, x) -> bool:
     """A keyword argument that must be True or False. CompilationError where it is not constant."""
     if not isinstance(x, int):
-        raise g.error(f"{name} is True or False, known at compile time, not {describe(x)}")
+        raise g.error(f"{name} is True or False, known at compile time, not {describe(x)}" + g.declared_constant(x))
     return bool(x)
 
 

@@ -193,6 +193,7 @@ class Launch:
     max_shared: int | None = None
     fast_math: bool = False
     pdl: bool = False
+    jitter: int | None = None
 
     @property
     def threads(self) -> int:

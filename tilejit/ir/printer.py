@@ -38,7 +38,7 @@ def text(graph: Graph) -> str:
     """The text of a whole graph. Equal texts mean equal code."""
     name = _Names()
     launch = [f"num_warps={graph.launch.num_warps}"]
-    for option in ("cluster", "min_ctas", "max_registers"):
+    for option in ("cluster", "min_ctas", "max_registers", "jitter"):
         if getattr(graph.launch, option) is not None:
             launch.append(f"{option}={getattr(graph.launch, option)}")
     launch += [o for o in ("fast_math", "pdl") if getattr(graph.launch, o)]

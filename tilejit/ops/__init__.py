@@ -6,5 +6,6 @@ All modules are imported together, because some of them register rules for opera
 
 from . import (access, atomics, atomics_emit, barriers, buffer_views, casts, combine, copy, copy_async, creation, division,  # noqa: F401
                elementwise, escape, ids, layout_change, map_edits, math, memory, mma, named_barriers, ordered_emit, pipeline, pointwise,
-               ptx_bit_meanings, ptx_copy_meanings, ptx_map_meanings, ptx_memory_meanings, reduce, reductions, regions, remote, ring, scan,
-               selected, shape, shared, slicing, stack, tensor_map, tmem)
+               ptx_barrier_meanings, ptx_bit_meanings, ptx_copy_meanings, ptx_float_meanings, ptx_map_meanings,
+               ptx_memory_meanings, ptx_warp_meanings, reduce, reductions, regions, remote, ring, scan, selected, shape, shared, slicing,
+               stack, tensor_map, tmem)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from ..dtypes import bool_, int32
 from ..ir.builder import Builder, describe, flag, type_of
 from ..ir.builtin import builtin, method
@@ -49,7 +51,7 @@ def initialised(g: Builder, count, n, name: str = "mbarrier") -> Value:
     """Create `n` mbarriers, hoisted to the kernel's start. `name` is their name in the graph."""
     for what, value in (("count", count), ("n", n)):
         if isinstance(value, bool) or not isinstance(value, int):
-            raise g.error(f"{what} is a constant, not {describe(value)}")
+            raise g.error(f"{what} is a constant, not {describe(value)}" + g.declared_constant(value))
         if not 1 <= value < 1 << 20:
             raise g.error(f"{what} is 1 to {(1 << 20) - 1}, not {value}")
     if g.scope.kind != "cta" or g.scope.partial is not None or g.state.get("loops", 0):
@@ -244,7 +246,7 @@ def _plain(name: str, doc: str, attrs: tuple[str, ...] = (), check=None):
 
 def _group(g, n, read=False):
     if isinstance(n, bool) or not isinstance(n, int) or n < 0:
-        raise g.error(f"the number of groups that may stay pending is a constant of at least 0, not {describe(n)}")
+        raise g.error(f"the number of groups that may stay pending is a constant of at least 0, not {describe(n)}" + g.declared_constant(n))
 
 
 def _hopper(instruction: str):
@@ -255,9 +257,6 @@ cp_async_commit = _plain("cp_async_commit", "Commit the ``cp.async`` copies that
 cp_async_wait = _plain("cp_async_wait", "Wait until at most `n` of the thread's ``cp.async`` groups are pending.", ("n",), _group)
 bulk_commit = _plain("bulk_commit", "Commit the bulk stores that each thread has issued since its last commit as a group.",
                      check=_hopper("cp.async.bulk.commit_group"))
-fence_proxy_async = _plain(
-    "fence_proxy_async", "Order each thread's ordinary accesses to shared memory before later accesses of the async proxy (TMA, wgmma).",
-    check=_hopper("fence.proxy.async"))
 fence_mbarrier_init = _plain(
     "fence_mbarrier_init", "Make the initialisation of mbarriers visible to the async proxy and the cluster.",
     check=_hopper("fence.mbarrier_init"))
@@ -313,6 +312,44 @@ def awaits_copies(call: Call) -> bool:
     """Whether a call waits for ``cp.async`` copies or has them arrive at a barrier; also by ``tile.ptx`` or inline PTX."""
     text = call.attrs.get("form") or call.attrs.get("text") or ""
     return call.op in (cp_async_wait, arrive_on_copies_) or "cp.async.wait" in text or "cp.async.mbarrier.arrive" in text
+
+
+FENCED_SPACES = ("shared", "global", "all")
+
+
+@op("syncs", attrs=("space",))
+def fence_proxy_async(space=None):
+    """Order each thread's ordinary accesses before later accesses of the async proxy (TMA, bulk copies, wgmma).
+
+    Writes before the async proxy reads or overwrites them; and reads before TMA or a bulk copy overwrites what they read, which a barrier
+    alone does not order. It stands in every thread that has made such accesses, before the barrier or arrival that hands the memory over.
+
+    `space` is the memory that is accessed: "shared" (the default), "global", or "all" for both. Before a copy of what other CTAs have
+    written to global memory, it stands in the CTA of the copy, after the threads have synchronised. (PTX ISA, ``fence.proxy.async``.)
+    """
+
+
+@fence_proxy_async.infer
+def _(g, space=None):
+    if space not in (None, *FENCED_SPACES):
+        raise g.error(f"space is {', '.join(map(repr, FENCED_SPACES[:-1]))} or {FENCED_SPACES[-1]!r}, not {describe(space)}")
+    g.need("fence.proxy.async", 90)
+
+
+@fence_proxy_async.simulate
+def _(m, call):
+    m.fence_proxy_async(call.attrs.get("space") or "shared")
+
+
+@fence_proxy_async.emit
+def _(e, call):
+    e.fence_proxy_async(call.attrs.get("space") or "shared")
+
+
+def fences_proxies(call: Call) -> bool:
+    """Whether a call is ``fence_proxy_async`` or the same for shared memory by ``tile.ptx`` or inline PTX."""
+    text = call.attrs.get("form") or call.attrs.get("text") or ""
+    return (call.op is fence_proxy_async and call.attrs.get("space") != "global") or re.search(r"fence\.proxy\.async(\.shared|;|$)", text) is not None
 
 
 FENCE_SCOPES = ("cta", "cluster", "gpu", "sys")

@@ -145,7 +145,7 @@ def _permute(g: Builder, x: Value, dims, *more):
     _own_shared(g, x, "permute")
     rank, dims = len(x.type.shape), as_tuple((dims, *more))
     if not all(isinstance(d, int) for d in dims) or sorted(dims) != list(range(rank)):
-        raise g.error(f"{describe(dims)} is no order of {rank} dimensions")
+        raise g.error(f"{describe(dims)} is no order of {rank} dimensions" + g.declared_constant(dims))
     if x.type.dtype.packed and dims[-1] != rank - 1:
         refused(g, "permute of the last dimension", x.type.dtype)
     root, offset = _root(g, x)

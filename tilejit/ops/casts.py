@@ -15,7 +15,8 @@ def cast(x, dtype, exact):
     """Convert `x` to `dtype`.
 
     - Float to narrower float rounds to nearest even. Floats of 8 bits and less saturate at the largest finite value (PTX ISA
-      ``cvt.satfinite``). NaN stays NaN; floats of 4 and 6 bits have no NaN, and get their largest value.
+      ``cvt.satfinite``), except that an infinity stays one in float8_e5m2. NaN stays NaN; floats of 4 and 6 bits have no NaN, and get
+      their largest value.
     - float8_e8m0fnu holds powers of two. It gets the nearest one, of two equally near the larger. 0 becomes the smallest one, and
       a negative number NaN.
     - Float to integer truncates and saturates; NaN becomes 0 (PTX ISA ``cvt.rzi``).
@@ -59,6 +60,8 @@ def _to_narrow(x: np.ndarray, target: DType) -> np.ndarray:
         code = np.where(bits < 1 << 23, bits >= 3 << 21, np.minimum(bits + (1 << 22) >> 23, 254))
         return np.where((x < 0) | np.isnan(x), 255, code).astype(np.uint8).view(target.np)
     clipped = np.clip(x, -largest, largest)
+    if target.name == "float8_e5m2":
+        clipped = np.where(np.isinf(x), x, clipped)
     return (clipped if target.codes == 256 else np.where(np.isnan(x), np.float32(largest), clipped)).astype(target.np)
 
 
@@ -91,13 +94,14 @@ def _short(x: np.ndarray) -> np.ndarray:
 
 
 def _rounded_to_odd(x: np.ndarray) -> np.ndarray:
-    """`x` rounded to float32 by round-to-odd: an inexact result is truncated, and its last bit set."""
+    """`x` rounded to float32 by round-to-odd: an inexact result is truncated, and its last bit set. A number beyond float32 becomes its
+    largest one."""
     wide = x.astype(np.float64)
     near = wide.astype(np.float32)
     bits = near.view(np.uint32)
     inexact = near.astype(np.float64) != wide
     toward_zero = np.where(np.abs(near.astype(np.float64)) > np.abs(wide), bits - 1, bits)
-    odd = np.where(inexact & np.isfinite(near), toward_zero | 1, bits).astype(np.uint32)
+    odd = np.where(inexact & ~np.isnan(wide), toward_zero | 1, bits).astype(np.uint32)
     return odd.view(np.float32)
 
 
@@ -122,13 +126,14 @@ def _(e, call, x):
     return e.cast(x, target)
 
 
-@op("pure", attrs=("dtype",))
-def bitcast(x, dtype):
-    """Reinterpret the bits of `x` as another dtype of the same width."""
+@op("pure", attrs=("dtype", "hidden"))
+def bitcast(x, dtype, hidden):
+    """Reinterpret the bits of `x` as another dtype of the same width. Those of integers that the assembler may know to be 0 or 1 are `hidden`
+    from it (`hidden` in `emit/instructions.py`)."""
 
 
 @bitcast.infer
-def _(g, x, dtype):
+def _(g, x, dtype, hidden=None):
     source = type_of(x).dtype
     if "bool" in (source.kind, dtype.kind) or source.packed or dtype.packed or source.bits != dtype.bits:
         raise g.error(f"bitcast keeps the bits: {source} and {dtype} do not have the same number of bits, in whole bytes; tile.cast converts "
@@ -143,7 +148,7 @@ def _(m, call, x):
 
 def _emit_bitcast(e, call, x):
     dtype = call.attrs["dtype"]
-    return e.ins(f"bitcast {x.typed} to {dtype.llvm}", dtype)
+    return e.ins(f"bitcast {(e.hidden(x) if call.attrs.get('hidden') else x).typed} to {dtype.llvm}", dtype)
 
 
 @bitcast.emit

@@ -27,12 +27,13 @@ class Combine:
     """A combining operation. `identity` is a tuple of numbers that is its identity element, or None.
 
     `commutative` means that both orders of the operands give the same bits, so that two lanes that exchange their partial
-    results get the same result.
+    results get the same result. `in_order` means that the operands of a reduction must stay in the order of the elements.
     """
 
     name: str
     identity: tuple | None = None
     commutative: bool = False
+    in_order: bool = False
 
     def emit(self, e, a: tuple, b: tuple) -> tuple:
         raise NotImplementedError
@@ -114,9 +115,9 @@ _UFUNC = {"sum": np.add, "prod": np.multiply, "max": extreme_of_arrays("max"), "
 class Traced(Combine):
     """A traced function of two tuples of scalars: a block of the graph and its parameters."""
 
-    def __init__(self, params: tuple[Value, ...], body: Block):
-        self.params, self.body = params, body
-        self.name = function_text(params, body)
+    def __init__(self, params: tuple[Value, ...], body: Block, in_order: bool):
+        self.params, self.body, self.in_order = params, body, in_order
+        self.name = function_text(params, body) + ("" if in_order else " in any order")
 
     def __repr__(self) -> str:
         return self.name
@@ -171,7 +172,7 @@ def grouped(x: Any, parts: tuple) -> Any:
     return type(x)._make(parts) if hasattr(x, "_make") else parts
 
 
-def trace(g: Builder, function: Any, x: Any, what: str) -> Combine:
+def trace(g: Builder, function: Any, x: Any, what: str, in_order: bool = True) -> Combine:
     """Trace `function` to a Combine. It takes two scalars, or two tuples of scalars with one entry for each tile of `x`.
 
     CompilationError if it does what a combining function may not do; `what` names the reduction in the message.
@@ -188,7 +189,7 @@ def trace(g: Builder, function: Any, x: Any, what: str) -> Combine:
         yields = tuple(_returned(g, r, d, what) for r, d in zip(result, dtypes))
     body = Block(tuple(nodes), yields)
     _check(g, body, {*a, *b}, what)
-    return _known(a, b, body, dtypes) or Traced((*a, *b), body)
+    return _known(a, b, body, dtypes) or Traced((*a, *b), body, in_order)
 
 
 def _invoke(g: Builder, function: Any, args: tuple):
@@ -207,7 +208,7 @@ def _returned(g: Builder, x: Any, dtype: DType, what: str) -> Operand:
 
 
 def _check(g: Builder, body: Block, params: set[Value], what: str) -> None:
-    """Check that a function computes from its operands alone, since it runs in any order and on any thread."""
+    """Check that a function computes from its operands alone, since it runs on any thread."""
     made = set(params)
     for node in walk(body):
         match node:

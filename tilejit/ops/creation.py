@@ -106,8 +106,7 @@ def arange(g: Builder, start, stop=None):
     start, stop = (0, start) if stop is None else (start, stop)
     for bound in (start, stop):
         constant_integer(g, bound, "a bound of arange", "the bounds of arange are constants; add a run-time start afterwards, as in "
-                                                        "start + tile.arange(N)"
-                         + g.declared_constant(bound))
+                                                        "start + tile.arange(N)")
     if stop < start:
         raise g.error(f"arange({start}, {stop}) is empty backwards: its stop is below its start")
     return g.call(iota, start=start, stop=stop, axis=0)
@@ -133,7 +132,7 @@ def constant_integer(g: Builder, x, what: str, otherwise: str) -> int:
     if isinstance(x, float):
         raise g.error(f"{what} is an integer, not {x!r}; // divides integers")
     if isinstance(x, bool) or not isinstance(x, int):
-        raise g.error(otherwise)
+        raise g.error(otherwise + g.declared_constant(x))
     return x
 
 

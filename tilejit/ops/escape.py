@@ -14,6 +14,11 @@ from ..ir.op import op
 from ..types import Scalar, Tile
 from .elementwise import result_type
 from .language import broadcast_shape, converted, number, spread
+from .proxies import ANYWHERE
+
+
+BY_THREADS = r"\b(ld|st|atom|red|cp\.async)\.(?!async|bulk)[\w.:]*shared|ldmatrix|stmatrix"  # PTX that accesses shared memory in the generic proxy
+BY_ENGINES = r"\b(cp\.(reduce\.)?async\.bulk|wgmma\.mma|tcgen05\.(mma|cp))"                # PTX that accesses it in the async proxy
 
 
 # -- inline PTX --------------------------------------------------------------------------------------------------------
@@ -28,6 +33,10 @@ def _(g, *operands, text, dtypes, simulate):
     if not operands:
         return tuple(Scalar(d) for d in dtypes)
     return tuple(result_type(g, d, *operands) for d in dtypes)
+
+
+asm_.rules["by_threads"] = lambda call: (ANYWHERE,) if re.search(BY_THREADS, call.attrs["text"]) else ()
+asm_.rules["by_engines"] = lambda call: ((ANYWHERE,), (ANYWHERE,)) if re.search(BY_ENGINES, call.attrs["text"]) else ((), ())
 
 
 @asm_.simulate

@@ -15,7 +15,7 @@ from .language import binary
 
 def _axis(g: Builder, axis) -> int:
     if axis not in (0, 1, 2):
-        raise g.error(f"a grid has axes 0, 1 and 2, not {axis if isinstance(axis, int) else describe(axis)}")
+        raise g.error(f"a grid has axes 0, 1 and 2, not {axis if isinstance(axis, int) else describe(axis)}" + g.declared_constant(axis))
     return axis
 
 

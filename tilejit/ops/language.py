@@ -261,7 +261,7 @@ def _power(g: Builder, a, b, dtype: DType) -> Value:
                 result = x if result is None else g.call(ew.mul, result, x)
         return result if result is not None else coerce(g, 1, type_of(x))
     if dtype.is_int:
-        raise g.error("an integer power needs a constant exponent of 0 to 64; for others, cast to a float")
+        raise g.error("an integer power needs a constant exponent of 0 to 64; for others, cast to a float" + g.declared_constant(b))
     from .math import power
     return g.call(power, *matched(g, a, b, dtype=dtype))
 

@@ -181,7 +181,7 @@ def _(m, call, source, other, mask):
     owner = m.owners(t) if isinstance(t, Tile) else None
     if isinstance(t, Tile) and other.ndim == 2 and len(t.shape) != 1:
         other = other.reshape(-1, *(1,) * len(t.shape))
-    return m.read(source.buffer, coordinates(m, source), mask=mask, other=other, owner=owner, region=source)
+    return m.read(source.buffer, coordinates(m, source), mask=mask, other=other, owner=owner, region=source, tile=None if owner is None else t)
 
 
 @store_.simulate

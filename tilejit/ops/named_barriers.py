@@ -117,7 +117,7 @@ def _made(g: Builder, threads, n) -> NamedBarriers:
 
 def _whole_warps(g: Builder, threads) -> int:
     if isinstance(threads, bool) or not isinstance(threads, int) or threads < 32 or threads % 32:
-        raise g.error(f"threads is a constant, a multiple of 32, not {describe(threads)}")
+        raise g.error(f"threads is a constant, a multiple of 32, not {describe(threads)}" + g.declared_constant(threads))
     if threads > g.launch.threads:
         raise g.error(f"the CTA has {g.launch.threads} threads, fewer than the {threads} that are to meet")
     return threads
@@ -132,7 +132,7 @@ def named_barrier(g: Builder, threads, n=None):
     barriers, one of which is used by the CTA's own barrier; the compiler assigns their numbers. (PTX ISA, "barrier".)
     """
     if n is not None and (isinstance(n, bool) or not isinstance(n, int) or n < 1):
-        raise g.error(f"n is a constant of at least 1, not {describe(n)}")
+        raise g.error(f"n is a constant of at least 1, not {describe(n)}" + g.declared_constant(n))
     barriers = _made(g, _whole_warps(g, threads), n or 1)
     return barriers if n is not None else NamedBarrier(barriers, 0)
 
@@ -170,7 +170,7 @@ def turns(g: Builder, n, threads=128):
     schedule orders the softmax of one warpgroup and the products of the other in this way.)
     """
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-        raise g.error(f"the number of members is a constant of at least 1, not {describe(n)}")
+        raise g.error(f"the number of members is a constant of at least 1, not {describe(n)}" + g.declared_constant(n))
     if g.scope.kind != "cta" or g.scope.partial is not None or g.state.get("loops", 0):
         raise g.error("turns must be made once, at CTA scope and outside loops")
     _whole_warps(g, threads * n if isinstance(threads, int) else threads)

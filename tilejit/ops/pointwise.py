@@ -17,6 +17,7 @@ from ..types import Scalar, Tile
 from . import casts, elementwise as ew, math as elementary
 from .ids import is_number_of_ctas
 from .language import as_condition, binary, broadcast_shape, common_dtype, compare, converted, float_operand, matched, number, spread, strong_cast
+from .truth_values import may_be_truth_values
 
 
 @builtin
@@ -96,12 +97,15 @@ def bitcast(g: Builder, x, dtype):
     """Reinterpret the bits of each element of `x` as another dtype of the same width, like NumPy's ``x.view(dtype)``."""
     t = number(g, x)
     x = x if isinstance(x, Value) else converted(g, x, t.dtype)
-    return g.call(casts.bitcast, x, dtype=dtype_of(dtype))
+    dtype = dtype_of(dtype)
+    if dtype.is_float and type_of(x).dtype.is_int and may_be_truth_values(g, x):
+        return g.call(casts.bitcast, x, dtype=dtype, hidden=True)
+    return g.call(casts.bitcast, x, dtype=dtype)
 
 
 @builtin
 def cast(g: Builder, x, dtype):
-    """Convert `x` to `dtype`. Floats round to nearest even; to float8 they also saturate; to integers they truncate and saturate."""
+    """Convert `x` to `dtype`. Floats round to nearest even; to float8 finite numbers also saturate; to integers they truncate and saturate."""
     return strong_cast(g, x, dtype_of(dtype))
 
 

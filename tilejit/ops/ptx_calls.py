@@ -6,7 +6,7 @@ instructions that access memory or order threads are not moved with respect to e
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from ..ir.protocols import Wait
 from ..types import BarrierRef, Buffer, Region, Scalar, TensorMap, Tile, Uniformity
 from .elementwise import result_type
 from .language import broadcast_shape, fitted, number, spread
+from .proxies import ANYWHERE
 from .ptx_meanings import meaning
 from .regions import index, whole
 
@@ -56,6 +57,8 @@ def _declare(name: str, effect: str, doc: str) -> Op:
     declared.emit(_emit)
     declared.rules["written"] = _written
     declared.rules["stores_by_map"] = _stores_by_map
+    declared.rules["by_threads"] = _by_threads
+    declared.rules["by_engines"] = _by_engines
     return declared
 
 
@@ -122,10 +125,9 @@ def _bound(g: Builder, form, args: tuple, kwargs: dict) -> dict:
 def _check_scope(g: Builder, form) -> None:
     """CompilationError if a form that a whole warp or warpgroup must execute together is called by only some of its threads."""
     head = form.mnemonic.split(".")[0]
-    together = "aligned" in form.mnemonic.split(".") or head == "bar" or head in ("redux", "elect")
+    masked = any(o.name == "membermask" for o in form.inputs)  # which lanes take part; the simulator checks it
+    together = "aligned" in form.mnemonic.split(".") or head == "bar" and not masked
     threads = 128 if head == "wgmma" or head == "setmaxnreg" else 32
-    if head == "bar" and form.mnemonic.startswith("bar.warp"):
-        together = False
     if together and (g.scope.partial is not None or g.scope.threads < threads):
         few = f"the condition {written(g.scope.partial)} differs between them" if g.scope.partial is not None else f"this scope has {g.scope.threads}"
         raise g.error(f"{form.name} is executed by all {threads} threads of a {'warpgroup' if threads == 128 else 'warp'} together, and {few}")
@@ -240,15 +242,47 @@ def _first_element(g: Builder, x: Value) -> Value:
 def _written(call: Call, _mapped: bool) -> tuple[Value, ...]:
     """The places that an instruction may write: those whose address it takes, unless the operand is named ``src``, and for a
     tensor store the map."""
-    row, args, found = _form(call.attrs["form"]), iter(call.args), []
+    if _form(call.attrs["form"]).effect not in ("writes", "syncs"):
+        return ()
+    return tuple(x for operand, x in _addresses(call) if operand.name != "src" and (
+        isinstance(type_of(x), TensorMap) and _stores_by_map(call) if operand.space == "map" else isinstance(type_of(x), Region)))
+
+
+def _addresses(call: Call) -> Iterator[tuple]:
+    """(operand of the form, what is given for it) for each address that an instruction takes."""
+    row, args = _form(call.attrs["form"]), iter(call.args)
     for name, count in call.attrs["slots"]:
         parts = [next(args) for _ in range(count)]
-        operand = row.operand(name)
-        if row.effect not in ("writes", "syncs") or operand.kind != "address" or name == "src":
-            continue
-        if isinstance(type_of(parts[0]), Region if operand.space != "map" else TensorMap) and (operand.space != "map" or _stores_by_map(call)):
-            found.append(parts[0])
-    return tuple(found)
+        if row.operand(name).kind == "address":
+            yield row.operand(name), parts[0]
+
+
+# Forms that access shared memory through the async proxy; and others that do, but only at barriers or in other CTAs, which need no fence.
+_BULK = ("cp.async.bulk", "cp.reduce.async.bulk")
+_NOT_BY_THREADS = (*_BULK, "wgmma", "tcgen05", "mbarrier", "st.async", "red.async")
+
+
+def _by_threads(call: Call) -> tuple:
+    """The places in shared memory that the threads access by an instruction."""
+    if call.op.effect == "pure" or call.attrs["form"].startswith(_NOT_BY_THREADS):
+        return ()
+    return tuple(map(_in_shared, _addresses(call)))
+
+
+def _by_engines(call: Call) -> tuple:
+    """The places in shared memory that an instruction writes, and that it reads, through the async proxy. Matrices are named by descriptors."""
+    if call.attrs["form"].startswith(("wgmma.mma", "tcgen05.mma", "tcgen05.cp")):
+        return (), (ANYWHERE,)
+    if not call.attrs["form"].startswith(_BULK):
+        return (), ()
+    named = [(o.name, _in_shared((o, x))) for o, x in _addresses(call)]
+    return tuple(x for name, x in named if name == "dst"), tuple(x for name, x in named if name == "src")
+
+
+def _in_shared(address: tuple) -> Operand:
+    """A place in shared memory that an operand names; `ANYWHERE` for an address given as a number; something else for other memory."""
+    operand, x = address
+    return ANYWHERE if operand.space in ("shared", "cluster") and isinstance(type_of(x), Scalar) else x
 
 
 def _stores_by_map(call: Call) -> bool:

@@ -11,7 +11,8 @@ import numpy as np
 
 from ..dtypes import dtype_of
 from ..errors import SimulationError
-from .ptx_meanings import barrier_of, means
+from .ptx_barrier_meanings import barrier_of
+from .ptx_meanings import means
 from .ptx_memory_meanings import element_of, elements_of, place_of
 
 

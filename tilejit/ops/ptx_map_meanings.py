@@ -12,7 +12,8 @@ import numpy as np
 
 from ..errors import SimulationError
 from .ptx_copy_meanings import run_of
-from .ptx_meanings import barrier_of, means
+from .ptx_barrier_meanings import barrier_of
+from .ptx_meanings import means
 
 
 def _map(m, form, x):

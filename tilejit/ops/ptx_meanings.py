@@ -13,10 +13,6 @@ from functools import lru_cache
 
 import numpy as np
 
-from ..dtypes import DTYPES
-from ..errors import SimulationError
-from .extremes import extreme_of_arrays
-
 _MEANINGS: dict[str, Callable] = {}
 
 
@@ -63,61 +59,7 @@ def special_register(m, form, x):
     return values[name]()
 
 
-# -- arithmetic ------------------------------------------------------------------------------------------------------------
-
-_OPERATIONS = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "abs": np.abs, "neg": np.negative, "rcp": lambda a: np.float32(1) / a,
-               "sqrt": np.sqrt, "rsqrt": lambda a: np.float32(1) / np.sqrt(a), "ex2": np.exp2, "lg2": np.log2, "sin": np.sin,
-               "cos": np.cos, "tanh": np.tanh}
-
-
-@means(r"(add|sub|mul)\.rn(\.sat)?\.(f32|f64|f16|bf16)|(ex2|lg2|sin|cos|rcp|rsqrt|sqrt|tanh)\.approx\.f32|(abs|neg)\.(f16|bf16)|"
-       r"(rcp|sqrt)\.rn\.f(32|64)")
-def arithmetic(m, form, x):
-    """Arithmetic. The approximate functions are computed to NumPy's precision."""
-    operands = [x[o.name] for o in form.inputs]
-    with np.errstate(all="ignore"):
-        result = _OPERATIONS[form.name.split(".")[0]](*operands)
-        return np.where(np.isnan(result), 0, np.clip(result, 0, 1)) if ".sat" in form.name else result
-
-
-@means(r"div\.(approx|full)\.f32")
-def divide(m, form, x):
-    with np.errstate(all="ignore"):
-        return x["a"] / x["b"]
-
-
-@means(r"(min|max)(\.NaN)?\.(f32|f16|bf16)")
-def extreme(m, form, x):
-    """If one operand is NaN, the result is the other one; with .NaN it is NaN."""
-    a, b = x["a"], x["b"]
-    if ".NaN" not in form.name:
-        a, b = np.where(np.isnan(a), b, a), np.where(np.isnan(b), a, b)
-    return extreme_of_arrays(form.name[:3])(a, b)
-
-
-@means(r"cvt\.(rn\.)?(f16|bf16|f32)\.(f16|bf16|f32)|cvt\.(rni|rzi|rmi|rpi)\.(s32|u32|s64|u64|f32)\.f32")
-def convert(m, form, x):
-    """Conversions to integers round, then saturate; NaN gives 0."""
-    rounding = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}.get(form.name.split(".")[1])
-    kind = form.name.split(".")[-2]
-    with np.errstate(all="ignore"):
-        if rounding is None or kind == "f32":
-            wanted = {"f16": "float16", "bf16": "bfloat16", "f32": "float32"}[kind]
-            return (rounding(x["a"]) if rounding else x["a"]).astype(DTYPES[wanted].np)
-        limits = np.iinfo({"s": "int", "u": "uint"}[kind[0]] + kind[1:])
-        whole = np.nan_to_num(rounding(x["a"].astype(np.float64)), nan=0.0, posinf=np.inf, neginf=-np.inf)
-        result = np.clip(whole, float(limits.min), float(limits.max))
-        exact = np.where((whole > limits.min) & (whole < limits.max), result, 0).astype(limits.dtype)
-        return np.where(whole >= limits.max, limits.max, np.where(whole <= limits.min, limits.min, exact))
-
-
-@means(r"cvt\.rn\.(f16x2|bf16x2)\.f32")
-def convert_pair(m, form, x):
-    """The first operand is the upper half."""
-    kind = DTYPES["float16" if form.name.endswith("f16x2.f32") and "bf16" not in form.name else "bfloat16"].np
-    high, low = (np.ascontiguousarray(x[n].astype(kind)).view(np.uint16).astype(np.uint32) for n in ("a", "b"))
-    return high << 16 | low
-
+# -- registers ---------------------------------------------------------------------------------------------------------
 
 @means(r"mov\.(b16|b32|b64|f32|f64)")
 def move(m, form, x):
@@ -137,200 +79,10 @@ def unpack(m, form, x):
     return x["a"].astype(half), (x["a"] >> x["a"].dtype.type(8 * np.dtype(half).itemsize)).astype(half)
 
 
-@means(r"lop3\.b32")
-def lop3(m, form, x):
-    """Where the bits of a, b and c, read as a number of three bits, are k, the result is bit k of the table."""
-    result = np.uint32(0)
-    for k in range(8):
-        if x["table"] >> k & 1:
-            term = np.uint32(0xFFFFFFFF)
-            for name, bit in (("a", 4), ("b", 2), ("c", 1)):
-                term = term & (x[name] if k & bit else ~x[name])
-            result = result | term
-    return result + np.zeros_like(x["a"])
-
-
-@means(r"prmt\.b32")
-def permute_bytes(m, form, x):
-    """Each nibble of the selector picks one of eight bytes; if its top bit is set, the byte's sign bit is replicated instead."""
-    pool = x["b"].astype(np.uint64) << np.uint64(32) | x["a"].astype(np.uint64)
-    result = np.uint32(0)
-    for i in range(4):
-        nibble = (x["selector"] >> np.uint32(4 * i)) & np.uint32(15)
-        byte = (pool >> ((nibble & np.uint32(7)).astype(np.uint64) * np.uint64(8))).astype(np.uint32) & np.uint32(255)
-        byte = np.where(nibble & np.uint32(8), np.where(byte & np.uint32(128), np.uint32(255), np.uint32(0)), byte)
-        result = result | byte << np.uint32(8 * i)
-    return result
-
-
-@means(r"shf\.(l|r)\.(clamp|wrap)\.b32")
-def funnel_shift(m, form, x):
-    count = x["count"] & np.uint32(31) if ".wrap" in form.name else np.minimum(x["count"], np.uint32(32))
-    both, count = x["high"].astype(np.uint64) << np.uint64(32) | x["low"].astype(np.uint64), count.astype(np.uint64)
-    return (both << count) >> np.uint64(32) if ".l." in form.name else both >> count
-
-
-@means(r"dp4a\.(u32|s32)\.(u32|s32)")
-def dot_of_bytes(m, form, x):
-    a, b = (np.ascontiguousarray(np.broadcast_arrays(x["a"], x["b"])[i])[..., None].view(np.int8 if t == "s32" else np.uint8).astype(np.int64)
-            for i, t in enumerate(form.name.split(".")[1:]))
-    return ((a * b).sum(axis=-1) + x["c"].astype(np.int64)).astype(np.uint32)
-
-
-# -- warps -----------------------------------------------------------------------------------------------------------------
-
-def _lanes(m, x) -> np.ndarray:
-    """A scalar's values by CTA, warp and lane, of shape (B, warps, 32). SimulationError unless the scope is whole warps."""
-    if m.threads % 32:
-        raise SimulationError("the simulator runs forms that exchange values among lanes in scopes of whole warps only", m.loc)
-    return np.broadcast_to(x, (m.batch, m.threads)).reshape(m.batch, -1, 32)
-
-
-def _members(m, x) -> np.ndarray:
-    """Which lanes take part: those in the mask that are active."""
-    named = _lanes(m, x) >> np.arange(32, dtype=np.uint32) & np.uint32(1)
-    return (named.astype(bool)) & _lanes(m, m.active)
-
-
-def _threads(m, x: np.ndarray) -> np.ndarray:
-    return np.broadcast_to(x, (m.batch, m.threads // 32, 32)).reshape(m.batch, m.threads)
-
-
-@means(r"shfl\.sync\.(up|down|bfly|idx)\.b32(\.pred)?")
-def shuffle(m, form, x):
-    """PTX ISA, ``shfl.sync``: the segment's mask and the clamp value are in `c`."""
-    mode, a, b, c = form.name.split(".")[2], *(_lanes(m, x[n]).astype(np.int64) for n in "abc")
-    lane, segment = np.arange(32), c >> 8 & 31
-    clamp, low = c & 31, lane & segment
-    most = low | (clamp & ~segment & 31)
-    at = {"up": lane - (b & 31), "down": lane + (b & 31), "bfly": lane ^ (b & 31), "idx": low | (b & ~segment & 31)}[mode]
-    inside = at >= most if mode == "up" else at <= most
-    at = np.where(inside, at, lane)
-    value = np.take_along_axis(a, np.broadcast_to(at & 31, a.shape), axis=2)
-    value = _threads(m, value).astype(np.uint32)
-    return (value, _threads(m, inside)) if form.name.endswith(".pred") else value
-
-
-@means(r"vote\.sync\.(all|any|uni)\.pred|vote\.sync\.ballot\.b32")
-def vote(m, form, x):
-    here, p = _members(m, x["membermask"]), _lanes(m, x["p"]).astype(bool)
-    if ".ballot" in form.name:
-        return _threads(m, ((p & here) << np.arange(32, dtype=np.int64)).sum(axis=2, keepdims=True))
-    every, some = (p | ~here).all(axis=2, keepdims=True), (p & here).any(axis=2, keepdims=True)
-    return _threads(m, {"all": every, "any": some, "uni": every | ~some}[form.name.split(".")[2]])
-
-
-@means(r"match\.any\.sync\.(b32|b64)")
-def match(m, form, x):
-    here, a = _members(m, x["membermask"]), _lanes(m, x["a"])
-    equal = (a[..., :, None] == a[..., None, :]) & here[..., None, :]
-    return _threads(m, (equal << np.arange(32, dtype=np.int64)).sum(axis=3))
-
-
-@means(r"redux\.sync\.(add|min|max)\.(u32|s32)|redux\.sync\.(and|or|xor)\.b32")
-def reduce_lanes(m, form, x):
-    kind, a = form.name.split(".")[2], _lanes(m, x["a"])
-    ufunc, unit = {"add": (np.add, 0), "min": (np.minimum, np.iinfo(a.dtype).max), "max": (np.maximum, np.iinfo(a.dtype).min),
-                   "and": (np.bitwise_and, np.iinfo(a.dtype).max), "or": (np.bitwise_or, 0), "xor": (np.bitwise_xor, 0)}[kind]
-    with np.errstate(all="ignore"):
-        return _threads(m, ufunc.reduce(np.where(_members(m, x["membermask"]), a, a.dtype.type(unit)), axis=2, keepdims=True, dtype=a.dtype))
-
-
-@means(r"activemask\.b32")
-def active_mask(m, form, x):
-    return _threads(m, (_lanes(m, m.active).astype(np.int64) << np.arange(32)).sum(axis=2, keepdims=True))
-
-
-@means(r"elect\.sync")
-def elect(m, form, x):
-    leader = _members(m, x["membermask"]).argmax(axis=2)[..., None]
-    return _threads(m, leader), _threads(m, np.arange(32) == leader)
-
-
-# -- barriers, fences --------------------------------------------------------------------------------------------------------
-
-def _times(m, n) -> np.ndarray:
-    """The count of one operation of the whole scope that stands for `n` by each of its threads. If they have diverged, the machine
-    performs it for each thread, and the count is `n`."""
-    return np.asarray(n) * (m.threads if m._active is None else 1)
-
-
-def barrier_of(m, form, x):
-    if not hasattr(x["bar"], "first"):
-        raise SimulationError(f"the simulator runs {form.name} on a barrier of tile.mbarrier(), not on a number as address", m.loc)
-    return x["bar"]
-
-
-@means(r"mbarrier\.arrive(\.release)?(\.cta|\.cluster)?\.shared::(cta|cluster)\.b64(\.count)?")
-def arrive(m, form, x):
-    m.arrive(barrier_of(m, form, x), _times(m, x.get("count", 1)))
-    return np.zeros((1, 1), np.uint64)
-
-
-@means(r"mbarrier\.arrive\.expect_tx(\.release)?(\.cta|\.cluster)?\.shared::(cta|cluster)\.b64")
-def arrive_expect(m, form, x):
-    m.expect_tx(barrier_of(m, form, x), _each(m, x["tx_count"]))
-    m.arrive(x["bar"], _times(m, 1))
-    return np.zeros((1, 1), np.uint64)
-
-
-def _each(m, n) -> np.ndarray:
-    """The sum of `n` over the active threads."""
-    return (np.broadcast_to(n, (m.batch, m.threads)) * np.broadcast_to(m.active, (m.batch, m.threads))).sum(axis=1, keepdims=True)
-
-
-@means(r"mbarrier\.(expect_tx|complete_tx)\.relaxed\.(cta|cluster)\.shared::(cta|cluster)\.b64")
-def count_bytes(m, form, x):
-    getattr(m, form.name.split(".")[1])(barrier_of(m, form, x), _each(m, x["tx_count"].astype(np.int64)))
-
-
-@means(r"mbarrier\.(test_wait|try_wait)\.parity(\.acquire)?(\.cta|\.cluster)?\.shared::cta\.b64(\.hint)?")
-def test_phase(m, form, x):
-    """test_wait and try_wait. try_wait may return before the phase completes; the simulated one never blocks."""
-    return m.test(barrier_of(m, form, x), x["parity"][:, :1].astype(np.int64))
-
-
-@means(r"mbarrier\.inval\.shared::cta\.b64")
-def invalidate(m, form, x):
-    m.mbarrier_inval(barrier_of(m, form, x))
-
-
-@means(r"bar\.sync|barrier\.sync(\.aligned)?")
-def barrier_of_the_cta(m, form, x):
-    """A barrier of all threads of the CTA. At CTA scope it is ``sync()``; in a narrower scope, the threads meet at its number."""
-    number = int(np.asarray(x["id"]).flat[0])
-    return m.sync() if m.threads == m.sim.program.threads else m.named_sync(("ptx", number), m.sim.program.threads)
-
-
-@means(r"bar\.warp\.sync")
-def barrier_of_a_warp(m, form, x):
-    return m.sync() if m.threads == 32 else None
-
-
-@means(r"barrier\.cluster\.(arrive(\.release)?|wait(\.acquire)?)(\.aligned)?")
-def barrier_of_the_cluster(m, form, x):
-    return m.cluster_arrive() if ".arrive" in form.name else m.cluster_wait()
-
-
-@means(r"fence\.(acq_rel|sc)\.(cta|cluster|gpu|sys)|membar\.(cta|gl|sys)")
-def fence(m, form, x):
-    m.threadfence({"gl": "gpu"}.get(form.name.split(".")[-1], form.name.split(".")[-1]))
-
-
-@means(r"fence\.proxy\.async(\.(shared::cta|shared::cluster|global))?|fence\.proxy\.alias")
-def proxy_fence(m, form, x):
-    if not form.name.endswith((".global", ".alias")):
-        m.fence_proxy_async()
-
-
-@means(r"fence\.mbarrier_init\.release\.cluster")
-def init_fence(m, form, x):
-    m.fence_mbarrier_init()
-
-
 # -- instructions without an effect in the simulator ------------------------------------------------------------------------
 
-@means(r"prefetch\..*|prefetchu\..*|applypriority\..*|nanosleep\.u32|cp\.async\.bulk\.prefetch\.L2\..*|pmevent|setmaxnreg\..*|griddepcontrol\.\w+")
+@means(r"prefetch\..*|prefetchu\..*|applypriority\..*|nanosleep\.u32|cp\.async\.bulk\.prefetch\.L2\..*|pmevent|"
+       r"griddepcontrol\.\w+")
 def unseen(m, form, x):
     """Hints, and instructions that control the hardware and have no result."""
 
@@ -341,4 +93,4 @@ def policy(m, form, x):
     return np.zeros((1, 1), np.uint64)
 
 
-__all__ = ["barrier_of", "meaning", "means"]
+__all__ = ["meaning", "means"]

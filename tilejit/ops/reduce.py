@@ -6,6 +6,8 @@ results agree to the bit.
   registers   a tree of halves: of n partial results, each of the first n // 2 is combined with the one n - n // 2 further on
   lanes       a butterfly (``shfl.sync.bfly``): lanes whose ids differ in one bit, least significant bit first
   warps       the first lanes of each warp write to scratch memory; after a barrier, every thread combines what it needs
+
+A function that need not commute is applied in the order of the elements instead (`reduce_in_order.py`).
 """
 
 from __future__ import annotations
@@ -23,6 +25,8 @@ from ..layout import collapse, drop_dim
 from ..types import Scalar, Tile
 from .combine import Combine, Guarded, Known
 from .digits import Digit, crossable, digits, inside, lane_masks, padded, register_coordinates
+from .partials import behind_each_other, load_run
+from .reduce_in_order import InOrder, Step, scratch_in_order, simulate_in_order, steps_in_order
 
 
 @dataclass(frozen=True)
@@ -34,7 +38,8 @@ class ReducePlan:
     (extent, stride, axis) along which threads hold copies. `kept` are the remaining extents of the (padded) domain.
 
     `of_warp` is the operation of the instruction that reduces a whole warp (redux), or None. `guarded` means that there is
-    padding among the elements, and that the combine has no identity to replace it by.
+    padding among the elements, and that the combine has no identity to replace it by. A combine that need not commute goes by
+    `in_order`, the steps of `reduce_in_order.py`.
     """
 
     axes: tuple[int, ...]
@@ -45,6 +50,7 @@ class ReducePlan:
     of_warp: str | None
     guarded: bool
     kept: tuple[int, ...]
+    in_order: tuple[Step, ...] = ()
 
     @property
     def warp_count(self) -> int:
@@ -53,14 +59,6 @@ class ReducePlan:
     def offsets(self, dtypes: tuple[DType, ...]) -> tuple[int, ...]:
         """The byte offset of the array of each dtype in scratch memory, and the end of the last."""
         return behind_each_other(prod(self.kept) * self.warp_count, dtypes)
-
-
-def behind_each_other(elements: int, dtypes: tuple[DType, ...]) -> tuple[int, ...]:
-    """The byte offsets of consecutive arrays of `elements` elements, one for each dtype, at multiples of 16; and the end of the last."""
-    offsets = [0]
-    for dtype in dtypes:
-        offsets.append(offsets[-1] + -(-elements * dtype.nbytes // 16) * 16)
-    return tuple(offsets)
 
 
 @op("pure", attrs=("axes", "keepdims", "combine"), collective=True)
@@ -126,7 +124,8 @@ def plan_reduce(t: Tile, axes: tuple[int, ...], combine: Combine, target: str) -
     padding = any(t.domain[d] > t.shape[d] for d in axes)
     of_warp = combine.of_warp(target) if isinstance(combine, Known) and sum(masks) == 31 else None
     return ReducePlan(axes, _by_result_register(t, axes, groups), masks, warps, replicas, of_warp,
-                      padding and combine.identity is None, tuple(n for d, n in enumerate(t.domain) if d not in axes))
+                      padding and combine.identity is None, tuple(n for d, n in enumerate(t.domain) if d not in axes),
+                      steps_in_order(t, axes) if combine.in_order else ())
 
 
 def _by_result_register(t: Tile, axes, groups: dict) -> tuple[tuple[int, ...], ...]:
@@ -141,6 +140,8 @@ def _by_result_register(t: Tile, axes, groups: dict) -> tuple[tuple[int, ...], .
 def _scratch(call: Call) -> int:
     plan: ReducePlan = call.choice.plan
     dtypes = tuple(a.type.dtype for a in call.args) + ((bool_,) if plan.guarded else ())
+    if plan.in_order:
+        return scratch_in_order(plan.in_order, dtypes)
     return plan.offsets(dtypes)[-1] if plan.warps else 0
 
 
@@ -155,10 +156,12 @@ reduce_.rules["scratch"] = _scratch
 def _(m, call, *xs):
     plan: ReducePlan = call.choice.plan
     t, combine = type_of(call.args[0]), call.attrs["combine"]
-    parts = tuple(_arranged(x, t, plan, fill) for x, fill in zip(xs, combine.identity or (0,) * len(xs)))
+    fills = combine.identity or (0,) * len(xs)
     if plan.guarded:
-        parts += (_arranged(np.ones((1, *t.shape), bool), t, plan, False),)
-        combine = Guarded(combine)
+        xs, fills, combine = (*xs, np.ones((1, *t.shape), bool)), (*fills, False), Guarded(combine)
+    if plan.in_order:
+        return _results(call, t, plan, simulate_in_order(m, combine, t, plan.in_order, xs, fills))
+    parts = tuple(_arranged(x, t, plan, fill) for x, fill in zip(xs, fills))
     registers, lanes = (_along(t, plan, axis) for axis in ("reg", "laneid"))
     if all(d.extent & d.extent - 1 == 0 for d in registers[:-1]):  # then each halving of the registers is one of the widest digit left
         for _ in registers:
@@ -170,7 +173,11 @@ def _(m, call, *xs):
             low, high = ((*(slice(None),) * k, slice(i, None, 2)) for i in (0, 1))
             parts = combine.simulate(m, tuple(p[low] for p in parts), tuple(p[high] for p in parts))
     parts = tuple(p[(0,) * len(lanes)] for p in parts)
-    parts = _tree(m, combine, _joined(parts, len(plan.warps)))
+    return _results(call, t, plan, _tree(m, combine, _joined(parts, len(plan.warps))))
+
+
+def _results(call: Call, t: Tile, plan: ReducePlan, parts: tuple) -> tuple:
+    """The parts of the padded domain's remaining elements, as the call's results."""
     kept = tuple(n for d, n in enumerate(t.shape) if d not in plan.axes)
     results = []
     for part, result in zip(parts, call.results):
@@ -215,10 +222,14 @@ def _(e, call, *xs):
     t, combine = type_of(call.args[0]), call.attrs["combine"]
     items = [_element(e, t, plan, combine, reg, tuple(x[reg] for x in xs)) for reg in range(len(xs[0]))]
     combine = Guarded(combine) if plan.guarded else combine
-    parts = [emit_tree(e, combine, [items[r] for r in group]) for group in plan.registers]
-    parts = [_across_lanes(e, plan, combine, p) for p in parts]
-    if plan.warps:
-        parts = _across_warps(e, call, plan, combine, t, parts)
+    if plan.in_order:
+        totals = InOrder(e, call, t, combine, items).run(plan.in_order)
+        parts = [next(totals[r] for r in group if r in totals) for group in plan.registers]
+    else:
+        parts = [emit_tree(e, combine, [items[r] for r in group]) for group in plan.registers]
+        parts = [_across_lanes(e, plan, combine, p) for p in parts]
+        if plan.warps:
+            parts = _across_warps(e, call, plan, combine, t, parts)
     columns = [[p[k] for p in parts] if isinstance(r.type, Tile) else parts[0][k] for k, r in enumerate(call.results)]
     return columns[0] if len(columns) == 1 else tuple(columns)
 
@@ -275,17 +286,6 @@ def _across_warps(e, call: Call, plan: ReducePlan, combine: Combine, t: Tile, pa
             columns.append(load_run(e, address, offsets[k] + offset, dtype, count))
         result.append(emit_tree(e, combine, list(zip(*columns))))
     return result
-
-
-def load_run(e, address, offset: int, dtype: DType, count: int) -> list:
-    """Load `count` consecutive elements from shared memory, in vectors of up to 16 bytes."""
-    vector = 1
-    while count % (2 * vector) == 0 and 2 * vector * dtype.nbytes <= 16:
-        vector *= 2
-    zero, values = e.const(0, dtype), []
-    for at in range(0, count, vector):
-        values += e.vector_load("shared", address, offset + at * dtype.nbytes, dtype, [zero] * vector, None, None)
-    return values
 
 
 def _kept_index(e, t: Tile, plan: ReducePlan, reg: int):

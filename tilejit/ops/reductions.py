@@ -184,11 +184,12 @@ argmax, argmin = _place("argmax", "max", "largest"), _place("argmin", "min", "sm
 
 # -- reduction by a user's function ----------------------------------------------------------------------------------------
 
-def reduce(g: Builder, x, axis, combine, keepdims=False):
-    """Reduce `x` along `axis` by `combine`, a @tile.jit helper of two scalars or a function such as tile.maximum.
+def reduce(g: Builder, x, axis, combine, keepdims=False, commutative=False):
+    """Reduce `x` along `axis` by ``combine(earlier, later)``, a @tile.jit helper of two scalars or a function such as tile.maximum.
 
     A tuple of tiles (also a named tuple) is reduced together: `combine` then takes two tuples of scalars and returns one, and
-    `reduce` returns a tuple. `combine` must be associative and commutative; the order in which it is applied is unspecified.
+    `reduce` returns a tuple. `combine` must be associative. It is applied to neighbours in the order of the elements (row-major over
+    several axes). With ``commutative=True`` any order will do, which may take fewer instructions.
     """
     xs = x if isinstance(x, tuple) else (x,)
     if not xs:
@@ -202,7 +203,7 @@ def reduce(g: Builder, x, axis, combine, keepdims=False):
     axes = checked_axes(g, axis, len(shape))
     for item in xs:
         warn_if_ragged(g, item, "reduce", axes)
-    traced: Combine = trace(g, combine, x, "reduce")
+    traced: Combine = trace(g, combine, x, "reduce", in_order=not flag(g, "commutative", commutative))
     if axes and math.prod(shape[a] for a in axes) == 0:
         raise g.error(f"reduce of {describe(xs[0])} along an axis without elements has no value")
     results = g.call(reduce_, *xs, axes=axes, keepdims=flag(g, "keepdims", keepdims), combine=traced, name="reduce") if axes else xs

@@ -153,8 +153,10 @@ def _elements_part(g: Builder, x: Value, item, size: int | Sym, base: Value, d: 
         raise g.error(f"the extent of this slice is known at launch only; write a constant one, as in {x.name}[0:BLOCK, ...]{each}")
     extent = g.difference(stop, start)
     if extent is None:
-        raise g.error("the extent of a slice (stop - start) must be a constant: write it as x[i * BLOCK:(i + 1) * BLOCK] or x[start:start + BLOCK]"
-                      + g.declared_constant(item.start, item.stop))
+        terms = g.linear(item.stop), g.linear(item.start or 0)
+        varies = tuple(key for key in dict.fromkeys((*terms[0], *terms[1])) if terms[0].get(key) != terms[1].get(key))
+        proposal = ": write it as x[i * BLOCK:(i + 1) * BLOCK] or x[start:start + BLOCK]"
+        raise g.error("the extent of a slice (stop - start) must be a constant" + (g.declared_constant(varies) or proposal))
     if extent < 0:
         raise g.error(f"the slice's stop is {-extent} below its start")
     return as_index(g, start, base.type.shape[d]), extent, False

@@ -26,6 +26,7 @@ from . import barriers
 from .creation import checked_shape
 from .language import binary, compare, getitem, uniform_scalar
 from .pointwise import assume, where
+from .proxies import hand_over
 from .reduce import collective
 from .ring_release import arrivals, ring_release
 from .shared import allocated, sync
@@ -132,6 +133,7 @@ class Turn:
         elif self.role == "consume" and not self.slot.released:
             _release(g, self.slot)
         if self.role == "produce" and self.ring.filled == "stores":
+            g.call(hand_over, *self.ring.buffers.values(), filled=True)
             barriers.arrive(g, self.slot.full)
         if self.role == "produce" and self.ring.filled == "products":
             commit(g, self.slot.full, pair_mask(g) if self.ring.cta_group == 2 else None)
@@ -218,7 +220,8 @@ def ring(g: Builder, stages, *, consumers=1, filled="copies", multicast=False, c
 
     ``with r.produce() as slot:`` waits for an empty slot and makes its barrier ``slot.full`` expect the bytes of all its buffers;
     copies with ``mbar=slot.full`` then fill it. ``with r.consume() as slot:`` waits for a full slot. The slot is released at the
-    end of the block or by ``slot.release()``, when the scope has read it. ``r.consume(behind=True)`` releases the previous slot
+    end of the block or by ``slot.release()``, when the scope has read it; the proxy fence that reads by threads need before copies
+    refill the slot is part of that. ``r.consume(behind=True)`` releases the previous slot
     instead, and ``r.release()`` the last one, so that a product may run during the wait for the next slot. ``r.skip(n)`` skips
     `n` slots that another scope consumes. `consumers` is the number of warpgroups (or narrower scopes) that release each slot.
 
@@ -236,7 +239,7 @@ def ring(g: Builder, stages, *, consumers=1, filled="copies", multicast=False, c
     """
     for what, n in (("stages", stages), ("consumers", consumers)):
         if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-            raise g.error(f"{what} is a constant of at least 1, not {describe(n)}")
+            raise g.error(f"{what} is a constant of at least 1, not {describe(n)}" + g.declared_constant(n))
     if filled not in FILLED:
         raise g.error(f"filled is one of {', '.join(map(repr, FILLED))}, not {filled!r}")
     if not isinstance(multicast, bool) or (multicast and filled != "copies"):

@@ -10,9 +10,6 @@ from ..ir.builder import describe, type_of
 from ..ir.op import op
 from ..types import BarrierRef
 
-# operations with which the threads themselves do not read a slot
-ASYNCHRONOUS = ("region", "buffer_view", "points", "mma_async", "tensor_mma", "copy_async", "ring_release")
-
 
 def arrivals(threads: int) -> int:
     """How often a scope arrives: once per warpgroup, and at least once."""
@@ -37,21 +34,16 @@ def _(g, barrier, held, *buffers, ranks, met):
         raise g.error(f"one barrier is needed, not {describe(barrier)}")
 
 
+ring_release.rules["by_threads"] = lambda call: ()
+ring_release.rules["handed_over"] = lambda call: call.args[2:]
+
+
 @dataclass(frozen=True)
 class Release:
-    """Whether a barrier of the scope precedes the release: if threads read the buffers anywhere in the kernel, or the warps have not met."""
+    """The plan of a release (passes/proxy_fences.py): whether a barrier of the scope precedes it. That is so if threads access the buffers
+    anywhere in the kernel, or the warps have not met."""
 
     after_barrier: bool
-
-
-def _plan(g, call) -> Release:
-    buffers = set(call.args[2:])
-    buffers |= {c.results[0] for c in g.definitions.values() if c.op.name == "buffer_view" and c.args[0] in buffers}
-    views = buffers | {c.results[0] for c in g.definitions.values() if c.op.name in ("region", "points") and c.args[0] in buffers}
-    return Release(not call.attrs["met"] or any(c.op.name not in ASYNCHRONOUS and any(a in views for a in c.args) for c in g.calls))
-
-
-ring_release.rules["plan"] = _plan
 
 
 @ring_release.simulate

@@ -27,8 +27,9 @@ from ..types import Tile
 from .combine import Combine, Guarded, Known, grouped, trace
 from .digits import Digit, crossable, digits, inside, padded, register_coordinates
 from .language import converted
-from .reduce import behind_each_other, collective, load_run
+from .partials import behind_each_other, load_run
 from .ragged import warn_if_scanned_ragged
+from .reduce import collective
 from .reductions import sum_dtype, wide
 from .shape import checked_axis, tile_operand
 
@@ -333,7 +334,8 @@ def _running(name: str, which: str, word: str):
 def scan(g: Builder, x, axis, combine, reverse=False):
     """Inclusive scan along `axis`: each element combined with all before it (after it, if `reverse`).
 
-    ``combine(earlier, later)`` is an associative @tile.jit helper of two scalars, or a function such as tile.maximum. A tuple
+    ``combine(earlier, later)`` is an associative @tile.jit helper of two scalars, or a function such as tile.maximum; in a reverse
+    scan, `earlier` is what follows in the tile. A tuple
     of tiles (also a named tuple) is scanned together: `combine` then takes two tuples of scalars and returns one, and `scan`
     returns a tuple.
     """

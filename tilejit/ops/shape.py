@@ -190,7 +190,7 @@ def tile_operand(g: Builder, x, what: str) -> Value:
 def checked_axis(g: Builder, axis, rank: int) -> int:
     """`axis` as a non-negative number; a negative one counts from the end. CompilationError if it is out of range."""
     if isinstance(axis, bool) or not isinstance(axis, int):
-        raise g.error(f"an axis is a constant integer, not {describe(axis)}")
+        raise g.error(f"an axis is a constant integer, not {describe(axis)}" + g.declared_constant(axis))
     if not -rank <= axis < rank:
         raise g.error(f"axis {axis} is out of range for a tile of {rank} dimension{'s' if rank != 1 else ''}")
     return axis % rank

@@ -123,7 +123,8 @@ def allocated(g: Builder, shape, dtype, layout=None, align=None, buffer_of_ring:
     if align is None:
         align = default_align(layout)
     if not isinstance(align, int) or align & (align - 1) or align < dtype.nbytes:
-        raise g.error(f"an alignment is a power of two of at least the element's {dtype.nbytes} bytes, not {describe(align)}")
+        raise g.error(f"an alignment is a power of two of at least the element's {dtype.nbytes} bytes, not {describe(align)}"
+                      + g.declared_constant(align))
     buffer = Value(buffer_of_ring or "alloc", Buffer(dtype, shape, "shared", layout), g.loc)
     attrs = dict(dtype=dtype, shape=shape, layout=layout, align=align, auto=auto, slots=None if buffer_of_ring is None else True)
     g.hoist(Call(alloc_shared, (), attrs, (buffer,), g.loc))

@@ -142,7 +142,8 @@ def index(g: Builder, x: Value, items: tuple) -> Value:
 def _cut(g: Builder, item, extent: int) -> tuple[int, int, int, bool]:
     if isinstance(item, slice):
         if any(not isinstance(b, (int, type(None))) for b in (item.start, item.stop, item.step)):
-            raise g.error("slices of register tiles are constants; for a run-time place, index memory instead")
+            raise g.error("slices of register tiles are constants; for a run-time place, index memory instead"
+                          + g.declared_constant((item.start, item.stop, item.step)))
         if item.step is not None and item.step < 1:
             raise g.error(f"a tile's slice has a positive step, not {item.step}")
         start, stop, step = item.indices(extent)
@@ -151,4 +152,5 @@ def _cut(g: Builder, item, extent: int) -> tuple[int, int, int, bool]:
         if not -extent <= item < extent:
             raise g.error(f"index {item} is out of range for an extent of {extent}")
         return item % extent, 1, 1, True
-    raise g.error(f"a register tile is indexed with constant slices and integers, not {describe(item)}; for a run-time index, index memory")
+    raise g.error(f"a register tile is indexed with constant slices and integers, not {describe(item)}; for a run-time index, index memory"
+                  + g.declared_constant(item))

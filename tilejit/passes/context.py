@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import contextmanager
+from functools import cached_property
 from itertools import takewhile
 from math import prod
 
 from ..ir.builder import ExecScope, Facts, type_of
-from ..ir.graph import Call, Const, For, Graph, Node, Operand, Scope, Value, walk, written
+from ..ir.graph import Call, Const, For, Graph, Node, Operand, Scope, Value, walk, written, written_arguments
 from ..ops.memory import load_
+from ..ops.proxies import ON_ENGINES
 from ..types import Points, Region, Selected, Tile
 from .argument_analysis import ArgumentAnalysis
 
@@ -25,6 +27,11 @@ class Context(ArgumentAnalysis):
         self.scope = ExecScope("cta", graph.launch.threads)
         self.calls: list[Call] = [node for node in walk(graph.body) if isinstance(node, Call)]
         self.tensor_room: Callable = lambda site: True  # whether tensor memory has room for a product; passes/tensor_dots.py sets it
+
+    @cached_property
+    def stored(self) -> frozenset[int]:
+        """The numbers of the arguments that threads of the kernel may write. Before copy engines access these, a proxy fence is needed."""
+        return written_arguments(c for c in self.calls if c.op.name != "copy_async" or c.choice and c.choice.plan.completion not in ON_ENGINES)
 
     def definition(self, value: Value) -> Call:
         """The call that defines a value."""

@@ -60,7 +60,7 @@ class _Dots(TensorDots):
         self.by_rows = {shape for shape, axes in reduced_axes(context).items() if 1 in axes}
         self.by_rows |= {c.args[1].type.shape for c in context.calls if c.op is dot_ and isinstance(c.args[1].type, Tile) and not c.attrs["trans_a"]}
         self.written = written_by_threads(context)
-        self.operands = StagedOperands(context, self.g)
+        self.operands = StagedOperands(context, self.g, self.all)
         self.buffers: dict[tuple, Value] = {}  # of operands that a product of the threads takes from memory, by (operand, dtype, shape, scope)
         self.prepare()
 
@@ -78,10 +78,9 @@ class _Dots(TensorDots):
     def node(self, node) -> None:
         match node:
             case Call() if node.op is dot_:
-                call = replace(node, args=self.all(node.args))
-                with at(call.loc):
-                    self.g.loc = call.loc
-                    self.new[node.result] = self.dot(call)
+                with at(node.loc):
+                    self.g.loc = node.loc
+                    self.new[node.result] = self.dot(node)
             case Call():
                 self.g.append(replace(node, args=self.all(node.args)))
             case For() | While():
@@ -103,7 +102,7 @@ class _Dots(TensorDots):
 
     def dot(self, call: Call) -> Value:
         made, stored = self.staged(call)
-        call = replace(call, args=(call.args[0], *self.all(made.args[1:])), attrs=made.attrs)
+        call = replace(made, args=self.all(made.args))
         choice = self.chosen_for(call)
         self.operands.store(stored)
         lowerings = {"wgmma": self.by_warpgroups, "tcgen05": self.by_tensor_memory, "mma_sync": self.by_warps, "fma": self.by_threads}

@@ -6,6 +6,7 @@ other uses it is loaded from there.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from ..config import architecture
@@ -27,14 +28,14 @@ from .access_patterns import AccessPattern, PatternMismatch
 from .context import Context, is_column_major, loads_behind
 from .program_slices import backward_slice, more_than_arithmetic, without_dead_code
 from .shared_layouts import column_major_candidates, with_layout
-from .staging import completes_by_bytes, is_staged_copy, shared_memory_left, site_with_barrier, why_not_ahead
+from .staging import completes_by_bytes, is_staged_copy, missed_copy_warnings, shared_memory_left, site_with_barrier, why_not_ahead
 from .writing import Writer
 
 
 def send_loads_ahead(graph: Graph, facts: Facts) -> Graph:
     """The graph with copies in place of the loads that can run ahead of their pipelined loop."""
     loops = [n for n in walk(graph.body) if isinstance(n, For) and n.pipeline]
-    if not any(is_load(n) for loop in loops for n in loop.body.nodes):
+    if all(any(map(is_staged_copy, loop.body.nodes)) and not any(map(is_load, loop.body.nodes)) for loop in loops):
         return graph
     pass_ = _LoadsAhead(Context(graph, facts))
     body = pass_.block(graph.body)
@@ -118,19 +119,37 @@ class _LoadsAhead:
     def plan(self, loop: For) -> bool:
         """Choose the loads of a loop that run ahead, while shared memory lasts; those that feed products come first.
 
-        False if all loads stay and nothing else runs ahead: then the loop is not pipelined.
+        A load on which the place of another one depends stays: it is done ahead with that one, and again in its own trip for other uses. False if
+        nothing runs ahead: then the loop is not pipelined.
         """
         products = [n for n in walk(loop.body) if isinstance(n, Call) and (n.op is dot_ or "mma" in n.op.name)]
         multiplied = {c for p in products for x in p.args[1:3] for c in loads_behind(self.context, x) or ()}
         waits = "the loop waits for other threads' writes" if any(observes_other_kernels(self.context, n) for n in walk(loop.body)) else ""
-        staying = {}
-        for load in sorted(filter(is_load, loop.body.nodes), key=lambda c: c not in multiplied):
+        tables = [c for c in reversed(loop.body.nodes) if is_load(c) and c in self.loads_of_places(loop)]  # users come before what they use
+        staying, placing = {}, self.loads_of_places(loop, is_staged_copy)
+        for load in (*sorted((n for n in loop.body.nodes if is_load(n) and n not in tables), key=lambda c: c not in multiplied), *tables):
+            if load in placing:
+                continue
             if why := waits or self.why_stays(loop, load, load in multiplied):
                 staying[load] = why
+            else:
+                placing |= self.loads_of_places(loop, lambda n, load=load: n is load)
         ahead = any(is_staged_copy(n) or isinstance(n, Call) and self.ahead_copy_of(n) for n in loop.body.nodes)
         self.warnings += (Warning_(f"this load does not run ahead of the pipelined loop at line {loop.loc.line}: {why}", load.loc)
                           for load, why in staying.items() if load in multiplied or not ahead)
-        return ahead or not staying
+        if not ahead and not staying:
+            self.warnings.append(Warning_("nothing runs ahead of this pipelined loop, so it is an ordinary one: directly in its body is neither "
+                                          "a load of a tile of an array nor a tile.copy_async from global to shared memory without mbar=",
+                                          loop.loc))
+        if not ahead:
+            self.warnings += missed_copy_warnings(self.context, loop, ())
+        return ahead
+
+    @staticmethod
+    def loads_of_places(loop: For, of: Callable[[Node], bool] = lambda n: is_load(n) or is_staged_copy(n)) -> set[Node]:
+        """The loads directly in a loop's body on which the places of the loads and copies `of` depend."""
+        places, _ = backward_slice(loop.body, [n for n in loop.body.nodes if of(n)])
+        return set(filter(is_load, places))
 
     def why_stays(self, loop: For, load: Call, multiplied: bool) -> str:
         """Why a load cannot run ahead. Empty if it can; its copy is then recorded."""

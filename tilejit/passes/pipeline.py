@@ -22,6 +22,7 @@ from ..ops import barriers as bars
 from ..ops.copy_async import copy_async_
 from ..ops.language import binary, compare, converted, short_of
 from ..ops.pointwise import where
+from ..ops.proxies import hand_over
 from ..ops.regions import points, region
 from ..ops.ring import flipped, ring_slot
 from ..ops.shared import alloc_shared, sync
@@ -30,7 +31,7 @@ from ..types import Barrier, Buffer
 from .context import Context
 from .products_in_flight import deferrable_wait, with_deferred_wait
 from .program_slices import Copier
-from .staging import VIEWS, StagedLoop, StagedLoopFinder
+from .staging import VIEWS, StagedLoop, StagedLoopFinder, missed_copy_warnings
 from .writing import Writer
 
 
@@ -49,7 +50,8 @@ def write_pipelines(graph: Graph, facts: Facts) -> Graph:
         writer = PipelineWriter(context, found.loops)
         body = writer.block(graph.body)
         made = replace(graph, body=writer.g.with_hoisted(body))
-    return replace(made, warnings=(*made.warnings, *found.missed_copy_warnings()))
+    missed = (w for loop, staged in found.loops.items() for w in missed_copy_warnings(context, loop, found.loops, staged.groups))
+    return replace(made, warnings=(*made.warnings, *missed))
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------------
@@ -149,8 +151,9 @@ class PipelineWriter:
         g.loc = loop.loc
         if staged.groups:
             refuse_other_groups(loop, self.context.target)
-        if staged.full is not None and any(s.groups and not s.rings.keys().isdisjoint(staged.rings) for s in self.loops.values() if s is not staged):
-            g.call(bars.fence_proxy_async)  # another loop wrote the slots by cp.async
+        self.hand_over(staged)
+        if any(by_bytes and c.args[1].type.buffer.arg in self.context.stored for c, by_bytes in zip(staged.copies, staged.by_bytes)):
+            g.call(bars.fence_proxy_async, space="global")  # the kernel's threads may have stored what the copy engines load
         g.call(sync)  # the slots may still be read, where the loop runs again or another one has filled them
         cursor = self.first_slot(staged, carried)
         for s in range(ahead):
@@ -160,6 +163,7 @@ class PipelineWriter:
         deferred = deferrable_wait_of(staged)
         with g.block() as nodes:
             stage, phase = self.all(staged.slot.args)
+            self.hand_over(staged)
             if deferred is not None:
                 self.await_copies(staged, stage, phase, staged.stages - 2, together=staged.groups)
                 with g.block() as rest:
@@ -187,6 +191,13 @@ class PipelineWriter:
         self.body_without_copies(staged, stage)
         if staged.by_commit:
             self.commit_slot(staged, stage)
+
+    def hand_over(self, staged: StagedLoop) -> None:
+        """Mark that the next barrier frees a slot, which the threads may have read in the trip before or in another loop. Slots that cp.async
+        fills need no mark."""
+        filled = {staged.rings[self.context.buffer_of(c.args[0])]: None for c, by_bytes in zip(staged.copies, staged.by_bytes) if by_bytes}
+        if filled:
+            self.g.call(hand_over, *filled, filled=False)
 
     def issue_ahead(self, staged: StagedLoop, stage: Operand, phase: Operand) -> None:
         """Issue the copies of the trip ``stages - 1`` later, into the slot of the trip before this one."""

@@ -14,7 +14,7 @@ def backward_slice(block: Block, calls: Iterable[Call]) -> tuple[tuple[Node, ...
     """The nodes directly in `block` that the operands of `calls` depend on, in order and each pruned to what they need of it; and the values
     that these nodes take from outside of the block."""
     asked = replace(block, yields=tuple(o for c in calls for o in c.args))
-    live = _live_values(asked, _nothing_acts)
+    live = live_values(asked, _nothing_acts)
     kept = _pruned(asked, live, _nothing_acts).nodes
     return kept, live - {v for node in walk(Block(kept)) for v in defined(node)}
 
@@ -95,10 +95,10 @@ def without_dead_code(block: Block, has_effect: Callable[[Call], bool] = has_eff
 
     `has_effect` is the predicate of the calls that must stay.
     """
-    return _pruned(block, _live_values(block, has_effect), has_effect)
+    return _pruned(block, live_values(block, has_effect), has_effect)
 
 
-def _live_values(block: Block, has_effect: Callable[[Call], bool]) -> set[Value]:
+def live_values(block: Block, has_effect: Callable[[Call], bool] = has_effect_or_waits) -> set[Value]:
     """Every value that the block's yields, or a call with an effect, depend on."""
     behind: dict[Value, tuple] = {}  # a value -> the operands that it depends on
     waiting: list = []
@@ -172,4 +172,4 @@ def _pruned_yields(block: Block, at: list[int], live: set[Value], has_effect: Ca
     return replace(_pruned(block, live, has_effect), yields=tuple(block.yields[n] for n in at))
 
 
-__all__ = ["Copier", "backward_slice", "defined", "has_effect", "more_than_arithmetic", "without_dead_code"]
+__all__ = ["Copier", "backward_slice", "defined", "has_effect", "has_effect_or_waits", "live_values", "more_than_arithmetic", "without_dead_code"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..errors import CompilationError
+from ..errors import CompilationError, Loc
 from ..ir.graph import Block, Call, Const, For, Graph, If, Node, Scope, Value, While, blocks, walk
 from ..types import Tile
 
@@ -50,30 +50,47 @@ def check_warpgroup_registers(graph: Graph) -> Graph:
     if not asked:
         return graph
     begin, groups = graph.launch.registers, -(-graph.launch.num_warps // 4)
-    kept = [min((s.regs for s in asked.get(w, ())), default=begin) for w in range(groups)]
+    kept = [min((count for count, _ in asked.get(w, ())), default=begin) for w in range(groups)]
     if sum(kept) > begin * groups:
-        most = max((s for scopes in asked.values() for s in scopes), key=lambda s: s.regs)
+        _, loc = max((request for requests in asked.values() for request in requests), key=lambda request: request[0])
         raise CompilationError(f"the warpgroups ask for {' + '.join(map(str, kept))} = {sum(kept)} registers per thread, and a CTA of "
                                f"{graph.launch.threads} threads begins with {groups} times {begin}: a warpgroup would wait for the missing ones "
-                               "for ever; lower regs=, or have another warpgroup give more back, as with tile.warpgroup(0, regs=24)", most.loc)
+                               "for ever; lower regs=, or have another warpgroup give more back, as with "
+                               "tile.warpgroup(0, regs=24)", loc)
     return graph
 
 
-def _asked(graph: Graph) -> dict[int, list[Scope]]:
-    """The scopes with `regs` of each warpgroup, where the warpgroup is known at compile time."""
-    asked: dict[int, list[Scope]] = {}
+def _asked(graph: Graph) -> dict[int, list[tuple[int, Loc]]]:
+    """(registers, location) of the requests of each warpgroup, by `regs` or ``tile.ptx.setmaxnreg``, where the
+    warpgroup is known at compile time. An instruction counts unless it is in a branch or a loop, which may not run."""
+    asked: dict[int, list[tuple[int, Loc]]] = {}
     loops = {node.index: node for node in walk(graph.body) if isinstance(node, For)}
+    for block, groups in [(graph.body, range(-(-graph.launch.num_warps // 4))), *_warpgroups(graph.body, loops)]:
+        for node in block.nodes:
+            if isinstance(node, Call) and node.attrs.get("form", "").startswith("setmaxnreg."):
+                for w in groups:
+                    asked.setdefault(w, []).append((dict(node.attrs["imm"])["count"], node.loc))
     for node in walk(graph.body):
-        if not isinstance(node, Scope) or node.regs is None:
-            continue
-        firsts = range(node.first.value, node.first.value + 1) if isinstance(node.first, Const) else ()
-        if node.first in loops:
-            bounds = loops[node.first].start, loops[node.first].stop, loops[node.first].step
-            firsts = range(*(b.value for b in bounds)) if all(isinstance(b, Const) for b in bounds) else ()
-        for first in firsts:
-            for w in range(first, first + node.count):
-                asked.setdefault(w, []).append(node)
+        for w in _numbers(node, loops) if isinstance(node, Scope) and node.regs is not None else ():
+            asked.setdefault(w, []).append((node.regs, node.loc))
     return asked
+
+
+def _warpgroups(body: Block, loops: dict[Value, For]) -> Iterator[tuple[Block, tuple[int, ...]]]:
+    """The body of each scope of warpgroups, with their numbers."""
+    for node in walk(body):
+        if isinstance(node, Scope) and node.kind == "warpgroup":
+            yield node.body, tuple(_numbers(node, loops))
+
+
+def _numbers(scope: Scope, loops: dict[Value, For]) -> Iterator[int]:
+    """The numbers of a scope's warpgroups, if they are known at compile time."""
+    firsts = range(scope.first.value, scope.first.value + 1) if isinstance(scope.first, Const) else ()
+    if scope.first in loops:
+        bounds = loops[scope.first].start, loops[scope.first].stop, loops[scope.first].step
+        firsts = range(*(b.value for b in bounds)) if all(isinstance(b, Const) for b in bounds) else ()
+    for first in firsts:
+        yield from range(first, first + scope.count)
 
 
 def _with_threads(block: Block, threads: int) -> Iterator[tuple[Node, int]]:

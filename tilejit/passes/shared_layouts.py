@@ -35,7 +35,7 @@ COLUMNS, ROW_MAJOR, APART = "columns of 16 bytes", "row-major", "row-major, each
 COLUMN_MAJOR = "column-major"
 SLOWER_VARIANTS = {copy_: ("scalar",), copy_async_: ("vector",), dot_: ("mma_sync", "fma")}
 PLACES = Buffer, Region, Points
-NO_ACCESS = ("region", "points", "peer_buffer", "ring_release")  # calls that touch no element
+NO_ACCESS = ("region", "points", "peer_buffer", "ring_release", "hand_over")  # calls that touch no element
 
 
 def candidates(dtype, shape: tuple[int, ...], slots: bool = False) -> dict[str, TileLayout]:

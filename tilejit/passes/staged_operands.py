@@ -8,12 +8,12 @@ stored once.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from ..config import architecture
 from ..ir.builder import Builder
-from ..ir.graph import Block, Call, For, Node, Scope, Value, While, blocks
+from ..ir.graph import Block, Call, For, Node, Scope, Value, While, blocks, results
 from ..ops.barriers import fence_proxy_async
 from ..ops.memory import store_
 from ..ops.mma.dot import dot_
@@ -44,10 +44,13 @@ class StagedOperand:
 
 
 class StagedOperands:
-    """The staged operands of one graph. Operands that are used once share the buffer of their shape and dtype."""
+    """The staged operands of one graph. Operands that are used once share the buffer of their shape and dtype.
 
-    def __init__(self, context: Context, g: Builder):
-        self.context, self.g = context, g
+    Tiles are those of the graph before the pass; ``renewed([tile])`` gives what stands for them in the one that `g` builds.
+    """
+
+    def __init__(self, context: Context, g: Builder, renewed: Callable[[Iterable[Value]], tuple]):
+        self.context, self.g, self.renewed = context, g, renewed
         self.left = shared_memory_left(context)
         self.buffers: dict[tuple, Value] = {}
         self.staged_products: dict[Value, tuple[Call, tuple[StagedOperand, ...]]] = {}  # by the result of a product
@@ -59,8 +62,9 @@ class StagedOperands:
 
     def _note(self, block: Block) -> None:
         for node in block.nodes:
-            self.home_block.update(dict.fromkeys(getattr(node, "results", ()), block))
+            self.home_block.update(dict.fromkeys(results(node), block))
             for inner in blocks(node):
+                self.home_block.update((c.inner, inner) for c in getattr(node, "carried", ()))
                 self._note(inner)
 
     def of(self, call: Call) -> tuple[Call, tuple[StagedOperand, ...]]:
@@ -112,7 +116,8 @@ class StagedOperands:
                 self.regions_written.add(s.region)
                 self.g.blocks[-1].extend(s.nodes)
         for s in new:
-            tile = self.g.call(transpose_, s.tile, axes=(1, 0)) if s.transposed else s.tile
+            tile, = self.renewed([s.tile])
+            tile = self.g.call(transpose_, tile, axes=(1, 0)) if s.transposed else tile
             self.g.call(store_, s.region, tile, None, cache=None, each_thread=False)
         self.present |= {s.buffer for s in new if s.persistent}
         if new:

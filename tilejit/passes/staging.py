@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 
 from ..config import architecture
@@ -91,9 +91,6 @@ class StagedLoopFinder:
             scope = scope.parent
         slot = next(n for n in loop.body.nodes if isinstance(n, Call) and n.op is pipeline_slot)
         copies = [n for n in loop.body.nodes if is_staged_copy(n)]
-        if not copies:
-            raise CompilationError("nothing in this loop can run ahead: its body has no tile.copy_async from global to shared memory (directly "
-                                   "in the loop, without mbar=), and no load of a tile of an array", loop.loc)
         for c in copies:
             if c.attrs["options"].get("multicast"):
                 raise CompilationError("a pipelined loop fills the slots of its own CTA only, and this multicast also writes to those of other "
@@ -178,29 +175,31 @@ class StagedLoopFinder:
                 raise CompilationError(f"{buffer_name(buffer)} is staged by a pipelined loop: only the copies directly in the loop's body may "
                                        "write it", call.loc)
 
-    def missed_copy_warnings(self) -> Iterator[Warning_]:
-        """Warnings of copies nested inside pipelined loops that look as if they ran ahead but do not.
 
-        These are copies whose buffer the loop reads, without a wait of the author's for them.
-        """
-        for loop, staged in self.loops.items():
-            calls = [n for n in walk(loop.body) if isinstance(n, Call)]
-            if any(map(awaits_copies, calls)):
-                continue
-            uses = (a for c in calls if c.op.name not in VIEWS for a in c.args if isinstance(a, Value) and a not in written([c]))
-            read = {self.context.buffer_of(a) for a in uses}
-            wait = "" if staged.groups else "; or wait for it here, by tile.copy_async(...).wait()"
-            for copy, (where, cure) in self.copies_below(loop.body):
-                if self.context.buffer_of(copy.args[0]) in read:
-                    yield Warning_(f"this copy_async is in {where} inside the pipelined loop at line {loop.loc.line}, and only copies "
-                                   f"directly in that loop's body run ahead: {cure}{wait}", copy.loc)
+def missed_copy_warnings(context: Context, loop: For, pipelined: Collection[For], groups: bool = False) -> Iterator[Warning_]:
+    """Warnings of copies nested inside a loop that look as if they ran ahead of it but do not.
 
-    def copies_below(self, block: Block) -> Iterator[tuple[Call, tuple[str, str]]]:
-        """The copies in blocks inside `block`, other pipelined loops left out, each with (what it stands in, what to do instead)."""
-        for node in block.nodes:
-            for inner in () if node in self.loops else blocks(node):
-                yield from ((n, BELOW.get(type(node), BELOW[For])) for n in inner.nodes if is_staged_copy(n))
-                yield from self.copies_below(inner)
+    These are copies whose buffer the loop reads, without a wait of the author's for them. Those in `pipelined` loops are left out; `groups` says
+    whether the loop counts groups of copies, so that no others can be waited for.
+    """
+    calls = [n for n in walk(loop.body) if isinstance(n, Call)]
+    if any(map(awaits_copies, calls)):
+        return
+    uses = (a for c in calls if c.op.name not in VIEWS for a in c.args if isinstance(a, Value) and a not in written([c]))
+    read = {context.buffer_of(a) for a in uses}
+    wait = "" if groups else "; or wait for it here, by tile.copy_async(...).wait()"
+    for copy, (where, cure) in _copies_below(loop.body, pipelined):
+        if context.buffer_of(copy.args[0]) in read:
+            yield Warning_(f"this copy_async is in {where} inside the pipelined loop at line {loop.loc.line}, and only copies "
+                           f"directly in that loop's body run ahead: {cure}{wait}", copy.loc)
+
+
+def _copies_below(block: Block, pipelined: Collection[For]) -> Iterator[tuple[Call, tuple[str, str]]]:
+    """The copies in blocks inside `block`, `pipelined` loops left out, each with (what it stands in, what to do instead)."""
+    for node in block.nodes:
+        for inner in () if node in pipelined else blocks(node):
+            yield from ((n, BELOW.get(type(node), BELOW[For])) for n in inner.nodes if is_staged_copy(n))
+            yield from _copies_below(inner, pipelined)
 
 
 def is_staged_copy(node: Node) -> bool:
@@ -264,5 +263,5 @@ BELOW = {If: ("a branch", "copy in every iteration, from a place that the condit
          Scope: ("a narrower scope", "copy outside of the scope")}
 
 
-__all__ = ["VIEWS", "StagedLoop", "StagedLoopFinder", "completes_by_bytes", "is_staged_copy", "shared_memory_left", "site_with_barrier",
-           "why_not_ahead"]
+__all__ = ["VIEWS", "StagedLoop", "StagedLoopFinder", "completes_by_bytes", "is_staged_copy", "missed_copy_warnings", "shared_memory_left",
+           "site_with_barrier", "why_not_ahead"]

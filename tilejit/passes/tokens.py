@@ -27,6 +27,7 @@ from ..ops import barriers as bars
 from ..ops import elementwise as ew
 from ..ops.copy_async.tokens import CHOSEN, token_wait
 from ..ops.ids import cta_rank
+from ..ops.proxies import ON_BARRIERS, ON_ENGINES
 from ..ops.shared import sync
 from ..ops.tmem.order import tcgen05_commit_, tcgen05_fence
 from ..types import Barrier, BarrierRef, Scalar, Uniformity
@@ -37,8 +38,6 @@ from .transaction_counts import check_transaction_counts
 
 MANUAL = {"cp_async_commit": "group", "cp_async_wait": "group", "bulk_commit": "bulk", "bulk_wait": "bulk"}
 MAX_SLOTS = 32
-ON_BARRIERS = {"bytes", "commit"}    # completion mechanisms that arrive on mbarriers
-ON_ENGINES = {"bulk", *ON_BARRIERS}  # those of copies that go through the async proxy
 BY_THREADS = {"group", "issue"}      # those of copies by which the threads themselves write shared memory
 MAX_PENDING = (1 << 20) - 1          # the most bytes that a phase of an mbarrier counts (PTX ISA, tx-count)
 
@@ -95,7 +94,7 @@ def complete_tokens(graph: Graph, facts: Facts) -> Graph:
         pool.block = Value("tokens", Barrier(n, 1), pool.copies[0].loc)
         made.append(Call(bars.mbarrier_init, (), {"count": 1, "n": n}, (pool.block,), pool.copies[0].loc))
         pool.lagging_waits = _lagging_waits(graph, pool)
-    body = _rewritten(graph.body, pools, differences, multicasts)
+    body = _rewritten(graph.body, pools, differences, multicasts, context.stored)
     return replace(graph, body=replace(body, nodes=(*made, *body.nodes)))
 
 
@@ -209,17 +208,29 @@ class Multicasts:
         return _int32(ew.mul, _int32(ew.bit_and, _int32(ew.shr, mask, rank, nodes, loc), 1, nodes, loc), self.ranks * nbytes, nodes, loc)
 
 
-def _rewritten(block: Block, pools: dict[str, TokenPool], differences: DifferenceBounds, multicasts: Multicasts) -> Block:
+def _fenced(nodes: list[Call], stored: frozenset[int]) -> list[Call]:
+    """The nodes of a copy, with a proxy fence of global memory where threads of the kernel may have stored what a copy engine accesses. It
+    stands in the CTA of the copy, after the barrier: there it also covers what other CTAs have stored."""
+    copy = next(n for n in nodes if n.op.name == "copy_async")
+    arrays = {getattr(getattr(a.type, "buffer", None), "arg", None) for a in copy.args[:2]} - {None}
+    if copy.choice.plan.completion not in ON_ENGINES or arrays.isdisjoint(stored):
+        return nodes
+    at = nodes.index(copy)
+    return [*nodes[:at], Call(bars.fence_proxy_async, (), {"space": "global"}, (), copy.loc), *nodes[at:]]
+
+
+def _rewritten(block: Block, pools: dict[str, TokenPool], differences: DifferenceBounds, multicasts: Multicasts, stored: frozenset[int]) -> Block:
     nodes = []
     for n, node in enumerate(block.nodes):
         match node:
             case Call() if _token(node):
-                nodes += _issued(node, pools[node.attrs["options"]["token"]], multicasts, block, nodes)
+                issued = _issued(node, pools[node.attrs["options"]["token"]], multicasts, block, nodes)
+                nodes += _fenced(issued, stored)
             case Call() if node.op is token_wait:
                 pool = pools[node.attrs["pool"]]
                 nodes += _awaited(node, pool, differences, node in pool.lagging_waits and not _sync_follows(block.nodes[n + 1:], pool))
             case _:
-                nodes.append(with_blocks(node, lambda inner: _rewritten(inner, pools, differences, multicasts)))
+                nodes.append(with_blocks(node, lambda inner: _rewritten(inner, pools, differences, multicasts, stored)))
     return replace(block, nodes=tuple(nodes))
 
 

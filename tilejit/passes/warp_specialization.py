@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from ..dtypes import int32
 from ..errors import CompilationError
-from ..ir.graph import Block, Call, Const, For, Graph, If, Operand, Scope, Value, While, blocks, operands, walk, written
+from ..ir.graph import Block, Call, Const, For, Graph, If, Operand, Scope, Value, While, blocks, operands, walk, written, written_arguments
 from ..ops import barriers as bars
 from ..ops.language import compare
 from ..ops.ring_release import arrivals, ring_release
@@ -22,10 +22,11 @@ from ..ops.tmem.slots import met_in, reads_late
 from .context import Context
 from .pipeline import PipelineWriter, bounded_slot, deferrable_wait_of, slot_after
 from .products_in_flight import with_deferred_wait
-from .program_slices import Copier, defined, has_effect, without_dead_code
+from .program_slices import Copier, defined, has_effect, has_effect_or_waits, live_values, without_dead_code
 from .staging import VIEWS, StagedLoop, StagedLoopFinder
 
 HOISTED = ("alloc_shared", "alloc_tmem", "mbarrier_init")  # calls that stay outside of both scopes
+PRODUCTS = ("mma_async", "mma", "thread_product")      # calls that whole warps make together
 # {number of consumer warpgroups: registers of a thread of (the producer, a consumer)} on Hopper, where accumulators take most of the 64 K
 # registers of a multiprocessor.
 REGISTERS = {2: (40, 232), 3: (32, 160)}
@@ -52,13 +53,20 @@ def specialize_warps(context: Context, found: StagedLoopFinder) -> Graph:
     body = consumer.block(graph.body)
     producer = Producer(context, loops).body_of(graph.body)
     fixed = tuple(n for n in body.nodes if isinstance(n, Call) and n.op.name in HOISTED)
-    rest = without_dead_code(Block(tuple(n for n in body.nodes if n not in fixed)))
+    spared = unused_reads(context)
+    rest = without_dead_code(Block(tuple(n for n in body.nodes if n not in fixed)),
+                             lambda call: has_effect_or_waits(call) or not spared.isdisjoint(call.results))
     kind, unit = ("warpgroup", 4) if groups else ("warp", 1)
     consumes = Scope(kind, Const(0, int32), warps // unit, rest, loc, regs[1])
     issues = Scope("elect", None, 1, producer, loc)
     produces = Scope(kind, Const(warps // unit, int32), 1, Block((issues,)), loc, regs[0])
     body = consumer.g.with_hoisted(Block((*fixed, produces, consumes)))
     return replace(graph, body=body, launch=replace(launch, num_warps=warps + added))
+
+
+def unused_reads(context: Context) -> set[Value]:
+    """The results of reads and products that the kernel does not use. They stay: where a slot is released, its warps have met if they read it."""
+    return {r for c in context.calls if c.op.effect == "reads" for r in c.results} - live_values(context.graph.body)
 
 
 def _synchronises_cluster(call: Call) -> bool:
@@ -151,10 +159,25 @@ class Producer:
                 raise CompilationError(f"this load (sem={call.attrs['sem']!r}) orders what follows it after other threads' writes, and the "
                                        "producer, which runs ahead of the other warps, would not wait for it: assign the roles by hand "
                                        "(tile.warpgroup, tile.ring)", call.loc)
+        self.check_stores(body)
         copier = Copier(self.kept)
         sliced = without_dead_code(self.sliced(copier, body), has_effect)  # such as what comes after the last copy
         self.check_dependencies(sliced)
         return sliced
+
+    def check_stores(self, block: Block) -> None:
+        """CompilationError for a store of the kernel to an array that a later pipelined loop loads: the producer would not wait for it."""
+        for n, node in enumerate(block.nodes):
+            later = [self.loops[loop] for loop in walk(Block(block.nodes[n + 1:])) if loop in self.loops]
+            loaded = {copy.args[1].type.buffer.arg: staged.loop for staged in later for copy in staged.copies}
+            for call in walk(Block((node,))):
+                for argument in written_arguments([call]) & loaded.keys() if isinstance(call, Call) else ():
+                    name, line = self.context.graph.params[argument].name, loaded[argument].loc.line
+                    raise CompilationError(f"this {call.op.name} writes {name}, which the pipelined loop at line {line} loads, and the "
+                                           "producer, which runs ahead of the other warps, would not wait for it: leave out "
+                                           "warp_specialize, or assign the roles by hand (tile.warpgroup, tile.ring)", call.loc)
+            for inner in blocks(node):
+                self.check_stores(inner)
 
     def calls_before_loops(self, block: Block, again: bool) -> Iterator[Call]:
         """The calls at CTA scope that run before a pipelined loop, perhaps in an earlier trip of a loop around both (`again`)."""
@@ -169,7 +192,8 @@ class Producer:
 
     def kept(self, call: Call):
         """The nodes for a call in the producer: it computes and loads, and waits for the preceding grids as the others do."""
-        return (call,) if call.op.effect in ("pure", "reads") and call.op.name not in HOISTED or bars.waits_for_grids(call) else ()
+        computes = call.op.effect in ("pure", "reads") and call.op.name not in (*HOISTED, *PRODUCTS)
+        return (call,) if computes or bars.waits_for_grids(call) else ()
 
     def sliced(self, copier: Copier, block: Block) -> Block:
         """The producer's part of a block, before dead code is removed."""
@@ -217,7 +241,7 @@ class Producer:
             if place is not None and (place.type.scope != "global" or made[place].args[0] in changed):
                 raise CompilationError(f"the producer, which runs ahead of the other warps, depends on this {node.op.name}, and the kernel "
                                        "writes the memory that it reads; assign the roles by hand (tile.warpgroup, tile.ring)", node.loc)
-            for o in operands(node):
+            for o in (*operands(node), *(y for block in blocks(node) for y in block.yields)):
                 if isinstance(o, Value) and o not in there:
                     made = self.context.definitions.get(o)
                     what = f"{o.name}, which {made.op.name} computes at line {made.loc.line}" if made is not None else o.name

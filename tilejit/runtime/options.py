@@ -33,6 +33,9 @@ def make_launch(options: dict[str, Any]) -> Launch:
         n = getattr(launch, name)
         if n is not None and (isinstance(n, bool) or not isinstance(n, int) or n < least or most is not None and n > most):
             raise LaunchError(f"{name} is a number of {f'{least} to {most}' if most else 'at least 0'}, not {n!r}")
+    seed = launch.jitter
+    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int) or seed < 0):
+        raise LaunchError(f"jitter is a seed, an integer of at least 0, or None, not {seed!r}")
     for name in ("fast_math", "pdl"):
         if not isinstance(getattr(launch, name), bool):
             raise LaunchError(f"{name} is True or False, not {getattr(launch, name)!r}")

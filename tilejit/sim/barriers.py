@@ -24,6 +24,19 @@ class LastWait:
     epoch: int
 
 
+@dataclass(frozen=True)
+class Announcement:
+    """An ``expect_tx`` that no later arrival is known to follow: the column and epoch of its thread, the thread's rank,
+    its line, and whether the previous phase ended by an arrival of the thread, or without bytes, and the thread has not
+    waited for it (`late`)."""
+
+    column: int
+    epoch: int
+    rank: int
+    line: int
+    late: bool
+
+
 @dataclass(eq=False)
 class MBarrier:
     """An mbarrier. `phase` counts the completed phases; `tx` is the number of bytes still pending (negative: bytes came before they
@@ -37,7 +50,9 @@ class MBarrier:
     announcement. `arrived` maps the column of each atom that arrived in the current phase to its epoch, `ended` is the same for
     the last phase. `engines` says whether asynchronous operations take part in the current phase. `unseen` says whether they did in
     the last one: its arrivals alone then do not prove that it is over. `early` is the (CTA rank, line) of an arrival that is not
-    ordered after the end of the previous phase.
+    ordered after the end of the previous phase. `coming` counts the arrivals of copies in flight. `announced` holds the
+    announcements of the current phase after which none of its arrivals is known to come. `born` is the column and epoch
+    of the initialisation, None if that was at the kernel's entry.
     """
 
     count: int
@@ -59,6 +74,9 @@ class MBarrier:
     engines: bool = False
     unseen: bool = False
     early: tuple[int, int] | None = None
+    coming: int = 0
+    born: tuple[int, int] | None = None
+    announced: tuple[Announcement, ...] = ()
 
     def copy(self) -> "MBarrier":
         new = copy.copy(self)
@@ -79,6 +97,17 @@ class MBarrier:
             return True
         return not self.unseen and (all(past[who] >= e for who, e in self.ended.items()) or bool((told[own] >= epoch).all()))
 
+    def announce(self, clock: np.ndarray, column: int, own: int, epoch: int, rank: int, line: int) -> None:
+        """Record an ``expect_tx`` by a thread that knows `clock`, in its column `own`. `column` is the barrier's."""
+        late = self.phase > 0 and int(clock[ORDER, column]) < self.phase and (own in self.ended or not self.brought)
+        self.announced += Announcement(own, epoch, rank, line, late),
+
+    def arrived_after(self, clock: np.ndarray) -> None:
+        """An arrival with the clock `clock` comes after the announcements that it knows of: the phase cannot end before
+        these."""
+        past = clock[[ORDER, READ, PASSED]].max(axis=0)
+        self.announced = tuple(a for a in self.announced if past[a.column] < a.epoch)
+
     @property
     def over(self) -> bool:
         """Whether the current phase is complete: no pending arrivals and no pending bytes."""
@@ -92,6 +121,7 @@ class MBarrier:
         self.clock[:] = 0
         self.phase += 1
         self.pending = self.count
+        self.announced = ()
         self.ended, self.arrived = self.arrived, {}
         self.unseen, self.engines = self.engines or self.expected > 0 or self.issued > 0, False
         self.expected = self.issued = 0
@@ -99,6 +129,16 @@ class MBarrier:
     def passed(self, parity: int) -> bool:
         """The result of ``mbarrier.test_wait.parity``."""
         return (self.phase & 1) != parity & 1
+
+    def too_many(self, count: int) -> str:
+        """In words, the fault of `count` arrivals beyond those that the current phase still needs."""
+        left = self.pending - self.coming
+        where = f"needs only {left} more of {self.count}"
+        if not left and self.tx:
+            where = f"has all {self.count} and still waits for {self.missing()}"
+        if self.coming:
+            where += f", as {self.coming} come with copies in flight"
+        return f"{count} arrival{'s' if count > 1 else ''} at an mbarrier whose current phase {where}"
 
     def missing(self) -> str:
         """What the current phase still waits for, in words."""
@@ -113,13 +153,16 @@ class MBarrier:
 @dataclass
 class NamedBarrier:
     """A hardware barrier for `threads` threads, or the cluster's barrier. `clock` collects what the arrivals of the current
-    generation release, `done` is what those that wait for the last generation acquire."""
+    generation release, `done` is what those that wait for the last generation acquire. `line` is the line of the last
+    arrival; `baton` says that the kernel begins and ends with arrivals here: see `tile.turns`."""
 
     threads: int
     clock: np.ndarray
     done: np.ndarray
     arrived: int = 0
     generation: int = 0
+    line: int = -1
+    baton: bool = False
 
     def copy(self) -> "NamedBarrier":
         new = copy.copy(self)

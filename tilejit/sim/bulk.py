@@ -10,6 +10,7 @@ import numpy as np
 from ..types import Buffer
 from .atomics import apply_atomic
 from .engines import Span
+from .global_flight import LOAD, REDUCE, STORE
 from .tma_bytes import peer_rows, put_run, run_bytes
 from .values import SimBarrier, SimBuffer
 
@@ -91,23 +92,21 @@ class BulkCopies:
             writes.append(Span(span.space, span.start, span.pattern, span.nbytes, peer))
             # The bytes complete on the barrier of the destination's CTA, whatever CTA `barrier` names.
             barriers.append((barrier if peer is None else barrier.of_peer(peer), count))
+        what, touches = "the bulk copy" if kind is None else "the bulk reduction", ()
         if self.checks:
-            self._check_run(src.memory, source, count, False)
-            if kind is None:
-                self._check_run(dst.memory, to, count, True, chosen)
-        what = "the bulk copy" if kind is None else "the bulk reduction"
+            touches = (*self._touch_run(src.memory, source, count, what, LOAD, None, where),
+                       *self._touch_run(dst.memory, to, count, what, STORE if kind is None else REDUCE, chosen, where))
         queue = "bulk" if dst.memory.scope == "global" else None
         self.issue(what, reads=reads, writes=writes, land=land, collect=collect, params=params, barriers=barriers, queue=queue, positions=where,
-                   reducing=kind is not None)
+                   reducing=kind is not None, touches=touches)
 
-    def _check_run(self, memory, at: np.ndarray, count: int, writing: bool, chosen: np.ndarray | None = None) -> None:
-        """Check the accessed elements of global memory against the shadow of their array: `count` bytes, or of these the `chosen` ones."""
-        if memory.scope != "global" or not (writing or memory.maybe_written):
-            return
-        elements = np.arange(count // memory.itemsize) if chosen is None else np.unique(chosen // memory.itemsize)
+    def _touch_run(self, memory, at: np.ndarray, count: int, what: str, side: int, chosen: np.ndarray | None, where) -> tuple:
+        """Check the elements of global memory that a copy accesses: `count` bytes, or of these the `chosen` ones."""
+        if memory.scope != "global" or (side == LOAD and not memory.maybe_written):
+            return ()
+        elements = np.arange(-(-count // memory.itemsize)) if chosen is None else np.unique(chosen // memory.itemsize)
         index = (at + memory.origin * memory.itemsize) // memory.itemsize + elements
-        ids = np.broadcast_to(self._cta_ids(index, last=True), index.shape) if writing else None
-        self._check_global(memory, index, None, writing, ids)
+        return self.touch(memory, what, side, self._cells(memory, index), None, where)
 
 
 def combine_run(memory, rows: np.ndarray, start: np.ndarray, data: np.ndarray, kind: str, dtype: np.dtype) -> None:

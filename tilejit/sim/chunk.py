@@ -19,12 +19,16 @@ from .global_races import GlobalClocks
 from .memory import SharedMemory, TensorMemory
 from .program import Program
 from .report import Report
+from .shadow import MANY
 from .verdicts import Verdicts
 from .world import World
 
 BUDGET = 20000      # nodes that a fiber executes before the next one has its turn
 PATIENCE = 4_000_000  # nodes that may execute without any effect before the kernel counts as hanging
 LULL = 100_000      # after this many, a copy lands if a thread has polled meanwhile: a loop with an iteration limit may wait for it
+
+
+THREADS = {axis.laneid: 1, axis.warpid: 32, axis.wgid: 128, axis.tid: 1}  # threads per unit of an axis
 
 
 class Chunk(Flight, Verdicts):
@@ -48,7 +52,8 @@ class Chunk(Flight, Verdicts):
         self.tmem_top = 0
         self.atom_start = np.array(program.bounds[:-1])
         self.atom_of = np.repeat(np.arange(len(self.atom_start)), np.diff(program.bounds))
-        world = World(np.arange(self.clusters), Clocks(self.ranks, len(self.atom_start), program.barriers, bool(self.graph.tensor_memory)))
+        world = World(np.arange(self.clusters), Clocks(self.ranks, len(self.atom_start), program.barriers, bool(self.graph.tensor_memory),
+                                                           self.contended and program.fences_global))
         self.worlds = [world]
         self.world_of = np.zeros(self.clusters, np.int64)
         self.cuts = 0               # how many times a world was split
@@ -59,9 +64,11 @@ class Chunk(Flight, Verdicts):
         self.operations = 0
         self.barrier_numbers: dict[Any, int] = {}
         self.next_barrier = 0
+        self.barrier_slots: dict[int, int] = {}   # of mbarriers in buffers: offset in shared memory / 8 -> number among them
         self.barrier_values: dict[int, Any] = {}  # number of an allocation's first barrier -> the allocation
         self.places: dict = {}
         self.locs: list[Loc | None] = []
+        self.laid_out: set[int] = set()  # lines of accesses whose layout, chosen by the compiler, says which thread accesses an element
         self._lines: dict[int, int] = {}
         self._constants: dict[tuple, np.ndarray] = {}
         self._scratch = np.empty(0, np.int64)
@@ -151,10 +158,32 @@ class Chunk(Flight, Verdicts):
         if tile not in cache:
             grid = np.indices(tile.domain, sparse=True)
             at = tile.layout.apply(*grid, shape=tile.domain)
-            lanes = at.get(axis.laneid, 0) + 32 * at.get(axis.warpid, 0) + 128 * at.get(axis.wgid, 0) + at.get(axis.tid, 0)
-            table = np.broadcast_to(np.asarray(lanes), tile.domain)
+            table = np.broadcast_to(np.asarray(sum(n * at.get(a, 0) for a, n in THREADS.items())), tile.domain)
             cache[tile] = np.ascontiguousarray(table[tuple(slice(0, n) for n in tile.shape)]).astype(np.int32)
         return cache[tile]
+
+    def holders(self, tile: Tile, low: int) -> list[tuple[np.ndarray, np.ndarray]] | None:
+        """If several threads hold each element of a tile, of a scope whose first thread is `low`: pairs of an atom of each element, in
+        row-major order, and of its thread there (MANY, if several threads of the atom hold it). None without replicas."""
+        key = tile, low
+        if key not in self.program.holders:
+            self.program.holders[key] = self._holders(tile, low)
+        return self.program.holders[key]
+
+    def _holders(self, tile: Tile, low: int) -> list[tuple[np.ndarray, np.ndarray]] | None:
+        shifts = np.zeros(1, np.int32)
+        for extent, stride, along in tile.layout.replicas:
+            shifts = np.add.outer(shifts, np.arange(extent) * stride * THREADS.get(along, 0)).reshape(-1)
+        shifts = np.unique(shifts)
+        if len(shifts) == 1:
+            return None
+        threads = low + self.owners(tile).reshape(-1) + shifts[:, None]
+        atoms = self.atom_of[threads]
+        found = []
+        for row in np.unique(atoms, axis=0):
+            inside = atoms == row
+            found.append((row, np.where(inside.sum(axis=0) > 1, MANY, np.where(inside, threads, -1).max(axis=0)).astype(np.int16)))
+        return found
 
     def map_faults(self, map_, describe) -> list[str]:
         key = id(map_)
@@ -253,6 +282,7 @@ class Chunk(Flight, Verdicts):
                 self.move(op)
         if self.checks:
             self._close_tensor_memory()
+            self._close_named_barriers()
             self._close_suspects()
             for world in self.worlds:
                 for ops in world.recent.values():

@@ -23,23 +23,27 @@ ORDER, FENCED, READ, PASSED = range(4)
 # For kernels with tensor memory: accesses followed by a tcgen05.fence::before_thread_sync before their release; and of these, those whose
 # acquire was followed by a tcgen05.fence::after_thread_sync.
 BEFORE, AFTER = 4, 5
+# For kernels with proxy fences of global memory: accesses that such a fence orders before those of copy engines.
+GLOBAL = 6
 
 
 class Clocks:
     """The clocks of one cluster: `known[rank, atom, plane, column]`, `now[rank, atom]` (the current epoch of an atom) and
     `fenced[rank, atom]` (its epoch at its last proxy fence)."""
 
-    def __init__(self, ranks: int, atoms: int, barriers: int, tensor: bool = False):
+    def __init__(self, ranks: int, atoms: int, barriers: int, tensor: bool = False, fences_global: bool = False):
         self.ranks, self.atoms, self.width = ranks, atoms, atoms + barriers
         self.tensor = tensor
-        self.known = np.zeros((ranks, atoms, 6 if tensor else 4, ranks * self.width), np.int32)
+        self.known = np.zeros((ranks, atoms, 7 if fences_global else 6 if tensor else 4, ranks * self.width), np.int32)
         self.now = np.ones((ranks, atoms), np.int32)
         self.fenced = np.zeros((ranks, atoms), np.int32)
+        self.fenced_global = np.zeros((ranks, atoms), np.int32) if fences_global else None  # the same for fences of global memory
         self.before = np.zeros((ranks, atoms), np.int32)  # the epoch at the last tcgen05.fence::before_thread_sync
 
     def copy(self) -> "Clocks":
         new = copy.copy(self)
         new.known, new.now, new.fenced, new.before = self.known.copy(), self.now.copy(), self.fenced.copy(), self.before.copy()
+        new.fenced_global = None if self.fenced_global is None else self.fenced_global.copy()
         return new
 
     def column(self, rank: int, atom: int) -> int:
@@ -64,6 +68,8 @@ class Clocks:
         clock[FENCED, columns] = np.maximum(clock[FENCED, columns], self.fenced[rank, atoms])
         if self.tensor:
             clock[BEFORE, columns] = np.maximum(clock[BEFORE, columns], self.before[rank, atoms])
+        if self.fenced_global is not None:
+            clock[GLOBAL, columns] = np.maximum(clock[GLOBAL, columns], self.fenced_global[rank, atoms])
         self.now[rank, atoms] += 1
         return clock
 
@@ -85,14 +91,24 @@ class Clocks:
             self.known[rank, atoms[:, None], plane, rank * self.width + atoms] = self.now[rank, atoms]
         self.now[rank, atoms] += 1
 
-    def fence(self, rank: int, atoms: np.ndarray) -> None:
-        """A proxy fence in every thread of these atoms: it orders their own accesses so far, and the copies that they know to have
-        completed on barriers, before later accesses through the async proxy."""
+    def fence(self, rank: int, atoms: np.ndarray, own: np.ndarray | None = None) -> None:
+        """A proxy fence in threads of these atoms: it orders the copies that they know to have completed on barriers before later accesses
+        through the async proxy, and also the accesses so far of all threads of the atoms `own` (by default all of them)."""
         copies = np.arange(self.known.shape[-1]) % self.width >= self.atoms
         known = self.known[rank, atoms]
         known[:, FENCED, copies] = known[:, ORDER, copies]
         self.known[rank, atoms] = known
-        self.fenced[rank, atoms] = self.now[rank, atoms]
+        own = atoms if own is None else own
+        self.fenced[rank, own] = self.now[rank, own]
+        self.now[rank, atoms] += 1
+
+    def fence_global(self, rank: int, atoms: np.ndarray) -> None:
+        """A proxy fence of global memory in every thread of these atoms: it orders all accesses that they know of before later ones of
+        copy engines. It may thus stand before a barrier, in the threads that wrote, or after it."""
+        known = self.known[rank, atoms]
+        known[:, GLOBAL] = np.maximum(known[:, GLOBAL], known[:, ORDER])
+        self.known[rank, atoms] = known
+        self.fenced_global[rank, atoms] = self.now[rank, atoms]
         self.now[rank, atoms] += 1
 
     def tensor_before(self, rank: int, atoms: np.ndarray) -> None:

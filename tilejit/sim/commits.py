@@ -75,7 +75,7 @@ def _committed(m, rank: int, number: int, numbers: tuple, landed: np.ndarray) ->
                 world.facts["tag", n] = _told(world.clocks, waited, world.clocks.column(own, waited.atom), column, b.phase + 1)
             if ("tag", n) in world.facts:
                 np.maximum(clock, world.facts["tag", n], out=clock)
-        sim.arrive(world, rank, number, 1, clock)
+        sim.arrive(op, rank, number, 1, clock)
 
     return then
 

@@ -11,6 +11,7 @@ import numpy as np
 from .clocks import BEFORE, FENCED, ORDER, PASSED, READ
 from .faults import Reporter
 from .flight import NEVER
+from .global_flight import LOAD
 from .shadow import COPIED, MANY, Access, Cells, index_of
 from .shared_access import Place
 from .values import SimBarrier, SimBuffer, take
@@ -43,7 +44,8 @@ class Engines:
               collect: Callable | None = None, barrier: SimBarrier | None = None, nbytes: int = 0,
               barriers: list[tuple[SimBarrier, int]] | None = None, queue: str | None = None, proxy: bool = True,
               positions: np.ndarray | None = None, collective: bool = False, pipe: str | None = None,
-              atom: int | None = None, threads: np.ndarray | None = None, reducing: bool = False) -> None:
+              atom: int | None = None, threads: np.ndarray | None = None, reducing: bool = False,
+              touches: tuple = ()) -> None:
         """Issue an asynchronous operation that reads and writes spans of shared or tensor memory. It is issued by the first thread of the
         scope, or with `collective` by all its threads together.
 
@@ -52,6 +54,7 @@ class Engines:
         chunk; `params` are arrays with a leading batch axis. `proxy` says that it accesses memory through the async proxy. Operations of a
         thread in the same `pipe` execute in issue order without waits between them. With `atom`, the threads of that atom issue it
         together, and `threads` gives the thread of each cell written. A `reducing` operation may overlap with others of the same bytes.
+        `touches` are its accesses to global memory (`GlobalAccess.touch`).
         """
         self.sim.version += 1
         barriers = [(barrier, nbytes)] if barrier is not None else barriers or []
@@ -71,7 +74,7 @@ class Engines:
                 op = self._operation(what, world, places[:len(reads)], places[len(reads):], land, chosen, targets,
                                      MANY if collective or atom is not None else self.low, atom)
                 op.collect, op.pipe, op.threads, op.generic = collect, pipe, threads, bool(targets) and not proxy
-                op.reducing = reducing
+                op.reducing, op.touches = reducing, touches
                 op.pipe_number = 0 if pipe is None else 1 + self.rank * self.sim.program.threads + self.low
                 ahead = [o for o in world.flight if pipe is not None and (o.pipe, o.rank, o.thread) == (pipe, op.rank, op.thread)]
                 op.due = max([op.due, *(o.due for o in ahead if o.due < NEVER)])
@@ -119,7 +122,7 @@ class Engines:
         """Check that the operation is ordered after earlier accesses to its bytes, in the right proxy. Operations `ahead` in its pipe are
         ordered in any case."""
         plane = FENCED if proxy else 0
-        after = tuple(o.number for o in (world.flight if op.reducing else ahead) if o.reducing or not op.reducing)
+        after = tuple(o.number for o in ahead)
         read_ahead = [(world.shadow(space, rank, self.sim.cells(space)), cells) for o in ahead for space, rank, cells in o.reads]
         for shadow, cells in read_ahead:
             shadow.busy[index_of(cells)] -= 1
@@ -204,7 +207,7 @@ class Engines:
         spread = lambda x: np.broadcast_to(x, (x.shape[0] if x.ndim == len(shape) else 1, *shape[1:]))
         to, source, count = spread(to), spread(source), spread(np.asarray(count))
         keep = None if keep is None or keep.all() else spread(keep)
-        self._check_cp_async(to, src, source, count, keep, nbytes)
+        elements = self._check_cp_async(to, src, source, count, keep, nbytes)
         flat = lambda x: None if x is None else x.reshape(x.shape[0], -1)
         self._count("global -> shared (cp.async)", self._accessed(Place(flat(to), (), flat(keep))) * nbytes)
         threads = np.broadcast_to(np.arange(self.low, self.high)[:, None], shape[1:])
@@ -212,10 +215,11 @@ class Engines:
         for atom in self.active_atoms:
             start, stop = (max(x - self.low, 0) for x in self.sim.atom_threads(int(atom)))
             cut = slice(start, min(stop, self.threads))
-            self._cp_async_atom(int(atom), dst, src, *(None if x is None else x[:, cut].reshape(x.shape[0], -1) for x in (to, source, count, keep)),
-                                threads[cut].reshape(-1), nbytes, early)
+            touches = self._touch_sources(src.memory, *(x[:, cut] for x in elements), int(atom), threads[cut]) if elements else ()
+            parts = (None if x is None else x[:, cut].reshape(x.shape[0], -1) for x in (to, source, count, keep))
+            self._cp_async_atom(int(atom), touches, dst, src, *parts, threads[cut].reshape(-1), nbytes, early)
 
-    def _cp_async_atom(self, atom, dst, src, to, source, count, keep, threads, nbytes, early) -> None:
+    def _cp_async_atom(self, atom, touches, dst, src, to, source, count, keep, threads, nbytes, early) -> None:
         params = {"to": to, "from": source, "count": count, "keep": keep}
         memory, target = src.memory, dst.memory
 
@@ -234,7 +238,7 @@ class Engines:
                 chosen = params if at is None else {k: take(v, at) if v is not None else None for k, v in params.items()}
                 op = self._operation("copy_async by cp.async", world, [], [("shared", self.rank, cells)], land, dict(chosen), [], MANY, atom)
                 op.threads = np.repeat(who, len(cells) // len(who)).astype(np.int16)
-                op.collect, op.due, op.queued = collect, NEVER, True
+                op.collect, op.due, op.queued, op.touches = collect, NEVER, True, touches
                 if self.checks:
                     self._check_issue(op, world, proxy=False)
                 world.launch(op, self.sim.cells)
@@ -243,7 +247,8 @@ class Engines:
                     self.sim.collect(op)
                 world.queue("cp.async", self.rank, ("atom", atom)).open.append(op)
 
-    def _check_cp_async(self, to, src, source, count, keep, nbytes) -> None:
+    def _check_cp_async(self, to, src, source, count, keep, nbytes) -> tuple[np.ndarray, np.ndarray] | None:
+        """Check the addresses. Returns the global elements of which each copy may read a byte, if the kernel may write them."""
         read = count > 0 if keep is None else (count > 0) & keep
         address = src.memory.address + src.memory.origin * src.memory.itemsize
         if (((source + address) % nbytes != 0) & read).any():
@@ -253,17 +258,22 @@ class Engines:
         low = source + src.memory.origin * src.memory.itemsize
         if (((low < 0) | (low + count > src.memory.bytes.size)) & read).any():
             self.finding("out-of-bounds", f"cp.async reads outside of {src.memory.name}")
-        if self.checks and src.memory.maybe_written:
-            self._check_sources(src.memory, low, count, read, nbytes)
+        return self._sources(src.memory, low, count, read, nbytes) if self.checks and src.memory.maybe_written else None
 
-    def _check_sources(self, memory, low: np.ndarray, count: np.ndarray, read: np.ndarray, nbytes: int) -> None:
-        """Check every global element of which a cp.async reads a byte, as a read by its thread: `count` bytes from byte `low` (B or 1, T, k)."""
+    def _sources(self, memory, low: np.ndarray, count: np.ndarray, read: np.ndarray, nbytes: int) -> tuple[np.ndarray, np.ndarray]:
+        """The global elements of which a cp.async may read a byte, (B or 1, T, k, n), and which of them it does: of each copy `count` bytes
+        from byte `low` (B or 1, T, k). Elements outside of the array are left out."""
         size = memory.itemsize
         most = (nbytes + size - 2) // size + 1
         element = low[..., None] // size + np.arange(most)
         inside = read[..., None] & (element * size < (low + count)[..., None]) & (element >= 0) & (element < memory.flat.size)
-        owner = np.broadcast_to(np.arange(self.threads).reshape(-1, 1, 1), element.shape[1:])
-        self._check_global(memory, np.clip(element, 0, max(memory.flat.size - 1, 0)), inside, writing=False, owner=owner)
+        return np.broadcast_to(element, inside.shape), inside
+
+    def _touch_sources(self, memory, element: np.ndarray, inside: np.ndarray, atom: int, threads: np.ndarray) -> tuple:
+        """Check what copies of an atom read, as reads by their `threads` (T, k) that last until these wait."""
+        threads = np.broadcast_to(threads[..., None], element.shape[1:])
+        cells = self._cells(memory, np.where(inside, element, 0))
+        return self.touch(memory, "copy_async by cp.async", LOAD, cells, inside, None, threads, proxy=False, atom=atom)
 
     def cp_async_commit(self) -> None:
         """``cp.async.commit_group`` in every thread of the scope."""
@@ -277,17 +287,23 @@ class Engines:
 
     def cp_async_arrive(self, barrier: SimBarrier, noinc: bool = False) -> None:
         """``cp.async.mbarrier.arrive``: each thread arrives when all its copies issued so far have landed."""
-        threads = self.threads if self._active is None else int(self._active.sum(axis=1).max())
-        for world, rank, number, _ in self._each(barrier):
+        arrivals = self.threads if self._active is None else self._active.sum(axis=1, keepdims=True)
+        for world, rank, number, (threads,) in self._each(barrier, arrivals):
             b = world.barriers[rank, number]
             if not noinc:
                 b.pending += threads
+            elif threads > b.pending - b.coming and max(b.count, self.threads) > 1:  # one thread's copies land in order
+                self.fault(world, "barrier-phase", b.too_many(threads))
+                threads = max(b.pending - b.coming, 0)
+            b.coming += threads
             pending = []
             for q in self._queues(world, "cp.async"):
                 pending += [op for group in q.groups for op in group] + q.open
                 q.groups, q.open = [], []
             op = self._operation("arrive_on_copies", world, [], [], _nothing, {}, [])
             op.clock = world.clocks.release(self.rank, self.active_atoms)
+            if noinc:
+                self._follow(world, rank, number, op.clock)
             op.then = _arrival(self, pending, rank, number, threads)
             world.launch(op, self.sim.cells)
             self.sim.flying += 1
@@ -320,7 +336,8 @@ def _arrival(m, pending: list[AsyncOp], rank: int, number: int, count: int) -> C
             if clocks.tensor:
                 clock[BEFORE, column] = clocks.before[own, waited.atom]
         clocks.now[own] += 1
-        sim.arrive(world, rank, number, count, clock)
+        b.coming -= count
+        sim.arrive(op, rank, number, count, clock)
 
     return then
 

@@ -7,6 +7,7 @@ import numpy as np
 from .barriers import LastWait
 from .clocks import BEFORE, ORDER
 from .shadow import ATOMIC, COPIED, MANY, NEVER, PENDING, SUMMED, Access, Conflict
+from .verdicts import late_words
 from .world import AsyncOp, World
 
 
@@ -58,6 +59,16 @@ class Reporter:
         self._say("race", line, f"{who} {'writes' if writes else 'reads'} {self._bytes(c)}, {did} by {by} "
                   f"at line {self._number(other) or '?'} without a barrier between the two", a, c, other)
 
+    def depends_on_layout(self, a: Access, c: Conflict, writing: bool) -> None:
+        """Report an access that is ordered after the earlier one `c` only because the chosen layouts give both to the same thread."""
+        if not self.m.sim.program.places.own(c.cell * self.m.sim.program.granule):
+            return
+        does = "writes" if writing else "reads"
+        self._say("layout-dependent", a.line, f"{self._thread(a, c.at)} {does} {self._bytes(c)}, written at line "
+                  f"{self._number(c.line)} without a barrier between the two. It is the same thread, but only by the "
+                  "layouts that were chosen: with another num_warps, dtype or target it may be another. Put tile.sync() "
+                  "between them", a, c, c.line)
+
     def _unordered(self, a: Access, c: Conflict, what: str) -> None:
         """Report accesses to tensor memory that are synchronised, but without a tcgen05 fence before or after the synchronisation."""
         told = self.clocks.known[self.m.rank, self._atom(a, c.at), BEFORE, c.other] >= c.epoch
@@ -85,6 +96,8 @@ class Reporter:
                 continue
             barrier = self.world.barriers[rank, number]
             wait = barrier.waits.get((self.m.rank, atom))
+            if self._announced_late(op, a, c, a.line):
+                return
             if wait is None:
                 break
             if wait.stale:
@@ -99,6 +112,17 @@ class Reporter:
                           f"at line {self._number(a.line)}: nothing orders the copy after the read", a, c, a.line)
                 return
         self._say("missing-wait", a.line, f"{self._bytes(c)} are read before {self._named(op, c)} has been waited for", a, c, op.line)
+
+    def _announced_late(self, op: AsyncOp | None, a: Access, c: Conflict, line: int) -> bool:
+        """Blame, and return, whether the bytes of `op` were announced after the last arrival of the phase before, for
+        which some threads have waited. `line` is that of the fault."""
+        found = self.m.sim.late_announcement(op) if op is not None else None
+        if found is None:
+            return False
+        early, phase = found
+        self._retract(a, c)
+        self._say("barrier-phase", early, late_words(op, phase, self._loc(op.line)), a, c, line)
+        return True
 
     def _miscounted(self, barrier, op: AsyncOp, rank: int, number: int, a: Access, c: Conflict) -> bool:
         """Report, and return, whether fewer bytes were announced for the phase that was waited for than its copies bring."""
@@ -128,8 +152,15 @@ class Reporter:
         elif c.what == "unfenced":
             self._say("missing-proxy-fence", a.line, f"{name} {verb} {self._bytes(c)} through the async proxy; {self._other_thread(c)} wrote them at "
                       f"line {self._number(c.line)} without fence_proxy_async() between its write and the barrier", a, c, c.line)
+        elif c.what == "overtaking":
+            self._say("missing-proxy-fence", a.line, f"{name} writes {self._bytes(c)} through the async proxy; {self._other_thread(c)} read them at "
+                      f"line {self._number(c.line)} without fence_proxy_async() between its read and the barrier", a, c, c.line)
+            return  # without settling: the copy will be the last access anyway, and the reads tell whether it was waited for
         elif c.what == "unordered":
             self._unordered(a, c, f"{name} {verb}")
+        elif self._announced_late(self._operation(c) if c.what in ("pending", "async") else op if c.what == "reader" else None,
+                                  a, c, a.line):
+            pass
         elif c.what in ("pending", "async"):
             other = self._operation(c)
             self._blame_wait(op, a, c, "missing-wait", f"{name} {verb} {self._bytes(c)} before {self._named(other, c)} has been waited for")
@@ -242,9 +273,10 @@ class Reporter:
 
     def _say(self, kind: str, line: int, message: str, a: Access, c: Conflict, other: int | None = None) -> None:
         granule = self.m.sim.program.granule if self.space == "shared" else 4
-        threads = tuple(t for t in (self._thread_number(a, c.at), c.thread if c.what in ("writer", "reader", "unfenced") else -1) if t >= 0)
+        other_thread = c.thread if c.what in ("writer", "reader", "unfenced", "overtaking") else -1
+        threads = tuple(t for t in (self._thread_number(a, c.at), other_thread) if t >= 0)
         ctas = self.m.ctas if self.positions is None else self.m.ctas[self.positions]
-        protocol = kind != "uninitialized-read" and (c.what not in ("writer", "reader") or self.async_)
+        protocol = kind != "uninitialized-read" and c.what != "overtaking" and (c.what not in ("writer", "reader") or self.async_)
         self.m.fault(self.world, kind, message, loc=self._loc(line), protocol=protocol, threads=threads, ctas=ctas,
                      bytes=(c.cell * granule, (c.cell + 1) * granule), other=self._loc(other) if other is not None else None)
 
@@ -254,7 +286,8 @@ class Reporter:
             self.m.report.retract("uninitialized-read", self._number(c.line))
 
     def _settle(self, a: Access) -> None:
-        self.shadow.settle(np.asarray(a.cells)[self.shadow.writer[a.index] != NEVER])
+        self.shadow.settle(np.asarray(a.cells)[(self.shadow.writer[a.index] != NEVER)
+                                               | self.shadow.reductions.covered[a.index]])
 
 
 __all__ = ["Reporter"]

@@ -230,6 +230,8 @@ class Fiber(Control):
         spawn = Spawn(low, high, rows, self.sim.rows)
         code = self.sim.program.code(scope.body, scope)
         child = Fiber(self.sim, self.rank, rows, low, high, env, [Frame(code, scope)], spawn, _last(ahead, low, high))
+        if scope.regs is not None:
+            child.m.hold_registers(scope.regs)
         self.children.append(spawn)
         self.sim.add(child)
         return True

@@ -55,6 +55,14 @@ class Flight:
         tag = self._thread_tag(op)
         op.world.finish_reads(op, self.cells, lambda rank: tag)
 
+    def end_touches(self, op: AsyncOp, column: int, epoch: int) -> None:
+        """The operation's accesses to global memory are over, for those who know `epoch` of `column`."""
+        if column not in op.heard:
+            op.heard.add(column)
+            ctas = self.ctas[self._rows_of(op)] + 1
+            for touch in op.touches:
+                touch.flight.end(touch, ctas, column, epoch, self.global_clocks)
+
     def _thread_tag(self, op: AsyncOp) -> tuple[int, int, int]:
         clocks = op.world.clocks
         return clocks.column(op.rank, op.atom), int(clocks.now[op.rank, op.atom]), op.thread
@@ -83,6 +91,9 @@ class Flight:
             home = rank if rank in own else next(iter(own))
             return world.clocks.barrier_column(home, own[home]), world.barriers[home, own[home]].phase + 1, thread
 
+        if op.touches and (tag is not None or not own):
+            column, epoch, _ = column_of(op.rank)
+            self.end_touches(op, column, epoch)
         world.retag(op, self.cells, column_of)
         world.ops.pop(op.number, None)
         for rank, number, nbytes in op.targets:
@@ -98,11 +109,16 @@ class Flight:
         if op.then is not None:
             op.then(op)
 
-    def arrive(self, world: World, rank: int, number: int, count: int, clock: np.ndarray) -> None:
-        """Make `count` arrivals on behalf of an asynchronous operation, releasing `clock`."""
+    def arrive(self, op: AsyncOp, rank: int, number: int, count: int, clock: np.ndarray) -> None:
+        """Make `count` arrivals on behalf of an operation that has landed, releasing `clock`."""
+        world = op.world
         barrier = world.barriers[rank, number]
-        barrier.pending = max(barrier.pending - count, 0)
+        if count > barrier.pending:
+            self._fault(world, op.rank, "barrier-phase", self.locs[op.line], barrier.too_many(count))
+            count = barrier.pending
+        barrier.pending -= count
         barrier.engines = True
+        barrier.arrived_after(op.clock)
         np.maximum(barrier.clock, clock, out=barrier.clock)
         self.settle_phase(world, rank, number)
 
@@ -118,6 +134,10 @@ class Flight:
                         f"after the {barrier.expected} bytes that are announced, and its copies transfer {barrier.issued}")
             for op in late:  # so that one miscount is reported once
                 self.land(op, count=False)
+        for early in barrier.announced:
+            self._fault(world, early.rank, "barrier-phase", self.locs[early.line],
+                        f"nothing orders this expect_tx before the last arrival of phase {barrier.phase} of the mbarrier: its "
+                        "bytes may count toward the next phase. Announce bytes before the arrival, as by arrive_expect_tx")
         self.note_laggards(world, barrier)
         barrier.flip()
         self.version += 1

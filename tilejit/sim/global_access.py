@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..errors import Loc
+from .global_flight import LOAD, REDUCE, STORE, Deed, Late, Moment, Unfenced
 from .global_races import Box, Index, overlapping
 from .global_threads import EVERY, NOBODY, Accessor, Clash
 from .memory import GlobalMemory, boxes
@@ -130,7 +132,7 @@ class GlobalAccess:
             found = memory.shadow.write(self._box(memory, offset, extents, strides), mine, self.sim.global_clocks,
                                         overlapping(extents, strides), self._box_owners(memory, t, mine, clip, extents, owner))
             if several and found is None:
-                found = "write", int(self.ctas[0]), int(self.ctas[-1])
+                found = "write", int(self.ctas[0]), int(self.ctas[-1]), -1
             self._judge(memory, "write", found)
 
     # -- elements ----------------------------------------------------------------------------------------------------------
@@ -215,7 +217,7 @@ class GlobalAccess:
             ids = ids[-1:] if last else np.full(1, -1, np.int32)
         return ids.reshape(-1, *(1,) * (like.ndim - 1))
 
-    # -- races between CTAs ----------------------------------------------------------------------------------------------------
+    # -- races -----------------------------------------------------------------------------------------------------------------
 
     def _cells(self, memory: GlobalMemory, index: np.ndarray) -> np.ndarray:
         shadow = memory.shadow
@@ -277,27 +279,137 @@ class GlobalAccess:
         if clash.any():
             self.finding("race", f"two threads write different values to one element of {memory.name} at the same time")
 
-    def _judge(self, memory: GlobalMemory, what: str, found) -> None:
-        if isinstance(found, Clash):
-            self._thread_clash(memory, what, found)
-        elif found is not None:
-            self._clash(memory, what, *found[1:], earlier=found[0])
+    # -- asynchronous copies -----------------------------------------------------------------------------------------------
 
-    def _clash(self, memory: GlobalMemory, what: str, other: int | None, cta: int, earlier: str = "write") -> None:
-        past = {"write": "wrote", "read": "read"}[earlier]
+    def touch(self, memory: GlobalMemory, what: str, side: int, cells: np.ndarray, keep: np.ndarray | None, positions: np.ndarray | None,
+              threads: np.ndarray | None = None, proxy: bool = True, atom: int | None = None) -> tuple:
+        """Check an access by the asynchronous operation `what`, which is about to be issued, and put it in flight.
+
+        It accesses the `cells` (where `keep`) of the memory's shadow, (B or 1, ...), or in the CTAs at `positions` only. It is issued by
+        the first thread of the scope, or by the threads of an `atom`, with the thread of each cell in `threads`. `proxy` says that it
+        accesses memory through the async proxy. Returns what `AsyncOp.touches` takes.
+        """
+        where = np.arange(self.batch) if positions is None else positions
+        if self._active is not None:
+            alive = np.broadcast_to(self._active.any(axis=1), (self.batch,))[where]
+            cells, keep = (x[alive] if x is not None and len(x) == len(where) else x for x in (cells, keep))
+            where = where[alive]
+        if positions is not None and len(cells) == self.batch > len(where):
+            cells = cells[where]
+        shape = (len(where), *cells.shape[1:])
+        ids = np.broadcast_to((self.ctas[where] + 1).astype(np.int32).reshape(-1, *(1,) * (cells.ndim - 1)), shape)
+        chosen = slice(None) if keep is None else np.broadcast_to(keep, shape)
+        cells, ids = np.broadcast_to(cells, shape)[chosen].reshape(-1), ids[chosen].reshape(-1)
+        threads = self.low if threads is None else np.broadcast_to(threads, shape)[chosen].reshape(-1)
+        shadow, clocks, verb = memory.shadow, self.sim.global_clocks, "read" if side == LOAD else "write"
+        if not len(cells):
+            return ()
+        if shadow.threads is None:  # nothing else accesses the array; reductions do not race with each other
+            if side != REDUCE:
+                access = shadow.read if side == LOAD else shadow.write
+                self._judge(memory, verb, access(Index(cells), ids, clocks, True), what)
+            return ()
+        self._judge(memory, verb, shadow.issue(side, cells, clocks, Accessor(self, ids, threads), proxy), what if proxy else None)
+        touch = shadow.flight.begin(Deed(what, self.loc, side), cells, ids, threads, self._moments(where, clocks, atom))
+        last = shadow.flight.sides[side].cta[cells]
+        if side == STORE and (last != ids).any():
+            at = int(np.argmax(last != ids))
+            self._clash(memory, "write", int(last[at]) - 1, int(ids[at]) - 1)
+        return (touch,)
+
+    def _moments(self, positions: np.ndarray, clocks, atom: int | None) -> dict[int, Moment]:
+        """Now, in the CTAs at these positions, for the threads of an atom (by default the scope's first)."""
+        atom, moments = int(self.atoms[0]) if atom is None else atom, {}
+        for world, where in self.peek(positions):
+            column, epoch = world.clocks.column(self.rank, atom), int(world.clocks.now[self.rank, atom])
+            for cta in self.ctas[where].tolist():
+                moments[cta + 1] = Moment(column, epoch, 1 if clocks is None else int(clocks.now[cta]))
+        return moments
+
+    # -- findings ------------------------------------------------------------------------------------------------------------
+
+    def _judge(self, memory: GlobalMemory, what: str, found, name: str | None = None) -> None:
+        """Report a conflict that the shadow has found. `name` is that of the asynchronous operation that accesses the memory, if it is one."""
+        if isinstance(found, Clash):
+            self._thread_clash(memory, what, found, name)
+        elif isinstance(found, Late):
+            self._late(memory, what, found, name)
+        elif isinstance(found, Unfenced):
+            self._unfenced(memory, what, found, name)
+        elif found is not None:
+            earlier, other, cta, line = found
+            self._clash(memory, what, other, cta, earlier, self.sim.locs[line] if line >= 0 else None, name)
+
+    def _clash(self, memory: GlobalMemory, what: str, other: int | None, cta: int, earlier: str = "write", at: Loc | None = None,
+               name: str | None = None) -> None:
+        """Report an access by a CTA that conflicts with an earlier one by another, at the location `at` if that is known."""
+        loc, word = self.loc, "write" if earlier == "write" else "read"
+        if name is not None and at is not None and loc is not None and loc.line < at.line:  # blame the line further down
+            loc, at, what, word, cta, other = at, loc, word, what, other, cta
+        past = {"write": "wrote", "read": "read"}[word]
         who = f"CTA {other}" if other is not None and other >= 0 else "another CTA"
         me = f"CTA {cta}" if cta >= 0 else "each of several CTAs"
-        verb = {"write": "writes", "read": "reads"}[what]
-        self.finding("race", f"{me} {verb} an element of {memory.name} that {who} {past} in the same launch; nothing orders the two",
-                     ctas=[c for c in (cta, other) if c is not None and c >= 0])
+        self.finding("race", f"{me} {what}s an element of {memory.name} that {who} {past} in the same launch{f' at line {at.line}' if at else ''}; "
+                     "nothing orders the two", ctas=[c for c in (cta, other) if c is not None and c >= 0], loc=loc, other=at)
 
-    def _thread_clash(self, memory: GlobalMemory, what: str, found: Clash) -> None:
-        (mine, theirs), other = found.threads, self.sim.locs[found.line]
+    def _thread_clash(self, memory: GlobalMemory, what: str, found: Clash, name: str | None = None) -> None:
+        (mine, theirs), loc, other = found.threads, self.loc, self.sim.locs[found.line]
         me, them = (f"thread {n}" if n >= 0 else f"each of the threads {self.low} to {self.high - 1}" if n == mine else "several threads"
                     for n in (mine, theirs))
         place = "" if found.ctas[0] == found.ctas[1] else f" of CTA {found.ctas[1]}"
-        self.finding("race", f"{me} {what}s an element of {memory.name}, {found.earlier} by {them}{place} at line {other.line if other else '?'} "
-                     "without a barrier between the two", threads=tuple(n for n in (mine, theirs) if n >= 0), ctas=found.ctas[:1], other=other)
+        text = (f"{name or me} {what}s an element of {memory.name}, {found.earlier} by {them}{place} at line {other.line if other else '?'} "
+                "without a barrier between the two")
+        if name is not None and loc is not None and other is not None and loc.line < other.line:  # blame the line further down
+            text = f"{them}{place} {'reads' if found.earlier == 'read' else 'writes'} an element of {memory.name}, which {name} at line {loc.line} " \
+                   f"{what}s; nothing orders the two"
+            loc, other = other, loc
+        self.finding("race", text, threads=tuple(n for n in (mine, theirs) if n >= 0), ctas=found.ctas[:1], loc=loc, other=other)
+
+    def _late(self, memory: GlobalMemory, what: str, found: Late, name: str | None) -> None:
+        """Report an access while an asynchronous operation accesses the same element, or may."""
+        deed, (cta, theirs) = found.deed, found.ctas
+        place = "" if cta == theirs else f" in CTA {theirs}"
+        me = name or (f"thread {found.thread}" if found.thread >= 0 else "a thread")
+        me += "" if cta == theirs else f" of CTA {cta}"
+        does = {LOAD: "reads", STORE: "writes", REDUCE: "writes"}[deed.side]
+        element, line = self._element(memory, found.cell), deed.loc.line if deed.loc else "?"
+        loc, other = self.loc, deed.loc
+        if found.known:
+            kind, text = "missing-wait", f"{me} {what}s {element} before {deed.what} at line {line}{place}, which {does} it, has been waited for"
+            text += "" if deed.side == LOAD else "; bulk_wait(n, read=True) waits only until its source has been read"
+        else:
+            kind, text = "race", f"{me} {what}s {element}, which {deed.what} at line {line}{place} {does}; nothing orders the two"
+            if loc is not None and other is not None and loc.line < other.line:  # blame the line further down
+                loc, other = other, loc
+        self.fault(self._world_of(cta), kind, text, loc=loc, protocol=deed.side == LOAD, ctas=[c for c in found.ctas if c >= 0],
+                   threads=(found.thread,) if found.thread >= 0 else (), other=other)
+
+    def _unfenced(self, memory: GlobalMemory, what: str, found: Unfenced, name: str | None) -> None:
+        """Report that a copy engine accesses what others wrote without a proxy fence in between."""
+        (cta, theirs), element = found.ctas, self._element(memory, found.cell)
+        earlier = found.deed.loc if found.deed is not None else self.sim.locs[found.line] if found.line >= 0 else None
+        by = found.deed.what if found.deed is not None else f"thread {found.thread}" if found.thread >= 0 else "a thread"
+        by += (f" of CTA {theirs}" if cta != theirs else "") + (f" at line {earlier.line}" if earlier is not None else "")
+        where = f"in CTA {cta}, between its synchronisation with CTA {theirs} and this copy" if cta != theirs else "between the two"
+        self.fault(self._world_of(cta), "missing-proxy-fence", f"{name} {what}s {element} through the async proxy; {by} wrote it, and there is no "
+                   f'fence_proxy_async(space="global") {where}', protocol=False, ctas=[cta], other=earlier,
+                   threads=tuple(t for t in (self.low, found.thread) if t >= 0))
+
+    def _world_of(self, cta: int):
+        """The world of one of the machine's CTAs."""
+        worlds = self.peek()
+        at = np.flatnonzero(self.ctas == cta)
+        return next((world for world, where in worlds if where is None or len(at) and at[0] in where), worlds[0][0])
+
+    def _element(self, memory: GlobalMemory, cell: int) -> str:
+        """The element of an argument that a cell of its shadow belongs to, in words."""
+        at = (memory.shadow.address + cell * memory.shadow.granule - memory.address) // memory.itemsize - memory.origin
+        index, order = [0] * len(memory.shape), sorted(range(len(memory.shape)), key=lambda d: -abs(memory.strides[d]))
+        for d in order:
+            if memory.strides[d]:
+                index[d] = min(max(at // memory.strides[d], 0), memory.shape[d] - 1)
+                at -= index[d] * memory.strides[d]
+        return f"an element of {memory.name}" if at else f"{memory.name}{index}"
 
 
 def kept(threads, keep: np.ndarray | None, shape: tuple):

@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .global_threads import NOBODY, Accessor, ThreadShadow
+from .global_flight import LOAD, STORE, GlobalFlight, Unfenced
+from .global_threads import EVERY, NOBODY, Accessor, ThreadShadow, unknown
 
 MANY = -1    # several CTAs (as readers), or atomics of any CTA (as writers)
 
@@ -23,6 +24,7 @@ class Some(NamedTuple):
     epoch: int
 
 
+Acquired = list[tuple[Some | None, np.ndarray]]  # what some threads of a CTA (None: all) have acquired: clocks
 Near = dict[int, Some | None]  # of a synchronisation: each CTA of the cluster, and which of its threads take part (None: all)
 
 
@@ -39,36 +41,64 @@ class GlobalClocks:
         self.now = np.ones(ctas, np.int32)
         self.rows: dict[int, np.ndarray] = {}        # CTA -> what all its threads know: an epoch for every CTA
         self.fenced: dict[int, np.ndarray] = {}      # CTA -> the clock of its last fence, released by relaxed writes
-        self.pending: dict[int, np.ndarray] = {}     # CTA -> the clock of its relaxed reads, acquired at the next fence
-        self.learnt: dict[int, list[tuple[Some, np.ndarray]]] = {}  # CTA -> what only some of its threads have acquired
+        self.pending: dict[int, Acquired] = {}       # CTA -> what its relaxed reads acquire at the next fence
+        self.learnt: dict[int, Acquired] = {}        # CTA -> what only some of its threads have acquired
+        self.opened = np.ones(ctas, np.int32)        # the first epoch of each CTA that no write has released yet
+        self.viewed: dict[int, list[tuple[Some | None, np.ndarray]]] = {}  # CTA -> what its copy engines see, by its proxy fences
         self.released: dict[tuple, np.ndarray] = {}  # (memory, element, cluster or None for the grid) -> the clock released there
 
     def _raise(self, table: dict, key, clock: np.ndarray) -> None:
         table[key] = np.maximum(table[key], clock) if key in table else clock.copy()
+
+    @staticmethod
+    def _note(found: Acquired, some: Some | None, clock: np.ndarray) -> None:
+        """Record what some threads (None: all) have acquired. Beyond SOME acquisitions, the two oldest are merged into
+        one."""
+        atoms = lambda s: s and s.atoms
+        if not found or atoms(found[-1][0]) != atoms(some) or (clock > found[-1][1]).any():
+            found.append((some, clock.copy()))
+        if len(found) > SOME:
+            (first, known), (_, more) = found[:2]
+            found[:2] = [(first, np.maximum(known, more))]
 
     def _own(self, cta: int, near: Near) -> np.ndarray:
         """The clock that a CTA releases: what it knows, and what all CTAs of `near` have done. Their next epoch begins."""
         clock = self.rows.get(cta, np.zeros(self.ctas, np.int32)).copy()
         for _, learnt in self.learnt.get(cta, ()):
             np.maximum(clock, learnt, out=clock)
+        return self._counted(clock, near)
+
+    def _counted(self, clock: np.ndarray, near: Near) -> np.ndarray:
+        """The clock with all that the CTAs of `near` have done. Their next epoch begins."""
         for other in near:
             clock[other] = self.now[other]
             self.now[other] += 1
         return clock
 
     def _learn(self, clock: np.ndarray, near: Near) -> None:
-        """Let the CTAs of a cluster, or some of their threads, acquire `clock`. Beyond SOME acquisitions by some threads, the two oldest are
-        merged into one."""
+        """Let the CTAs of a cluster, or some of their threads, acquire `clock`."""
         for cta, some in near.items():
             if some is None:
                 self._raise(self.rows, cta, clock)
-                continue
-            learnt = self.learnt.setdefault(cta, [])
-            if not learnt or learnt[-1][0].atoms != some.atoms or (clock > learnt[-1][1]).any():
-                learnt.append((some, clock.copy()))
-            if len(learnt) > SOME:
-                (first, known), (_, more) = learnt[:2]
-                learnt[:2] = [(first, np.maximum(known, more))]
+            else:
+                self._note(self.learnt.setdefault(cta, []), some, clock)
+
+    def known(self, cta: int) -> list[tuple[Some | None, np.ndarray]]:
+        """What a CTA knows, and which of its threads know it (None: all)."""
+        rows = self.rows.get(cta)
+        return [*([] if rows is None else [(None, rows)]), *self.learnt.get(cta, ())]
+
+    def views(self, cta: int) -> list[tuple[Some | None, np.ndarray]]:
+        """What a CTA's copy engines see of other CTAs' accesses, for copies of the threads that `known` would name."""
+        return self.viewed.get(cta, [])
+
+    def proxy_fence(self, cta: int, some: Some | None) -> None:
+        """A proxy fence of global memory by threads of a CTA: copy engines now see what these know."""
+        known = [clock for _, clock in self.known(cta)]
+        if known:
+            views = self.viewed.setdefault(cta, [])
+            views.append((some, np.maximum.reduce(known)))
+            del views[:len(views) - 1 if some is None else len(views) - SOME]
 
     def meet(self, cta: int, cluster: int, place: tuple, order: str | None, reads: bool, writes: bool, of_grid: bool, near: Near) -> None:
         """Synchronise at an element `place` that threads of a CTA read, write or both. `order` is 'acquire', 'release', 'acq_rel' or None
@@ -78,18 +108,23 @@ class GlobalClocks:
             if reads and key in self.released and order in ("acquire", "acq_rel"):
                 self._learn(self.released[key], near)
             elif reads and key in self.released:
-                self._raise(self.pending, cta, self.released[key])
+                self._note(self.pending.setdefault(cta, []), near[cta], self.released[key])
         if not writes:
             return
-        clock = self._own(cta, near) if order in ("release", "acq_rel") else self.fenced.get(cta)
-        if clock is not None:
+        if order in ("release", "acq_rel") or cta in self.fenced:
+            clock = self._own(cta, near) if order is not None else self._counted(self.fenced[cta].copy(), near)
             for key in keys:
                 self._raise(self.released, key, clock)
+            for other in near:
+                self.opened[other] = max(self.opened[other], clock[other] + 1)
 
     def fence(self, cta: int, near: Near) -> None:
-        """``fence.acq_rel`` at GPU scope, by threads of a CTA."""
-        if cta in self.pending:
-            self._learn(self.pending.pop(cta), near)
+        """``fence.acq_rel`` at GPU scope, by threads of a CTA. What a relaxed read has returned before, its threads and
+        those that have met them since acquire."""
+        for reader, clock in self.pending.pop(cta, ()):
+            fencing = near[cta]
+            within = reader is None or fencing is not None and fencing.atoms <= reader.atoms
+            self._learn(clock, {**near, cta: fencing if within else reader})
         self.fenced[cta] = self._own(cta, near)
 
 
@@ -100,6 +135,7 @@ class GlobalShadow:
         self.address, self.granule = address, granule
         self.cells = -(-nbytes // granule)
         self.threads = ThreadShadow(self.cells) if contended else None  # if threads of one cluster may race
+        self.flight: GlobalFlight | None = None  # once asynchronous copies access it, if threads are tracked
         self.writer: np.ndarray | None = None  # CTA + 1 of the last write
         self.reader: np.ndarray | None = None  # CTA + 1 of the reader (see `_readers`), or MANY
         self.epoch: np.ndarray | None = None   # the writer's epoch, once there are clocks
@@ -116,7 +152,7 @@ class GlobalShadow:
         if self.writer is not None:
             found = self._conflict(view, ids, clocks, view(self.writer), who)
         if who is not None:
-            found = self.threads.read(view, who) or found
+            found = self._in_flight(view, who, clocks, "read") or self.threads.read(view, who) or found
             ids = _readers(who)
         self._mark_readers(view, ids, overlapping)
         return found
@@ -138,10 +174,11 @@ class GlobalShadow:
         if self.writer is not None:
             found = self._conflict(view, ids, clocks, view(self.writer), who)
         if self.reader is not None and found is None:
-            old = view(self.reader)
-            found = self._read_before(ids, clocks, old, who)
+            found = self._read_before(view, ids, clocks, who)
         if who is not None:
-            found = self.threads.write(view, who) or found
+            found = self._in_flight(view, who, clocks, "write") or self.threads.write(view, who) or found
+            if self.flight is not None:
+                self.flight.forget(view)
         self._arrays(clocks)
         view.assign(self.writer, ids)
         if self.epoch is not None:
@@ -151,14 +188,14 @@ class GlobalShadow:
             clash = now != ids
             if clash.any():
                 at = np.argmax(clash)
-                found = "write", int(now.flat[at]) - 1, int(np.broadcast_to(ids, now.shape).flat[at]) - 1
+                found = "write", int(now.flat[at]) - 1, int(np.broadcast_to(ids, now.shape).flat[at]) - 1, -1
         return found
 
     def atomic(self, cells: np.ndarray, ids: np.ndarray, clocks: GlobalClocks | None, who: Accessor | None = None):
         """As `read`, for atomics. They conflict with ordinary accesses by other CTAs, but not with each other."""
         found = None if self.writer is None else self._conflict(Index(cells), ids, clocks, self.writer[cells], who)
         if who is not None:
-            found = self.threads.write(Index(cells), who, atomic=True) or found
+            found = self._in_flight(Index(cells), who, clocks, "atomic") or self.threads.write(Index(cells), who, atomic=True) or found
         self._arrays(clocks)
         self.writer[cells] = MANY
         return found
@@ -168,21 +205,81 @@ class GlobalShadow:
         view = Index(cells)
         found = None if self.writer is None else self._conflict(view, ids, clocks, self.writer[cells], who)
         if who is not None:
-            found = self.threads.read(view, who, atomic=True) or found
+            found = self._in_flight(view, who, clocks, "atomic read") or self.threads.read(view, who, atomic=True) or found
             ids = _readers(who)
         self._mark_readers(view, ids, overlapping=True)
         return found
 
-    def hold_back(self, cta: int, known: np.ndarray, clocks: GlobalClocks) -> None:
-        """Exclude from the coming release of a CTA those of its writes since its last release that the releasing threads do not know of,
-        by their clock `known` (epoch by column): they are moved to the next epoch."""
+    def _in_flight(self, view, who: Accessor, clocks: GlobalClocks | None, kind: str | int):
+        return None if self.flight is None else self.flight.conflict(view, who, clocks, kind)
+
+    def issue(self, side: int, cells: np.ndarray, clocks: GlobalClocks | None, who: Accessor, proxy: bool):
+        """Threads `who` issue an asynchronous access of the kind `side` to cells, one of each `who.ids`. Returns the first conflict with an
+        earlier access; with `proxy`, also a missing proxy fence after it. The caller puts the access in flight (`GlobalFlight.begin`)."""
+        view, ids = Index(cells), who.ids
+        if self.flight is None:
+            self.flight = GlobalFlight(self.cells)
+        found = self.flight.conflict(view, who, clocks, side if proxy else "read")
+        if self.writer is not None:
+            found = found or self._conflict(view, ids, clocks, view(self.writer), who)
+        found = found or self.threads.late_write(view, who)
+        if side == LOAD:
+            self._mark_readers(view, _readers(who), overlapping=True)
+        else:
+            if self.reader is not None:
+                found = found or self._read_before(view, ids, clocks, who)
+            found = found or self.threads.late_read(view, who)
+        if proxy:
+            found = found or self._unfenced(view, who, clocks)
+        if side == STORE:
+            self._arrays(clocks)
+            self.writer[cells] = 0
+            if self.threads.writes is not None:
+                self.threads.writes.cta[cells] = 0
+        return found
+
+    def _unfenced(self, view, who: Accessor, clocks: GlobalClocks | None) -> Unfenced | None:
+        """The first cell that a thread wrote, before the access by a copy engine, without a proxy fence in between: anywhere between
+        them within a cluster, and otherwise in the CTA of the copy."""
+        bad = self.threads.unfenced(view, who)
+        if bad is not None and bad.any():
+            at, marks = tuple(w[0] for w in np.nonzero(bad)), self.threads.writes
+            pick = lambda array: int(np.broadcast_to(array, bad.shape)[at])
+            found = Unfenced(view.cell(at), (pick(who.ids) - 1, pick(view(marks.cta)) - 1), pick(view(marks.thread)), pick(view(marks.line)))
+            view.assign(marks.cta, 0, bad)
+            return found
+        if clocks is None or self.writer is None:
+            return None
+        writer = view(self.writer)
+        bad = (writer > 0) & (writer != who.ids) & ~who.near(writer)
+        if bad.any():
+            epoch = view(self.epoch) if self.epoch is not None else np.ones(writer.shape, np.int32)
+            bad = self._unordered(bad, writer, who.ids, clocks.views, epoch, who)
+        if not bad.any():
+            return None
+        at = tuple(w[0] for w in np.nonzero(bad))
+        found = Unfenced(view.cell(at), (int(np.broadcast_to(who.ids, bad.shape)[at]) - 1, int(writer[at]) - 1), *self.threads.mark(view, at))
+        view.assign(self.writer, 0, bad)
+        return found
+
+    def hold_back(self, cta: int, cover: np.ndarray, clocks: GlobalClocks, fenced: np.ndarray | None,
+                  own: tuple[int, int, int] | None) -> None:
+        """Move writes of a CTA that a coming publication does not include to the next epoch: those since its last one
+        that do not lie within `cover` (epoch by column), nor, for `own` (thread, its column, epoch), are by that thread up
+        to that epoch. Copies are included unless they come after the fence with the clock `fenced`."""
+        if self.flight is not None:
+            self.flight.hold_back(cta, cover, clocks, own)
         marks = self.threads.writes
         if self.writer is None or marks is None:
             return
         self._arrays(clocks)
         cells = np.flatnonzero(self.writer == cta + 1)
-        cells = cells[(self.epoch[cells] == clocks.now[cta]) & (marks.cta[cells] == cta + 1) & (marks.thread[cells] != NOBODY)]
-        self.epoch[cells[known[marks.column[cells]] < marks.epoch[cells]]] += 1
+        cells = cells[(self.epoch[cells] >= clocks.opened[cta]) & (marks.cta[cells] == cta + 1)]
+        late, threads = cover[marks.column[cells]] < marks.epoch[cells], marks.thread[cells]
+        if own is not None:
+            late &= ((threads != own[0]) & (threads != EVERY)) | (marks.epoch[cells] > own[2])
+        copied = False if fenced is None else self.epoch[cells] > fenced[cta]
+        self.epoch[cells[np.where(threads == NOBODY, copied, late)]] = clocks.now[cta] + 1
 
     def _conflict(self, view, ids, clocks, writer, who):
         bad = (writer > 0) & (writer != ids)
@@ -190,15 +287,17 @@ class GlobalShadow:
             return None
         if clocks is not None:
             epoch = view(self.epoch) if self.epoch is not None else np.ones(writer.shape, np.int32)
-            bad = self._unordered(bad, writer, ids, clocks, epoch, who)
+            bad = self._unordered(bad, writer, ids, clocks.known, epoch, who)
         if who is not None and who.m.sim.ranks > 1 and bad.any():
             bad = self.threads.unordered_write(view, who, bad)
         if not bad.any():
             return None
         at = int(np.argmax(bad))
-        return "write", int(writer.flat[at]) - 1, int(np.broadcast_to(ids, writer.shape).flat[at]) - 1
+        me, them = int(np.broadcast_to(ids, writer.shape).flat[at]), int(writer.flat[at])
+        return "write", them - 1, me - 1, self._line(view, bad, at, them)
 
-    def _read_before(self, ids, clocks, reader, who):
+    def _read_before(self, view, ids, clocks, who):
+        reader = view(self.reader)
         if who is not None:
             ids = _readers(who)
             if clocks is not None and who.m.sim.ranks > 1:
@@ -207,30 +306,24 @@ class GlobalShadow:
         if clocks is not None:
             bad &= reader > 0
             if bad.any():  # the reader's epoch is not recorded: any release by it counts
-                bad = self._unordered(bad, reader, ids, clocks, np.ones(reader.shape, np.int32), who)
+                bad = self._unordered(bad, reader, ids, clocks.known, np.ones(reader.shape, np.int32), who)
         if not bad.any():
             return None
         at = int(np.argmax(bad))
         other = int(reader.flat[at]) if who is None or who.m.sim.ranks == 1 else MANY
-        return "read", other - 1 if other > 0 else None, int(np.broadcast_to(ids, reader.shape).flat[at]) - 1
+        line = self._line(view, bad, at, other, reads=True) if other > 0 else -1
+        return "read", other - 1 if other > 0 else None, int(np.broadcast_to(ids, reader.shape).flat[at]) - 1, line
+
+    def _line(self, view, bad: np.ndarray, at: int, cta: int, reads: bool = False) -> int:
+        """The line of the last write, or read, by a CTA (+ 1) of a cell; -1 if that is not known."""
+        return -1 if self.threads is None else self.threads.line(view, np.unravel_index(at, bad.shape), cta, reads)
 
     @staticmethod
-    def _unordered(bad, other, ids, clocks, epoch, who):
+    def _unordered(bad, other, ids, known, epoch, who):
         bad = bad.copy()
         where = np.nonzero(bad)
         me = np.broadcast_to(ids, bad.shape)[where] - 1
-        them, epochs = other[where] - 1, epoch[where]
-        late, grouped = np.ones(len(me), bool), np.argsort(me, kind="stable")
-        for mine in np.split(grouped, np.flatnonzero(np.diff(me[grouped])) + 1):  # the cells that one CTA accesses
-            cta = int(me[mine[0]])
-            known = clocks.rows.get(cta)
-            if known is not None:
-                late[mine] = known[them[mine]] < epochs[mine]
-            for some, known in clocks.learnt.get(cta, ()):
-                told = mine[late[mine] & (known[them[mine]] >= epochs[mine])]
-                if len(told):
-                    late[told] = who is not None and ~who.has_met(some, tuple(w[told] for w in where), bad.shape)
-        bad[where] = late
+        bad[where] = unknown(known, me, other[where] - 1, epoch[where], who, where, bad.shape)
         return bad
 
 
@@ -248,6 +341,11 @@ class Box:
     def __call__(self, array: np.ndarray) -> np.ndarray:
         return self.box(array, *self.args)
 
+    def cell(self, at: tuple) -> int:
+        """The cell at an index into the view."""
+        offset, _, strides = self.args
+        return offset + sum(int(i) * s for i, s in zip(at, strides))
+
     def assign(self, array: np.ndarray, values, mine: np.ndarray | None = None) -> None:
         """Set the cells, or those where the mask `mine` is true."""
         np.copyto(self(array), values, casting="unsafe", where=True if mine is None else mine)
@@ -261,6 +359,10 @@ class Index:
 
     def __call__(self, array: np.ndarray) -> np.ndarray:
         return array[self.index]
+
+    def cell(self, at: tuple) -> int:
+        """The cell at an index into the view."""
+        return int(self.index[at])
 
     def assign(self, array: np.ndarray, values, mine: np.ndarray | None = None) -> None:
         """Set the cells, or those where the mask `mine` is true."""

@@ -11,10 +11,23 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .clocks import ORDER, READ, Clocks
+from .clocks import GLOBAL, ORDER, READ, Clocks
 
 EVERY = -2     # each thread of the scope accesses the cell
 NOBODY = -3    # an asynchronous copy: not checked against the threads of its CTA here
+
+
+def unknown(known: Callable[[int], list], me: np.ndarray, them: np.ndarray, epochs: np.ndarray, who: "Accessor | None", where: tuple,
+            shape: tuple) -> np.ndarray:
+    """Of accesses by CTAs `them` in `epochs` to the cells `where`, those that the CTAs `me`, which access the cells now, do not know of.
+    ``known(cta)`` returns what a CTA knows: clocks, and for each the part of its threads (`Some`) that knows it, or None for all."""
+    late, grouped = np.ones(len(me), bool), np.argsort(me, kind="stable")
+    for mine in np.split(grouped, np.flatnonzero(np.diff(me[grouped])) + 1):  # the cells that one CTA accesses
+        for some, clock in known(int(me[mine[0]])):
+            told = mine[late[mine] & (clock[them[mine]] >= epochs[mine])]
+            if len(told):
+                late[told] = some is not None and (who is None or ~who.has_met(some, tuple(w[told] for w in where), shape))
+    return late
 
 
 class Marks:
@@ -50,6 +63,11 @@ class Accessor:
         """The atom of each access. For EVERY, all atoms of the machine; for NOBODY, the first."""
         return self.m.atoms if self.kind == EVERY else self.m.atoms[:1] if self.kind else self.m.sim.atom_of[self.threads]
 
+    @property
+    def planes(self) -> int:
+        """How many planes the clocks have."""
+        return self.m.sim.worlds[0].clocks.known.shape[2]
+
     def near(self, ctas: np.ndarray) -> np.ndarray:
         """Whether accesses by `ctas` (CTA + 1) come from the accessor's own cluster."""
         return ctas == self.ids if self.m.sim.ranks == 1 else (ctas > 0) & (self.m.sim.cluster_of[ctas] == self.clusters)
@@ -61,14 +79,14 @@ class Accessor:
 
     def epochs(self, atoms: np.ndarray) -> np.ndarray:
         """The current epoch of each of `atoms`, broadcastable to the cells."""
-        now, world = self._by_world(self.ids, lambda clocks: clocks.now[self.m.rank], 0)
+        now, world = self.by_world(self.ids, lambda clocks: clocks.now[self.m.rank], 0)
         return now[world, atoms]
 
     def ordered(self, where: tuple, shape: tuple, plane: int, columns, epochs: np.ndarray) -> np.ndarray:
         """Whether the earlier accesses (column, epoch) to the cells `where` are known to happen before."""
         ids = np.broadcast_to(self.ids, shape)[where]
         mine = None if self.kind else np.broadcast_to(self.atoms(), shape)[where]
-        known, world = self._by_world(ids, lambda clocks: clocks.known[self.m.rank, :, plane], -1)
+        known, world = self.by_world(ids, lambda clocks: clocks.known[self.m.rank, :, plane], -1)
         columns = np.broadcast_to(columns, epochs.shape)
         if mine is not None:
             return known[world, mine, columns] >= epochs
@@ -81,7 +99,7 @@ class Accessor:
         among = among.all() if self.kind else among
         return among | self.ordered(where, shape, ORDER, some.column, np.full(len(where[0]), some.epoch, np.int32))
 
-    def _by_world(self, ids: np.ndarray, of: Callable[[Clocks], np.ndarray], nobody: int) -> tuple[np.ndarray, np.ndarray | int]:
+    def by_world(self, ids: np.ndarray, of: Callable[[Clocks], np.ndarray], nobody: int) -> tuple[np.ndarray, np.ndarray | int]:
         """What `of` returns for the clocks of each world of the machine's CTAs, stacked; and for each of `ids` the index of its world. An
         id without a world (MANY) gets an entry filled with `nobody`."""
         worlds = self.m.peek()
@@ -112,16 +130,52 @@ class ThreadShadow:
 
     def read(self, view, who: Accessor, atomic: bool = False) -> Clash | None:
         """Returns the first cell that another thread of the CTA wrote without order. With `atomic`, the read is not recorded."""
-        found = self._late(view, who, self.writes, ORDER, "written", here=True)
+        found = self.late_write(view, who)
         if who.kind != NOBODY and not atomic:
             self._remember_read(view, who)
         return found
 
-    def write(self, view, who: Accessor, atomic: bool = False) -> Clash | None:
-        """As `read`, for a write, which also conflicts with reads by threads of the cluster. With `atomic`, it is recorded as nobody's."""
-        found = self._late(view, who, self.writes, ORDER, "written", here=True)
+    def late_write(self, view, who: Accessor) -> Clash | None:
+        """The first cell that another thread of the CTA wrote without order."""
+        return self._late(view, who, self.writes, ORDER, "written", here=True)
+
+    def late_read(self, view, who: Accessor) -> Clash | None:
+        """The first cell that another thread of the cluster read without order."""
+        found = None
         for marks in self.reads.values():
             found = found or self._late(view, who, marks, READ, "read", here=False)
+        return found
+
+    def unfenced(self, view, who: Accessor) -> np.ndarray | None:
+        """Where a thread of the cluster wrote cells, and no proxy fence of global memory makes that visible to a copy that `who` issues."""
+        if self.writes is None:
+            return None
+        cta, thread = view(self.writes.cta), view(self.writes.thread)
+        bad = who.near(cta) & (cta > 0) & (thread != NOBODY)
+        where = np.nonzero(bad)
+        if len(where[0]) and GLOBAL < who.planes:
+            columns, epochs = view(self.writes.column)[where], view(self.writes.epoch)[where]
+            fenced = who.ordered(where, bad.shape, GLOBAL, columns, epochs)
+            fences, world = who.by_world(np.broadcast_to(who.ids, bad.shape)[where], lambda clocks: clocks.fenced_global[who.m.rank], 0)
+            own = (np.broadcast_to(cta == who.ids, bad.shape) & (thread == who.threads))[where]
+            fenced |= own & (fences[world, np.broadcast_to(who.atoms(), bad.shape)[where]] >= epochs)
+            bad[where] = ~fenced
+        return bad
+
+    def mark(self, view, at: tuple) -> tuple[int, int]:
+        """The thread that last wrote the cell `at`, and its line; (NOBODY, -1) if that is not known."""
+        if self.writes is None or not view(self.writes.cta)[at]:
+            return NOBODY, -1
+        return int(view(self.writes.thread)[at]), int(view(self.writes.line)[at])
+
+    def line(self, view, at: tuple, cta: int, reads: bool) -> int:
+        """The line of the last write, or of a read, of the cell `at` by a CTA (+ 1); -1 if that is not known."""
+        marks = list(self.reads.values()) if reads else [self.writes] if self.writes is not None else []
+        return next((int(view(m.line)[at]) for m in marks if view(m.cta)[at] == cta), -1)
+
+    def write(self, view, who: Accessor, atomic: bool = False) -> Clash | None:
+        """As `read`, for a write, which also conflicts with reads by threads of the cluster. With `atomic`, it is recorded as nobody's."""
+        found = self.late_write(view, who) or self.late_read(view, who)
         if self.writes is None:
             self.writes = Marks(self.cells)
         if atomic:

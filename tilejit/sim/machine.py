@@ -309,19 +309,20 @@ class Machine(GlobalAccess, OrderedAccess, SharedAccess, Synchronisation, Engine
     # -- memory ----------------------------------------------------------------------------------------------------------------
 
     def read(self, buffer: SimBuffer, coords: tuple | None, *, mask=None, other=0, owner=None, bounds: bool = True,
-             region: SimRegion | SimPoints | None = None, atomic: bool = False) -> np.ndarray:
+             region: SimRegion | SimPoints | None = None, atomic: bool = False, tile: Tile | None = None) -> np.ndarray:
         """Read elements of a buffer at `coords`: one integer array per dimension, broadcastable to (B or 1, *shape).
 
         Where `mask` is false, and outside a global buffer, the result is `other`. With ``bounds=False``, an element outside a global
         buffer is a finding; outside shared memory it always is. `owner` gives the thread of the scope that reads each element. `region`,
         if given, consists of the elements at `coords` (which may then be None), and whole boxes of it are moved at once. For a scalar,
-        the shape is that of its threads: (B or 1, T or 1). ``atomic`` reads take part in no race.
+        the shape is that of its threads: (B or 1, T or 1). ``atomic`` reads take part in no race. `tile` is the type of the result, if
+        each of the threads that hold an element reads it.
         """
         if coords is None:
             coords = _region_coords(region)
         if buffer.memory.scope == "global":
             return self.read_global(buffer, coords, mask, other, owner, bounds, region, atomic)
-        return self.read_shared(buffer, coords, mask, other, owner, region, atomic)
+        return self.read_shared(buffer, coords, mask, other, owner, region, atomic, tile)
 
     def write(self, buffer: SimBuffer, coords: tuple | None, values: np.ndarray, *, mask=None, owner=None, bounds: bool = True,
               region: SimRegion | SimPoints | None = None, atomic: bool = False) -> None:

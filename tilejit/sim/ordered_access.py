@@ -5,12 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 from .atomics import apply_atomic
-from .clocks import ORDER
+from .clocks import ORDER, Clocks
 from .global_access import kept
 from .global_races import Near, Some
 from .global_threads import Accessor
 from .memory import GlobalMemory
 from .values import SimBuffer
+from .world import World
+
+FENCES = 8  # how many fences of an atom are kept apart
 
 
 class OrderedAccess:
@@ -114,8 +117,8 @@ class OrderedAccess:
             return
         clocks, of_grid, clusters = self.sim.clocks_of_grid(), scope != "cluster", self.sim.cluster_of
         near = self._near(ctas)
-        if writes and order in ("release", "acq_rel"):
-            self._hold_back(near)
+        if writes and (order in ("release", "acq_rel") or any(cta in clocks.fenced for cta in near)):
+            self._hold_back(near, order in ("release", "acq_rel"), self._only_thread(ctas))
         for at, cta in zip(index, ctas):
             clocks.meet(int(cta), int(clusters[cta + 1]), (memory.number, int(at)), order, reads, writes, of_grid, near[int(cta)])
 
@@ -134,24 +137,70 @@ class OrderedAccess:
                     found[cta] = {n: Some(frozenset(), *met) if n != cta else None if whole else Some(here, *met) for n in cluster}
         return found
 
-    def _hold_back(self, near: dict[int, Near]) -> None:
-        """Threads are about to release: exclude writes by other threads of their clusters that they do not know of through a barrier."""
+    def _only_thread(self, ctas: np.ndarray) -> int | None:
+        """The only thread that makes an access to one element in each of `ctas`; None if several do."""
+        if len(np.unique(ctas)) < len(ctas):
+            return None
+        if self._active is None:
+            return self.low
+        acting = np.flatnonzero(self._active.any(axis=0))
+        return self.low + int(acting[0]) if len(acting) == 1 else None
+
+    def _hold_back(self, near: dict[int, Near], releases: bool, thread: int | None) -> None:
+        """The active threads, or only `thread`, make a write that publishes what precedes it: exclude what does not. A
+        write that `releases` comes after all that they know of; a relaxed one after what fences came after."""
         atoms, clocks = self.active_atoms, self.sim.clocks_of_grid()
-        if len(atoms) == len(self.sim.atom_start) and self.sim.ranks == 1:
+        if releases and len(atoms) == len(self.sim.atom_start) and self.sim.ranks == 1:
             return
         shadows = {id(m.shadow): m.shadow for m in self.sim.arguments if m is not None and m.shadow.threads is not None}
         for world, where in self.peek():
-            known = world.clocks.known[self.rank, atoms, ORDER].max(axis=0)
-            known[world.clocks.column(self.rank, atoms)] = np.iinfo(known.dtype).max
+            if releases:
+                cover, own = world.clocks.known[self.rank, atoms, ORDER].max(axis=0), None
+                cover[world.clocks.column(self.rank, atoms)] = np.iinfo(cover.dtype).max
+            else:
+                cover, own = self._covered_by_fences(world, atoms, thread)
             for cta in self.ctas if where is None else self.ctas[where]:
                 for other in near.get(int(cta), ()):
                     for shadow in shadows.values():
-                        shadow.hold_back(other, known, clocks)
+                        shadow.hold_back(other, cover, clocks, None if releases else clocks.fenced.get(int(cta)), own)
+
+    def _covered_by_fences(self, world: World, atoms: np.ndarray, thread: int | None) -> tuple[np.ndarray, tuple[int, int, int] | None]:
+        """What the fences come after that the active threads, or only `thread`, have made themselves or met at a
+        barrier since: an epoch for each column, and (thread, its column, epoch) for the accesses of the thread itself."""
+        clocks, own = world.clocks, 0
+        cover = np.zeros(clocks.ranks * clocks.width, np.int32)
+        acting = atoms if thread is None else self.sim.atom_of[[thread]]
+        known = clocks.known[self.rank, acting, ORDER].max(axis=0)
+        for rank in range(clocks.ranks):
+            for atom in range(clocks.atoms):
+                column, mine = clocks.column(rank, atom), rank == self.rank and atom in acting
+                for epoch, before in world.facts.get(("fences", rank, atom), ()):
+                    met = known[column] >= epoch
+                    if met or mine:
+                        np.maximum(cover, before, out=cover)
+                    if met or mine and thread is None:
+                        cover[column] = max(cover[column], epoch)
+                    elif mine:
+                        own = max(own, epoch)
+        return cover, None if thread is None else (thread, clocks.column(self.rank, int(acting[0])), own)
 
     def threadfence(self, scope: str = "gpu") -> None:
         """``fence.acq_rel`` at `scope`: relaxed atomics before and after it then synchronise CTAs."""
+        self.note_fence()
         if self.checks and scope in ("gpu", "sys") and self.sim.program.atomics:
             near = self._near(self.ctas)
-            self._hold_back(near)
+            for world, _ in self.worlds():
+                for atom in self.active_atoms:
+                    self._note_global_fence(world.facts, ("fences", self.rank, int(atom)), world.clocks, int(atom))
             for cta, cluster in near.items():
                 self.sim.clocks_of_grid().fence(cta, cluster)
+
+    def _note_global_fence(self, facts: dict, key: tuple, clocks: Clocks, atom: int) -> None:
+        """Record the epoch at which an atom makes a fence, and what it knows there. Of more than FENCES, the two oldest
+        are merged."""
+        found = (*facts.get(key, ()), (int(clocks.now[self.rank, atom]), clocks.known[self.rank, atom, ORDER].copy()))
+        clocks.now[self.rank, atom] += 1
+        if len(found) > FENCES:
+            (first, _), (_, before), *rest = found
+            found = ((first, before), *rest)
+        facts[key] = found

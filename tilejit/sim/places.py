@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..ir.graph import Call, Graph, Value, walk
-from ..names import allocation_name
+from ..names import allocation_name, is_allocation
 from ..types import Buffer
 
 
@@ -17,6 +17,10 @@ class Places:
         self.rings = {v for n in walk(graph.body) if isinstance(n, Call) and n.attrs.get("slots") is True for v in n.results}
         self.offsets: dict[Value, np.ndarray] = {}  # byte offset of each element in its buffer, in row-major order
         self.said: dict[tuple[int, int], str] = {}
+
+    def own(self, at: int) -> bool:
+        """Whether byte `at` of shared memory belongs to an allocation that the kernel's source makes, and not to one of the compiler."""
+        return any(first <= at < first + v.type.nbytes and is_allocation(v.loc) for v, first in self.buffers.items())
 
     def words(self, first: int, nbytes: int) -> str:
         """``bytes 28 to 31 of shared memory (s[7])`` for `nbytes` bytes from `first` on; without the element if it is not known."""

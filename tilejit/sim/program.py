@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from ..ir.graph import UNIT, Block, Call, Const, For, Graph, Node, Scope, Value, While, blocks, operands, results, walk, written
+from ..ir.graph import (UNIT, Block, Call, Const, For, Graph, Node, Operand, Scope, Value, While, blocks, operands, results, walk,
+                        written)
 from ..types import MEMORY_TYPES, Barrier, Buffer, Scalar, TensorMap, Tile
 from .places import Places
 from .spins import spins
@@ -61,8 +62,8 @@ def _inputs(node: Node) -> tuple[Value, ...]:
 class Program:
     """A graph with what is needed to run it: code per block, values read per scope, and the atoms of its threads.
 
-    Atoms are the largest groups of consecutive threads such that each scope of the kernel contains all or none of a group. They are
-    the unit of the vector clocks.
+    Atoms are the largest groups of consecutive threads such that each scope of the kernel contains all or none of a
+    group, and so does each mask of a ``bar.warp.sync``. They are the unit of the vector clocks.
     """
 
     def __init__(self, graph: Graph):
@@ -74,15 +75,20 @@ class Program:
         self.bounds = sorted({0, self.threads} | set(_boundaries(graph.body, 0, self.threads)))
         self.atomics = any(isinstance(n, Call) and ("atomic" in n.op.name or "ordered" in n.op.name
                                                     or n.attrs.get("form", "").startswith(("atom.", "red.", "ld.", "st."))) for n in self.nodes)
+        self.fences_global = any(map(_fences_global, self.nodes))
         self.written = _maybe_written(self.nodes)
         self.touched = _touched(graph.body)
         self.for_one_thread = _for_one_thread(self.nodes)
         values = [v for n in self.nodes for v in results(n)]
-        self.barriers = sum(v.type.n for v in values if isinstance(v.type, Barrier))
+        self.made_barriers = sum(v.type.n for v in values if isinstance(v.type, Barrier))
+        self.barriers = self.made_barriers + _places_of_barriers(self.nodes)
+        self.relaxed = any(".arrive" in f and ".relaxed." in f + "."
+                           for f in (n.attrs.get("form", "") for n in self.nodes if isinstance(n, Call)))
         self.granule = _granule(values)
         self.places = Places(graph)
         self.spins = spins(self.nodes)
         self.owners: dict = {}  # Tile -> the thread of each element
+        self.holders: dict = {}  # see Chunk.holders
         self.largest_tile = max((v.type.size for v in values if isinstance(v.type, Tile)), default=1)
         self.code(graph.body)
 
@@ -113,7 +119,9 @@ def scope_threads(scope: Scope, first: int, low: int) -> tuple[int, int]:
 
 def _boundaries(block: Block, low: int, high: int) -> Iterator[int]:
     for node in block.nodes:
-        if isinstance(node, Scope):
+        if isinstance(node, Call) and node.attrs.get("form") == "bar.warp.sync":
+            yield from _lanes_apart(node.args[0], low, high)
+        elif isinstance(node, Scope):
             first = node.first
             if node.kind != "elect" and not isinstance(first, Const):
                 unit = UNIT[node.kind]
@@ -129,6 +137,22 @@ def _boundaries(block: Block, low: int, high: int) -> Iterator[int]:
                 yield from _boundaries(inner_block, low, high)
 
 
+def _lanes_apart(mask: Operand, low: int, high: int) -> Iterator[int]:
+    """The threads of [low, high) where the lanes of a warp that `mask` names begin or end; every thread if it is not
+    constant."""
+    named = [mask.value >> lane & 1 for lane in range(32)] if isinstance(mask, Const) else None
+    for thread in range(low, high):
+        lane = thread % 32
+        if lane == 0 or named is None or named[lane] != named[lane - 1]:
+            yield thread
+
+
+def _fences_global(node: Node) -> bool:
+    """Whether a node is a proxy fence of global memory."""
+    return isinstance(node, Call) and (node.attrs.get("form", "") in ("fence.proxy.async", "fence.proxy.async.global")
+                                       or node.op.name == "fence_proxy_async" and node.attrs.get("space") in ("global", "all"))
+
+
 def _maybe_written(nodes: tuple[Node, ...]) -> set[Value]:
     """The buffers that some call may write: every memory operand of a call that does more than read, except the operands that the call
     declares as its sources."""
@@ -140,6 +164,23 @@ def _maybe_written(nodes: tuple[Node, ...]) -> set[Value]:
             if sources and isinstance(result.type, MEMORY_TYPES):
                 root[result] = root.get(sources[0], sources[0])
     return {root.get(place, place) for place in written(calls)}
+
+
+def _places_of_barriers(nodes: tuple[Node, ...]) -> int:
+    """How many mbarriers the kernel may have in its buffers in shared memory: 8 bytes each, of those that an
+    instruction takes as a barrier."""
+    root: dict[Value, Value] = {}
+    found: set[Value] = set()
+    for call in nodes:
+        if not isinstance(call, Call):
+            continue
+        sources = [a for a in call.args if isinstance(a, Value) and isinstance(a.type, MEMORY_TYPES)]
+        root.update((r, root.get(sources[0], sources[0])) for r in call.results if sources
+                    and isinstance(r.type, MEMORY_TYPES))
+        slots = [name for name, count in call.attrs["slots"] for _ in range(count)] if "form" in call.attrs else ()
+        found |= {root.get(a, a) for a, name in zip(call.args, slots) if name == "bar" and isinstance(a, Value)
+                  and isinstance(a.type, MEMORY_TYPES)}
+    return sum(-(-v.type.nbytes // 8) for v in found if isinstance(v.type, Buffer) and v.type.scope == "shared")
 
 
 def _touched(body: Block, times: int = 1, root: dict[Value, Value] | None = None) -> Counter:

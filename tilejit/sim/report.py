@@ -6,13 +6,14 @@ from collections import Counter
 from dataclasses import dataclass
 from itertools import count
 
-from ..errors import Loc, SimulationError
+from ..errors import Loc, SimulationError, warn
 
 KINDS = (
     "race", "missing-wait", "missing-proxy-fence", "uninitialized-read", "out-of-bounds", "misaligned", "deadlock",
     "barrier-phase", "barrier-lifecycle", "transaction-count", "descriptor", "wgmma-order", "tmem",
-    "divergent-collective", "assertion",
+    "divergent-collective", "assertion", "layout-dependent",
 )
+WARNINGS = ("layout-dependent",)  # the kinds that a plain launch warns of and does not raise
 
 
 @dataclass
@@ -94,9 +95,16 @@ class Report:
         self._findings.pop((kind, line), None)
 
     def raise_first(self) -> None:
-        """Raise the first finding, if there is one, as a SimulationError."""
-        for finding in self.findings:
+        """Raise the first finding, if there is one, as a SimulationError. Findings of the kinds WARNINGS are warnings instead."""
+        for finding in self.faults():
             raise SimulationError(f"{finding.kind}: {finding.message}", finding.loc, finding)
+
+    def faults(self) -> list[Finding]:
+        """The findings that a launch raises. It warns of the others."""
+        for finding in self.findings:
+            if finding.kind in WARNINGS:
+                warn(str(finding))
+        return [finding for finding in self.findings if finding.kind not in WARNINGS]
 
     def __str__(self) -> str:
         found = self.findings

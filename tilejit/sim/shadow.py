@@ -4,12 +4,13 @@ operations in flight access it."""
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ..concurrency import cached_property
 from .clocks import AFTER, FENCED, ORDER, Clocks
+from .reductions import Reductions
 
 # Values of `writer` besides the column of an atom or a barrier:
 NEVER = -1          # the cell has not been written
@@ -21,11 +22,12 @@ MANY = -2           # several threads of the atom
 ATOMIC = -3         # an atomic access, by any thread
 ANYONE = -4         # an access by an unknown thread of the scope: it conflicts with no access from that scope
 COPIED = -5         # cp.async or st.async that completed on a barrier: writes of the generic proxy, like a thread's own
-REDUCED = -6        # an asynchronous reduction that has landed; needs no order relative to other reductions
+REDUCED = -6        # an asynchronous reduction that has landed
 SUMMED = -7         # the same by red.async, which also writes through the generic proxy
 
 
 Cells = np.ndarray | range  # numbers of cells; asynchronous operations mostly access one contiguous run
+Readers = dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]]  # column -> for each cell the epoch, thread and line of its last read
 
 
 def index_of(cells: Cells) -> np.ndarray | slice:
@@ -34,11 +36,6 @@ def index_of(cells: Cells) -> np.ndarray | slice:
         return cells
     assert cells.step == 1 and cells.start >= 0, cells
     return slice(cells.start, cells.stop)
-
-
-def _generic(threads: np.ndarray) -> np.ndarray:
-    """Where the writer was an asynchronous operation that writes through the generic proxy."""
-    return (threads == COPIED) | (threads == SUMMED)
 
 
 @dataclass
@@ -53,6 +50,7 @@ class Access:
     after: tuple[int, ...] = ()      # operations in flight with which it cannot conflict, such as earlier ones of the same pipe
     reducing: bool = False           # a reduction: needs no order relative to other reductions
     pipe: int = 0                    # on tensor memory: the number of the operation's pipe (`AsyncOp.pipe_number`)
+    lucky: "Conflict | None" = None  # an earlier write that is ordered only because the same thread made it
 
     @cached_property
     def index(self) -> np.ndarray | slice:
@@ -61,9 +59,10 @@ class Access:
 
 @dataclass
 class Conflict:
-    """Two accesses that nothing orders. `what` is 'uninitialized', 'pending', 'async', 'unfenced', 'unordered' (on tensor memory),
-    'writer', 'reader' or 'busy'. `at` is an index into the cells of the access. Of the earlier access, `other` is the column (or the
-    operation in flight), and `thread`, `line` and (on tensor memory) `epoch` are given. `again` says that the line of the later
+    """Two accesses that nothing orders. `what` is 'uninitialized', 'pending', 'async', 'unfenced' (an earlier write),
+    'overtaking' (an earlier read, also without a proxy fence), 'unordered' (on tensor memory), 'writer', 'reader' or
+    'busy'. `at` is an index into the cells of the access. Of the earlier access, `other` is the column (or the operation
+    in flight), and `thread`, `line` and (on tensor memory) `epoch` are given. `again` says that the line of the later
     access had accessed the cell before the earlier one too, in order, as in a loop."""
 
     what: str
@@ -87,16 +86,18 @@ class Shadow:
         self.epoch = np.zeros(cells, np.int32)
         self.thread = np.zeros(cells, np.int16)
         self.line = np.zeros(cells, np.int32)
-        self.readers: dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}  # column -> epoch, thread, line
+        self.readers: Readers = {}  # reads by threads since the last write; also their atomics, with thread ATOMIC
+        self.drained: Readers = {}  # reads by asynchronous operations that were waited for
         self.busy = np.zeros(cells, np.int16)      # how many operations in flight read the cell
         self.unset_line: dict[int, np.ndarray] = {}  # line -> cells that were read there before they were first written
+        self.reductions = Reductions(cells)
 
     def copy(self) -> "Shadow":
         new = copy.copy(self)
         for name in ("writer", "epoch", "thread", "line", "busy", "pipes"):
             setattr(new, name, getattr(self, name).copy())
-        new.readers = {c: tuple(a.copy() for a in r) for c, r in self.readers.items()}
-        new.unset_line = dict(self.unset_line)
+        new.readers, new.drained = ({c: tuple(a.copy() for a in r) for c, r in some.items()} for some in (self.readers, self.drained))
+        new.unset_line, new.reductions = dict(self.unset_line), self.reductions.copy()
         return new
 
     # -- what is known -------------------------------------------------------------------------------------------------
@@ -117,6 +118,11 @@ class Shadow:
     def _written(self, clocks: Clocks, rank: int, a: Access, plane: int, atomic: bool) -> Conflict | None:
         """The first cell whose last write is not known to happen before the access."""
         writer = self.writer[a.index]
+        if self.reductions.made and not a.reducing:
+            found = self._reduced(clocks, rank, a, plane)
+            if found is not None:
+                return found
+            writer = np.where(self.reductions.covered[a.index], SETTLED, writer)
         if len(writer) and (writer == writer[0]).all():
             if writer[0] < PENDING and (writer[0] < 0 or self._long_known(clocks, rank, a, int(writer[0]), plane)):
                 return None
@@ -128,13 +134,13 @@ class Shadow:
         known = self._known(clocks, rank, a, columns, ORDER)
         late = ordinary & (epochs > known)
         if late.any():
-            late &= ~self._own(clocks, rank, a, columns, threads)
+            own = late & self._own(clocks, rank, a, columns, threads)
+            late &= ~own
+            self._note_luck(a, own & (threads == a.threads), columns, threads)
         if a.pipe:
             late &= ~self._ahead(clocks, a, columns)
         if atomic:
             late &= threads != ATOMIC
-        if a.reducing:
-            late &= (threads != REDUCED) & (threads != SUMMED)
         pending = writer >= PENDING
         if a.after and pending.any():
             pending &= ~np.isin(writer - PENDING, a.after)
@@ -149,13 +155,33 @@ class Shadow:
             return self._unfenced(clocks, rank, a, ordinary, columns, epochs, threads)
         return self._unordered(clocks, rank, a, ordinary, columns, epochs, threads, self.line) if self.tensor else None
 
+    def _note_luck(self, a: Access, own: np.ndarray, columns: np.ndarray, threads: np.ndarray) -> None:
+        """Note the first cell whose last write, by the same thread, is ordered before this access by nothing else. (A store after a load is not
+        noted: what it stores mostly depends on the load, and then another layout brings a barrier with it.)"""
+        if own.any():
+            at = int(np.argmax(own))
+            a.lucky = self._conflict("writer", a, at, int(np.broadcast_to(columns, len(a.cells))[at]))
+
+    def _reduced(self, clocks: Clocks, rank: int, a: Access, plane: int) -> Conflict | None:
+        """The first reduction that is not known to happen before the access."""
+        atoms = np.broadcast_to(a.atoms, len(a.cells))
+        for r, at in self.reductions.of(a.cells):
+            if r.operation is not None:
+                return Conflict("pending", int(at[0]), int(a.cells[at[0]]), PENDING + r.operation, 0, r.line)
+            for p, what in ((ORDER, "async"), *(((FENCED, "unfenced"),) if plane == FENCED and r.thread == SUMMED
+                                                else ())):
+                late = at[clocks.known[rank, atoms[at], p, r.column] < r.epoch]
+                if len(late):
+                    return Conflict(what, int(late[0]), int(a.cells[late[0]]), r.column, r.thread, r.line)
+        return None
+
     def _long_known(self, clocks: Clocks, rank: int, a: Access, column: int, plane: int) -> bool:
         """Whether everything that a column wrote to these cells is known on every plane that matters. This is the usual case; with this
         shortcut a product through a ring of slots simulates in 7 % less time than if each cell were checked."""
         planes = [ORDER]
         if self.tensor:
             planes.append(AFTER)
-        elif plane == FENCED and (column % clocks.width < clocks.atoms or _generic(self.thread[a.index]).any()):
+        elif plane == FENCED and (column % clocks.width < clocks.atoms or (self.thread[a.index] == COPIED).any()):
             planes.append(FENCED)
         last = self.epoch[a.index].max()
         return all(last <= clocks.known[rank, a.atoms, p, column].min() for p in planes)
@@ -178,7 +204,7 @@ class Shadow:
         return Conflict("unordered", at, cell, int(np.broadcast_to(columns, len(a.cells))[at]), int(threads[at]), int(lines[cell]), int(epochs[at]))
 
     def _unfenced(self, clocks, rank, a, ordinary, columns, epochs, threads) -> Conflict | None:
-        generic = ordinary & ((columns % clocks.width < clocks.atoms) | _generic(threads))
+        generic = ordinary & ((columns % clocks.width < clocks.atoms) | (threads == COPIED))
         if not generic.any():
             return None
         visible = self._known(clocks, rank, a, columns, FENCED)
@@ -208,22 +234,37 @@ class Shadow:
 
     def _unset(self, a: Access) -> Conflict | None:
         """The first cell that has not been written yet; the reading line is noted in `unset_line`."""
-        never = self.writer[a.index] == NEVER
+        never = (self.writer[a.index] == NEVER) & ~self.reductions.covered[a.index]
         if not never.any():
             return None
         early, at = np.asarray(a.cells)[never], int(np.argmax(never))
         self.unset_line[a.line] = np.union1d(self.unset_line.get(a.line, early), early)
         return Conflict("uninitialized", at, int(a.cells[at]))
 
+    def reads_of(self, readers: Readers, column: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The epochs, threads and lines of a column's reads in `readers`."""
+        if column not in readers:
+            n = len(self.writer)
+            readers[column] = np.zeros(n, np.int32), np.zeros(n, np.int16), np.zeros(n, np.int32)
+        return readers[column]
+
+    def forget_reads(self, index: np.ndarray | slice, atomic: bool = False) -> None:
+        """Forget the reads of cells that are being written: what comes after the write is ordered after them too. Atomics are not ordered
+        with each other, so an `atomic` write leaves those of other atoms."""
+        for epoch, thread, _ in (*self.readers.values(), *self.drained.values()):
+            epoch[index] = np.where(thread[index] == ATOMIC, epoch[index], 0) if atomic else 0
+
     def _remember(self, clocks: Clocks, rank: int, a: Access) -> None:
+        if np.ndim(a.threads) == 0 and a.threads == ANYONE:  # each atom of the scope reads the cells, or may
+            for atom in range(*a.scope):
+                epoch, thread, line = self.reads_of(self.readers, clocks.column(rank, atom))
+                epoch[a.index], thread[a.index], line[a.index] = clocks.now[rank, atom], ANYONE, a.line
+            return
         atoms = np.broadcast_to(a.atoms, len(a.cells))
         threads = np.broadcast_to(a.threads, len(a.cells))
         for atom in np.unique(atoms):
+            epoch, thread, line = self.reads_of(self.readers, clocks.column(rank, int(atom)))
             column = clocks.column(rank, int(atom))
-            if column not in self.readers:
-                n = len(self.writer)
-                self.readers[column] = np.zeros(n, np.int32), np.zeros(n, np.int16), np.zeros(n, np.int32)
-            epoch, thread, line = self.readers[column]
             mine = atoms == atom
             cells, who = (a.index, threads) if mine.all() else (np.asarray(a.cells)[mine], threads[mine])
             open_ = epoch[cells] > clocks.known[rank, atom, ORDER, column]
@@ -241,15 +282,19 @@ class Shadow:
         the write depends on the old contents, which must then have been written."""
         found = self._written(clocks, rank, a, plane, atomic)
         if found is None:
-            found = self._read_before(clocks, rank, a)
+            found = self._read_before(clocks, rank, a, plane, atomic)
+        if a.lucky is not None and any(epoch[a.lucky.cell] for epoch, _, _ in self.readers.values()):
+            a.lucky = None  # the read after that write has been noted already
         if found is None and self.busy[a.index].any():
             at = int(np.argmax(self.busy[a.index] > 0))
             found = Conflict("busy", at, int(a.cells[at]))
         if found is None and combines:
             found = self._unset(a)
         if keep:
-            for epoch, _, _ in self.readers.values():
-                epoch[a.index] = 0
+            self.forget_reads(a.index, atomic)
+            if atomic:  # also a read, which atomics of other atoms do not hide
+                self._remember(clocks, rank, replace(a, threads=np.asarray(ATOMIC)))
+            self.reductions.end(a.index)
             atoms = np.broadcast_to(a.atoms, len(a.cells))
             self.writer[a.index] = rank * clocks.width + atoms
             self.epoch[a.index] = clocks.now[rank, atoms]
@@ -257,33 +302,82 @@ class Shadow:
             self.line[a.index] = a.line
         return found
 
-    def _read_before(self, clocks: Clocks, rank: int, a: Access) -> Conflict | None:
-        for column, (epoch, thread, line) in self.readers.items():
-            epochs = epoch[a.index]
-            if not epochs.any():  # no reads since the last write
-                continue
-            late = epochs > self._known(clocks, rank, a, np.asarray(column), ORDER)
-            if late.any():
-                threads = thread[a.index]
-                late &= ~self._own(clocks, rank, a, np.full(len(a.cells), column), threads)
-                if a.pipe:
-                    late &= ~self._ahead(clocks, a, np.full(len(a.cells), column))
-                if late.any():
-                    at = int(np.argmax(late))
-                    cell = int(a.cells[at])
-                    again = self.line[cell] == a.line and self.writer[cell] == clocks.column(rank, int(np.broadcast_to(a.atoms, len(a.cells))[at]))
-                    return Conflict("reader", at, cell, column, int(threads[at]), int(line[cell]), again=bool(again))
-            if self.tensor:
-                found = self._unordered(clocks, rank, a, epochs > 0, np.full(len(a.cells), column), epochs, thread[a.index], line)
-                if found is not None:
-                    return found
-        return None
+    def _read_before(self, clocks: Clocks, rank: int, a: Access, plane: int, atomic: bool) -> Conflict | None:
+        """The first cell of which an earlier read is not known to happen before this write, or else (on plane FENCED) of which a thread's
+        earlier read is not known to be fenced: the async proxy may write before the thread has read."""
+        overtaking = None
+        tables = [(self.readers, True), (self.drained, False)]
+        for readers, generic in [*tables, (self.reductions.readers, True)] if a.reducing else tables:
+            for column, (epoch, thread, line) in readers.items():
+                epochs = epoch[a.index]
+                last = epochs.max(initial=0)
+                if not last:  # no reads since the last write
+                    continue
+                known = clocks.known[rank, a.atoms]
+                if last > known[..., ORDER, column].min():
+                    found = self._unfinished(clocks, rank, a, column, epochs, thread[a.index], line, atomic)
+                    if found is not None:
+                        return found
+                if self.tensor:
+                    found = self._unordered(clocks, rank, a, epochs > 0, np.full(len(a.cells), column), epochs, thread[a.index], line)
+                    if found is not None:
+                        return found
+                elif generic and plane == FENCED and overtaking is None and last > known[..., FENCED, column].min():
+                    overtaking = self._overtaking(clocks, rank, a, column, epochs, thread[a.index], line)
+        return overtaking
+
+    def _unfinished(self, clocks, rank, a, column, epochs, threads, line, atomic) -> Conflict | None:
+        """The first cell whose last read by a column is not known to happen before the write."""
+        late = epochs > self._known(clocks, rank, a, np.asarray(column), ORDER)
+        late &= ~self._own(clocks, rank, a, np.full(len(a.cells), column), threads)
+        if a.pipe:
+            late &= ~self._ahead(clocks, a, np.full(len(a.cells), column))
+        if atomic:
+            late &= threads != ATOMIC
+        if not late.any():
+            return None
+        at = int(np.argmax(late))
+        cell = int(a.cells[at])
+        again = self.line[cell] == a.line and self.writer[cell] == clocks.column(rank, int(np.broadcast_to(a.atoms, len(a.cells))[at]))
+        return Conflict("reader", at, cell, column, int(threads[at]), int(line[cell]), again=bool(again))
+
+    def _overtaking(self, clocks, rank, a, column, epochs, threads, line) -> Conflict | None:
+        """The first cell whose last read by a column of threads has no proxy fence between it and this write of the async proxy."""
+        own = self._own(clocks, rank, a, np.full(len(a.cells), column), threads)
+        known = self._known(clocks, rank, a, np.asarray(column), FENCED)
+        bad = epochs > np.where(own, np.maximum(known, clocks.fenced[rank, a.atoms]), known)
+        if not bad.any():
+            return None
+        at = int(np.argmax(bad))
+        cell = int(a.cells[at])
+        return Conflict("overtaking", at, cell, column, int(threads[at]), int(line[cell]))
+
+    def fenced_by(self, clocks: Clocks, rank: int, atom: int, last: np.ndarray) -> bool:
+        """Whether each access by an atom since its last proxy fence was by a thread that has had a fence itself: `last` has the epochs."""
+        column = clocks.column(rank, atom)
+        accesses = [(np.where(self.writer == column, self.epoch, 0), self.thread)]
+        accesses += [reads[:2] for reads in (self.readers.get(column),) if reads is not None]
+        for epochs, threads in accesses:
+            since = (epochs > clocks.fenced[rank, atom]) & (threads >= 0)
+            if (epochs[since] > last[threads[since]]).any():
+                return False
+        return True
 
     def settle(self, cells: np.ndarray) -> None:
         """Mark cells as visible to everybody, after a fault there has been reported, so that it is not reported again."""
         self.writer[cells] = SETTLED
-        for epoch, _, _ in self.readers.values():
-            epoch[cells] = 0
+        self.forget_reads(cells)
+        self.reductions.end(cells)
+
+    def mark(self, operation: int, cells: Cells, line: int, reducing: bool) -> None:
+        """An asynchronous operation that will write `cells` has been issued at `line`."""
+        if reducing:
+            self.reductions.begin(operation, np.asarray(cells), line, self.readers)
+            return
+        where = index_of(cells)
+        self.reductions.end(where)
+        self.writer[where], self.line[where] = PENDING + operation, line
+        self.forget_reads(where)
 
     def explained(self, a: Access, line: int) -> bool:
         """Whether `line` read some of these cells before they were first written. A race with that read is the better explanation."""

@@ -31,13 +31,13 @@ class SharedAccess:
 
     # -- reads and writes of elements ------------------------------------------------------------------------------------
 
-    def read_shared(self, buffer: SimBuffer, coords, mask, other, owner, region, atomic) -> np.ndarray:
+    def read_shared(self, buffer: SimBuffer, coords, mask, other, owner, region, atomic, tile=None) -> np.ndarray:
         dtype = buffer.type.dtype.np
         place = self._place(buffer, coords, mask, region, dtype.itemsize)
         shape = (self.batch, *place.shape)
         self._count(f"{buffer.memory.scope} -> registers", self._accessed(place) * dtype.itemsize)
         if self.checks and not atomic:
-            self.check_shared(buffer, place, dtype.itemsize, owner, writing=False)
+            self.check_shared(buffer, place, dtype.itemsize, owner, writing=False, tile=tile)
         values = self._gather(buffer, place, dtype).reshape(shape)
         if place.keep is not None:
             values = np.where(place.keep.reshape(-1, *place.shape), values, np.asarray(other, dtype))
@@ -256,13 +256,18 @@ class SharedAccess:
     # -- checks ----------------------------------------------------------------------------------------------------------------
 
     def check_shared(self, buffer: SimBuffer, place: Place, itemsize: int, owner, writing: bool, atomic: bool = False,
-                     values: np.ndarray | None = None, combines: bool = False) -> None:
-        """Check accesses to elements against the shadow, and record them there. `combines` says that the write depends on the old contents."""
+                     values: np.ndarray | None = None, combines: bool = False, tile=None) -> None:
+        """Check accesses to elements against the shadow, and record them there. `combines` says that the write depends on the old contents.
+        A read of a `tile` is by all threads that hold an element."""
         if buffer.memory.scope == "tmem":
             self.check_quarters(place, owner)
         atoms, threads, repeat = self._who(place, owner, writing)
+        if owner is not None and self.threads > 1:
+            self.sim.laid_out.add(self.line)
         if buffer.memory.scope == "shared" and threads[0] >= 0 and len(threads) in (1, place.offsets.shape[1]):
             self.count_traffic(buffer.memory.scope, threads, lambda: place.offsets[0], itemsize, None if place.keep is None else place.keep[0])
+        holders = self.sim.holders(tile, self.low) if tile is not None else None
+        scope = int(self.atoms[0]), int(self.atoms[-1]) + 1
         for positions, offsets, keep in self._alike(place):
             if keep is not None:
                 offsets = offsets[keep]
@@ -270,23 +275,40 @@ class SharedAccess:
                 continue
             cells = self._cells_of(offsets, itemsize, buffer.memory.scope)
             width = len(cells) // len(offsets)
-            who = [np.repeat(x if keep is None or len(x) == 1 else x[keep], width) if len(x) > 1 else x[0] for x in (atoms, threads)]
+            spread = lambda x: np.repeat(x if keep is None or len(x) == 1 else x[keep], width) if len(x) > 1 else x[0]
+            who = [spread(x) for x in (atoms, threads)]
             if repeat is not None:
                 cells, who = np.tile(cells, len(repeat[0])), [np.repeat(x, len(cells)) for x in repeat]
-            access = Access(cells, who[0], who[1], self.line, (int(self.atoms[0]), int(self.atoms[-1]) + 1))
-            for rank_positions, rank in self._memory_ranks(buffer.peer, positions):
-                for world, where in self.worlds(rank_positions):
-                    shadow = world.shadow(buffer.memory.scope, rank, self.sim.cells(buffer.memory.scope))
-                    if writing:
-                        found = shadow.write(world.clocks, self.rank, access, atomic=atomic, combines=combines)
-                    else:
-                        found = shadow.read(world.clocks, self.rank, access)
-                    if found is not None:
-                        Reporter(self, world, rank, buffer.memory.scope, where).ordinary(access, found, writing)
-                        if writing:
-                            shadow.write(world.clocks, self.rank, access, atomic=atomic)
+            access = Access(cells, who[0], who[1], self.line, scope)
+            for pair in holders or ():
+                self._check_access(buffer, positions, Access(cells, *map(spread, pair), self.line, scope), writing, exact=access)
+            if not holders:
+                self._check_access(buffer, positions, access, writing, atomic, combines)
             if writing and not atomic and values is not None and np.ndim(who[1]):
                 self._written_twice(buffer, cells, np.asarray(who[1]), values, keep, width)
+
+    def _check_access(self, buffer: SimBuffer, positions, access: Access, writing: bool, atomic: bool = False, combines: bool = False,
+                      exact: Access | None = None) -> None:
+        """Check an access of the CTAs at `positions`, and record it. `exact` is a part of a read by MANY that says which thread it is: if this
+        part has a fault already, it is reported."""
+        space = buffer.memory.scope
+        for rank_positions, rank in self._memory_ranks(buffer.peer, positions):
+            for world, where in self.worlds(rank_positions):
+                shadow = world.shadow(space, rank, self.sim.cells(space))
+                access.lucky = None
+                if writing:
+                    found = shadow.write(world.clocks, self.rank, access, atomic=atomic, combines=combines)
+                else:
+                    found = shadow.read(world.clocks, self.rank, access)
+                if found is not None:
+                    if exact is not None:
+                        again = shadow.read(world.clocks, self.rank, exact, keep=False)
+                        access, found = (access, found) if again is None else (exact, again)
+                    Reporter(self, world, rank, space, where).ordinary(access, found, writing)
+                    if writing:
+                        shadow.write(world.clocks, self.rank, access, atomic=atomic)
+                elif access.lucky is not None and space == "shared" and {access.line, access.lucky.line} & self.sim.laid_out:
+                    Reporter(self, world, rank, space, where).depends_on_layout(access, access.lucky, writing)
 
     def _who(self, place: Place, owner, writing: bool):
         """Who accesses the elements: (atoms, threads, repeat), the first two with one entry per element or one for all. If several atoms

@@ -9,6 +9,7 @@ import numpy as np
 from ..names import allocation_name
 from .barriers import TX_LIMIT, LastWait, MBarrier, NamedBarrier
 from .clocks import BEFORE, ORDER, PASSED, READ, empty_clock
+from .shared_access import Place
 from .values import SimBarrier
 from .waits import BarrierWait, RowWait
 from .world import World
@@ -27,6 +28,17 @@ class Synchronisation:
         for world, _ in self.worlds():
             world.clocks.sync(self.rank, self.atoms)
         return None
+
+    def sync_groups(self, group: np.ndarray) -> None:
+        """A barrier of the threads with the same number in `group`, (B or 1, T); those with -1 take no part. The atoms
+        are no larger than the groups: see `program.Program`."""
+        self.sim.version += 1
+        rows, which = np.unique(group, axis=0, return_inverse=True)
+        for n, row in enumerate(rows):
+            positions = None if len(rows) == 1 else np.flatnonzero(which.reshape(-1) == n)
+            for world, _ in self.worlds(positions):
+                for number in np.unique(row[row >= 0]):
+                    world.clocks.sync(self.rank, np.unique(self.sim.atom_of[self.low + np.flatnonzero(row == number)]))
 
     def exchange(self) -> None:
         """The threads of the scope exchange values, as in a reduction: the reads that these were computed from are done."""
@@ -73,12 +85,13 @@ class Synchronisation:
                     self.sim.suspect(world, self.rank, self.line, "nothing orders this arrival at a named barrier after those that completed its "
                                      "previous use: it may count toward that use, and other threads then pass the barrier too early or wait for ever")
                 barrier.arrive(count or self.threads, clock)
+                barrier.line, barrier.baton = self.line, barrier.baton or count is not None
         return generations
 
     # -- the cluster's barrier ---------------------------------------------------------------------------------------------------
 
-    def cluster_arrive(self) -> None:
-        """Arrive at the cluster barrier."""
+    def cluster_arrive(self, relaxed: bool = False) -> None:
+        """Arrive at the cluster barrier. A `relaxed` arrival releases only what a fence came after."""
         self.sim.version += 1
         for world, _ in self.worlds():
             barrier = world.named.get(("cluster",))
@@ -90,7 +103,7 @@ class Synchronisation:
                 self.fault(world, "barrier-phase", "the threads arrive at the cluster's barrier for the second time without a wait in between; "
                            "a kernel with a cluster also ends with a barrier of all its threads")
             world.facts.update(dict.fromkeys(arrived, barrier.generation + 1))
-            barrier.arrive(self.threads, world.clocks.release(self.rank, self.atoms))
+            barrier.arrive(self.threads, self._released(world, self.atoms, relaxed)[0])
 
     def cluster_wait(self) -> RowWait:
         """Wait until all threads of the cluster have arrived."""
@@ -101,12 +114,55 @@ class Synchronisation:
         self.cluster_arrive()
         return self.cluster_wait()
 
+    # -- registers -----------------------------------------------------------------------------------------------------
+
+    def set_registers(self, count: int) -> RowWait:
+        """``setmaxnreg``: let each thread of the scope's warpgroups have `count` registers, and wait until the CTA has
+        that many left."""
+        self.collective("setmaxnreg")
+        return RowWait(self, _registers_free, _registers_words, _registers_pass, (np.full((1, 1), count),), self.loc)
+
+    def hold_registers(self, count: int) -> None:
+        """Record that each thread of the scope has `count` registers."""
+        self.sim.version += 1
+        for world, _ in self.worlds():
+            world.facts.update({("registers", self.rank, w): count
+                                for w in range(self.low // 128, -(-self.high // 128))})
+
     # -- fences -------------------------------------------------------------------------------------------------------------------
 
-    def fence_proxy_async(self) -> None:
-        """``fence.proxy.async``: order the threads' ordinary accesses so far before accesses through the async proxy after the next barrier."""
-        for world, _ in self.worlds():
-            world.clocks.fence(self.rank, self.active_atoms)
+    def fence_proxy_async(self, space: str = "shared") -> None:
+        """``fence.proxy.async``: order the threads' ordinary accesses so far to shared memory, to global memory (`space` "global") or to both
+        ("all") before accesses through the async proxy after the next barrier."""
+        if space != "global":
+            self._fence_shared()
+        if space != "shared" and self.sim.contended:
+            near = self._near(self.ctas) if self.sim.global_clocks is not None else {}
+            for world, _ in self.worlds():
+                world.clocks.fence_global(self.rank, self.active_atoms)
+            for cta, cluster in near.items():
+                self.sim.global_clocks.proxy_fence(cta, cluster[cta])
+
+    def _fence_shared(self) -> None:
+        if self._active is None or self._active.all():
+            for world, _ in self.worlds():
+                world.clocks.fence(self.rank, self.atoms)
+            return
+        for positions, threads, active in self._alike(Place(np.arange(self.low, self.high)[None], (), self._active)):
+            for world, _ in self.worlds(positions):
+                self._fence_some(world, threads[active])
+
+    def _fence_some(self, world: World, threads: np.ndarray) -> None:
+        """A proxy fence in these threads, perhaps not in all of their atoms. An atom's accesses are ordered if each of their threads has had a
+        fence since."""
+        clocks, key = world.clocks, ("fenced", self.rank)
+        last = np.array(world.facts.get(key, np.zeros(self.sim.program.threads, np.int32)))  # each thread's epoch at its last such fence
+        atoms = self.sim.atom_of[threads]
+        last[threads] = clocks.now[self.rank, atoms]
+        world.facts[key] = last
+        shadows = [shadow for (space, _), shadow in world.shadows.items() if space == "shared"]
+        atoms = np.unique(atoms)
+        clocks.fence(self.rank, atoms, np.array([a for a in atoms if all(s.fenced_by(clocks, self.rank, a, last) for s in shadows)], int))
 
     def fence_mbarrier_init(self) -> None:
         """Make initialised mbarriers visible to other CTAs and the async proxy. No effect: the simulator's are visible at once."""
@@ -143,10 +199,29 @@ class Synchronisation:
             self.finding("barrier-lifecycle", "an mbarrier that is in use is initialised again: it has not been invalidated")
         world.barriers[rank, number] = MBarrier(count, count, empty_clock(world.clocks), empty_clock(world.clocks), self.line)
 
-    def mbarrier_init(self, barrier: SimBarrier, count: int) -> None:
-        """Initialise a barrier that was invalidated."""
-        for world, rank, number, _ in self._each(barrier, used=False):
-            self._init(world, rank, number, count)
+    def mbarrier_init(self, barrier: SimBarrier, count: np.ndarray) -> None:
+        """Initialise a barrier, (B or 1, 1) arrivals. Other threads may use it once they have synchronised with this
+        one."""
+        atom = int(self.active_atoms[0])
+        for world, rank, number, (n,) in self._each(barrier, count, used=False):
+            self._init(world, rank, number, n)
+            own = world.clocks.column(self.rank, atom)
+            world.barriers[rank, number].born = own, int(world.clocks.now[self.rank, atom])
+
+    def barrier_in_memory(self, slots: np.ndarray, peer: np.ndarray | None) -> SimBarrier:
+        """The mbarrier at byte ``8 * slots``, (B or 1, 1), of shared memory."""
+        table = self.sim.barrier_slots
+        numbers = [table.setdefault(int(n), len(table)) for n in slots.flat]
+        return SimBarrier(None, self.sim.program.made_barriers, np.array(numbers).reshape(-1, 1), peer)
+
+    def phases(self, barrier: SimBarrier) -> tuple[np.ndarray, np.ndarray]:
+        """The number of completed phases and of pending arrivals, (B, 1) each."""
+        phase, pending = np.zeros((2, self.batch, 1), np.int64)
+        for where, b in _barriers(self, barrier):
+            if b is not None:
+                at = slice(None) if where is None else where
+                phase[at], pending[at] = b.phase, b.pending
+        return phase, pending
 
     def mbarrier_inval(self, barrier: SimBarrier) -> None:
         """Invalidate a barrier."""
@@ -170,6 +245,16 @@ class Synchronisation:
             what = "before it was initialised" if found is None else "after it was invalidated"
             self.finding("barrier-lifecycle", f"an mbarrier of {'another CTA' if rank != self.rank else 'the CTA'} is used {what}")
             return False
+        if found.born is not None and self.checks:  # initialised in the kernel
+            column, epoch = found.born
+            late = [a for a in self.active_atoms if world.clocks.column(self.rank, int(a)) != column
+                    and world.clocks.known[self.rank, a, ORDER, column] < epoch]
+            if late:
+                found.born = None
+                place = self.sim.locs[found.line]
+                self.finding("barrier-lifecycle", "an mbarrier may be used before it is initialised at line "
+                             f"{place.line if place else '?'}: nothing orders the two. Synchronise after the initialisation",
+                             other=place)
         return True
 
     def arrive(self, barrier: SimBarrier, n: Any = 1, alone: bool = False) -> None:
@@ -185,6 +270,41 @@ class Synchronisation:
                 self._arrive(world, rank, number, count, clock)
         if not alone and self._active is None:
             self.exchange()
+
+    def arrive_each(self, barrier: SimBarrier, n: np.ndarray, relaxed: bool = False, drop: bool = False,
+                    completes: bool = True) -> None:
+        """Arrive with each active thread, (B or 1, 1) times in all. A `relaxed` arrival releases only what a fence came
+        after; with `drop`, the following phases expect as many fewer; without `completes`, these may not be the last
+        arrivals of the phase."""
+        for world, rank, number, (count,) in self._each(barrier, n):
+            if not count:
+                continue
+            b = world.barriers[rank, number]
+            clock, full = self._released(world, self.active_atoms, relaxed)
+            self._follow(world, rank, number, full)
+            if not completes and count >= b.pending:
+                self.fault(world, "barrier-phase", f"an arrival that may not complete the phase (noComplete) is its "
+                                                   f"last: {b.pending} of {b.count} are missing")
+            b.count -= count if drop else 0
+            self._arrive(world, rank, number, count, clock)
+
+    def _released(self, world: World, atoms: np.ndarray, relaxed: bool) -> tuple[np.ndarray, np.ndarray]:
+        """What an arrival of these atoms releases, and all that they know. A relaxed one releases what their last
+        fences came after."""
+        full = world.clocks.release(self.rank, atoms)
+        if not relaxed:
+            return full, full
+        clock = np.maximum.reduce([empty_clock(world.clocks),
+                                   *(world.facts[key] for a in atoms
+                                     if (key := ("fence", self.rank, int(a))) in world.facts)])
+        clock[PASSED] = full[PASSED]
+        return clock, full
+
+    def note_fence(self) -> None:
+        """Record what a fence of each active thread comes after, for its relaxed arrivals."""
+        for world, _ in self.worlds() if self.sim.program.relaxed else ():
+            for atom in self.active_atoms:
+                world.facts["fence", self.rank, int(atom)] = world.clocks.release(self.rank, np.array([atom]))
 
     def _follow(self, world: World, rank: int, number: int, clock: np.ndarray) -> None:
         """Record an arrival, and whether it is known to come after the end of the previous phase.
@@ -205,14 +325,13 @@ class Synchronisation:
 
     def _arrive(self, world: World, rank: int, number: int, count: int, clock: np.ndarray | None) -> None:
         b = world.barriers[rank, number]
-        if count > b.pending:
-            where = (f"needs only {b.pending} more of {b.count}" if b.pending
-                     else f"has all {b.count} and still waits for {b.missing()}")
-            self.fault(world, "barrier-phase", f"{count} arrival{'s' if count > 1 else ''} at an mbarrier whose current phase {where}")
-            count = b.pending
+        if count > b.pending - b.coming:
+            self.fault(world, "barrier-phase", b.too_many(count))
+            count = min(count, b.pending)
         b.pending -= count
         if clock is not None:
             np.maximum(b.clock, clock, out=b.clock)
+            b.arrived_after(clock)
         self.sim.settle_phase(world, rank, number)
 
     def expect_tx(self, barrier: SimBarrier, nbytes: Any) -> None:
@@ -222,6 +341,10 @@ class Synchronisation:
             b.tx += count
             b.expected += count
             b.expect_line = self.line
+            atom = int(self.active_atoms[0])
+            own, known = world.clocks.column(self.rank, atom), world.clocks.known[self.rank, atom]
+            b.announce(known, world.clocks.barrier_column(rank, number), own, int(world.clocks.now[self.rank, atom]),
+                       self.rank, self.line)
             self.within_limit(world, b)
             self.sim.settle_phase(world, rank, number)
 
@@ -288,7 +411,9 @@ class Synchronisation:
             world.facts["passed", self.rank, atom, rank, number] = now
         world.clocks.acquire(self.rank, atoms, b.done)
         for op in world.recent.get(column, ()):
-            op.awaited = True
+            op.awaited = op.awaited or op.phases.get((rank, number), 0) < b.phase
+            if op.touches and op.phases.get((rank, number), 0) < b.phase:
+                self.sim.end_touches(op, column, op.phases.get((rank, number), 0) + 1)
 
     def _judge_haste(self, world: World, b: MBarrier, column: int, atom: int) -> None:
         """Suspect a wait for the last phase if its threads need not know that the phase before it was over. Had the wait begun earlier, it
@@ -324,6 +449,10 @@ def _missing(m, barrier: SimBarrier, parity: np.ndarray, begun: np.ndarray) -> s
     for _, b in _barriers(m, barrier):
         if b is not None and not b.passed(int(parity.flat[0])):
             index = int(barrier.index.flat[0]) if barrier.index is not None else 0
+            if barrier.type is None:
+                place = next(at for at, n in m.sim.barrier_slots.items() if n == index)
+                return (f"waits for phase {b.phase} (parity {b.phase & 1}) of the mbarrier in "
+                        f"{m.sim.program.places.words(8 * place, 8)}, which is missing {b.missing()}")
             made = m.sim.barrier_values[barrier.first]
             several = made.type.n > 1
             name = f"mbarrier {index}" if several else "the mbarrier"
@@ -345,6 +474,31 @@ def _pass(m, barrier: SimBarrier, parity: np.ndarray, begun: np.ndarray) -> None
                 m.fault(world, "barrier-phase", f"phases {old} and {old + 1} of the mbarrier both completed before this wait saw the first: "
                           "its threads may wait for ever")
             m._learn(world, rank, number)
+
+
+def _registers(m, world: World, count: int) -> list[int]:
+    """The registers that a thread of each warpgroup has if those of the scope get `count`."""
+    mine = range(m.low // 128, -(-m.high // 128))
+    begin, groups = m.sim.graph.launch.registers, range(-(-m.sim.program.threads // 128))
+    return [count if w in mine else world.facts.get(("registers", m.rank, w), begin) for w in groups]
+
+
+def _registers_free(m, count: np.ndarray) -> np.ndarray:
+    ready = np.zeros(m.batch, bool)
+    for world, where in m.peek():
+        held = _registers(m, world, int(count[0, 0]))
+        ready[slice(None) if where is None else where] = sum(held) <= m.sim.graph.launch.registers * len(held)
+    return ready
+
+
+def _registers_words(m, count: np.ndarray) -> str:
+    held = _registers(m, m.peek()[0][0], int(count[0, 0]))
+    return (f"waits for registers: with these, the warpgroups would have {' + '.join(map(str, held))} = {sum(held)} "
+            f"per thread, and the CTA begins with {len(held)} times {m.sim.graph.launch.registers}")
+
+
+def _registers_pass(m, count: np.ndarray) -> None:
+    m.hold_registers(int(count[0, 0]))
 
 
 def _named(m, index: np.ndarray, number: Any):

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from .engines import Span
-from .global_races import Index
-from .global_threads import NOBODY, Accessor
+from .global_flight import LOAD, REDUCE, STORE
 from .tensor_maps import describe_faults, elements_of, packed_bits, reducible
 from .tma_bytes import Box, columns, fetch_box, load_elements, located, peer_rows, place_box, steps_of, store_elements
 from .values import SimBarrier, SimBuffer, SimTensorMap, take
@@ -35,14 +34,15 @@ class TensorCopies:
         box = self._moved(map_, mode, coords, offsets)
         if box is None or not self._legal(map_, coords, box, dst, dst_byte_offset, True, mode):
             return
+        touches = ()
         if self.checks and map_.memory.maybe_written:
-            self._check_elements(map_, mode, coords, offsets, False, positions)
+            touches = self._touch_elements(map_, mode, coords, offsets, "the tensor load", LOAD, positions)
 
         def read(map_, batch, params):
             return load_elements(map_, mode, params["coords"], params["offsets"], batch)
 
         params = {"coords": coords, "offsets": offsets}
-        self._load(map_, box, params, read, dst, dst_byte_offset, barrier, multicast, positions, paired)
+        self._load(map_, box, params, read, dst, dst_byte_offset, barrier, multicast, positions, paired, touches)
 
     def _moved(self, map_: SimTensorMap, mode: str, coords, offsets) -> Box | None:
         """The box that a copy moves; None, with a finding, if the map is not a legal one or does not suit the copy's mode."""
@@ -70,15 +70,15 @@ class TensorCopies:
             return Box(map_, (map_.im2col.channels, len(steps_of(map_.im2col, offsets)[0])))
         return None
 
-    def _load(self, map_, box: Box, params: dict, read, dst, offset, barrier, multicast, positions, paired=False) -> None:
+    def _load(self, map_, box: Box, params: dict, read, dst, offset, barrier, multicast, positions, paired=False, touches=()) -> None:
         """Issue a load of the elements that ``read(map, batch, params)`` returns."""
         params = {**params, "dst": self._absolute(dst, offset), "map": map_,
                   "rank": np.full((1, 1), self.rank) if dst.peer is None else dst.peer}
         self._count("global -> shared (tma)", box.nbytes * (self.batch if positions is None else len(positions)))
         for where, ranks in self._destinations(multicast, positions):
-            self._load_to(ranks, box, read, dst, offset, barrier, params, where, paired)
+            self._load_to(ranks, box, read, dst, offset, barrier, params, where, paired, touches)
 
-    def _load_to(self, ranks, box, read, dst, offset, barrier, params, where, paired) -> None:
+    def _load_to(self, ranks, box, read, dst, offset, barrier, params, where, paired, touches) -> None:
         sim, memory = self.sim, dst.memory
         writes, barriers = [], []
         for rank in ranks:
@@ -101,7 +101,8 @@ class TensorCopies:
                 to = params["rank"] if rank is None else np.full((1, 1), rank)
                 place_box(memory, peer_rows(sim, rows, to), params["dst"], box, params["data"])
 
-        self.issue("the tensor load", writes=writes, land=land, collect=collect, params=params, barriers=barriers, positions=where)
+        self.issue("the tensor load", writes=writes, land=land, collect=collect, params=params, barriers=barriers, positions=where,
+                   touches=touches)
 
     def _destinations(self, multicast, positions=None):
         if multicast is None:
@@ -127,17 +128,17 @@ class TensorCopies:
         box = self._moved(map_, mode, coords, ())
         if box is None or not self._legal(map_, coords, box, src, src_byte_offset, False, mode):
             return
-        if self.checks and kind is None:  # reductions do not race with each other, as they are atomic
-            self._check_elements(map_, mode, coords, (), True, positions)
+        what, touches = "the tensor store" if kind is None else "the tensor reduction", ()
+        if self.checks:
+            touches = self._touch_elements(map_, mode, coords, (), what, STORE if kind is None else REDUCE, positions)
 
         def land(rows, params):
             store_elements(params["map"], mode, params["coords"], params["data"], len(rows), kind)
 
         params = {"coords": coords, "src": self._absolute(src, src_byte_offset), "map": map_}
-        what = "the tensor store" if kind is None else "the tensor reduction"
-        self._issue_store(what, box, params, land, src, src_byte_offset, positions)
+        self._issue_store(what, box, params, land, src, src_byte_offset, positions, touches)
 
-    def _issue_store(self, what: str, box: Box, params: dict, land, src: SimBuffer, offset: Any, positions) -> None:
+    def _issue_store(self, what: str, box: Box, params: dict, land, src: SimBuffer, offset: Any, positions, touches=()) -> None:
         memory = src.memory
         self._count("shared -> global (tma)", box.nbytes * (self.batch if positions is None else len(positions)))
 
@@ -145,7 +146,7 @@ class TensorCopies:
             return {"data": fetch_box(memory, rows, params["src"], box)}
 
         span = Span.of(src, offset, *box.pieces())
-        self.issue(what, reads=[span], land=land, collect=collect, params=params, queue="bulk", positions=positions)
+        self.issue(what, reads=[span], land=land, collect=collect, params=params, queue="bulk", positions=positions, touches=touches)
 
     def _absolute(self, buffer: SimBuffer, offset: Any) -> np.ndarray:
         return (np.asarray(offset) + np.asarray(buffer.base)).reshape(-1, 1)
@@ -202,18 +203,13 @@ class TensorCopies:
         size = np.asarray(map_.global_dim[0]).reshape(-1, 1)
         return bool(((coords[0] < size) & (coords[0] + width > size)).any())
 
-    def _check_elements(self, map_: SimTensorMap, mode: str, coords, offsets, writing: bool, positions=None) -> None:
-        """Check the global elements of a copy against the shadow of their array."""
-        memory = map_.memory
-        shadow = memory.shadow
-        ctas = self.ctas
+    def _touch_elements(self, map_: SimTensorMap, mode: str, coords, offsets, what: str, side: int, positions=None) -> tuple:
+        """Check the elements of global memory that a copy accesses."""
+        memory, shadow, batch = map_.memory, map_.memory.shadow, self.batch
         if positions is not None:
-            ctas, map_ = ctas[positions], take(map_, positions)
+            batch, map_ = len(positions), take(map_, positions)
             coords, offsets = take(coords, positions), take(offsets, positions)
-        index, keep = located(map_, mode, coords, offsets, len(ctas))
-        cells = (index + memory.address - shadow.address) // shadow.granule
-        ids = np.broadcast_to((ctas + 1).astype(np.int32).reshape(-1, *(1,) * (cells.ndim - 1)), cells.shape)
+        at, keep = located(map_, mode, coords, offsets, batch)
+        cells = (at + memory.address - shadow.address) // shadow.granule
         keep = np.broadcast_to(keep, cells.shape) & (cells >= 0) & (cells < shadow.cells)
-        access = shadow.write if writing else shadow.read
-        self._judge(memory, "write" if writing else "read", access(Index(cells[keep]), ids[keep], self.sim.global_clocks, True,
-                                                                       Accessor(self, ids[keep], NOBODY) if shadow.threads else None))
+        return self.touch(memory, what, side, cells, keep, positions)

@@ -134,9 +134,46 @@ class Verdicts:
                 rank, line, message = world.facts["suspect"]
                 self._fault(world, rank, "barrier-phase", self.locs[line], message, protocol=False)
 
+    def late_announcement(self, op: AsyncOp) -> tuple[int, int] | None:
+        """The line of an ``expect_tx`` for the phase of the operation's barrier that came after the last arrival of the
+        phase before, and the number of its phase. Only if threads have waited for the phase before, and the phase is
+        not over."""
+        for rank, number, _ in op.targets:
+            b = op.world.barriers[rank, number]
+            phase = op.phases.get((rank, number), b.phase)
+            late = [a.line for a in b.announced if a.late]
+            if late and phase == b.phase and any(wait.phase == phase for wait in b.waits.values()):
+                return late[-1], phase
+        return None
+
+    def _close_named_barriers(self) -> None:
+        """Report arrivals at named barriers that the end of the kernel leaves over. A baton is always with some
+        member."""
+        for world in self.worlds:
+            batons = {key[:3] for key, barrier in world.named.items() if barrier.baton}
+            for key, barrier in world.named.items():
+                if key[0] != "named" or not barrier.arrived or key[:3] in batons:
+                    continue
+                self._fault(world, key[1], "barrier-phase", self.locs[barrier.line],
+                            f"{barrier.arrived} of the {barrier.threads} threads of a named barrier have arrived when the kernel "
+                            "ends, and the others do not come: some threads arrive more often than others")
+
     def _unawaited(self, op: AsyncOp) -> None:
+        early = self.late_announcement(op)
+        if early is not None:
+            self._fault(op.world, op.rank, "barrier-phase", self.locs[early[0]],
+                        late_words(op, early[1], self.locs[op.line]))
+            return
         self._fault(op.world, op.rank, "missing-wait", self.locs[op.line],
                     f"the kernel ends while {op.what} may still be in flight: nothing waits for it")
+
+
+def late_words(op: AsyncOp, phase: int, loc: Loc | None) -> str:
+    """The fault of an ``expect_tx`` for the bytes of `op`, issued at `loc`, that comes after the last arrival of the
+    phase before `phase`."""
+    return (f"this expect_tx comes after the last arrival of phase {phase - 1} of the mbarrier, which was then "
+            f"complete: its bytes count toward phase {phase}, and a wait for phase {phase - 1} does not wait for {op.what} "
+            f"at line {loc.line if loc else '?'}. Announce bytes before the arrival, as by arrive_expect_tx")
 
 
 def _awaited(fibers: list[Fiber]):

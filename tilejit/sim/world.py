@@ -48,6 +48,8 @@ class AsyncOp:
     queued: bool = False               # it completes in a group: nobody learns of its end without waiting for the group
     pipe: str | None = None            # operations of a thread in the same pipe execute in issue order
     pipe_number: int = 0               # identifies the thread's pipe in the shadow of tensor memory; 0: none
+    touches: tuple = ()                # its accesses to global memory (`global_flight.Touch`)
+    heard: set[int] = field(default_factory=set)  # columns of the clocks by which their end is known
     covers: tuple[int, ...] = ()       # for a commit: the numbers of the operations that it signals
     moved: bool = False                # its bytes have been written
     over: bool = False
@@ -57,7 +59,7 @@ class AsyncOp:
     def copy(self) -> "AsyncOp":
         new = object.__new__(AsyncOp)
         new.__dict__.update(self.__dict__)
-        new.params, new.phases = dict(self.params), dict(self.phases)
+        new.params, new.phases, new.heard = dict(self.params), dict(self.phases), set(self.heard)
         return new
 
 
@@ -142,12 +144,10 @@ class World:
                 barrier.issued += nbytes
                 op.phases[rank, number] = barrier.phase
         for space, rank, where in op.writes:
-            shadow, where = self.shadow(space, rank, cells(space)), index_of(where)
-            op.read_before.append({column: epoch[where].copy() for column, (epoch, _, _) in shadow.readers.items()})
-            shadow.writer[where] = PENDING + op.number
-            shadow.line[where] = op.line
-            for epoch, _, _ in shadow.readers.values():
-                epoch[where] = 0
+            shadow = self.shadow(space, rank, cells(space))
+            read = {column: epoch[index_of(where)].copy() for column, (epoch, _, _) in shadow.readers.items()}
+            op.read_before.append(read)
+            shadow.mark(op.number, where, op.line, op.reducing)
         for space, rank, where in op.reads:
             self.shadow(space, rank, cells(space)).busy[index_of(where)] += 1
         for space, rank, where in (*op.reads, *op.writes):
@@ -160,6 +160,9 @@ class World:
         for space, rank, where in op.writes:
             shadow = self.shadow(space, rank, cells(space))
             column, epoch, thread = column_of(rank)
+            if op.reducing:
+                shadow.reductions.landed(op.number, column, epoch, thread)
+                continue
             own = shadow.writer[index_of(where)] == PENDING + op.number
             mine = index_of(where) if own.all() else np.asarray(where)[own]
             shadow.writer[mine], shadow.epoch[mine] = column, epoch
@@ -172,10 +175,7 @@ class World:
             shadow, where = self.shadow(space, rank, cells(space)), index_of(where)
             shadow.busy[where] -= 1
             column, epoch, thread = column_of(rank)
-            if column not in shadow.readers:
-                n = len(shadow.writer)
-                shadow.readers[column] = np.zeros(n, np.int32), np.zeros(n, np.int16), np.zeros(n, np.int32)
-            epochs, threads, lines = shadow.readers[column]
+            epochs, threads, lines = shadow.reads_of(shadow.drained, column)
             epochs[where], lines[where] = epoch, op.line
             threads[where] = thread if op.threads is None else op.threads
         op.reads = []

@@ -23,7 +23,7 @@ from .program import Program
 _WHEELS = ("nvidia-cuda-nvcc", "nvidia-cuda-nvcc-cu12")
 
 # Advisories that mean slow code: setmaxnreg ignored (C7504-C7508), wgmma serialised or waited for (C7510-C7518).
-_FATAL_NOTES = frozenset(f"C{number}" for number in (7504, 7505, 7506, 7507, 7508, *range(7510, 7519)))
+SLOW_CODE = tuple(f"C{number}" for number in (7504, 7505, 7506, 7507, 7508, *range(7510, 7519)))
 
 # Advisory for a fence that ptxas adds, such as for a commit of no products. It is ignored: 13.0 gives it, 13.5 generates the same code without.
 _FENCE = "C7519"
@@ -212,7 +212,7 @@ def _report(cubin: bytes, log: str, assembler: Assembler) -> Assembled:
 
 
 def _judge_notes(notes: tuple[str, ...], ptx: str, allow: tuple[str, ...], assembler: Assembler) -> None:
-    bad = {note: code for note in notes for code in _NOTE.findall(note) if code in _FATAL_NOTES and code not in allow}
+    bad = {note: code for note in notes for code in _NOTE.findall(note) if code in SLOW_CODE and code not in allow}
     if not bad:
         return
     message = "the assembler dropped what the kernel's speed depends on:\n" + "\n".join(f"  {note}" for note in bad)

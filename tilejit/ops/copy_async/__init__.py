@@ -14,6 +14,7 @@ from ...ir.op import op
 from ...types import BarrierRef, Patches, Rows
 from ..language import uniform_scalar
 from ..pipeline import pipeline_slot
+from ..proxies import ON_ENGINES
 from ..selected import by_threads
 from ..expected import asked_variant
 from ..sides import checked_sides, moves_tile
@@ -83,6 +84,8 @@ def _(e, call, dst, src, mbar, *mask):
 
 
 copy_async_.variants = VARIANTS
+copy_async_.rules["by_threads"] = lambda call: () if call.choice.plan.completion in ON_ENGINES else call.args[:2]
+copy_async_.rules["by_engines"] = lambda call: (call.args[:1], call.args[1:2]) if call.choice.plan.completion in ON_ENGINES else ((), ())
 copy_async_.rules["variants"] = lambda call: variants_of(*(a.type for a in call.args[:2]))
 
 

@@ -49,6 +49,8 @@ def _layout(assigner, call, types):
 
 mma_async_.rules["layout"] = _layout
 mma_async_.rules["anchor"] = True
+mma_async_.rules["by_threads"] = lambda call: ()
+mma_async_.rules["by_engines"] = lambda call: ((), call.args[1:3])
 
 
 @mma_async_.site
@@ -197,7 +199,8 @@ def _(g):
 def _(g, n):
     collective(g, "mma_wait")
     if isinstance(n, bool) or not isinstance(n, int) or not 0 <= n <= GROUPS:
-        raise g.error(f"the number of groups that may stay pending is a constant from 0 to {GROUPS}, not {describe(n)}")
+        raise g.error(f"the number of groups that may stay pending is a constant from 0 to {GROUPS}, not {describe(n)}"
+                      + g.declared_constant(n))
 
 
 @mma_commit.simulate

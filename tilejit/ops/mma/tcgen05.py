@@ -260,6 +260,10 @@ def _(g, acc, a, b, accumulate, scale_a=None, scale_b=None, *, trans_a, trans_b,
     return None
 
 
+tensor_mma.rules["by_threads"] = lambda call: ()
+tensor_mma.rules["by_engines"] = lambda call: ((), call.args[1:3])
+
+
 tensor_mma.rules["shown"] = "mma_async"
 tensor_mma.rules["written"] = lambda call, mapped: call.args[:1]
 tensor_mma.site(TensorSite.of_call)

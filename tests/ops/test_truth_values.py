@@ -1,0 +1,86 @@
+"""Truth values whose bits are read as a float: the assembler must not take 1 for 1.0."""
+
+import numpy as np
+import pytest
+import tilejit as tile
+
+from tests.gpu import in_child, needs_gpu
+
+# integer, float of the same width, what is done with the float, the dtype stored, the instruction that does it
+READS = [("int16", "float16", "tile.cast({}, tile.int32)", "int32", "F2I"), ("uint16", "float16", "tile.cast({}, tile.float32)", "float32", "HADD2"),
+         ("int16", "bfloat16", "tile.cast({}, tile.int64)", "int64", "F2I"), ("int32", "float32", "tile.cast({}, tile.int16)", "int16", "F2I"),
+         ("int32", "float32", "tile.cast({}, tile.float16)", "float16", "F2F|F2FP"), ("uint32", "float32", "tile.cast({}, tile.bfloat16)", "bfloat16", "F2F|F2FP"),
+         ("int32", "float32", "tile.round({})", "float32", "FRND"), ("int32", "float32", "-({})", "float32", "FADD|FMUL|LOP3|FFMA"),
+         ("int32", "float32", "tile.cast({}, tile.float64)", "float64", "F2F"), ("int64", "float64", "tile.cast({}, tile.int32)", "int32", "F2I")]
+# ways to an integer `i` that is 0 or 1, from the bools p and q
+WAYS = ["tile.cast(p, tile.{0})", "tile.cast(p, tile.{0}) | tile.cast(q, tile.{0})", "tile.cast(p, tile.{0}) & tile.cast(q, tile.{0})",
+        "tile.where(p, tile.cast(0, tile.{0}), tile.cast(1, tile.{0}))", "-(-tile.cast(p, tile.{0}))",
+        "tile.minimum(tile.cast(tile.abs(y), tile.{0}), tile.cast(1, tile.{0}))"]
+
+
+def kernel_of(way: str, integer: str, kind: str, use: str, out: str):
+    """Reads the bits in a loop, whose trips go on with the result, and once after it."""
+    read = use.format(f"tile.bitcast({way.format(integer)}, tile.{kind})")
+    return tile.jit(source=f"def k(x, o, m):\n    v = tile.load(x[0:32])\n    y = tile.cast(v, tile.{out})\n    for i in range(m):\n        p, q = y != 0, v > 5\n"
+                           f"        y = {read}\n    tile.store(o[0, 0:32], y)\n    p, q, y = v > 3, v > 5, v\n    tile.store(o[1, 0:32], {read})\n")
+
+
+def arrays(out: str):
+    import ml_dtypes
+    return np.arange(32, dtype=np.int32) % 8, np.zeros((2, 32), getattr(ml_dtypes, out, None) or out)
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_90a", "sm_120a"])
+@pytest.mark.parametrize("integer, kind, use, out, instruction", READS)
+def test_the_instruction_that_reads_the_float_is_in_the_machine_code(integer, kind, use, out, instruction, target):
+    """ptxas 13.0 replaces it by a select of 1 or 1.0 if it knows that the bits are 0 or 1."""
+    for way in WAYS[:3]:
+        kernel = kernel_of(way, integer, kind, use, out)
+        sass = kernel.compile(*arrays(out), 2, target=target, num_warps=1).sass().splitlines()
+        loops = [line for line in sass if any(f" {word}" in line for word in instruction.split("|"))]
+        assert len(loops) >= 2, (way, use)
+        assert not any("SEL" in line and ("0x3c00" in line or "0x3f80" in line or " 1," in line or "0xffffffff" in line) for line in sass), way
+
+
+@pytest.mark.parametrize("integer, kind, use, out, instruction", READS)
+def test_one_as_the_bits_of_a_float_is_its_smallest_number(integer, kind, use, out, instruction):
+    for way in WAYS:
+        x, o = arrays(out)
+        kernel_of(way, integer, kind, use, out)[1,](x, o, 2)
+        p, q = x > 3, x > 5
+        chosen = [p, p | q, p & q, ~p, p, x != 0][WAYS.index(way)]
+        bits = chosen.astype(integer).view(kind if kind != "bfloat16" else arrays("bfloat16")[1].dtype)
+        with np.errstate(under="ignore"):
+            want = np.round(bits) if "round" in use else -bits if use.startswith("-") else bits.astype(o.dtype)
+        np.testing.assert_array_equal(o[1], want)
+
+
+def test_only_integers_that_may_be_truth_values_are_hidden_from_the_assembler():
+    """Bits that come from memory, or by arithmetic from it, cost nothing."""
+    @tile.jit
+    def unpacked(x, y):
+        v = tile.load(x[0:128])
+        tile.store(y[0:128], tile.bitcast((v & 0xFF | 0x4B000000) ^ 0x80, tile.float32) - tile.bitcast(v >> 31, tile.float32))
+
+    @tile.jit
+    def chosen(x, y, n):
+        v = tile.load(x[0:128])
+        if n > 3:
+            v = tile.minimum(v, 1)
+        tile.store(y[0:128], tile.bitcast(v, tile.float32))
+
+    specs = tile.ArraySpec((128,), "int32"), tile.ArraySpec((128,), "float32")
+    assert "lanemask" not in unpacked.compile(*specs).ptx and "%lanemask_lt" in chosen.compile(*specs, 3).ptx
+
+
+@needs_gpu()
+@in_child(timeout=300)
+def test_a_gpu_reads_the_bits_of_truth_values_as_the_simulator_does():
+    for integer, kind, use, out, _ in READS:
+        for way in WAYS:
+            kernel, results = kernel_of(way, integer, kind, use, out), []
+            for backend in ("sim", "cuda"):
+                x, o = arrays(out)
+                kernel[1,](x, o, 2, backend=backend, num_warps=1)
+                results.append(o)
+            assert results[0].tobytes() == results[1].tobytes(), (way, use)
