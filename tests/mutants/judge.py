@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tests.mutants.kernels import Problem
 from tests.mutants.mutate import Mutant, mutants
+from tests.mutants.problem import Problem, right
 from tilejit.ir.graph import Graph
 from tilejit.sim import simulate
 
@@ -17,7 +17,8 @@ FEW = 16                # seeds that show whether a fault that was found is wron
 
 @dataclass(frozen=True)
 class Verdict:
-    """`found` are the kinds of the findings; `wrong` says under which seed the bytes are wrong, or the kernel hangs, without the checks."""
+    """`found` are the kinds of the findings; `wrong` is a seed under which, without the checks, the bytes are wrong or
+    the kernel hangs."""
 
     problem: str
     mutant: str
@@ -25,40 +26,39 @@ class Verdict:
     found: tuple[str, ...]
     wrong: int | None
 
+    @property
+    def missed(self) -> bool:
+        return self.wrong is not None and not self.found
 
-def lowered(problem: Problem) -> Graph:
-    """The kernel's graph, as the simulator and the emitter get it, for sm_90a."""
-    kernel, arguments = problem.kernel, problem.make()
-    bound, options = kernel._bind_alone("a mutant is run on the simulator", tuple(arguments), dict(problem.constants))
-    return kernel.version(bound, options, "sm_90a").lowered.graph
+    def __str__(self) -> str:
+        return f"{self.problem}: line {self.line}, {self.mutant}"
 
 
 def run(problem: Problem, graph: Graph, seed: int, checks: bool):
     """The findings of one run, and whether its results are right."""
-    kernel, arguments = problem.kernel, problem.make()
-    expected = problem.expected([a.copy() if isinstance(a, np.ndarray) else a for a in arguments])
-    bound, _ = kernel._bind_alone("a mutant is run on the simulator", tuple(arguments), dict(problem.constants))
-    report = simulate(graph, problem.grid, bound.host_arguments(), seed=seed, checks=checks)
-    right = all(close(arguments[n], want, problem.tolerance) for n, want in expected.items())
-    return report.findings, right
+    arguments = problem.make(1)
+    given = [a.copy() if isinstance(a, np.ndarray) else a for a in arguments]
+    bound, _ = problem.bound(arguments)
+    report = simulate(graph, (problem.grid,), bound.host_arguments(), seed=seed, checks=checks)
+    return report.findings, right(problem, given, arguments)
 
 
-def close(got: np.ndarray, want: np.ndarray, tolerance: float) -> bool:
-    with np.errstate(invalid="ignore"):
-        return bool((np.abs(got.astype(np.float64) - want) <= tolerance).all())
+def found(problem: Problem, graph: Graph, seeds=FOUND_SEEDS) -> set[str]:
+    """The kinds of the findings of a graph."""
+    return {finding.kind for seed in seeds for finding in run(problem, graph, seed, True)[0]}
 
 
 def judge(problem: Problem, mutant: Mutant, seeds: range) -> Verdict:
-    """Run one mutant with checks under a few seeds, and without checks until the bytes are wrong: under all `seeds` if nothing was found."""
-    found = {f.kind for seed in FOUND_SEEDS for f in run(problem, mutant.graph, seed, True)[0]}
-    wrong = None
-    for seed in seeds[:FEW] if found else seeds:
-        findings, right = run(problem, mutant.graph, seed, False)
-        if findings or not right:
-            wrong = seed
-            break
-    return Verdict(problem.name, mutant.name, mutant.line, tuple(sorted(found)), wrong)
+    """Run one mutant with checks under a few seeds, and without checks until the bytes are wrong: under all `seeds` if
+    nothing was found."""
+    kinds = found(problem, mutant.graph)
+    verdict = Verdict(problem.name, mutant.name, mutant.line, tuple(sorted(kinds)), None)
+    for seed in seeds[:FEW] if kinds else seeds:
+        findings, fine = run(problem, mutant.graph, seed, False)
+        if findings or not fine:
+            return replace(verdict, wrong=seed)
+    return verdict
 
 
 def all_mutants(problem: Problem) -> list[Mutant]:
-    return list(mutants(lowered(problem)))
+    return list(mutants(problem.lowered().graph))

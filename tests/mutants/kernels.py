@@ -1,36 +1,17 @@
-"""Kernels whose barriers are mutated, each with a small problem and its result."""
+"""Kernels to mutate whose threads synchronise within a CTA. Each CTA solves the whole problem, or tiles of its own."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
 
-import ml_dtypes
 import numpy as np
 import tilejit as tile
 from tests.mma.attention import attention
 from tests.mma.first_kernels import product
 from tests.mma.test_attention import reference
-from tests.mma.test_multicast import clustered
+from tests.mutants.problem import BF16, Problem, blocks, matrices, product_of, unset
 
-BF16 = ml_dtypes.bfloat16
-
-
-@dataclass(frozen=True)
-class Problem:
-    """A kernel with its arguments. `results` are the numbers of the arguments that hold results, and `expected` what they hold afterwards."""
-
-    name: str
-    kernel: Any
-    grid: tuple[int, ...]
-    make: Callable[[], list]
-    expected: Callable[[list], dict[int, np.ndarray]]
-    constants: dict[str, Any] = field(default_factory=dict)
-    tolerance: float = 0.0
-
-
-# -- copies that threads read ------------------------------------------------------------------------------------------------
+# -- copies that threads read ------------------------------------------------------------------------------------------
 
 @tile.jit
 def sum_of_blocks(A, B, STAGES: tile.constexpr, ROLES: tile.constexpr):
@@ -148,7 +129,7 @@ def sum_by_tokens(A, B, N: tile.constexpr):
     tile.store(B[tile.program_id(0), 0:16, 0:64], total)
 
 
-# -- stores, roles and turns ---------------------------------------------------------------------------------------------------
+# -- stores, roles and turns -------------------------------------------------------------------------------------------
 
 @tile.jit
 def stored_by_bulk(A, B, N: tile.constexpr):
@@ -205,66 +186,7 @@ def by_named_barriers(A, B, N: tile.constexpr):
                 read.arrive()
 
 
-# -- clusters and the whole grid -------------------------------------------------------------------------------------------------
-
-@tile.jit(cluster=2)
-def pushed_to_the_peer(A, B, N: tile.constexpr):
-    """Each CTA sends its buffer to the other one, which frees the place by an arrival at the sender."""
-    s, t = tile.alloc((16, 64), A.dtype), tile.alloc((16, 64), A.dtype)
-    full, empty = tile.mbarrier(), tile.mbarrier()
-    rank = tile.cta_rank()
-    for i in range(N):
-        tile.store(s, tile.load(A[i * 16:i * 16 + 16, 0:64]) + rank)
-        tile.fence_proxy_async()
-        tile.sync()
-        with tile.elect():
-            full.arrive_expect_tx(t.nbytes)
-            empty.wait(phase=i + 1)
-            tile.copy_async(t.peer(1 - rank), s, mbar=full)
-        full.wait(phase=i)
-        tile.store(B[tile.program_id(0), i * 16:i * 16 + 16, 0:64], tile.load(t))
-        tile.fence_proxy_async()
-        tile.cluster_sync()
-        with tile.elect():
-            empty.peer(1 - rank).arrive()
-
-
-@tile.jit(cluster=2)
-def multicast(A, B, N: tile.constexpr):
-    """One CTA loads for both, once both have freed the place."""
-    s = tile.alloc((16, 64), A.dtype)
-    full, empty = tile.mbarrier(), tile.mbarrier(count=2)
-    rank = tile.cta_rank()
-    for i in range(N):
-        with tile.elect():
-            full.arrive_expect_tx(s.nbytes)
-            if rank == 0:
-                empty.wait(phase=i + 1)
-                tile.copy_async(s, A[i * 16:i * 16 + 16, 0:64], mbar=full, multicast=3)
-        full.wait(phase=i)
-        tile.store(B[tile.program_id(0), i * 16:i * 16 + 16, 0:64], tile.load(s))
-        tile.fence_proxy_async()
-        tile.sync()
-        with tile.elect():
-            empty.peer(0).arrive()
-
-
-@tile.jit
-def through_global_memory(A, W, F, B):
-    """CTA 0 publishes a block in global memory by a flag, CTA 1 waits for the flag and reads the block."""
-    if tile.program_id(0) == 0:
-        tile.store(W[0:16, 0:64], tile.load(A[0:16, 0:64]) * 3)
-        tile.threadfence()
-        tile.sync()
-        with tile.thread(0):
-            tile.atomic_add(F[0], 1, sem="release")
-    else:
-        with tile.thread(0):
-            while tile.load(F[0], sem="acquire") == 0:
-                pass
-        tile.sync()
-        tile.store(B[0:16, 0:64], tile.load(W[0:16, 0:64]))
-
+# -- products ----------------------------------------------------------------------------------------------------------
 
 @tile.jit
 def persistent(A, B, C, BK: tile.constexpr, STAGES: tile.constexpr):
@@ -278,8 +200,9 @@ def persistent(A, B, C, BK: tile.constexpr, STAGES: tile.constexpr):
             for t in range(tile.program_id(0), tiles, tile.num_programs(0)):
                 for k in range(steps):
                     with ring.produce() as slot:
-                        tile.copy_async(slot.A, A[t // across * 64:t // across * 64 + 64, k * BK:k * BK + BK], mbar=slot.full)
-                        tile.copy_async(slot.B, B[t % across * 64:t % across * 64 + 64, k * BK:k * BK + BK], mbar=slot.full)
+                        m, n, at = t // across * 64, t % across * 64, k * BK
+                        tile.copy_async(slot.A, A[m:m + 64, at:at + BK], mbar=slot.full)
+                        tile.copy_async(slot.B, B[n:n + 64, at:at + BK], mbar=slot.full)
     with tile.warpgroup(1):
         for t in range(tile.program_id(0), tiles, tile.num_programs(0)):
             acc = tile.zeros((64, 64))
@@ -295,76 +218,112 @@ def persistent(A, B, C, BK: tile.constexpr, STAGES: tile.constexpr):
             tile.fence_proxy_async()
             tile.sync()
             with tile.elect():
-                tile.copy_async(C[t // across * 64:t // across * 64 + 64, t % across * 64:t % across * 64 + 64], stage)
+                m, n = t // across * 64, t % across * 64
+                tile.copy_async(C[m:m + 64, n:n + 64], stage)
                 tile.bulk_commit()
         with tile.elect():
             tile.bulk_wait(0)
 
 
-# -- problems ----------------------------------------------------------------------------------------------------------------------
+@tile.jit
+def product_by_groups(A, B, C, BK: tile.constexpr):
+    """cp.async in groups fills three slots; a product is in flight while the next slot is waited for."""
+    a = tile.alloc((3, 64, BK), A.dtype, layout=tile.swizzled(A.dtype, (3, 64, BK), 128))
+    b = tile.alloc((3, 64, BK), B.dtype, layout=tile.swizzled(B.dtype, (3, 64, BK), 128))
+    m, steps = tile.program_id(0) * 64, tile.cdiv(A.shape[1], BK)
+    for k in tile.static_range(2):
+        tile.copy_async(a[k], A[m:m + 64, k * BK:k * BK + BK], variant="ldgsts")
+        tile.copy_async(b[k], B[0:64, k * BK:k * BK + BK], variant="ldgsts")
+        tile.cp_async_commit()
+    acc = tile.zeros((64, 64))
+    for k in range(steps):
+        tile.cp_async_wait(1)
+        tile.fence_proxy_async()
+        tile.sync()
+        acc = tile.mma_async(acc, a[k % 3], b[k % 3], trans_b=True)
+        tile.mma_commit()
+        tile.mma_wait(1)
+        tile.sync()
+        if k + 2 < steps:
+            ahead = (k + 2) * BK
+            tile.copy_async(a[(k + 2) % 3], A[m:m + 64, ahead:ahead + BK], variant="ldgsts")
+            tile.copy_async(b[(k + 2) % 3], B[0:64, ahead:ahead + BK], variant="ldgsts")
+        tile.cp_async_commit()
+    tile.mma_wait(0)
+    tile.store(C[m:m + 64, 0:64], acc)
 
-def blocks(n: int) -> np.ndarray:
-    return np.random.default_rng(n).integers(-8, 8, (n * 16, 64)).astype(np.float32)
+
+@tile.jit
+def product_of_stores(A, B, C, N: tile.constexpr):
+    """A warpgroup makes operands by ordinary stores to a ring, another one multiplies them."""
+    ring = tile.ring(2, A=((64, 64), A.dtype), B=((64, 64), B.dtype), filled="stores")
+    m = tile.program_id(0) * 64
+    with tile.warpgroup(0):
+        for k in range(N):
+            with ring.produce() as slot:
+                tile.store(slot.A, tile.load(A[m:m + 64, k * 64:k * 64 + 64]))
+                tile.store(slot.B, tile.load(B[0:64, k * 64:k * 64 + 64]))
+    with tile.warpgroup(1):
+        acc = tile.zeros((64, 64))
+        for k in range(N):
+            with ring.consume() as slot:
+                acc = tile.mma_async(acc, slot.A, slot.B, trans_b=True)
+                tile.mma_commit()
+                tile.mma_wait(0)
+        tile.store(C[m:m + 64, 0:64], acc)
 
 
-def copied(name: str, kernel, n: int, shape: tuple, expected: Callable[[np.ndarray], np.ndarray], warps: int = 4, grid: int = 2, **constants) -> Problem:
-    """A problem that maps `n` blocks of 16 x 64 numbers to an array of `shape`."""
-    return Problem(name, kernel, (grid,), lambda: [blocks(n), np.full(shape, np.nan, np.float32)],
-                   lambda arguments: {1: np.broadcast_to(expected(arguments[0]), shape)}, dict(num_warps=warps, **constants))
+# -- problems --------------------------------------------------------------------------------------------------------
+
+def copied(name: str, kernel, n: int, shape: tuple, result: Callable[[np.ndarray], np.ndarray], warps: int = 4,
+           **constants) -> Problem:
+    """Two CTAs, each of which maps `n` blocks of 16 x 64 numbers to an array of `shape`."""
+    return Problem(name, kernel, 2, lambda copies: [blocks(n), unset(2 * copies, *shape)],
+                   lambda arguments: {1: np.broadcast_to(result(arguments[0]), arguments[1].shape)},
+                   dict(num_warps=warps, **constants))
 
 
 def summed(a: np.ndarray) -> np.ndarray:
     return a.reshape(-1, 16, 64).sum(axis=0)
 
 
-def alternated(n: int) -> Callable[[np.ndarray], np.ndarray]:
-    def result(a: np.ndarray) -> np.ndarray:
-        s = a[:16]
-        for _ in range(n):
-            s = (s * 2) * 2 + 1
-        return s
-    return result
+def alternated(a: np.ndarray) -> np.ndarray:
+    for _ in range(3):
+        a = (a * 2) * 2 + 1
+    return a
 
 
-def matrices(rows: int, columns: int, inner: int) -> list[np.ndarray]:
-    rng = np.random.default_rng(inner)
-    a, b = (rng.integers(-3, 4, (n, inner)).astype(BF16) for n in (rows, columns))
-    return [a, b, np.full((rows, columns), np.nan, np.float32)]
+def multiplied(name: str, kernel, rows: int, inner: int, ctas: int = 1, columns: int = 64, **constants) -> Problem:
+    return Problem(name, kernel, ctas, lambda copies: matrices(rows * copies, columns, inner), product_of, constants)
 
 
-def product_of(arguments: list) -> dict[int, np.ndarray]:
-    a, b = (x.astype(np.float32) for x in arguments[:2])
-    return {2: a @ b.T}
-
-
-def attention_arguments() -> list:
+def attention_arguments(heads: int) -> list:
+    """As many rows and columns as it takes for both loops of the causal kernel to run."""
     rng = np.random.default_rng(3)
-    q, k, v = (rng.standard_normal((1, n, 64)).astype(BF16) for n in (256, 256, 256))  # both loops of a causal kernel run
+    q, k, v = (rng.standard_normal((heads, 256, 64)).astype(BF16) for _ in range(3))
     return [q, k, v, np.full(q.shape, np.nan, BF16), np.zeros(1, np.uint32), 0.125]
 
 
 PROBLEMS = (
-    copied("pipelined sum", sum_of_blocks, 6, (2, 16, 64), summed, STAGES=3, ROLES=False),
-    copied("pipelined sum with roles", sum_of_blocks, 6, (2, 16, 64), summed, STAGES=2, ROLES=True),
-    copied("ring of two consumers", sum_by_ring, 6, (2, 2, 16, 64), summed, 12, N=6),
-    copied("pairs of barriers", sum_by_pairs, 6, (2, 16, 64), summed, 8, N=6),
-    copied("one buffer", sum_of_one_buffer, 4, (2, 16, 64), summed, N=4),
-    copied("groups of cp.async", sum_by_groups, 5, (2, 16, 64), summed, N=5),
-    copied("arrivals of cp.async", sum_by_arrivals, 6, (2, 16, 64), summed, 8, N=6),
-    copied("tokens", sum_by_tokens, 4, (2, 16, 64), summed, N=4),
-    copied("stores by TMA", stored_by_bulk, 5, (2, 80, 64), lambda a: 2 * a, N=5),
-    copied("turns", in_turn, 1, (2, 16, 64), alternated(3), 8, N=3),
-    copied("named barriers", by_named_barriers, 4, (2, 64, 64), lambda a: a, 8, N=4),
-    copied("cluster that pushes", pushed_to_the_peer, 4, (2, 64, 64), lambda a: np.stack([a + 1, a]), N=4),
-    copied("cluster with multicast", multicast, 4, (2, 64, 64), lambda a: a, N=4),
-    Problem("flag in global memory", through_global_memory, (2,),
-            lambda: [blocks(1), np.zeros((16, 64), np.float32), np.zeros(1, np.int32), np.full((16, 64), np.nan, np.float32)],
-            lambda arguments: {3: 3 * arguments[0]}),
-    Problem("persistent product", persistent, (2,), lambda: matrices(128, 128, 128), product_of, dict(BK=64, STAGES=2, num_warps=8)),
-    Problem("pipelined product", product, (1, 1), lambda: matrices(64, 64, 320), product_of, dict(BM=64, BN=64, BK=64, STAGES=3)),
-    Problem("pipelined product with roles", product, (1, 1), lambda: matrices(64, 64, 320), product_of, dict(BM=64, BN=64, BK=64, STAGES=2, ROLES=True)),
-    Problem("product in a cluster", clustered, (2,), lambda: matrices(128, 64, 256), product_of,
-            dict(DOWN=2, ACROSS=1, BN=64, BK=64, STAGES=2, CONSUMERS=1, SUMS=tile.float32, ORDER="row", cluster=2, num_warps=8)),
-    Problem("attention", attention, (1,), attention_arguments,
-            lambda a: {3: reference(a[0], a[1], a[2], a[5], True)}, dict(BN=64, D=64, NC=2, CAUSAL=True, STAGES=2, num_warps=12), 0.05),
+    copied("pipelined sum", sum_of_blocks, 6, (16, 64), summed, STAGES=3, ROLES=False),
+    copied("pipelined sum with roles", sum_of_blocks, 6, (16, 64), summed, STAGES=2, ROLES=True),
+    copied("ring of two consumers", sum_by_ring, 6, (2, 16, 64), summed, 12, N=6),
+    copied("pairs of barriers", sum_by_pairs, 6, (16, 64), summed, 8, N=6),
+    copied("one buffer", sum_of_one_buffer, 4, (16, 64), summed, N=4),
+    copied("groups of cp.async", sum_by_groups, 5, (16, 64), summed, N=5),
+    copied("arrivals of cp.async", sum_by_arrivals, 6, (16, 64), summed, 8, N=6),
+    copied("tokens", sum_by_tokens, 4, (16, 64), summed, N=4),
+    copied("stores by TMA", stored_by_bulk, 5, (80, 64), lambda a: 2 * a, N=5),
+    copied("turns", in_turn, 1, (16, 64), alternated, 8, N=3),
+    copied("named barriers", by_named_barriers, 4, (64, 64), lambda a: a, 8, N=4),
+    multiplied("persistent product", persistent, 128, 128, ctas=2, columns=128, BK=64, STAGES=2, num_warps=8),
+    multiplied("pipelined product", product, 64, 320, BM=64, BN=64, BK=64, STAGES=3),
+    multiplied("pipelined product with roles", product, 64, 320, BM=64, BN=64, BK=64, STAGES=2, ROLES=True),
+    multiplied("product by groups of cp.async", product_by_groups, 64, 320, BK=64),
+    multiplied("product of what threads store", product_of_stores, 64, 256, N=4, num_warps=8),
+    Problem("attention", attention, 1, attention_arguments,
+            lambda a: {3: reference(a[0], a[1], a[2], a[5], True)},
+            dict(BN=64, D=64, NC=2, CAUSAL=True, STAGES=2, num_warps=12), 0.05),
 )
+
+__all__ = ["PROBLEMS"]

@@ -13,10 +13,10 @@ from collections import Counter
 from functools import lru_cache
 from pathlib import Path
 
+from tests.mutants import kernels, kernels_across_ctas
 from tests.mutants.judge import Verdict, all_mutants, judge
-from tests.mutants.kernels import PROBLEMS
 
-problems = {p.name: p for p in PROBLEMS}
+problems = {p.name: p for p in (*kernels.PROBLEMS, *kernels_across_ctas.PROBLEMS)}
 
 
 @lru_cache(maxsize=None)
@@ -31,7 +31,8 @@ def judged(task: tuple[str, int, int]) -> Verdict:
 
 
 def table(verdicts: list[Verdict]) -> str:
-    """A row for each problem: how many mutants there are, are wrong without checks, and of those are found; and the ones that are not."""
+    """A row for each problem: how many mutants there are, are wrong without checks, and of those are found; and
+    the ones that are not."""
     rows = [f"{'problem':32} mutants  wrong  found"]
     for name in dict.fromkeys(v.problem for v in verdicts):
         mine = [v for v in verdicts if v.problem == name]
@@ -40,9 +41,10 @@ def table(verdicts: list[Verdict]) -> str:
     wrong = [v for v in verdicts if v.wrong is not None]
     found = sum(bool(v.found) for v in wrong)
     rows.append(f"{'all':32} {len(verdicts):7} {len(wrong):6} {found:6}   {100 * found / max(len(wrong), 1):.1f} %")
-    rows += ["", "kinds of findings: " + ", ".join(f"{kind} {n}" for kind, n in Counter(k for v in verdicts for k in v.found).most_common())]
-    rows += ["", "wrong and not found:"] + [f"  {v.problem}: line {v.line}, {v.mutant}, seed {v.wrong}" for v in wrong if not v.found]
-    rows += ["", "neither wrong nor found:"] + [f"  {v.problem}: line {v.line}, {v.mutant}" for v in verdicts if v.wrong is None and not v.found]
+    kinds = Counter(kind for v in verdicts for kind in v.found)
+    rows += ["", "kinds of findings: " + ", ".join(f"{kind} {n}" for kind, n in kinds.most_common())]
+    rows += ["", "wrong and not found:"] + [f"  {v}, seed {v.wrong}" for v in wrong if v.missed]
+    rows += ["", "neither wrong nor found:"] + [f"  {v}" for v in verdicts if v.wrong is None and not v.found]
     return "\n".join(rows)
 
 
@@ -53,7 +55,8 @@ def main() -> None:
     parser.add_argument("--problem", default="")
     parser.add_argument("--table", type=Path)
     given = parser.parse_args()
-    tasks = [(name, n, given.seeds) for name in problems if given.problem in name for n in range(len(mutants_of(name)))]
+    tasks = [(name, n, given.seeds) for name in problems if given.problem in name
+             for n in range(len(mutants_of(name)))]
     with multiprocessing.get_context("fork").Pool(given.processes) as pool:
         verdicts = pool.map(judged, tasks, chunksize=4)
     text = table(verdicts)
