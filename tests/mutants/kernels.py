@@ -116,12 +116,12 @@ def sum_by_arrivals(A, B, N: tile.constexpr):
 
 
 @tile.jit
-def sum_by_tokens(A, B, N: tile.constexpr):
+def sum_by_tokens(A, B, N: tile.constexpr, HOW: tile.constexpr):
     s = tile.alloc((16, 64), A.dtype)
     total = tile.zeros((16, 64))
     for i in range(N):
         with tile.elect():
-            arrived = tile.copy_async(s, A[i * 16:i * 16 + 16, 0:64])
+            arrived = tile.copy_async(s, A[i * 16:i * 16 + 16, 0:64], variant=HOW)
         arrived.wait()
         total = total + tile.load(s)
         tile.fence_proxy_async()
@@ -297,8 +297,9 @@ def multiplied(name: str, kernel, rows: int, inner: int, ctas: int = 1, columns:
     return Problem(name, kernel, ctas, lambda copies: matrices(rows * copies, columns, inner), product_of, constants)
 
 
-def attention_arguments(heads: int) -> list:
-    """As many rows and columns as it takes for both loops of the causal kernel to run."""
+def attention_arguments(copies: int) -> list:
+    """As many rows and columns as it takes for both loops of the causal kernel to run, and four tiles for each CTA."""
+    heads = 2 * copies
     rng = np.random.default_rng(3)
     q, k, v = (rng.standard_normal((heads, 256, 64)).astype(BF16) for _ in range(3))
     return [q, k, v, np.full(q.shape, np.nan, BF16), np.zeros(1, np.uint32), 0.125]
@@ -312,7 +313,8 @@ PROBLEMS = (
     copied("one buffer", sum_of_one_buffer, 4, (16, 64), summed, N=4),
     copied("groups of cp.async", sum_by_groups, 5, (16, 64), summed, N=5),
     copied("arrivals of cp.async", sum_by_arrivals, 6, (16, 64), summed, 8, N=6),
-    copied("tokens", sum_by_tokens, 4, (16, 64), summed, N=4),
+    copied("tokens of TMA", sum_by_tokens, 4, (16, 64), summed, N=4, HOW="tma"),
+    copied("tokens of cp.async", sum_by_tokens, 4, (16, 64), summed, N=4, HOW="ldgsts"),
     copied("stores by TMA", stored_by_bulk, 5, (80, 64), lambda a: 2 * a, N=5),
     copied("turns", in_turn, 1, (16, 64), alternated, 8, N=3),
     copied("named barriers", by_named_barriers, 4, (64, 64), lambda a: a, 8, N=4),

@@ -212,8 +212,8 @@ def through_memory(name: str, kernel, n: int, factor: float, **constants) -> Pro
 
 
 def by_reductions(name: str, **constants) -> Problem:
-    """Half of the CTAs add one block, the others another one. There is one result, whatever the number of CTAs: the
-    first argument has as many blocks as there are CTAs, of which the first two are used."""
+    """Each CTA adds one of two blocks. There is one result, whatever the number of CTAs: it is the sum of the first
+    argument's blocks, of which there are as many as CTAs."""
     def make(copies: int) -> list:
         a = np.resize(blocks(2), (2 * copies * 16, 64))
         return [a, np.zeros((1, 16, 64), np.float32), np.zeros(1, np.int32), unset(1, 16, 64)]

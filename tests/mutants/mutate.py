@@ -3,6 +3,7 @@ removed or changed."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -17,7 +18,8 @@ KEPT = "mbarrier_init", "device_print", "assert", "assumed", "first_turn"  # no 
 
 @dataclass(frozen=True)
 class Mutant:
-    """A changed graph; `name` says what was changed, and `line` where in the kernel's source."""
+    """A changed graph. `name` says what was changed, with a number among changes of that kind; `line` is that of the
+    kernel's source."""
 
     name: str
     line: int
@@ -26,16 +28,18 @@ class Mutant:
 
 def mutants(graph: Graph) -> Iterator[Mutant]:
     """Every mutant of a lowered graph, in the order of its nodes."""
-    yield from (Mutant(f"{name} #{n}", line, replace(graph, body=body))
-                for n, (name, line, body) in enumerate(changed_blocks(graph.body, graph.launch.threads)))
+    numbers: Counter = Counter()
+    for name, line, body in changed_blocks(graph.body, graph.launch.threads):
+        numbers[name] += 1
+        yield Mutant(f"{name} #{numbers[name]}", line, replace(graph, body=body))
 
 
-def changed_blocks(block: Block, others: int) -> Iterator[tuple[str, int, Block]]:
+def changed_blocks(block: Block, threads: int) -> Iterator[tuple[str, int, Block]]:
     """Every change of one node in a block or in the blocks inside it: its name, its line and the changed block.
-    `others` is the number of threads of the CTA, or 0 in a scope that leaves some of them to other roles."""
+    `threads` is the number of threads of the CTA, or 0 in a scope that leaves some of them to other roles."""
     for i, node in enumerate(block.nodes):
         before, after = block.nodes[:i], block.nodes[i + 1:]
-        for name, nodes in changes(node, others == 0):
+        for name, nodes in changes(node, threads == 0):
             yield name, node.loc.line, replace(block, nodes=(*before, *nodes, *after))
         if isinstance(node, Call) and after and swappable(node, after[0]):
             swapped = replace(block, nodes=(*before, after[0], node, *after[1:]))
@@ -43,9 +47,17 @@ def changed_blocks(block: Block, others: int) -> Iterator[tuple[str, int, Block]
         for field in ("body", "then", "orelse", "test"):
             inner = getattr(node, field, None)
             if isinstance(inner, Block):
-                rest = 0 if isinstance(node, Scope) and node.threads < others else others
-                for name, line, body in changed_blocks(inner, rest):
+                for name, line, body in changed_blocks(inner, threads_inside(node, threads)):
                     yield name, line, replace(block, nodes=(*before, replace(node, **{field: body}), *after))
+
+
+def threads_inside(node, threads: int) -> int:
+    """As `threads` of `changed_blocks`, in the blocks of a node. Where each of several warpgroups takes a trip of a
+    loop, it is their share of the threads."""
+    if isinstance(node, Scope):
+        return 0 if node.threads < threads else threads
+    each = isinstance(node, For) and any(isinstance(n, Scope) and n.first is node.index for n in node.body.nodes)
+    return threads // len(range(*(x.value for x in (node.start, node.stop, node.step)))) if each else threads
 
 
 def changes(node, in_role: bool) -> Iterator[tuple[str, tuple]]:

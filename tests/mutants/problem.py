@@ -37,9 +37,9 @@ class Problem:
         return self.kernel.version(bound, options, "sm_90a").lowered
 
 
-def right(problem: Problem, given: list, got: list) -> bool:
-    """Whether `got` are the results of the arguments `given`."""
-    return all(close(got[n], want, problem.tolerance) for n, want in problem.expected(given).items())
+def right(problem: Problem, expected: dict[int, np.ndarray], got: list) -> bool:
+    """Whether the arguments `got` hold the results that are `expected`."""
+    return all(close(got[n], want, problem.tolerance) for n, want in expected.items())
 
 
 def close(got: np.ndarray, want: np.ndarray, tolerance: float) -> bool:

@@ -1,6 +1,8 @@
 """Judges every mutant on the simulator and prints those that the checks miss.
 
     python -m tests.mutants.run [--seeds 200] [--processes N] [--problem NAME] [--table FILE]
+
+The exit code is 1 if `unfound.txt` lacks one of them.
 """
 
 from __future__ import annotations
@@ -8,6 +10,7 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import os
+import sys
 import warnings
 from collections import Counter
 from functools import lru_cache
@@ -15,6 +18,7 @@ from pathlib import Path
 
 from tests.mutants import kernels, kernels_across_ctas
 from tests.mutants.judge import Verdict, all_mutants, judge
+from tests.mutants.unfound import unfound
 
 problems = {p.name: p for p in (*kernels.PROBLEMS, *kernels_across_ctas.PROBLEMS)}
 
@@ -48,7 +52,7 @@ def table(verdicts: list[Verdict]) -> str:
     return "\n".join(rows)
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=200)
     parser.add_argument("--processes", type=int, default=os.cpu_count())
@@ -59,11 +63,14 @@ def main() -> None:
              for n in range(len(mutants_of(name)))]
     with multiprocessing.get_context("fork").Pool(given.processes) as pool:
         verdicts = pool.map(judged, tasks, chunksize=4)
-    text = table(verdicts)
+    listed = {(u.problem, u.mutant): u.wrong for u in unfound()}
+    new = [v for v in verdicts if not v.found and listed.get((v.problem, v.mutant)) not in (True, v.missed)]
+    text = "\n".join((table(verdicts), "", "not in unfound.txt, or not as wrong:", *(f"  {v}" for v in new)))
     print(text)
     if given.table:
         given.table.write_text(text + "\n")
+    return int(bool(new))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
