@@ -305,8 +305,9 @@ class Kernel:
         return self.compiled(bound, options, target).told_for(bound)
 
     @_plain
-    def simulate(self, grid, /, *args, seed: int = 0, checks: bool = True, target: str | None = None, **kwargs):
-        """Run on the simulator and return its report: `.findings`, `.stats`. Arrays are written in place.
+    def simulate(self, grid, /, *args, seed: int = 0, checks: bool = True, target: str | None = None, max_steps: int | None = None, **kwargs):
+        """Run on the simulator and return its report: `.findings`, `.stats`. Arrays are written in place. After `max_steps` operations of the
+        lowered kernel it stops, with a finding that says where.
 
         If the kernel has a parameter named `seed`, `checks` or `target`, give that argument by position.
         """
@@ -314,7 +315,7 @@ class Kernel:
             if given and name in self.names[len(args):]:
                 raise LaunchError(f"{name}= is the simulator's here, and {self.name} has a parameter of that name: give that by position")
         bound, options = self._bind_alone("simulate runs on the simulator", args, kwargs)
-        return self._simulated(bound, options, checked_grid(grid, bound), target, seed=seed, checks=checks)
+        return self._simulated(bound, options, checked_grid(grid, bound), target, seed=seed, checks=checks, max_steps=max_steps)
 
     def _simulated(self, bound: Bound, options: dict, grid: tuple, target: str | None = None, **how):
         simulate = _simulator()
@@ -348,8 +349,10 @@ class Kernel:
             return
         if backend == "sim":
             _say_once_that_a_gpu_is_there()
-            self._simulated(bound, options, grid).raise_first()
+            self._simulated(bound, options, grid, max_steps=call.get("max_steps")).raise_first()
             return
+        if "max_steps" in call:
+            raise LaunchError("max_steps= limits the simulator, and this launch is for the GPU")
         self._launch_on_device(bound, options, grid, call, (args, kwargs))
 
     def _launch_on_device(self, bound: Bound, options: dict, grid: tuple, call: dict, given: tuple) -> None:

@@ -80,7 +80,8 @@ class StagedOperands:
                 continue
             x, transposed = self._untransposed(args[n])
             transposed ^= attrs[flag]
-            if not self._belongs_in_memory(args[n], n, transposed):
+            by_threads = x.type.dtype.bits == 32 and attrs["precision"] != "tf32"  # from buffers that all of them share
+            if by_threads and loads_behind(self.context, x) is None or not self._belongs_in_memory(args[n], n, transposed):
                 continue
             columns = self._is_column_major(x)
             transposed ^= columns

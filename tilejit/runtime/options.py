@@ -12,7 +12,7 @@ from ..names import nearest
 from .arguments import Bound, plain_constant
 
 LAUNCH_OPTIONS = tuple(f.name for f in fields(Launch))
-CALL_OPTIONS = ("backend", "stream", "device")
+CALL_OPTIONS = ("backend", "stream", "device", "max_steps")
 
 
 def make_launch(options: dict[str, Any]) -> Launch:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from itertools import count
+from time import monotonic
 from typing import Any
 
 import numpy as np
 
 from ..concurrency import cached_property
-from ..errors import Loc, TileError
-from ..ir.graph import Const
+from ..errors import Loc, TileError, warn
+from ..ir.graph import Const, While
 from ..layout import axis
 from ..types import Tile
 from .clocks import Clocks
@@ -25,10 +26,32 @@ from .world import World
 
 BUDGET = 20000      # nodes that a fiber executes before the next one has its turn
 PATIENCE = 4_000_000  # nodes that may execute without any effect before the kernel counts as hanging
+SLICE = 500         # nodes after which the clock is looked at
+NOTICE = 5.0        # seconds in one while loop after which a warning says where that is
 LULL = 100_000      # after this many, a copy lands if a thread has polled meanwhile: a loop with an iteration limit may wait for it
 
 
 THREADS = {axis.laneid: 1, axis.warpid: 32, axis.wgid: 128, axis.tid: 1}  # threads per unit of an axis
+
+
+class Steps:
+    """How many nodes a simulation may still execute, and whether it has said that it has been in a loop for long."""
+
+    def __init__(self, limit: int | None):
+        self.limit, self.left = limit, float("inf") if limit is None else limit
+        self.said = False
+
+    def notice(self, fiber: Fiber) -> None:
+        """Warn, once, of a while loop that a fiber has been in for NOTICE seconds."""
+        now = monotonic()
+        for frame in fiber.frames if not self.said else ():
+            if frame.since is None:
+                frame.since = now
+            elif isinstance(frame.node, While) and now - frame.since > NOTICE:
+                self.said = True
+                place = frame.node.loc
+                warn(f"the simulator has been in the loop at line {place.line if place else '?'} for {NOTICE:.0f} seconds; if it never ends, "
+                     f"max_steps= stops the simulation after so many operations" + (f"\n{place.render()}" if place else ""))
 
 
 class Chunk(Flight, Verdicts):
@@ -37,11 +60,11 @@ class Chunk(Flight, Verdicts):
     SERIALS = count(1)
 
     def __init__(self, program: Program, grid, cluster, which: range, env: dict, arguments: list, report: Report,
-                 rng: np.random.Generator, patient: bool, checks: bool):
+                 rng: np.random.Generator, patient: bool, checks: bool, steps: Steps):
         self.program, self.graph, self.report, self.checks = program, program.graph, report, checks
         self.contended = checks and any(m is not None and m.shadow.threads is not None for m in arguments)
         self.grid, self.cluster, self.arguments = grid, cluster, arguments
-        self.rng, self.patient = rng, patient
+        self.rng, self.patient, self.steps = rng, patient, steps
         self.serial = next(self.SERIALS)   # unique in this process
         self.clusters, self.ranks = len(which), int(np.prod(cluster))
         self.rows = self.clusters * self.ranks
@@ -53,7 +76,8 @@ class Chunk(Flight, Verdicts):
         self.atom_start = np.array(program.bounds[:-1])
         self.atom_of = np.repeat(np.arange(len(self.atom_start)), np.diff(program.bounds))
         world = World(np.arange(self.clusters), Clocks(self.ranks, len(self.atom_start), program.barriers, bool(self.graph.tensor_memory),
-                                                           self.contended and program.fences_global))
+                                                           self.contended and program.fences_global,
+                                                           self.contended and program.overwrites_global))
         self.worlds = [world]
         self.world_of = np.zeros(self.clusters, np.int64)
         self.cuts = 0               # how many times a world was split
@@ -103,6 +127,18 @@ class Chunk(Flight, Verdicts):
         z, y, x = np.indices((nz, ny, nx))
         clusters = x // cx + nx // cx * (y // cy + ny // cy * (z // cz))
         return np.concatenate([[0], clusters.reshape(-1) + 1])
+
+    def settled(self, ctas: np.ndarray, columns: np.ndarray) -> np.ndarray:
+        """The epoch of the last proxy fence of any space in the atoms of other clusters, by `ctas` (CTA + 1) and the columns of their clocks;
+        that of CTAs outside of the chunk is infinite."""
+        result = np.full(len(ctas), np.iinfo(np.int32).max, np.int32)
+        for cta in np.unique(ctas):
+            row, mine = np.flatnonzero(self.ctas == cta - 1), ctas == cta
+            if len(row):
+                rank, cluster = divmod(int(row[0]), self.clusters)
+                clocks = self.worlds[self.world_of[cluster]].clocks
+                result[mine] = clocks.settled[rank, columns[mine] - clocks.column(rank, 0)]
+        return result
 
     # -- things that rules ask for -----------------------------------------------------------------------------------------
 
@@ -228,10 +264,13 @@ class Chunk(Flight, Verdicts):
         """Run a fiber for a while. Returns False if it loops for ever without any effect."""
         budget, version = BUDGET if self.patient else int(self.rng.integers(1, 64)), self.version
         try:
-            left = fiber.run(budget)
+            left = self._run_slices(fiber, budget)
         except TileError as error:
             error.loc = error.loc or getattr(fiber.node, "loc", None)
             raise
+        if self.steps.left <= 0 and self.fibers:
+            self.beyond_steps(fiber, self.steps.limit)
+            return False
         if self.version != version:
             self.idle, self.asked = 0, False
             return not self.stuck
@@ -246,6 +285,17 @@ class Chunk(Flight, Verdicts):
             else:
                 self.endless(fiber)
         return not self.stuck
+
+    def _run_slices(self, fiber: Fiber, budget: int) -> int:
+        """Run a fiber until it blocks, parks or ends, or has executed `budget` nodes. Returns what is left of the budget."""
+        while budget > 0 and not (fiber.done or fiber.parked) and self.steps.left > 0:
+            part = min(budget, SLICE, self.steps.left)
+            left = fiber.run(part)
+            budget, self.steps.left = budget - (part - left), self.steps.left - (part - left)
+            if fiber.wait is not None:
+                break
+            self.steps.notice(fiber)
+        return budget
 
     def _next(self) -> Fiber | None:
         """The next fiber to run, among those that are ready: round robin with seed 0, otherwise at random."""

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..ir.graph import For, If, While
-from .parting import Frame, Parting
+from .parting import Frame, Parting, Spin
 from .waits import SpinWait
 
 
@@ -112,7 +112,6 @@ class Control(Parting):
         for carry in node.carried:
             self.env[carry.inner] = self.value(carry.init)
         self.open_join()
-        self.spin = None
         self.frames.append(Frame(self.sim.program.code(node.test, node), node, "test", (), frame.active))
 
     def _end_while(self, frame: Frame) -> None:
@@ -120,7 +119,7 @@ class Control(Parting):
         if frame.stage == "body":
             self._carry(frame)
             frame.stage, frame.code, frame.pc = "test", self.sim.program.code(node.test, node), 0
-            self._notice_spinning(node)
+            self._notice_spinning(frame)
             return
         way = self.decide(self.value(frame.code.yields[0]), frame.active)
         if isinstance(way, np.ndarray):
@@ -135,14 +134,20 @@ class Control(Parting):
             return
         frame.stage, frame.code, frame.pc = "body", self.sim.program.code(node.body, node), 0
 
-    def _notice_spinning(self, node: While) -> None:
-        """Block after an iteration that changed nothing, here or elsewhere, until something changes."""
-        state = [self.env[c.inner] for c in node.carried]
-        version = self.sim.version
-        old = self.spin
-        self.spin = (node, version, state)
-        if old is not None and old[0] is node and old[1] == version and all(_equal(a, b) for a, b in zip(old[2], state)):
-            self.block(SpinWait(self, node, version))
+    def _notice_spinning(self, frame: Frame) -> None:
+        """Block after iterations that changed nothing, here or elsewhere, until something changes: when the loop has the state again that it had at
+        one of its iterations 1, 2, 4, ... (R. P. Brent, "An improved Monte Carlo factorization algorithm", finds a cycle so)."""
+        state = [self.env[c.inner] for c in frame.node.carried]
+        version, old = self.sim.version, frame.spin
+        if old is not None and old.version == version:
+            if all(_equal(a, b) for a, b in zip(old.state, state)):
+                self.block(SpinWait(self, frame.node, version))
+                return
+            old.left -= 1
+            if old.left:
+                return
+        period = 1 if old is None or old.version != version else 2 * old.period
+        frame.spin = Spin(version, state, period, period)
 
 
 def _equal(a: Any, b: Any) -> bool:

@@ -34,7 +34,6 @@ class Fiber(Control):
         self.polled = -1
         self.parked = False
         self.done = False
-        self.spin: tuple | None = None
         self.ahead = RUN_AHEAD          # raised by `overtake_children`
         self.unjoined: Any = None       # a call that may run before the children have ended
         self.left = False               # whether it has arrived at the cluster barrier that ends the kernel

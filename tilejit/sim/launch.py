@@ -10,7 +10,8 @@ import numpy as np
 from ..errors import LaunchError
 from ..ir.graph import Graph
 from ..types import Buffer
-from .chunk import Chunk
+from .blas import one_blas_thread
+from .chunk import Chunk, Steps
 from .global_races import GlobalShadow
 from .memory import GlobalMemory
 from .program import Program
@@ -23,11 +24,12 @@ TOGETHER = 264             # CTAs that run concurrently if memory allows, so tha
 
 
 def simulate(graph: Graph, grid: tuple[int, ...], args: list, *, seed: int = 0, checks: bool = True,
-             max_findings: int = 100, watch: tuple[int, tuple[int, ...]] | None = None) -> Report:
+             max_findings: int = 100, max_steps: int | None = None, watch: tuple[int, tuple[int, ...]] | None = None) -> Report:
     """Run a lowered graph on NumPy arrays (modified in place) and scalars, and report its faults.
 
     `seed` randomises the order of everything that the hardware leaves open; with 0, scopes run round robin and copies land as late as
-    possible. ``checks=False`` omits the checks of races, waits and proxy fences. With `watch`, the number of an argument and the index
+    possible. ``checks=False`` omits the checks of races, waits and proxy fences. After `max_steps` operations the simulation stops, and a
+    finding says where. With `watch`, the number of an argument and the index
     of one of its elements, the report's `writer` says who wrote that element last.
     """
     grid = tuple(int(n) for n in grid) + (1,) * (3 - len(grid))
@@ -44,14 +46,16 @@ def simulate(graph: Graph, grid: tuple[int, ...], args: list, *, seed: int = 0, 
     clusters = int(np.prod(grid)) // int(np.prod(cluster))
     if not isinstance(seed, Integral) or seed < 0:
         raise LaunchError(f"a seed is an integer of at least 0, not {seed!r}")
-    rng = np.random.default_rng(seed)
+    if max_steps is not None and (isinstance(max_steps, bool) or not isinstance(max_steps, Integral) or max_steps < 1):
+        raise LaunchError(f"max_steps is a number of operations, at least 1, not {max_steps!r}")
+    rng, steps = np.random.default_rng(seed), Steps(max_steps)
     size = chunk_size(program, int(np.prod(cluster)))
     clocks = None
     for first in range(0, clusters, size):
         chunk = Chunk(program, grid, cluster, range(first, min(first + size, clusters)), env, arguments, report, rng,
-                      patient=seed == 0, checks=checks)
+                      patient=seed == 0, checks=checks, steps=steps)
         chunk.global_clocks = clocks
-        with np.errstate(all="ignore"):  # as on a GPU, arithmetic raises no exceptions
+        with np.errstate(all="ignore"), one_blas_thread():  # as on a GPU, arithmetic raises no exceptions
             chunk.run()
         clocks = chunk.global_clocks
         if watch is not None:
@@ -69,13 +73,18 @@ def chunk_size(program: Program, ranks: int) -> int:
 
 
 def last_writer(memory: GlobalMemory, index: tuple[int, ...], chunk: Chunk) -> Writer | None:
-    """Which thread of the chunk's CTAs wrote an element last; None if none did, or if the last write was an atomic."""
+    """Which thread, or whose copy, of the chunk's CTAs wrote an element last; None if none did, or if the last write was an atomic or a
+    reduction."""
     shadow = memory.shadow
+    at = memory.origin + sum(i * s for i, s in zip(index, memory.strides))
+    cell = (memory.address + at * memory.itemsize - shadow.address) // shadow.granule
+    copied = shadow.last_copy(cell)
+    if copied is not None:
+        loc, cta = copied
+        return Writer(loc, cta, None) if cta in chunk.ctas else None
     marks = shadow.threads.writes if shadow.threads is not None else None
     if marks is None:
         return None
-    at = memory.origin + sum(i * s for i, s in zip(index, memory.strides))
-    cell = (memory.address + at * memory.itemsize - shadow.address) // shadow.granule
     cta, thread = int(marks.cta[cell]) - 1, int(marks.thread[cell])
     if cta < 0 or cta not in chunk.ctas:
         return None

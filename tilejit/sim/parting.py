@@ -43,15 +43,27 @@ class Spawn:
         self.count -= len(rows)
 
 
+class Spin:
+    """A state of a while loop to compare later ones with, for `period` iterations of which some are `left`: the values that it carries, and the
+    `version` of all that may end a wait."""
+
+    __slots__ = ("version", "state", "period", "left")
+
+    def __init__(self, version: int, state: list, period: int, left: int):
+        self.version, self.state, self.period, self.left = version, state, period, left
+
+
 class Frame:
     """A block being executed. `node` is the construct it belongs to, `stage` says which of its blocks it is, and `state` holds the
     loop's or branch's own state. `active` is the mask of active threads (B or 1, T), None for all."""
 
-    __slots__ = ("code", "pc", "node", "stage", "state", "active", "joins")
+    __slots__ = ("code", "pc", "node", "stage", "state", "active", "joins", "spin", "since")
 
     def __init__(self, code: Code, node=None, stage: str = "", state: tuple = (), active: np.ndarray | None = None):
         self.code, self.pc, self.node, self.stage, self.state, self.active = code, 0, node, stage, state, active
         self.joins: list[Join] = []
+        self.spin: Spin | None = None
+        self.since: float | None = None   # when the frame was first seen to be on top of its fiber: see `chunk.NOTICE`
 
     def take(self, rows: np.ndarray) -> "Frame":
         new = Frame(self.code, self.node, self.stage, take(self.state, rows), take(self.active, rows))
@@ -71,7 +83,7 @@ class Parting:
         new.env = {v: take(x, other) for v, x in self.env.items()}
         new.frames = [f.take(other) for f in self.frames]
         new.after, new.children = list(self.after), list(self.children)
-        new.polled, new.parked, new.done, new.spin, new.node, new.left = -1, False, False, None, self.node, self.left
+        new.polled, new.parked, new.done, new.node, new.left = -1, False, False, self.node, self.left
         new.ahead, new.unjoined = self.ahead, self.unjoined
         new.m = Machine(new)
         new.waiting_call = self.waiting_call
@@ -80,7 +92,6 @@ class Parting:
         self.rows = self.rows[mask]
         self.env = {v: take(x, mask) for v, x in self.env.items()}
         self.frames = [f.take(mask) for f in self.frames]
-        self.spin = None
         self.m = Machine(self)
         self.wait = wait.bound(self, mask) if wait is not None else None
         self.polled = -1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..errors import Loc
-from ..ir.graph import While
+from ..ir.graph import For, While
 from .barriers import MBarrier
 from .clocks import ORDER, PASSED
 from .report import Finding
@@ -74,6 +74,15 @@ class Verdicts:
         world = self.worlds[self.world_of[fiber.rows[0] % self.clusters]]
         self._fault(world, fiber.rank, "deadlock", node.loc, "the loop runs for ever: no other thread acts on what it does, and nothing ends it",
                     tuple(range(fiber.low, fiber.high))[:8])
+
+    def beyond_steps(self, fiber: Fiber, limit: int) -> None:
+        """Report that the simulation has executed as many nodes as it may, and the loop where it is."""
+        self.stuck = True
+        node = next((f.node for f in reversed(fiber.frames) if isinstance(f.node, (For, While))), fiber.node)
+        world = self.worlds[self.world_of[fiber.rows[0] % self.clusters]]
+        what = "in this loop" if isinstance(node, (For, While)) else "here"
+        self._fault(world, fiber.rank, "deadlock", getattr(node, "loc", None), f"the kernel is not over after {limit} operations (max_steps) and is "
+                    f"{what}", tuple(range(fiber.low, fiber.high))[:8], protocol=False)
 
     def _miscounts(self, stuck: list[Fiber]) -> bool:
         """Report barriers that have all arrivals and wait for bytes that nothing will bring; returns whether there are any.
