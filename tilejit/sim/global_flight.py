@@ -2,7 +2,8 @@
 
 A copy that writes global memory is over once the thread that issued it has waited for its group; ``bulk_wait(read=True)`` waits for its
 sources only. One that reads global memory is over for those who have waited for it. Its completion includes a proxy fence (PTX ISA,
-"Async proxy"). Every other change of the proxy needs ``fence.proxy.async``: after writes in the CTA whose copy engine accesses the memory, and
+"Async proxy"). Every other change of the proxy needs ``fence.proxy.async``: after writes in the CTA whose copy engine
+accesses the memory, and
 after loads in the threads that have loaded.
 """
 

@@ -266,14 +266,16 @@ class GlobalShadow:
         return found
 
     def _unsettled(self, view, who: Accessor) -> Unfenced | None:
-        """The first cell that a thread loaded, before a copy engine overwrites it, without a proxy fence in that thread since."""
+        """The first cell that a thread loaded, before a copy engine overwrites it, without a proxy fence in that
+        thread since."""
         found = self.threads.unsettled(view, who)
         if found is None:
             return None
         marks, bad = found
         at = tuple(w[0] for w in np.nonzero(bad))
         pick = lambda array: int(np.broadcast_to(array, bad.shape)[at])
-        result = Unfenced(view.cell(at), (pick(who.ids) - 1, pick(view(marks.cta)) - 1), pick(view(marks.thread)), pick(view(marks.line)), reads=True)
+        ctas = pick(who.ids) - 1, pick(view(marks.cta)) - 1
+        result = Unfenced(view.cell(at), ctas, pick(view(marks.thread)), pick(view(marks.line)), reads=True)
         view.assign(marks.cta, 0, bad)  # so that it is reported once
         return result
 
@@ -297,7 +299,8 @@ class GlobalShadow:
         self.epoch[cells[np.where(threads == NOBODY, copied, late)]] = clocks.now[cta] + 1
 
     def last_copy(self, cell: int) -> tuple[Loc | None, int] | None:
-        """Where and by which CTA the asynchronous copy was issued that wrote a cell last; None if the last write was no such copy."""
+        """Where and by which CTA the asynchronous copy was issued that wrote a cell last; None if the last
+        write was no such copy."""
         copied = None if self.flight is None else self.flight.last_store(cell)
         return copied if self.writer is not None and self.writer[cell] == 0 else None  # else an atomic came after it
 

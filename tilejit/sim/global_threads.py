@@ -176,7 +176,8 @@ class ThreadShadow:
             if len(where[0]):
                 columns, epochs = view(marks.column)[where], view(marks.epoch)[where]
                 settled = who.ordered(where, bad.shape, SETTLED, columns, epochs)
-                fences, world = who.by_world(np.broadcast_to(who.ids, bad.shape)[where], lambda clocks: clocks.settled[who.m.rank], 0)
+                ids = np.broadcast_to(who.ids, bad.shape)[where]
+                fences, world = who.by_world(ids, lambda clocks: clocks.settled[who.m.rank], 0)
                 atoms = np.broadcast_to(who.atoms(), bad.shape)[where]
                 own = columns == who.m.sim.worlds[0].clocks.column(who.m.rank, atoms)
                 bad[where] = ~(settled | own & (fences[world, atoms] >= epochs))

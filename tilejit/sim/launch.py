@@ -73,8 +73,8 @@ def chunk_size(program: Program, ranks: int) -> int:
 
 
 def last_writer(memory: GlobalMemory, index: tuple[int, ...], chunk: Chunk) -> Writer | None:
-    """Which thread, or whose copy, of the chunk's CTAs wrote an element last; None if none did, or if the last write was an atomic or a
-    reduction."""
+    """Which thread, or whose copy, of the chunk's CTAs wrote an element last; None if none did, or if the last
+    write was an atomic or a reduction."""
     shadow = memory.shadow
     at = memory.origin + sum(i * s for i, s in zip(index, memory.strides))
     cell = (memory.address + at * memory.itemsize - shadow.address) // shadow.granule
