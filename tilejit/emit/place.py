@@ -6,7 +6,7 @@ from __future__ import annotations
 from ..concurrency import cached_property
 from ..dtypes import bool_, int32
 from ..errors import CompilationError
-from ..ir.graph import Call, Const, Value, walk
+from ..ir.graph import Block, Call, Const, For, Scope, Value, While, walk
 from .value import V
 
 HARDWARE_BARRIERS = 16  # per CTA (PTX ISA, "barrier")
@@ -15,6 +15,11 @@ HARDWARE_BARRIERS = 16  # per CTA (PTX ISA, "barrier")
 # "Compute Capabilities", the largest grid).
 GRID = {"ctaid.x": (0, 2**31 - 1), "ctaid.y": (0, 65535), "ctaid.z": (0, 65535),
         "nctaid.x": (1, -2**31), "nctaid.y": (1, 65536), "nctaid.z": (1, 65536)}
+
+
+def _loops(body: Block) -> bool:
+    """Whether a thread may stay in `body`, in a loop or at a wait, while others have left it."""
+    return any(isinstance(n, (For, While)) or isinstance(n, Call) and "wait" in n.op.name for n in walk(body))
 
 
 class PlaceMixin:
@@ -116,11 +121,26 @@ class PlaceMixin:
         if self.threads == 1:
             return
         if scope.kind == "cta":
-            self.asm("bar.sync 0;", convergent=True)
+            self.cta_barrier()
         elif self.threads <= 32:
             self.asm(f"bar.warp.sync {self.scope_lanes()};", convergent=True)
         else:
             self._bar("sync", self._scope_barrier(), self.threads)
+
+    def cta_barrier(self) -> None:
+        """The barrier of all threads of the CTA.
+
+        ``bar.sync`` is ``barrier.sync.aligned``: ptxas may take each warp as converged there. It does so even if one lane's loop or wait
+        comes before: the loop contains YIELD, which lets the other lanes pass BSYNC without that lane, and the WARPSYNC that would gather
+        them is left out if the code between contains, say, a sine. The warp then arrives twice, and the kernel hangs. Such kernels
+        use the form that is not aligned.
+        """
+        self.asm("barrier.sync 0;" if self._one_lane_loops else "bar.sync 0;", convergent=True)
+
+    @cached_property
+    def _one_lane_loops(self) -> bool:
+        """Whether the kernel has a loop, or waits, in a scope of less than a warp."""
+        return any(isinstance(n, Scope) and n.kind in ("elect", "thread") and _loops(n.body) for n in walk(self.graph.body))
 
     def named_barrier(self, what: str, barriers, index) -> None:
         """``bar.sync`` or ``bar.arrive`` (`what`) on number `index` of the kernel's named barriers."""
