@@ -17,13 +17,20 @@ GRID = {"ctaid.x": (0, 2**31 - 1), "ctaid.y": (0, 65535), "ctaid.z": (0, 65535),
         "nctaid.x": (1, -2**31), "nctaid.y": (1, 65536), "nctaid.z": (1, 65536)}
 
 
-def _loops(body: Block) -> bool:
-    """Whether a thread may stay in `body`, in a loop or at a wait, while others have left it."""
-    return any(isinstance(n, (For, While)) or isinstance(n, Call) and "wait" in n.op.name for n in walk(body))
+def has_lane_loops(body: Block) -> bool:
+    """Whether `body` has scopes of less than a warp in which a thread may stay, in a loop or at a wait, while others have left."""
+    narrow = (n.body for n in walk(body) if isinstance(n, Scope) and n.kind in ("elect", "thread"))
+    return any(isinstance(n, (For, While)) or isinstance(n, Call) and "wait" in n.op.name for inner in narrow for n in walk(inner))
 
 
 class PlaceMixin:
     """The part of the emitter that knows the thread and its execution scope."""
+
+    lane_loops = False  # whether the current scope of warps has such a loop (see `cta_barrier`)
+
+    @cached_property
+    def kernel_lane_loops(self) -> bool:
+        return has_lane_loops(self.graph.body)
 
     def scope_key(self):
         return id(self.scope)
@@ -125,28 +132,23 @@ class PlaceMixin:
         elif self.threads <= 32:
             self.asm(f"bar.warp.sync {self.scope_lanes()};", convergent=True)
         else:
-            self._bar("sync", self._scope_barrier(), self.threads)
+            self._bar("barrier.sync" if self.lane_loops else "bar.sync", self._scope_barrier(), self.threads)
 
     def cta_barrier(self) -> None:
         """The barrier of all threads of the CTA.
 
-        ``bar.sync`` is ``barrier.sync.aligned``: ptxas may take each warp as converged there. It does so even if one lane's loop or wait
-        comes before: the loop contains YIELD, which lets the other lanes pass BSYNC without that lane, and the WARPSYNC that would gather
-        them is left out if the code between contains, say, a sine. The warp then arrives twice, and the kernel hangs. Such kernels
-        use the form that is not aligned.
+        ``bar.sync`` is ``barrier.sync.aligned``: ptxas may take each warp as converged there. It does so even after a loop or wait of
+        one lane. Such a loop contains YIELD, which lets the other lanes pass BSYNC without that lane, and the WARPSYNC that would gather
+        them is left out if the code between contains, say, a sine. The warp then arrives twice, and the kernel hangs. Scopes with
+        such a loop use the form that is not aligned.
         """
-        self.asm("barrier.sync 0;" if self._one_lane_loops else "bar.sync 0;", convergent=True)
-
-    @cached_property
-    def _one_lane_loops(self) -> bool:
-        """Whether the kernel has a loop, or waits, in a scope of less than a warp."""
-        return any(isinstance(n, Scope) and n.kind in ("elect", "thread") and _loops(n.body) for n in walk(self.graph.body))
+        self.asm("barrier.sync 0;" if self.kernel_lane_loops else "bar.sync 0;", convergent=True)
 
     def named_barrier(self, what: str, barriers, index) -> None:
         """``bar.sync`` or ``bar.arrive`` (`what`) on number `index` of the kernel's named barriers."""
         base = self._reserve(barriers, barriers.n)
         index = int(index.text) if isinstance(index, V) and index.text.isdigit() else index
-        self._bar(what, index + base, barriers.threads)
+        self._bar(f"bar.{what}", index + base, barriers.threads)
 
     def first_turn(self, barriers) -> None:
         """Arrive on barrier 0 of a `turns` object, so that its first member may begin. The arriving threads are the last ones of the CTA, as many
@@ -156,7 +158,7 @@ class PlaceMixin:
         self.asm(f"@$0 bar.arrive {base}, {barriers.threads};", [], [last], convergent=True)
 
     def _bar(self, what: str, ident, threads: int) -> None:
-        text, inputs = (f"bar.{what} {ident}, {threads};", []) if isinstance(ident, int) else (f"bar.{what} $0, {threads};", [ident])
+        text, inputs = (f"{what} {ident}, {threads};", []) if isinstance(ident, int) else (f"{what} $0, {threads};", [ident])
         self.asm(text, [], inputs, convergent=True)
 
     def _scope_barrier(self):
