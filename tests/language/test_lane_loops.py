@@ -50,6 +50,18 @@ def in_a_scope(x, sums, sines):
 
 
 @tile.jit(num_warps=4)
+def counted_by_each_thread(x, out):
+    n = tile.thread_id()
+    total = 0
+    while n > 0:
+        total, n = total + n, n // 2
+    if tile.thread_id() == 5:
+        tile.store(out[0], tile.cast(total, tile.float32))
+    tile.sync()
+    tile.store(out[1:129], tile.load(x[0:128]))
+
+
+@tile.jit(num_warps=4)
 def without_a_loop(x, out):
     staged = tile.alloc((128,), tile.float32)
     with tile.elect():
@@ -73,6 +85,8 @@ def test_barriers_after_a_lanes_loop_do_not_assume_a_converged_warp():
 def test_only_the_scope_with_a_lanes_wait_has_such_a_barrier():
     ptx = in_a_scope.compile(spec(128), spec(64), spec(128), target="sm_90a").ptx
     assert set(re.findall(r"\bbar(?:rier)?\.sync [^;]*;", ptx)) == {"barrier.sync 0;", "barrier.sync 1, 64;", "bar.sync 2, 64;"}
+    ptx = counted_by_each_thread.compile(spec(128), spec(129), target="sm_90a").ptx
+    assert set(re.findall(r"\bbar(?:rier)?\.sync [^;]*;", ptx)) == {"barrier.sync 0;"}
     ptx = without_a_loop.compile(spec(128), spec(128), target="sm_90a").ptx
     assert set(re.findall(r"\bbar(?:rier)?\.sync [^;]*;", ptx)) == {"bar.sync 0;"}
 

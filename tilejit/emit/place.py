@@ -6,7 +6,8 @@ from __future__ import annotations
 from ..concurrency import cached_property
 from ..dtypes import bool_, int32
 from ..errors import CompilationError
-from ..ir.graph import Block, Call, Const, For, Scope, Value, While, walk
+from ..ir.graph import Block, Call, Const, For, If, Scope, Value, While, blocks, walk
+from ..types import Uniformity
 from .value import V
 
 HARDWARE_BARRIERS = 16  # per CTA (PTX ISA, "barrier")
@@ -18,9 +19,28 @@ GRID = {"ctaid.x": (0, 2**31 - 1), "ctaid.y": (0, 65535), "ctaid.z": (0, 65535),
 
 
 def has_lane_loops(body: Block) -> bool:
-    """Whether `body` has scopes of less than a warp in which a thread may stay, in a loop or at a wait, while others have left."""
-    narrow = (n.body for n in walk(body) if isinstance(n, Scope) and n.kind in ("elect", "thread"))
-    return any(isinstance(n, (For, While)) or isinstance(n, Call) and "wait" in n.op.name for inner in narrow for n in walk(inner))
+    """Whether a thread may stay somewhere in `body`, in a loop or at a wait, while others of its warp have left."""
+    return any(_divides_warp(node) and any(_may_stay(n) for n in (node, *(n for inner in blocks(node) for n in walk(inner)))) for node in walk(body))
+
+
+def _may_stay(node) -> bool:
+    return isinstance(node, (For, While)) or isinstance(node, Call) and "wait" in node.op.name
+
+
+def _divides_warp(node) -> bool:
+    """Whether only some lanes of a warp may run the node, or run it as often as others."""
+    match node:
+        case Scope(kind=kind):
+            return kind in ("elect", "thread")
+        case If(test=test):
+            conditions = (test,)
+        case For(start=start, stop=stop, step=step):
+            conditions = (start, stop, step)
+        case While(test=test):
+            conditions = test.yields
+        case _:
+            conditions = ()
+    return any(isinstance(c, Value) and c.type.uniform < Uniformity.WARP for c in conditions)
 
 
 class PlaceMixin:
