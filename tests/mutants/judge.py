@@ -13,7 +13,7 @@ from tilejit.ir.graph import Graph
 from tilejit.passes.mma_hazards import check_mma_hazards
 from tilejit.sim import simulate
 
-FOUND_SEEDS = range(4)  # under which the checks must find a fault
+FOUND_SEEDS = range(4)  # under one of which the checks must find a fault
 FEW = 16                # seeds that show whether a fault that was found is wrong without checks too
 
 
@@ -46,17 +46,22 @@ def run(problem: Problem, graph: Graph, seed: int, checks: bool):
 
 
 def found(problem: Problem, graph: Graph, seeds=FOUND_SEEDS) -> set[str]:
-    """The kinds of the findings of a graph, or "refused": the registers of products are the compiler's to check."""
+    """The kinds of the findings of a graph under the first seed that has any, or "refused": the registers of products
+    are the compiler's to check."""
     try:
         check_mma_hazards(graph, None)
     except CompilationError:
         return {"refused"}
-    return {finding.kind for seed in seeds for finding in run(problem, graph, seed, True)[0]}
+    for seed in seeds:
+        findings, _ = run(problem, graph, seed, True)
+        if findings:
+            return {finding.kind for finding in findings}
+    return set()
 
 
 def judge(problem: Problem, mutant: Mutant, seeds: range) -> Verdict:
-    """Run one mutant with checks under a few seeds, and without checks until the bytes are wrong: under all `seeds` if
-    nothing was found."""
+    """Run one mutant with checks until there is a finding, and without checks until the bytes are wrong: under all
+    `seeds` if nothing was found."""
     kinds = found(problem, mutant.graph)
     verdict = Verdict(problem.name, mutant.name, mutant.line, tuple(sorted(kinds)), None)
     for seed in seeds[:FEW] if kinds else seeds:

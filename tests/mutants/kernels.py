@@ -124,7 +124,8 @@ def sum_by_tokens(A, B, N: tile.constexpr, HOW: tile.constexpr):
             arrived = tile.copy_async(s, A[i * 16:i * 16 + 16, 0:64], variant=HOW)
         arrived.wait()
         total = total + tile.load(s)
-        tile.fence_proxy_async()
+        if HOW == "tma":
+            tile.fence_proxy_async()
         tile.sync()
     tile.store(B[tile.program_id(0), 0:16, 0:64], total)
 

@@ -23,6 +23,7 @@ from dataclasses import replace
 from time import monotonic
 
 import numpy as np
+import tilejit as tile
 
 from tests.fuzz.run import visible_devices
 from tests.mutants.mutate import mutants
@@ -30,6 +31,7 @@ from tests.mutants.problem import Problem, right
 from tests.mutants.run import mutants_of, problems
 from tests.mutants.unfound import unfound
 from tests.sim.jitter_gpu import Outcome, in_children
+from tilejit.errors import LaunchError
 
 COPIES = 132  # of each problem, of one or two CTAs: one or two for each multiprocessor of an H100 or H200
 TOGETHER = 7  # jitter seeds of a mutant in one process: importing and the context take as long as two kernels
@@ -53,15 +55,18 @@ def compiled(problem: Problem, mutant: str, arguments: list, seed: int | None):
     return shelf.compile(replace(lowered, graph=replace(graph, launch=launch)), bound)
 
 
+def on_device(arguments: list) -> list:
+    return [tile.to_device(a) if isinstance(a, np.ndarray) else a for a in arguments]
+
+
 def wrong(problem: Problem, code, given: list, expected: dict) -> bool:
     """Launch the code once, with copies of the arguments, and compare."""
-    import tilejit as tile
     from tilejit.runtime.launch import launch_arguments
 
-    there = [tile.to_device(a) if isinstance(a, np.ndarray) else a for a in given]
+    there = on_device(given)
     bound, _ = problem.bound(there)
     if not code.launcher(0)((problem.grid * COPIES, 1, 1), None, launch_arguments(bound)):
-        raise SystemExit(f"the arguments of {problem.name} do not fit its code")
+        raise LaunchError(f"the arguments of {problem.name} do not fit its code")
     got = [x.numpy() if isinstance(a, np.ndarray) else a for a, x in zip(given, there)]  # this waits for the kernel
     return not right(problem, expected, got)
 
@@ -79,7 +84,7 @@ def child(name: str, mutant: str, seeds: list[int | None], launches: int) -> Non
     expected = problem.expected(given)
     for seed in seeds:
         print(json.dumps({"begins": seed}), flush=True)
-        code = compiled(problem, mutant, given, seed)
+        code = compiled(problem, mutant, on_device(given) if launches else given, seed)
         print(json.dumps({"launches": seed}), flush=True)
         times = sum(wrong(problem, code, given, expected) for _ in range(launches))
         print(json.dumps({"ends": seed, "wrong": times, "of": launches}), flush=True)

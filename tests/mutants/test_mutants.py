@@ -6,9 +6,10 @@ import pytest
 
 from tests.gpu import needs_gpu
 from tests.mutants import on_gpu
-from tests.mutants.judge import FOUND_SEEDS, found, run
+from tests.mutants.judge import found, run
 from tests.mutants.run import mutants_of, problems
 from tests.mutants.unfound import unfound
+from tests.sim.jitter_gpu import Outcome
 
 EVERY = 1 if os.environ.get("TILEJIT_MUTANTS") else 12  # which mutants are run: one in so many
 LISTED = {(u.problem, u.mutant) for u in unfound()}
@@ -36,7 +37,7 @@ def test_mutants_have_a_finding_or_a_reason_why_not(name):
     before = sum(len(mutants_of(other)) for other in list(problems)[:list(problems).index(name)])
     for number, mutant in enumerate(mutants_of(name), before):
         if number % EVERY == 0:
-            named = any(found(problems[name], mutant.graph, [seed]) for seed in FOUND_SEEDS)
+            named = found(problems[name], mutant.graph)
             listed = (name, mutant.name) in LISTED
             assert named or listed, f"line {mutant.line}, {mutant.name}: there is no finding, nor a line in unfound.txt"
             assert not (named and listed), f"{name}: {mutant.name} is found now: remove it from unfound.txt"
@@ -49,6 +50,20 @@ def test_a_mutant_compiles_with_jitter_and_does_not_take_the_right_kernel_s_plac
     assert mutant.name == "remove sync #1" and right.count("bar.sync") == faulty.count("bar.sync") + 1
     assert "/* jitter" in on_gpu.compiled(problem, mutant.name, arguments, 1).ptx
     assert problem.kernel.compile(*arguments, **problem.constants).ptx == right
+
+
+def test_children_compile_the_mutants_that_are_chosen():
+    chosen = on_gpu.chosen("unfound", "turns")
+    assert chosen == [("turns", on_gpu.NONE), ("turns", "remove sync #1")]
+    outcomes = on_gpu.run_all(chosen, on_gpu.parsed(["--dry", "--seeds", "0"]))
+    assert [(outcome.ran, outcome.error) for outcome in outcomes.values()] == [(1, ""), (1, "")]
+
+
+def test_a_mutant_that_is_called_harmless_and_goes_wrong_on_the_gpu_is_reported():
+    harmless, wrong = (next((u.problem, u.mutant) for u in unfound() if u.wrong == kind) for kind in (False, True))
+    outcomes = {task: Outcome({3: "2/4"}, ran=4) for task in (harmless, wrong)}
+    assert on_gpu.new(outcomes) == [harmless]
+    assert f"not found {', '.join(harmless)}: 3 (2/4); 4 seeds ran" in on_gpu.table(outcomes)
 
 
 @pytest.mark.unperturbed  # it sets the option itself
