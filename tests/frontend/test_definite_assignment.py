@@ -291,7 +291,15 @@ def test_names_assigned_before_some_breaks_of_while_true_only_may_be_undefined_a
                 break
         tile.store(y[0], v)
 
-    for kernel in (later, beside, deeper, next_trip, unrolled):
+    def buffer(y, n):
+        while True:
+            n += 1
+            if n == 5:
+                v = y
+                break
+        tile.store(v[0], n)
+
+    for kernel in (later, beside, deeper, next_trip, unrolled, buffer):
         assert error(kernel).startswith("v may be undefined: ")
 
 

@@ -169,7 +169,8 @@ def _join_name(w: Walker, name: Any, then: Branch, orelse: Branch, test: Value) 
                 why = plan.why if isinstance(plan, Clash) else ""
                 return _one_sided(w, first, a, b, test, tuple((word, why) for word in sorted(gone)))
             if lacking == (not first, first) and ("break" in gone or isinstance((a if first else b).past(ONWARD), Undefined)):
-                return _one_sided(w, not first, a, b, test, _lacks_unless_left(plan, orelse if first else then))
+                found = _one_sided(w, not first, a, b, test, _lacks_unless_left(plan, orelse if first else then))
+                return Met(plan) if isinstance(found.plan, Clash) else found
     if isinstance(plan, Clash):
         return Met(plan)
     a.read = b.read = True
