@@ -1,6 +1,6 @@
 """Runs the GPU tests with all child processes under compute-sanitizer, and reports what was checked.
 
-    python tests/sanitizer.py                               memcheck, then racecheck for the tests that use shared memory
+    python tests/sanitizer.py                               memcheck, then racecheck and synccheck for the tests that use shared memory
     python tests/sanitizer.py --every 10 tests/ops          one in ten cases of long lists, only tests/ops
     python tests/sanitizer.py --tool racecheck -- -k scan   one tool, with further options for pytest
 
@@ -29,7 +29,7 @@ from pathlib import Path
 import tilejit as tile
 
 ROOT = Path(__file__).resolve().parent.parent
-TOOLS = {"memcheck": ["--report-api-errors", "no"], "racecheck": []}
+TOOLS = {"memcheck": ["--report-api-errors", "no"], "racecheck": [], "synccheck": []}
 SUMMARY = re.compile(r"ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: (\d+) hazard")
 SLOWER = 8  # factor for the time limit of a child
 
@@ -133,6 +133,19 @@ def planted_racecheck():
     y.numpy()
 
 
+@tile.jit(num_warps=1)
+def diverging(y):
+    if tile.thread_id() < 16:
+        tile.asm("bar.sync 1, 32;", None)  # half of a warp
+    tile.store(y[tile.thread_id()], 1)
+
+
+def planted_synccheck():
+    y = tile.to_device([0] * 32)
+    diverging[(1,)](y)
+    y.numpy()
+
+
 def planted_memcheck():
     """Stores to an array whose shape exceeds its memory."""
     y = tile.to_device([0] * 32)
@@ -192,7 +205,7 @@ def run_tool(tool: str, options, tests: list[str]) -> tuple[bool, list[Child]]:
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tool", choices=TOOLS, help="one of the tools; both by default")
+    parser.add_argument("--tool", choices=TOOLS, help="one of the tools; all by default")
     parser.add_argument("--every", type=int, default=1, help="run one in so many of long lists of cases")
     parser.add_argument("--log", type=Path, default=Path("sanitizer-log"), help="folder for the reports")
     parser.add_argument("tests", nargs="*", default=["tests"])
@@ -205,7 +218,7 @@ def main(arguments: list[str]) -> int:
         if tool == "memcheck" and not options.tool:
             tests = sorted({c.test for c in ran if c.shared})
             if not tests:
-                print("no test launched a kernel that uses shared memory: racecheck has nothing to check")
+                print("no test launched a kernel that uses shared memory: racecheck and synccheck have nothing to check")
                 return 1
     return 0 if well else 1
 

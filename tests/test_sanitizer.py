@@ -5,9 +5,10 @@ import sys
 
 import numpy as np
 import pytest
+import tilejit as tile
 
 from tests.gpu import run_child
-from tests.sanitizer import Child, children, handing, main, racing, writing
+from tests.sanitizer import Child, children, diverging, handing, main, racing, writing
 
 TOOL = """#!{python}
 import os, sys
@@ -61,7 +62,7 @@ def test_errors_missing_reports_and_children_without_launches_are_failures(child
     assert child.verdict == says or says and says in child.verdict
 
 
-def test_the_summary_lines_of_both_tools_are_parsed(tmp_path):
+def test_the_summary_lines_of_the_tools_are_parsed(tmp_path):
     for name, text in (("a", "========= ERROR SUMMARY: 1 error\n"), ("b", "========= RACECHECK SUMMARY: 4 hazards displayed (4 errors, 0 "
                                                                           "warnings)\n"),
                        ("c", "========= Target application returned an error\n")):
@@ -90,3 +91,7 @@ def test_the_planted_race_is_a_race_and_the_planted_store_runs_within_bounds():
     y = np.zeros(64 * 128, np.int32)
     writing[(64,)](y)
     assert y.all()
+
+
+def test_the_planted_barrier_of_half_a_warp_is_in_the_code():
+    assert "bar.sync 1, 32;" in diverging.compile(tile.ArraySpec((32,), "int32"), target="sm_90a").ptx

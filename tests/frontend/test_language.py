@@ -125,7 +125,8 @@ def test_python_errors_on_constants_are_reported_with_a_location():
     text = error(kernel)
     assert text.startswith("ZeroDivisionError: ") and marked(text) == "1 // 0"
     assert error(Source.from_text("def kernel(y):\n    a = (1, 2)[5]\n")).startswith("IndexError: tuple index out of range")
-    assert error(Source.from_text("def kernel(y):\n    a = 2 ** 100000\n")).startswith("2 ** 100000 is a number of thousands of digits")
+    assert error(Source.from_text("def kernel(y):\n    a = 2 ** 100000\n")).startswith(
+        "2 ** 100000 is a number of about 100000 bits, and a constant has at most 8192")
     assert error(Source.from_text("def kernel(y):\n    a = len(1, 2)\n")).startswith("len(x): too many positional arguments")
 
 
@@ -226,7 +227,7 @@ def test_a_helper_may_take_star_args():
     ("total(*n)", "only a tuple can be spread with *, not a scalar int32"),
     ("total(**{})", "** arguments are not supported"), ("pow(n, 2, 5)", "pow with a modulus is computed while compiling"),
     ("pow(n)", "pow(base, exp, mod=None): missing a required argument: 'exp'"), ("divmod(n)", "divmod(x, y, /): missing a required argument: 'y'"),
-    ("divmod(1, 0)", "ZeroDivisionError"), ("divmod(y[0:8], 2)", "load it first"), ("pow(2, 5000)", "a number of thousands of digits"),
+    ("divmod(1, 0)", "ZeroDivisionError"), ("divmod(y[0:8], 2)", "load it first"), ("pow(2, 20000)", "2 ** 20000 is a number of about 20000 bits"),
 ])
 def test_calls_of_helpers_with_star_args_are_checked(call, words):
     assert words in error(Source.from_text(f"def kernel(x, y, n):\n    {call}\n", globals()))
@@ -422,7 +423,7 @@ def test_static_assert_needs_a_constant():
     ("if tile.thread_id == 0: pass", "thread_id is a function and cannot be compared; call it, as in thread_id()"),
     ("if tile.lane_id: pass", "lane_id is a function, which cannot be a condition; call it, as in lane_id()"),
     ("while range(3): pass", "a range cannot be a condition"),
-    ("a = 1" + " + 1" * 2000, "the code nests too deeply"),
+    ("a = " + "-" * 900 + "n", "the code nests too deeply"),
 ])
 def test_unsupported_syntax_is_an_error_with_a_suggestion(code, words):
     assert words in error(Source.from_text(f"def kernel(x, y, n):\n    {code}\n", {"tile": tile}))

@@ -176,7 +176,36 @@ def test_a_mismatch_in_a_tma_store_names_its_line():
             tile.bulk_commit()
             tile.bulk_wait(0)
     found = tile.verify(doubled_by_tma, 1, np.zeros((64, 64), np.float32), reference=lambda x: x).differences[0]
-    assert "copy_async" in found.writer.loc.source_line
+    assert "copy_async" in found.writer.loc.source_line and (found.writer.cta, found.writer.thread) == (0, None)
+
+
+@pytest.mark.parametrize("last, line", [("ordinary", "tile.store(x[0:64]"), ("bulk", "copy_async"), ("atomic", None), ("reduction", None)])
+def test_a_mismatch_names_the_last_of_several_kinds_of_writes(last, line):
+    @tile.jit
+    def written_twice(x, LAST: tile.constexpr):
+        s = tile.alloc(64, x.dtype)
+        tile.store(s, 2.0)
+        if LAST == "bulk":
+            tile.store(x[0:64], 1.0)
+            tile.fence_proxy_async(space="global")
+        tile.fence_proxy_async()
+        tile.sync()
+        with tile.elect():
+            tile.copy_async(x[0:64], s)
+            tile.bulk_commit()
+            tile.bulk_wait(0)
+        tile.sync()
+        if LAST == "ordinary":
+            tile.store(x[0:64], 3.0)
+        elif LAST == "atomic":
+            tile.atomic_add(x[0], 1.0)
+        elif LAST == "reduction":
+            with tile.elect():
+                tile.copy_async(x[0:64], s, reduce="add")
+                tile.bulk_commit()
+                tile.bulk_wait(0)
+    writer = tile.verify(written_twice, 1, np.zeros(64, np.float32), LAST=last, reference=lambda x: x).differences[0].writer
+    assert writer is None if line is None else line in writer.loc.source_line
 
 
 def test_findings_of_the_simulator_are_failures():

@@ -2,7 +2,8 @@
 
 A copy that writes global memory is over once the thread that issued it has waited for its group; ``bulk_wait(read=True)`` waits for its
 sources only. One that reads global memory is over for those who have waited for it. Its completion includes a proxy fence (PTX ISA,
-"Async proxy"). Every other change of the proxy needs ``fence.proxy.async``, in the CTA whose copy engine accesses the memory.
+"Async proxy"). Every other change of the proxy needs ``fence.proxy.async``: after writes in the CTA whose copy engine accesses the memory, and
+after loads in the threads that have loaded.
 """
 
 from __future__ import annotations
@@ -66,13 +67,15 @@ class Late:
 
 @dataclass
 class Unfenced:
-    """An access by a copy engine that no proxy fence orders after an earlier one: of a thread (or NOBODY) at line `line`, or a `deed`."""
+    """An access by a copy engine that no proxy fence orders after an earlier one: of a thread (or NOBODY) at line `line`, or a `deed`. `reads`
+    says that the earlier one is a load."""
 
     cell: int
     ctas: tuple[int, int]
     thread: int = NOBODY
     line: int = -1
     deed: Deed | None = None
+    reads: bool = False
 
 
 class Side:
@@ -125,6 +128,13 @@ class GlobalFlight:
         for side in self.sides.values():
             if view(side.number).any():
                 view.assign(side.number, 0)
+
+    def last_store(self, cell: int) -> tuple[Loc | None, int] | None:
+        """Where and by which CTA the store of a cell was issued that no later access of the cell has replaced."""
+        store, reduction = self.sides.get(STORE), self.sides.get(REDUCE)
+        if store is None or not store.number[cell] or reduction is not None and reduction.number[cell]:
+            return None
+        return self.deeds[store.number[cell] - 1].loc, int(store.cta[cell]) - 1
 
     def hold_back(self, cta: int, cover: np.ndarray, clocks, own: tuple[int, int, int] | None) -> None:
         """As `GlobalShadow.hold_back`, for copies: those that threads issued, or know to be over."""

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..errors import Loc
 from .global_flight import LOAD, STORE, GlobalFlight, Unfenced
 from .global_threads import EVERY, NOBODY, Accessor, ThreadShadow, unknown
 
@@ -231,6 +232,8 @@ class GlobalShadow:
             found = found or self.threads.late_read(view, who)
         if proxy:
             found = found or self._unfenced(view, who, clocks)
+        if side != LOAD:
+            found = found or self._unsettled(view, who)
         if side == STORE:
             self._arrays(clocks)
             self.writer[cells] = 0
@@ -262,6 +265,18 @@ class GlobalShadow:
         view.assign(self.writer, 0, bad)
         return found
 
+    def _unsettled(self, view, who: Accessor) -> Unfenced | None:
+        """The first cell that a thread loaded, before a copy engine overwrites it, without a proxy fence in that thread since."""
+        found = self.threads.unsettled(view, who)
+        if found is None:
+            return None
+        marks, bad = found
+        at = tuple(w[0] for w in np.nonzero(bad))
+        pick = lambda array: int(np.broadcast_to(array, bad.shape)[at])
+        result = Unfenced(view.cell(at), (pick(who.ids) - 1, pick(view(marks.cta)) - 1), pick(view(marks.thread)), pick(view(marks.line)), reads=True)
+        view.assign(marks.cta, 0, bad)  # so that it is reported once
+        return result
+
     def hold_back(self, cta: int, cover: np.ndarray, clocks: GlobalClocks, fenced: np.ndarray | None,
                   own: tuple[int, int, int] | None) -> None:
         """Move writes of a CTA that a coming publication does not include to the next epoch: those since its last one
@@ -280,6 +295,11 @@ class GlobalShadow:
             late &= ((threads != own[0]) & (threads != EVERY)) | (marks.epoch[cells] > own[2])
         copied = False if fenced is None else self.epoch[cells] > fenced[cta]
         self.epoch[cells[np.where(threads == NOBODY, copied, late)]] = clocks.now[cta] + 1
+
+    def last_copy(self, cell: int) -> tuple[Loc | None, int] | None:
+        """Where and by which CTA the asynchronous copy was issued that wrote a cell last; None if the last write was no such copy."""
+        copied = None if self.flight is None else self.flight.last_store(cell)
+        return copied if self.writer is not None and self.writer[cell] == 0 else None  # else an atomic came after it
 
     def _conflict(self, view, ids, clocks, writer, who):
         bad = (writer > 0) & (writer != ids)

@@ -10,6 +10,7 @@ import numpy as np
 from ..errors import LaunchError
 from ..ir.graph import Graph
 from ..types import Buffer
+from .blas import one_blas_thread
 from .chunk import Chunk, Steps
 from .global_races import GlobalShadow
 from .memory import GlobalMemory
@@ -54,7 +55,7 @@ def simulate(graph: Graph, grid: tuple[int, ...], args: list, *, seed: int = 0, 
         chunk = Chunk(program, grid, cluster, range(first, min(first + size, clusters)), env, arguments, report, rng,
                       patient=seed == 0, checks=checks, steps=steps)
         chunk.global_clocks = clocks
-        with np.errstate(all="ignore"):  # as on a GPU, arithmetic raises no exceptions
+        with np.errstate(all="ignore"), one_blas_thread():  # as on a GPU, arithmetic raises no exceptions
             chunk.run()
         clocks = chunk.global_clocks
         if watch is not None:
@@ -72,13 +73,18 @@ def chunk_size(program: Program, ranks: int) -> int:
 
 
 def last_writer(memory: GlobalMemory, index: tuple[int, ...], chunk: Chunk) -> Writer | None:
-    """Which thread of the chunk's CTAs wrote an element last; None if none did, or if the last write was an atomic."""
+    """Which thread, or whose copy, of the chunk's CTAs wrote an element last; None if none did, or if the last write was an atomic or a
+    reduction."""
     shadow = memory.shadow
+    at = memory.origin + sum(i * s for i, s in zip(index, memory.strides))
+    cell = (memory.address + at * memory.itemsize - shadow.address) // shadow.granule
+    copied = shadow.last_copy(cell)
+    if copied is not None:
+        loc, cta = copied
+        return Writer(loc, cta, None) if cta in chunk.ctas else None
     marks = shadow.threads.writes if shadow.threads is not None else None
     if marks is None:
         return None
-    at = memory.origin + sum(i * s for i, s in zip(index, memory.strides))
-    cell = (memory.address + at * memory.itemsize - shadow.address) // shadow.granule
     cta, thread = int(marks.cta[cell]) - 1, int(marks.thread[cell])
     if cta < 0 or cta not in chunk.ctas:
         return None
