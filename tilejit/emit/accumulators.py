@@ -90,8 +90,12 @@ class AccumulatorMixin:
         return any(self.pins_of(v) == pins and (v in over or not carried and v in self.values) for v, carried in self.unread.items())
 
     def _write(self, pins: Pins, values: list[V], unread: bool) -> None:
-        """Write a tile to its registers. If they hold one that is `unread`, the instruction names them as sources too (a ``lop3`` whose table
-        selects the new value), so that ptxas keeps the product that made it: ptxas 13.0 removes it otherwise, and with it most of the writes."""
+        """Write a tile to its registers.
+
+        If they hold one that is `unread`, the instruction names them as sources too (a ``lop3`` whose table selects the
+        new value), so that ptxas keeps the product that made it: ptxas 13.0 removes it otherwise, and may then remove
+        writes of the new tile as well.
+        """
         write = "lop3.b32 {0}, ${1}, {0}, {0}, 0xf0;" if unread else "mov.{2} {0}, ${1};"
         words = values if pins.dtype.bits == 32 else self.packed_words(values)
         for first in range(0, pins.words, AT_ONCE):

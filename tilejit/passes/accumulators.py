@@ -110,8 +110,11 @@ class _LiveRanges:
 
 
 class PinnedRegisters:
-    """The pinned tiles of a graph: `sets` gives each of them the number of its set of registers. `unread` are those that nothing uses for certain;
-    True for what a loop carries into its body, which ends at the body's end, False for a result, which is left in its registers."""
+    """The pinned tiles of a graph: `sets` gives each of them the number of its set of registers.
+
+    `unread` are those that nothing uses for certain: True for what a loop carries into its body, which ends at the
+    body's end, False for a result, which is left in its registers.
+    """
 
     def __init__(self, graph: Graph):
         lives = _LiveRanges()
