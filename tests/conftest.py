@@ -15,6 +15,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # Tests do not use the user's settings or cache. A run has a cache of its own, which its processes share.
 for setting in ("NO_CACHE", "DUMP", "OVERRIDE", "TARGET", "BACKEND", "LOG"):
     os.environ.pop(f"TILEJIT_{setting}", None)
+OWN_CACHE = "TILEJIT_CACHE_DIR" not in os.environ or "PYTEST_XDIST_WORKER" in os.environ
 if "TILEJIT_CACHE_DIR" not in os.environ:
     os.environ["TILEJIT_CACHE_DIR"] = tempfile.mkdtemp(prefix="tilejit-tests-")
     atexit.register(shutil.rmtree, os.environ["TILEJIT_CACHE_DIR"], ignore_errors=True)
@@ -22,10 +23,13 @@ if "TILEJIT_CACHE_DIR" not in os.environ:
 import pytest
 
 from tests.assembled_together import put_off
+from tests import frozen_digests
 from tests.every_kernel import TESTS, Kernels, defined
+from tests.frozen_digests import Digests
 
 KERNELS = pytest.StashKey[Kernels]()
 WALKED = pytest.StashKey[set]()   # the locations of lowered kernels, from all processes of the run
+MET = pytest.StashKey[Digests]()  # the digests of lowered kernels, from all processes of the run
 
 
 @pytest.fixture(scope="session")
@@ -66,7 +70,7 @@ def assembled_later(kernels, request, monkeypatch):
 
 def fail_with(problems: list[str]) -> None:
     if problems:
-        pytest.fail(f"{len(problems)} kernels do not become machine code\n" + "\n".join(problems), pytrace=False)
+        pytest.fail("kernels that do not become machine code, or not what is recorded:\n" + "\n".join(problems), pytrace=False)
 
 
 def pytest_collection_finish(session):
@@ -86,7 +90,7 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_configure(config):
-    config.stash[WALKED] = set()
+    config.stash[WALKED], config.stash[MET] = set(), Digests()
 
 
 def pytest_sessionfinish(session):
@@ -95,10 +99,11 @@ def pytest_sessionfinish(session):
     config = session.config
     mine = config.stash[KERNELS] if KERNELS in config.stash else None
     if hasattr(config, "workeroutput"):
-        config.workeroutput["kernels"] = [sorted(mine.walked), [[*k, n] for k, n in mine.count.items()]] if mine else [[], []]
+        config.workeroutput["kernels"] = [sorted(mine.walked), mine.frozen.met.lines()] if mine else [[], []]
         return
     if mine:
-        collect(config, sorted(mine.walked))
+        collect(config, sorted(mine.walked), mine.frozen.met.lines())
+    keep_digests(session)
     if of_everything(config) and not session.shouldstop and not session.testsfailed:
         config.forgotten = sorted(f"{name} at {Path(file).relative_to(TESTS)}:{line}" for (file, line), name in defined().items()
                                   if (file, line) not in config.stash[WALKED])
@@ -109,19 +114,40 @@ def pytest_sessionfinish(session):
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node, error):
     if "kernels" in getattr(node, "workeroutput", {}):
-        collect(node.config, node.workeroutput["kernels"][0])
+        collect(node.config, *node.workeroutput["kernels"])
 
 
-def collect(config, places) -> None:
+def collect(config, places, digests) -> None:
     config.stash[WALKED] |= {(file, line) for file, line in places}
+    config.stash[MET].add(Digests.of_lines(digests))
+
+
+def keep_digests(session) -> None:
+    """Update the record of digests if the run is to, otherwise check that a run of all tests met the recorded kernels."""
+    config, met = session.config, session.config.stash[MET]
+    if session.shouldstop or frozen_digests.mode() not in ("check", "update"):
+        return
+    recorded = frozen_digests.read()
+    if frozen_digests.mode() == "update":
+        in_part = narrowed(config) or any("::" in str(a) for a in config.args)
+        files = () if in_part else {key[0] for key in (recorded if of_everything(config) else met).versions}
+        frozen_digests.write(frozen_digests.updated(recorded, met, files))
+    config.frozen = frozen_digests.compared(recorded, met, of_everything(config))
+    if frozen_digests.mode() == "check" and of_everything(config) and OWN_CACHE and not os.environ.get("TILEJIT_EVERY") and \
+            frozen_digests.too_few(recorded, met):
+        config.frozen.append(frozen_digests.TOO_FEW)
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def of_everything(config) -> bool:
     """Whether all tests are run."""
+    return [Path(str(a)).resolve() for a in config.args] == [TESTS] and not narrowed(config)
+
+
+def narrowed(config) -> bool:
+    """Whether options leave out some of the tests that the arguments name."""
     options = config.option
-    asked = [Path(str(a)).resolve() for a in config.args]
-    narrowed = options.keyword or options.markexpr or options.deselect or getattr(options, "lf", False) or options.ignore or options.ignore_glob
-    return asked == [TESTS] and not narrowed
+    return bool(options.keyword or options.markexpr or options.deselect or getattr(options, "lf", False) or options.ignore or options.ignore_glob)
 
 
 def pytest_terminal_summary(terminalreporter, config):
@@ -129,3 +155,7 @@ def pytest_terminal_summary(terminalreporter, config):
     if forgotten:
         terminalreporter.section("kernels that no test lowers")
         terminalreporter.write_line("\n".join(forgotten))
+    frozen = getattr(config, "frozen", None)
+    if frozen:
+        terminalreporter.section("kernels that tests/digests records")
+        terminalreporter.write_line("\n".join(frozen))

@@ -42,6 +42,7 @@ from tilejit.manifest import code_key
 from tilejit.toolchain import llvm
 
 from tests.assembled_together import LATER, Queue, Waiting
+from tests.frozen_digests import Frozen, instructions
 
 TESTS = Path(__file__).resolve().parent
 TARGETS = ("sm_80", "sm_90a", "sm_100a", "sm_120a")
@@ -80,6 +81,8 @@ class Kernels:
         self.count: Counter = Counter()  # of kernels, by target and outcome
         self.refused: Counter = Counter()  # of rejected versions, by target and `_alike`
         self.queue = Queue()
+        self.frozen = Frozen()
+        self.differing: list[str] = []  # kernels of the current test that differ from the record
         self.compiled: list[Waiting] = []  # compiled by a test with the fixture `assembled_later`
         self.modules: dict[tuple, object] = {}  # optimised LLVM modules of the current test, by their IR text
         self.of_a_kernel = local()        # .now: whether this thread is compiling a kernel
@@ -107,6 +110,8 @@ class Kernels:
                 self.sightings = {k: s for k, s in self.sightings.items() if all(graph is not found for graph in s.met.values())}
                 raise
             target = found.graph.target
+            if self.watching and not config().override and (test := os.environ.get("PYTEST_CURRENT_TEST")):
+                self.differing += self.frozen.code(found, code.texts["llvm_ir"], code.params, code.maps, test.rpartition(" (")[0])
             if (code.assembled.cubin or code.assembled is LATER) and not config().override and self._claim(code_key(found)):
                 self.count[target, "assembled"] += 1
                 if code.assembled is LATER:
@@ -156,12 +161,18 @@ class Kernels:
             source = sighting.kernel.source
             versions.setdefault(source.name if source.file.startswith("<") else source.fingerprint(), []).append(sighting)
         compiled, self.compiled = self.compiled, []
+        self.frozen.drawn = drawn
         try:
-            return [*(problem for kernel in compiled for problem in self.queue.add(kernel)),
-                    *(problem for same in versions.values() for problem in self._problems(spread(same, VERSIONS) if drawn else few(same), test))]
+            for sighting in seen.values():
+                for found in sighting.met.values():
+                    self.differing += self.frozen.version(sighting.kernel, sighting.bound, found, test)
+            problems = [*(problem for kernel in compiled for problem in self.queue.add(kernel)),
+                        *(problem for same in versions.values() for problem in self._problems(spread(same, VERSIONS) if drawn else few(same), test))]
+            return [*problems, *self.differing, instructions(test)] if self.differing else problems
         finally:
-            self.watching = True
+            self.watching, self.differing = True, []
             self.modules.clear()
+            self.frozen.forget()
 
     def finish(self) -> list[str]:
         """Assemble the kernels that still wait; returns the problems."""
@@ -195,9 +206,12 @@ class Kernels:
         name = f"{sighting.kernel.source!r} for {target}"
         try:
             found = sighting.met.get(target) or sighting.kernel._lower(sighting.bound, sighting.options, target)
+            if target not in sighting.met:
+                self.differing += self.frozen.version(sighting.kernel, sighting.bound, found, test)
             if of_the_tests_own(found) or not self._claim(code_key(found)):
                 return []
             emitted = emit(found.graph)
+            self.differing += self.frozen.code(found, emitted.llvm_ir, emitted.params, emitted.maps, test)
             with self._at_work():
                 ptx = llvm.to_ptx(emitted.llvm_ir, target, passes=emitted.passes, libdevice=emitted.libdevice)
         except CompilationError as error:

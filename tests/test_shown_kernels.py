@@ -4,10 +4,12 @@ Like all kernels in tests, they are then assembled for each target (`tests/every
 """
 
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
 import pytest
+import tilejit as tile
 import tilejit.demo
 from tilejit.jit import Kernel
 
@@ -73,7 +75,9 @@ def test_the_benchmarked_copies_agree_with_numpy(name, options):
     if name == "by_vectors":
         copy_kernels.by_vectors[7,](a, b, ROWS=16, COLUMNS=256)
     else:
-        getattr(copy_kernels, name)[3,](a, b, np.zeros(1, np.uint32), ROWS=16, COLUMNS=256, **options)
+        # In `through_ldgsts`, threads read without a barrier what they copied themselves.
+        with pytest.warns(tile.TileWarning, match="layout-dependent") if name == "through_ldgsts" else nullcontext():
+            getattr(copy_kernels, name)[3,](a, b, np.zeros(1, np.uint32), ROWS=16, COLUMNS=256, **options)
     assert (a == b).all()
 
 

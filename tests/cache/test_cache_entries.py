@@ -235,7 +235,8 @@ def test_a_damaged_entry_is_compiled_again(bench, tmp_path, kind, stages, damage
 
 
 @pytest.mark.parametrize("kind, stages", [("manifest", "lower"), ("code", COMPILED), ("texts", HIT)])
-@pytest.mark.parametrize("text", [b"", b"{", b"[]", b"{}", b"[{}]", b"7", b"null", b"\xff\xfe", b'[{"captured": [], "lowered": {"recipe": {"guards": 3}}}]',
+@pytest.mark.parametrize("text", [b"", b"{", b"[]", b"{}", b"[{}]", b"7", b"null", b"\xff\xfe",
+                                  b'[{"captured": [], "lowered": {"recipe": {"guards": 3}}}]',
                                   b'[{"captured": {"values": 1}, "lowered": {"recipe": {"guards": [[]]}}, "code": 1}]'])
 def test_an_intact_entry_of_another_form_is_compiled_again(bench, tmp_path, kind, stages, text):
     cold = compile_scale(bench.load())

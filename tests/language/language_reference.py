@@ -81,8 +81,8 @@ def cast(x: np.ndarray, target: str) -> np.ndarray:
 
 
 def exact_cast(x: np.ndarray, target: str) -> np.ndarray:
-    """`x` as `target`. Floats round to nearest even, float8 saturates (an infinity of float8_e5m2 stays one); casts to integers truncate and saturate, and NaN gives 0;
-    integers keep the low bits; a cast to bool tests whether the number is not 0."""
+    """`x` as `target`. Floats round to nearest even, float8 saturates (an infinity of float8_e5m2 stays one); casts to integers
+    truncate and saturate, and NaN gives 0; integers keep the low bits; a cast to bool tests whether the number is not 0."""
     with np.errstate(all="ignore"):
         return _exact_cast(x, name_of(x), target)
 

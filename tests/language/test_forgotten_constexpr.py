@@ -98,8 +98,8 @@ def test_two_parameters_are_both_named():
         kernel[1,](np.zeros(64, np.float32), 2, 4)
 
 
-@pytest.mark.parametrize("line", ["v = tile.zeros((i,))", "v = tile.zeros((i * B,))", "v = tile.zeros((y.shape[0],))", "tile.store(x[B:2 * B + i], 1.0)",
-                                  "for j in range(B): v = tile.zeros((j,))"])
+@pytest.mark.parametrize("line", ["v = tile.zeros((i,))", "v = tile.zeros((i * B,))", "v = tile.zeros((y.shape[0],))",
+                                  "tile.store(x[B:2 * B + i], 1.0)", "for j in range(B): v = tile.zeros((j,))"])
 def test_no_parameter_is_named_where_its_annotation_would_not_help(line):
     """The place also depends on what only the device knows."""
     assert "of the launch" not in message(line)

@@ -303,11 +303,19 @@ def test_elements_of_a_result_that_share_an_address_are_found_for_any_strides():
         assert overlaps(describe(v)) == (len(places) < m * n), (m, n, down, across)
 
 
+@tile.jit
+def added_twice(sums, row, column, beside, more):
+    return sums + beside + more
+
+
 def in_place(home, back):
     for config in (None, Config.of(64, 64, splits=2), Config.of(64, 64, swapped=True)):
         sums = home(np.full((64, 80), 5, np.float16))
         kernels.matmul(home(A), home(B), sums, added, tiles=(sums,), config=config)
         assert (back(sums) == 101).all()
+        sums, other = home(np.full((64, 80), 5, np.float16)), home(np.full((64, 80), 7, np.float16))
+        kernels.matmul(home(A), home(B), sums, added_twice, tiles=(other, sums), config=config)  # threads load the second tile
+        assert (back(sums) == 108).all()
     with pytest.raises(LaunchError, match=r"out overlaps tiles\[0\],"):
         kernels.matmul(home(A[:, 0:80]), home(B[0:80]), sums, added, tiles=(sums[::-1],))
 

@@ -26,7 +26,8 @@ OTHERS = {"numbers alone": 9, "arithmetic alone": 5}
 def kernel(name: str, stages: int, roles: bool, beside: bool = False):
     body = "".join(f"        {line}\n" for line in BODIES[name][0])
     options = f"stages={stages}, warp_specialize={roles}"
-    more = f"    for i in tile.pipelined(range(0, 96, 32), {options}):\n        acc = tile.dot(tile.load(A[0:32, i:i + 32]), tile.load(B[i:i + 32, 0:32]), acc)\n"
+    more = f"    for i in tile.pipelined(range(0, 96, 32), {options}):\n" \
+        "        acc = tile.dot(tile.load(A[0:32, i:i + 32]), tile.load(B[i:i + 32, 0:32]), acc)\n"
     return tile.jit(source=f"""def kernel(A, I, B, C):
     acc, s = tile.zeros((32, 32)), tile.alloc((32, 16), A.dtype, layout=tile.auto)
     for j in tile.pipelined(range(I.shape[0]), {options}):
@@ -39,7 +40,8 @@ def kernel(name: str, stages: int, roles: bool, beside: bool = False):
 def test_a_pipelined_loop_in_which_nothing_runs_ahead_is_an_ordinary_one(name, roles, monkeypatch):
     """With one line in `.warnings`, at the loop; also next to one with a producer, and with a single stage."""
     places = BODIES[name][1]
-    want = np.full((32, 32), OTHERS[name]) if places is None else sum(A[:, 16 * c:16 * c + 16].astype(int) @ B[16 * c:16 * c + 16].astype(int) for c in places)
+    parts = (slice(16 * c, 16 * c + 16) for c in places or ())
+    want = np.full((32, 32), OTHERS[name]) if places is None else sum(A[:, p].astype(int) @ B[p].astype(int) for p in parts)
     for stages, beside, target in ((1, False, "sm_90a"), (3, True, "sm_90a"), (2, True, "sm_100a"), (2, False, "sm_80")):
         monkeypatch.setenv("TILEJIT_TARGET", target)
         made, c = kernel(name, stages, roles, beside), np.zeros((32, 32), np.float32)

@@ -17,7 +17,8 @@ FORMS = {
     "columns of it": ("s = tile.dot(a, b)", "tile.dot(s[:, 0:N // 3].T.to(D), s.to(D))"),
     "rows and columns": ("s = tile.dot(a, b)", "tile.dot(s[0:N // 3].to(D), s[:, N // 2:N].to(D))"),
     "carried by a loop": ("s = tile.zeros((N, N), S)\nfor i in range(n):\n    s = tile.dot(a, s.T.to(D), s) + 1", "tile.dot(s.T.to(D), a)"),
-    "into a loop": ("s = tile.dot(a, b)\nt = tile.zeros((N, N), S)\nfor i in range(n):\n    t = tile.dot(s.T.to(D), b, t)\n    t = tile.dot(a, s.to(D), t)", "t"),
+    "into a loop": ("s = tile.dot(a, b)\nt = tile.zeros((N, N), S)\n"
+                    "for i in range(n):\n    t = tile.dot(s.T.to(D), b, t)\n    t = tile.dot(a, s.to(D), t)", "t"),
     "out of a branch": ("s = tile.dot(a, b)\nif n > 1:\n    s = tile.dot(s.T.to(D), a)", "tile.dot(s.T.to(D), b)"),
     "one after the other": ("s = tile.dot(a, b)\nu = tile.dot(s.to(D), a)\nv = tile.dot(u.T.to(D), s.to(D))", "tile.dot(v.T.to(D), u.T.to(D))"),
 }

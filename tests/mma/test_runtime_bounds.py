@@ -57,8 +57,8 @@ FORMS = {
     "scaled in each trip": loop(R, after="p = p + 1"),
     "scaled before each product": loop(R, before="p = p - 1"),
     "scaled in some trips": loop(R, after="if i > n:\n    p = p + 1"),
-    "around a product in a loop": inside("for i in LOOP(n, m, 32):", "a, b = tile.load(A[0:64, i:i + 32]), tile.load(B[i:i + 32, 0:32])\nfor j in range(2):\n"
-                                         "    p = tile.dot(a, b, p)\n"),
+    "around a product in a loop": inside("for i in LOOP(n, m, 32):", "a, b = tile.load(A[0:64, i:i + 32]), tile.load(B[i:i + 32, 0:32])\n"
+                                         "for j in range(2):\n    p = tile.dot(a, b, p)\n"),
 }
 BOUNDS = ((0, 256), (64, 64), (64, 96), (96, 32), (32, 192))
 
@@ -66,8 +66,8 @@ BOUNDS = ((0, 256), (64, 64), (64, 96), (96, 32), (32, 192))
 def kernel(form: str, stages: int, roles: bool = False):
     over = rf"tile.pipelined(range(\1), stages={stages}, warp_specialize={roles})"
     lines = re.sub(r"LOOP\((.*)\)", over, FORMS[form]).splitlines()
-    return tile.jit(source="def kernel(A, B, C, n, m):\n    p, q = tile.zeros((64, 32)), tile.zeros((64, 32))\n" + "".join(f"    {line}\n" for line in lines)
-                           + "    tile.store(C[0:64, 0:32], p + q * 4)\n", num_warps=4)
+    return tile.jit(source="def kernel(A, B, C, n, m):\n    p, q = tile.zeros((64, 32)), tile.zeros((64, 32))\n"
+                           + "".join(f"    {line}\n" for line in lines) + "    tile.store(C[0:64, 0:32], p + q * 4)\n", num_warps=4)
 
 
 class Meaning:

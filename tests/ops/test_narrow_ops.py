@@ -30,7 +30,8 @@ def codes_of(name: str) -> np.ndarray:
     """All codes of a dtype; for those of 16 bits, a quarter of them that has every exponent, NaN and infinities, and the last bits."""
     dtype = np.dtype(getattr(ml_dtypes, name, None) or name)
     if dtype.itemsize == 2:
-        return np.arange(1 << 16, dtype=np.uint16)[np.r_[0:65536:37, 65535, 0x7C00:0x7C03, 0xFC00:0xFC03, 0x7F80:0x7F83, 0xFF80:0xFF83, 0:64]].view(dtype)
+        special = np.r_[0x7C00:0x7C03, 0xFC00:0xFC03, 0x7F80:0x7F83, 0xFF80:0xFF83, 0:64]
+        return np.arange(1 << 16, dtype=np.uint16)[np.r_[0:65536:37, 65535, special]].view(dtype)
     return np.arange(16 if "4_" in name[:8] else 64 if "6_" in name[:8] else 256, dtype=np.uint8).view(dtype)
 
 
@@ -72,8 +73,8 @@ def check(name: str, backend: str) -> None:
         out = np.zeros((8, *a.shape), np.float32 if packed else a.dtype)
         given = (tile.pack(a), tile.pack(b)) if packed else (a, b)
         chosen[1,](*given, out, N=16, M=len(a), backend=backend)
-        out = out.astype(np.float64)
         with np.errstate(invalid="ignore"):
+            out = out.astype(np.float64)
             for n, want in enumerate(wanted(a, b, name == "float8_e8m0fnu")):
                 if want is None:
                     extremes = [whole(which, a.astype(np.float64)) for which in ("max", "min")]

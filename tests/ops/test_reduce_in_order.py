@@ -97,16 +97,21 @@ CASES = [((1,), 0, 1), ((33,), 0, 1), ((100,), 0, 4), ((1000,), 0, 4), ((4096,),
          ((1, 130, 24), 1, 2), ((5, 33, 16), (0, 2), 8), ((5, 33, 16), (0, 1), 3), ((16, 8, 32), None, 6)]
 
 
+def check_order(dtype: str, backend: str | None = None) -> None:
+    kernels = {rank: reducer(after_narrow if dtype == "int8" else after, rank) for rank in (1, 3)}
+    for shape, axis, num_warps in CASES:
+        a, b = maps(shape, dtype, num_warps)
+        axes = tuple(range(a.ndim)) if axis is None else axis if isinstance(axis, tuple) else (axis,)
+        want = composition(a, b, axes)
+        out = np.zeros((2, *(1 if d in axes else n for d, n in enumerate(shape))), dtype)
+        out = out.reshape(2) if len(shape) == 1 else out
+        kernels[len(shape)][1,](a, b, out, AXIS=axis, S=shape, num_warps=num_warps, backend=backend)
+        np.testing.assert_array_equal(out.reshape(want.shape), want, err_msg=f"{shape} along {axis}, {num_warps} warps")
+
+
 @pytest.mark.parametrize("dtype", ["int32", "uint64", "int8"])
-@pytest.mark.parametrize("shape, axis, num_warps", CASES)
-def test_elements_are_combined_in_row_major_order(shape, axis, num_warps, dtype):
-    a, b = maps(shape, dtype, num_warps)
-    axes = tuple(range(a.ndim)) if axis is None else axis if isinstance(axis, tuple) else (axis,)
-    want = composition(a, b, axes)
-    out = np.zeros((2, *(1 if d in axes else n for d, n in enumerate(shape))), dtype)
-    out = out.reshape(2) if len(shape) == 1 else out
-    reducer(after_narrow if dtype == "int8" else after, len(shape))[1,](a, b, out, AXIS=axis, S=shape, num_warps=num_warps)
-    np.testing.assert_array_equal(out.reshape(want.shape), want)
+def test_elements_are_combined_in_row_major_order(dtype):
+    check_order(dtype)
 
 
 def test_a_commutative_function_may_be_freed_of_the_order():
@@ -282,13 +287,5 @@ def test_every_thread_combines_in_order_in_any_layout(drawn, seed):
 @needs_gpu()
 @in_child(timeout=300)
 def test_a_gpu_keeps_the_order_of_the_elements():
-    for shape, axis, num_warps in CASES:
-        for dtype in ("int32", "uint64", "int8"):
-            a, b = maps(shape, dtype, num_warps)
-            axes = tuple(range(a.ndim)) if axis is None else axis if isinstance(axis, tuple) else (axis,)
-            want = composition(a, b, axes)
-            out = np.zeros((2, *(1 if d in axes else n for d, n in enumerate(shape))), dtype)
-            out = out.reshape(2) if len(shape) == 1 else out
-            combine = after_narrow if dtype == "int8" else after
-            reducer(combine, len(shape))[1,](a, b, out, AXIS=axis, S=shape, num_warps=num_warps, backend="cuda")
-            np.testing.assert_array_equal(out.reshape(want.shape), want)
+    for dtype in ("int32", "uint64", "int8"):
+        check_order(dtype, "cuda")

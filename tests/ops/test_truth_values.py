@@ -9,7 +9,8 @@ from tests.gpu import in_child, needs_gpu
 # integer, float of the same width, what is done with the float, the dtype stored, the instruction that does it
 READS = [("int16", "float16", "tile.cast({}, tile.int32)", "int32", "F2I"), ("uint16", "float16", "tile.cast({}, tile.float32)", "float32", "HADD2"),
          ("int16", "bfloat16", "tile.cast({}, tile.int64)", "int64", "F2I"), ("int32", "float32", "tile.cast({}, tile.int16)", "int16", "F2I"),
-         ("int32", "float32", "tile.cast({}, tile.float16)", "float16", "F2F|F2FP"), ("uint32", "float32", "tile.cast({}, tile.bfloat16)", "bfloat16", "F2F|F2FP"),
+         ("int32", "float32", "tile.cast({}, tile.float16)", "float16", "F2F|F2FP"),
+         ("uint32", "float32", "tile.cast({}, tile.bfloat16)", "bfloat16", "F2F|F2FP"),
          ("int32", "float32", "tile.round({})", "float32", "FRND"), ("int32", "float32", "-({})", "float32", "FADD|FMUL|LOP3|FFMA"),
          ("int32", "float32", "tile.cast({}, tile.float64)", "float64", "F2F"), ("int64", "float64", "tile.cast({}, tile.int32)", "int32", "F2I")]
 # ways to an integer `i` that is 0 or 1, from the bools p and q
@@ -18,41 +19,43 @@ WAYS = ["tile.cast(p, tile.{0})", "tile.cast(p, tile.{0}) | tile.cast(q, tile.{0
         "tile.minimum(tile.cast(tile.abs(y), tile.{0}), tile.cast(1, tile.{0}))"]
 
 
-def kernel_of(way: str, integer: str, kind: str, use: str, out: str):
-    """Reads the bits in a loop, whose trips go on with the result, and once after it."""
-    read = use.format(f"tile.bitcast({way.format(integer)}, tile.{kind})")
-    return tile.jit(source=f"def k(x, o, m):\n    v = tile.load(x[0:32])\n    y = tile.cast(v, tile.{out})\n    for i in range(m):\n        p, q = y != 0, v > 5\n"
-                           f"        y = {read}\n    tile.store(o[0, 0:32], y)\n    p, q, y = v > 3, v > 5, v\n    tile.store(o[1, 0:32], {read})\n")
+def kernel_of(ways: list[str], integer: str, kind: str, use: str, out: str):
+    """For each way, reads the bits in a loop, whose trips go on with the result, and once after it."""
+    lines = []
+    for n, way in enumerate(ways):
+        read = use.format(f"tile.bitcast({way.format(integer)}, tile.{kind})")
+        lines += [f"v = tile.load(x[{n}, 0:32])", f"y = tile.cast(v, tile.{out})", "for i in range(m):", "    p, q = y != 0, v > 5",
+                  f"    y = {read}", f"tile.store(o[{n}, 0, 0:32], y)",
+                  "p, q, y = v > 3, v > 5, v", f"tile.store(o[{n}, 1, 0:32], {read})"]
+    return tile.jit(source="def k(x, o, m):\n" + "".join(f"    {line}\n" for line in lines))
 
 
-def arrays(out: str):
+def arrays(out: str, ways: int = len(WAYS)):
     import ml_dtypes
-    return np.arange(32, dtype=np.int32) % 8, np.zeros((2, 32), getattr(ml_dtypes, out, None) or out)
+    x = np.broadcast_to(np.arange(32, dtype=np.int32) % 8, (ways, 32)).copy()
+    return x, np.zeros((ways, 2, 32), getattr(ml_dtypes, out, None) or out)
 
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a", "sm_120a"])
 @pytest.mark.parametrize("integer, kind, use, out, instruction", READS)
 def test_the_instruction_that_reads_the_float_is_in_the_machine_code(integer, kind, use, out, instruction, target):
     """ptxas 13.0 replaces it by a select of 1 or 1.0 if it knows that the bits are 0 or 1."""
-    for way in WAYS[:3]:
-        kernel = kernel_of(way, integer, kind, use, out)
-        sass = kernel.compile(*arrays(out), 2, target=target, num_warps=1).sass().splitlines()
-        loops = [line for line in sass if any(f" {word}" in line for word in instruction.split("|"))]
-        assert len(loops) >= 2, (way, use)
-        assert not any("SEL" in line and ("0x3c00" in line or "0x3f80" in line or " 1," in line or "0xffffffff" in line) for line in sass), way
+    kernel = kernel_of(WAYS[:3], integer, kind, use, out)
+    sass = kernel.compile(*arrays(out, 3), 2, target=target, num_warps=1).sass().splitlines()
+    reads = [line for line in sass if any(f" {word}" in line for word in instruction.split("|"))]
+    assert len(reads) >= 3 * 2
+    assert not any("SEL" in line and ("0x3c00" in line or "0x3f80" in line or " 1," in line or "0xffffffff" in line) for line in sass)
 
 
 @pytest.mark.parametrize("integer, kind, use, out, instruction", READS)
 def test_one_as_the_bits_of_a_float_is_its_smallest_number(integer, kind, use, out, instruction):
-    for way in WAYS:
-        x, o = arrays(out)
-        kernel_of(way, integer, kind, use, out)[1,](x, o, 2)
-        p, q = x > 3, x > 5
-        chosen = [p, p | q, p & q, ~p, p, x != 0][WAYS.index(way)]
-        bits = chosen.astype(integer).view(kind if kind != "bfloat16" else arrays("bfloat16")[1].dtype)
-        with np.errstate(under="ignore"):
-            want = np.round(bits) if "round" in use else -bits if use.startswith("-") else bits.astype(o.dtype)
-        np.testing.assert_array_equal(o[1], want)
+    x, o = arrays(out)
+    kernel_of(WAYS, integer, kind, use, out)[1,](x, o, 2)
+    p, q = x[0] > 3, x[0] > 5
+    bits = np.stack([p, p | q, p & q, ~p, p, x[0] != 0]).astype(integer).view(kind if kind != "bfloat16" else arrays("bfloat16")[1].dtype)
+    with np.errstate(under="ignore"):
+        want = np.round(bits) if "round" in use else -bits if use.startswith("-") else bits.astype(o.dtype)
+    np.testing.assert_array_equal(o[:, 1], want)
 
 
 def test_only_integers_that_may_be_truth_values_are_hidden_from_the_assembler():
@@ -77,10 +80,10 @@ def test_only_integers_that_may_be_truth_values_are_hidden_from_the_assembler():
 @in_child(timeout=300)
 def test_a_gpu_reads_the_bits_of_truth_values_as_the_simulator_does():
     for integer, kind, use, out, _ in READS:
-        for way in WAYS:
-            kernel, results = kernel_of(way, integer, kind, use, out), []
-            for backend in ("sim", "cuda"):
-                x, o = arrays(out)
-                kernel[1,](x, o, 2, backend=backend, num_warps=1)
-                results.append(o)
-            assert results[0].tobytes() == results[1].tobytes(), (way, use)
+        kernel, results = kernel_of(WAYS, integer, kind, use, out), []
+        for backend in ("sim", "cuda"):
+            x, o = arrays(out)
+            kernel[1,](x, o, 2, backend=backend, num_warps=1)
+            results.append(o)
+        for way, *row in zip(WAYS, *results):
+            assert row[0].tobytes() == row[1].tobytes(), (way, use)

@@ -12,7 +12,8 @@ PROGRAM = """
     import tilejit as tile
 
     def kernel(lines):
-        return tile.jit(source="def k(o, n):\\n    v = tile.load(o[0:64])\\n" + "    v = tile.exp(v) * 2 + n\\n" * lines + "    tile.store(o[0:64], v)\\n")
+        return tile.jit(source="def k(o, n):\\n    v = tile.load(o[0:64])\\n"
+                               + "    v = tile.exp(v) * 2 + n\\n" * lines + "    tile.store(o[0:64], v)\\n")
 
     def work(first):
         lines = first

@@ -81,7 +81,8 @@ class Fault:
 
 
 def fault(kernel, twin, *arguments, grid=1, expect=None, twin_constants=None, ctas=0, stacked=None, **constants) -> Fault:
-    """A line of the catalogue. `twin` is the repaired kernel (with `twin_constants`, or the same constants), or the constants that repair this one."""
+    """A line of the catalogue. `twin` is the repaired kernel (with `twin_constants`, or the same constants), or the constants that repair
+    this one."""
     words = [kernel.name, *(f"{n.lower()}={v}" for n, v in constants.items())]
     if isinstance(twin, dict):
         other = Side(kernel, {**constants, **twin})
@@ -163,7 +164,8 @@ FAULTS: list[Fault] = [
     fault(races.spins_for_ever, None, COUNTER, np.zeros(1, np.float32), grid=2, expect={}),
     *(fault(races.released_by_one_thread, dict(MEET=True), X[:64], Y[:64], COUNTER, Y[:64], grid=2, ATOMIC=atomic, FENCE=fence, MEET=False)
       for atomic in (False, True) for fence in (False, True)),
-    *(fault(races.acquired_by_one_thread, dict(MEET=True), X[:64], Y[:64], COUNTER, Y[:65], grid=2, HOW=how, MEET=False) for how in ("load", "fence")),
+    *(fault(races.acquired_by_one_thread, dict(MEET=True), X[:64], Y[:64], COUNTER, Y[:65], grid=2, HOW=how, MEET=False)
+      for how in ("load", "fence")),
     fault(threads.shifted_read, threads.shifted_read_after_sync, X, Y, Y),
     fault(threads.rows_shifted_read, threads.rows_shifted_read_after_sync, X.reshape(4, 256), Y.reshape(4, 256), Y.reshape(4, 256), grid=4),
     fault(threads.smoothed_in_place, threads.smoothed_in_place_after_sync, X),

@@ -68,9 +68,18 @@ def child(name: str, side: str, seeds: list[int | None], launches: int) -> None:
 
 def run(name: str, side: str, seeds: list[int | None], launches: int, limit: float, until: float) -> Outcome:
     """One kernel under all seeds, in as many child processes as it takes: one that hangs or fails is replaced."""
+    def command(left: list[int | None]) -> list[str]:
+        return [sys.executable, str(Path(__file__).resolve()), "--child", json.dumps([name, side, left, launches])]
+
+    return in_children(command, seeds, limit, until, faulty=side == "faulty")
+
+
+def in_children(command, seeds: list[int | None], limit: float, until: float, faulty: bool,
+                environment: dict[str, str] | None = None) -> Outcome:
+    """As `run`, of any program: `command(seeds)` starts one that prints lines as `child` does."""
     outcome, left = Outcome(), list(seeds)
-    while left and monotonic() < until and not (side == "faulty" and len(outcome.shown) >= ENOUGH):
-        seed, stage, text = _one_child(name, side, left, launches, limit, until, outcome)
+    while left and monotonic() < until and not (faulty and len(outcome.shown) >= ENOUGH):
+        seed, stage, text = _one_child(command(left), limit, until, outcome, environment or {})
         if stage == "done" or monotonic() >= until - 0.5:  # a child is ended just before the time is over
             break
         failed = "CUDA_ERROR" in text  # the kernel itself: an address that it computed from wrong bytes, or a barrier that it misused
@@ -79,17 +88,16 @@ def run(name: str, side: str, seeds: list[int | None], launches: int, limit: flo
             break
         outcome.shown[seed] = text
         outcome.ran += 1
-        if side == "faulty":  # a kernel that hangs under one seed hangs under most
+        if faulty:  # a kernel that hangs under one seed hangs under most
             break
         left = left[left.index(seed) + 1:]
     return outcome
 
 
-def _one_child(name, side, seeds, launches, limit, until, outcome) -> tuple[int | None, str, str]:
-    """(the last seed, the stage that it reached, what went wrong) of a child that runs `seeds`."""
-    command = [sys.executable, str(Path(__file__).resolve()), "--child", json.dumps([name, side, seeds, launches])]
+def _one_child(command, limit, until, outcome, environment) -> tuple[int | None, str, str]:
+    """(the last seed, the stage that it reached, what went wrong) of a child."""
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                               env=dict(os.environ, OPENBLAS_NUM_THREADS="1"), cwd=HERE.parent.parent)
+                               env=dict(os.environ, OPENBLAS_NUM_THREADS="1", **environment), cwd=HERE.parent.parent)
     errors: list[str] = []
     reader = threading.Thread(target=lambda: errors.append(process.stderr.read()), daemon=True)
     reader.start()

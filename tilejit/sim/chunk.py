@@ -76,7 +76,8 @@ class Chunk(Flight, Verdicts):
         self.atom_start = np.array(program.bounds[:-1])
         self.atom_of = np.repeat(np.arange(len(self.atom_start)), np.diff(program.bounds))
         world = World(np.arange(self.clusters), Clocks(self.ranks, len(self.atom_start), program.barriers, bool(self.graph.tensor_memory),
-                                                           self.contended and program.fences_global))
+                                                           self.contended and program.fences_global,
+                                                           self.contended and program.overwrites_global))
         self.worlds = [world]
         self.world_of = np.zeros(self.clusters, np.int64)
         self.cuts = 0               # how many times a world was split
@@ -126,6 +127,18 @@ class Chunk(Flight, Verdicts):
         z, y, x = np.indices((nz, ny, nx))
         clusters = x // cx + nx // cx * (y // cy + ny // cy * (z // cz))
         return np.concatenate([[0], clusters.reshape(-1) + 1])
+
+    def settled(self, ctas: np.ndarray, columns: np.ndarray) -> np.ndarray:
+        """The epoch of the last proxy fence of any space in the atoms of other clusters, by `ctas` (CTA + 1) and the columns of their clocks;
+        that of CTAs outside of the chunk is infinite."""
+        result = np.full(len(ctas), np.iinfo(np.int32).max, np.int32)
+        for cta in np.unique(ctas):
+            row, mine = np.flatnonzero(self.ctas == cta - 1), ctas == cta
+            if len(row):
+                rank, cluster = divmod(int(row[0]), self.clusters)
+                clocks = self.worlds[self.world_of[cluster]].clocks
+                result[mine] = clocks.settled[rank, columns[mine] - clocks.column(rank, 0)]
+        return result
 
     # -- things that rules ask for -----------------------------------------------------------------------------------------
 

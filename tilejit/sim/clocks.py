@@ -23,27 +23,31 @@ ORDER, FENCED, READ, PASSED = range(4)
 # For kernels with tensor memory: accesses followed by a tcgen05.fence::before_thread_sync before their release; and of these, those whose
 # acquire was followed by a tcgen05.fence::after_thread_sync.
 BEFORE, AFTER = 4, 5
+# For kernels whose copies write global memory: accesses that a proxy fence of any space followed, in their own threads. Loads are over by then.
+SETTLED = 6
 # For kernels with proxy fences of global memory: accesses that such a fence orders before those of copy engines.
-GLOBAL = 6
+GLOBAL = 7
 
 
 class Clocks:
     """The clocks of one cluster: `known[rank, atom, plane, column]`, `now[rank, atom]` (the current epoch of an atom) and
     `fenced[rank, atom]` (its epoch at its last proxy fence)."""
 
-    def __init__(self, ranks: int, atoms: int, barriers: int, tensor: bool = False, fences_global: bool = False):
+    def __init__(self, ranks: int, atoms: int, barriers: int, tensor: bool = False, fences_global: bool = False, settles: bool = False):
         self.ranks, self.atoms, self.width = ranks, atoms, atoms + barriers
         self.tensor = tensor
-        self.known = np.zeros((ranks, atoms, 7 if fences_global else 6 if tensor else 4, ranks * self.width), np.int32)
+        self.known = np.zeros((ranks, atoms, 8 if fences_global else 7 if settles else 6 if tensor else 4, ranks * self.width), np.int32)
         self.now = np.ones((ranks, atoms), np.int32)
         self.fenced = np.zeros((ranks, atoms), np.int32)
         self.fenced_global = np.zeros((ranks, atoms), np.int32) if fences_global else None  # the same for fences of global memory
+        self.settled = np.zeros((ranks, atoms), np.int32) if fences_global or settles else None  # the same for fences of any space
         self.before = np.zeros((ranks, atoms), np.int32)  # the epoch at the last tcgen05.fence::before_thread_sync
 
     def copy(self) -> "Clocks":
         new = copy.copy(self)
         new.known, new.now, new.fenced, new.before = self.known.copy(), self.now.copy(), self.fenced.copy(), self.before.copy()
         new.fenced_global = None if self.fenced_global is None else self.fenced_global.copy()
+        new.settled = None if self.settled is None else self.settled.copy()
         return new
 
     def column(self, rank: int, atom: int) -> int:
@@ -70,6 +74,8 @@ class Clocks:
             clock[BEFORE, columns] = np.maximum(clock[BEFORE, columns], self.before[rank, atoms])
         if self.fenced_global is not None:
             clock[GLOBAL, columns] = np.maximum(clock[GLOBAL, columns], self.fenced_global[rank, atoms])
+        if self.settled is not None:
+            clock[SETTLED, columns] = np.maximum(clock[SETTLED, columns], self.settled[rank, atoms])
         self.now[rank, atoms] += 1
         return clock
 
@@ -101,6 +107,11 @@ class Clocks:
         own = atoms if own is None else own
         self.fenced[rank, own] = self.now[rank, own]
         self.now[rank, atoms] += 1
+
+    def settle(self, rank: int, atoms: np.ndarray) -> None:
+        """A proxy fence of any space in every thread of these atoms: their loads so far are over. The fence itself ends the epoch."""
+        if self.settled is not None:
+            self.settled[rank, atoms] = self.now[rank, atoms]
 
     def fence_global(self, rank: int, atoms: np.ndarray) -> None:
         """A proxy fence of global memory in every thread of these atoms: it orders all accesses that they know of before later ones of

@@ -385,14 +385,17 @@ class GlobalAccess:
                    threads=(found.thread,) if found.thread >= 0 else (), other=other)
 
     def _unfenced(self, memory: GlobalMemory, what: str, found: Unfenced, name: str | None) -> None:
-        """Report that a copy engine accesses what others wrote without a proxy fence in between."""
+        """Report that a copy engine accesses what others wrote, or overwrites what they loaded, without a proxy fence in between."""
         (cta, theirs), element = found.ctas, self._element(memory, found.cell)
         earlier = found.deed.loc if found.deed is not None else self.sim.locs[found.line] if found.line >= 0 else None
         by = found.deed.what if found.deed is not None else f"thread {found.thread}" if found.thread >= 0 else "a thread"
         by += (f" of CTA {theirs}" if cta != theirs else "") + (f" at line {earlier.line}" if earlier is not None else "")
         where = f"in CTA {cta}, between its synchronisation with CTA {theirs} and this copy" if cta != theirs else "between the two"
-        self.fault(self._world_of(cta), "missing-proxy-fence", f"{name} {what}s {element} through the async proxy; {by} wrote it, and there is no "
-                   f'fence_proxy_async(space="global") {where}', protocol=False, ctas=[cta], other=earlier,
+        fence = 'there is no fence_proxy_async(space="global")'
+        past = f"wrote it, and {fence} {where}" if not found.reads else \
+               f"loaded it, and may not have its value yet: {fence} in the loading threads, between the load and the next barrier or arrival"
+        self.fault(self._world_of(cta), "missing-proxy-fence", f"{name} {what}s {element} through the async proxy; {by} {past}",
+                   protocol=False, ctas=[cta], other=earlier,
                    threads=tuple(t for t in (self.low, found.thread) if t >= 0))
 
     def _world_of(self, cta: int):

@@ -2,7 +2,8 @@
 
 A copy that writes global memory is over once the thread that issued it has waited for its group; ``bulk_wait(read=True)`` waits for its
 sources only. One that reads global memory is over for those who have waited for it. Its completion includes a proxy fence (PTX ISA,
-"Async proxy"). Every other change of the proxy needs ``fence.proxy.async``, in the CTA whose copy engine accesses the memory.
+"Async proxy"). Every other change of the proxy needs ``fence.proxy.async``: after writes in the CTA whose copy engine accesses the memory, and
+after loads in the threads that have loaded.
 """
 
 from __future__ import annotations
@@ -66,13 +67,15 @@ class Late:
 
 @dataclass
 class Unfenced:
-    """An access by a copy engine that no proxy fence orders after an earlier one: of a thread (or NOBODY) at line `line`, or a `deed`."""
+    """An access by a copy engine that no proxy fence orders after an earlier one: of a thread (or NOBODY) at line `line`, or a `deed`. `reads`
+    says that the earlier one is a load."""
 
     cell: int
     ctas: tuple[int, int]
     thread: int = NOBODY
     line: int = -1
     deed: Deed | None = None
+    reads: bool = False
 
 
 class Side:

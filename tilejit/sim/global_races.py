@@ -232,6 +232,8 @@ class GlobalShadow:
             found = found or self.threads.late_read(view, who)
         if proxy:
             found = found or self._unfenced(view, who, clocks)
+        if side != LOAD:
+            found = found or self._unsettled(view, who)
         if side == STORE:
             self._arrays(clocks)
             self.writer[cells] = 0
@@ -262,6 +264,18 @@ class GlobalShadow:
         found = Unfenced(view.cell(at), (int(np.broadcast_to(who.ids, bad.shape)[at]) - 1, int(writer[at]) - 1), *self.threads.mark(view, at))
         view.assign(self.writer, 0, bad)
         return found
+
+    def _unsettled(self, view, who: Accessor) -> Unfenced | None:
+        """The first cell that a thread loaded, before a copy engine overwrites it, without a proxy fence in that thread since."""
+        found = self.threads.unsettled(view, who)
+        if found is None:
+            return None
+        marks, bad = found
+        at = tuple(w[0] for w in np.nonzero(bad))
+        pick = lambda array: int(np.broadcast_to(array, bad.shape)[at])
+        result = Unfenced(view.cell(at), (pick(who.ids) - 1, pick(view(marks.cta)) - 1), pick(view(marks.thread)), pick(view(marks.line)), reads=True)
+        view.assign(marks.cta, 0, bad)  # so that it is reported once
+        return result
 
     def hold_back(self, cta: int, cover: np.ndarray, clocks: GlobalClocks, fenced: np.ndarray | None,
                   own: tuple[int, int, int] | None) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .clocks import GLOBAL, ORDER, READ, Clocks
+from .clocks import GLOBAL, ORDER, READ, SETTLED, Clocks
 
 EVERY = -2     # each thread of the scope accesses the cell
 NOBODY = -3    # an asynchronous copy: not checked against the threads of its CTA here
@@ -162,6 +162,31 @@ class ThreadShadow:
             bad[where] = ~fenced
         return bad
 
+    def unsettled(self, view, who: Accessor) -> tuple[Marks, np.ndarray] | None:
+        """The marks of an atom that has loaded cells, and where: no proxy fence in its threads followed the load before a copy that `who` issues.
+        Of the loads of other clusters, those count that no such fence has followed yet."""
+        if SETTLED >= who.planes:
+            return None
+        for marks in self.reads.values():
+            cta = view(marks.cta)
+            bad, near = cta > 0, who.near(cta)
+            if not bad.any():
+                continue
+            where = np.nonzero(bad & near)
+            if len(where[0]):
+                columns, epochs = view(marks.column)[where], view(marks.epoch)[where]
+                settled = who.ordered(where, bad.shape, SETTLED, columns, epochs)
+                fences, world = who.by_world(np.broadcast_to(who.ids, bad.shape)[where], lambda clocks: clocks.settled[who.m.rank], 0)
+                atoms = np.broadcast_to(who.atoms(), bad.shape)[where]
+                own = columns == who.m.sim.worlds[0].clocks.column(who.m.rank, atoms)
+                bad[where] = ~(settled | own & (fences[world, atoms] >= epochs))
+            far = np.nonzero(bad & ~near)
+            if len(far[0]):
+                bad[far] = view(marks.epoch)[far] > who.m.sim.settled(view(marks.cta)[far], view(marks.column)[far])
+            if bad.any():
+                return marks, bad
+        return None
+
     def mark(self, view, at: tuple) -> tuple[int, int]:
         """The thread that last wrote the cell `at`, and its line; (NOBODY, -1) if that is not known."""
         if self.writes is None or not view(self.writes.cta)[at]:
@@ -181,6 +206,9 @@ class ThreadShadow:
         if atomic:
             view.assign(self.writes.cta, 0)
             return found
+        if SETTLED < who.planes and who.kind != NOBODY:
+            for marks in self.reads.values():  # what comes after this write also comes after the loads before it
+                view.assign(marks.cta, 0)
         atoms = who.atoms()[:1] if who.kind else who.atoms()
         self._set(view, self.writes, who, atoms, None)
         return found

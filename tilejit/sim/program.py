@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 
@@ -76,6 +77,7 @@ class Program:
         self.atomics = any(isinstance(n, Call) and ("atomic" in n.op.name or "ordered" in n.op.name
                                                     or n.attrs.get("form", "").startswith(("atom.", "red.", "ld.", "st."))) for n in self.nodes)
         self.fences_global = any(map(_fences_global, self.nodes))
+        self.overwrites_global = any(map(_overwrites_global, self.nodes))
         self.written = _maybe_written(self.nodes)
         self.touched = _touched(graph.body)
         self.for_one_thread = _for_one_thread(self.nodes)
@@ -151,6 +153,14 @@ def _fences_global(node: Node) -> bool:
     """Whether a node is a proxy fence of global memory."""
     return isinstance(node, Call) and (node.attrs.get("form", "") in ("fence.proxy.async", "fence.proxy.async.global")
                                        or node.op.name == "fence_proxy_async" and node.attrs.get("space") in ("global", "all"))
+
+
+def _overwrites_global(node: Node) -> bool:
+    """Whether a node is a copy that writes global memory through the async proxy."""
+    if not isinstance(node, Call):
+        return False
+    copies = node.op.name == "copy_async" and node.choice is not None and node.choice.plan.completion == "bulk"
+    return copies or re.match(r"cp\.(reduce\.)?async\.bulk.*\.global\.shared", node.attrs.get("form", "")) is not None
 
 
 def _maybe_written(nodes: tuple[Node, ...]) -> set[Value]:

@@ -134,6 +134,9 @@ class Synchronisation:
     def fence_proxy_async(self, space: str = "shared") -> None:
         """``fence.proxy.async``: order the threads' ordinary accesses so far to shared memory, to global memory (`space` "global") or to both
         ("all") before accesses through the async proxy after the next barrier."""
+        if self.sim.contended:
+            for world, _ in self.worlds():
+                world.clocks.settle(self.rank, self.active_atoms)
         if space != "global":
             self._fence_shared()
         if space != "shared" and self.sim.contended:

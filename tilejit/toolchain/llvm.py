@@ -144,7 +144,23 @@ def optimized(ir: str, target: str, passes: str, libdevice: bool):
 
 def emitted(module, target: str) -> str:
     """PTX of a module, which cannot be used afterwards."""
-    return _machine(target)[0].emit_assembly(module)
+    return kept_negations(_machine(target)[0].emit_assembly(module))
+
+
+_SIGNED_EXTREME = re.compile(r"\b(?:max|min)\.s(?:16|32)\b")
+_NEGATION = re.compile(r"^(\s*)neg\.s(16|32)\s+(%\w+), (%\w+);", re.MULTILINE)
+
+
+def kept_negations(ptx: str) -> str:
+    """PTX whose negations of integers the assembler keeps.
+
+    ptxas 13.0 makes one ``VIMNMX3`` of two ``max.s32`` (also ``min`` and ``.s16``) on sm_90a and sm_100a, and drops the
+    ``neg`` of its second operand: ``max(max(a, -b), c)`` becomes ``max(a, b, c)``, a wrong number on the H200. ptxas 13.5
+    keeps it. Neither takes ``~b + 1``, one instruction more, for a negation.
+    """
+    if not _SIGNED_EXTREME.search(ptx):
+        return ptx
+    return _NEGATION.sub(r"\1not.b\2 \t\3, \4;\n\1add.s\2 \t\3, \3, 1;", ptx)
 
 
 def _optimize(module, machine, passes: str, linked: bool) -> None:
