@@ -141,7 +141,8 @@ class StructureMixin:
             self.values[carry.inner] = value
         self.block(node.body)
         self.loc = node.loc
-        return self.handed(node.body.yields, [c.inner for c in node.carried])
+        inner = [c.inner for c in node.carried]
+        return self.handed(node.body.yields, inner, inner)
 
     def _loop(self, node: For, start: V, stop: V, carried: list, copies: int) -> tuple[V, list]:
         """Emit a loop with `copies` bodies per trip; returns the index and the carried values after it.
@@ -230,7 +231,8 @@ class StructureMixin:
             self.start(body)
             self.block(node.body)
             self.loc = node.loc
-            following, latch = self._packed(self.handed(node.body.yields, [c.inner for c in node.carried])), self.current
+            names = [c.inner for c in node.carried]
+            following, latch = self._packed(self.handed(node.body.yields, names, names)), self.current
             self.branch(head)
         close(following, latch)
         self.start(done)
@@ -241,12 +243,12 @@ class StructureMixin:
         then, orelse, done = self.label("then"), self.label("else"), self.label("endif")
         self.branch_if(self.operand(node.test), then, orelse)
         ends = []
-        for label, block in ((then, node.then), (orelse, node.orelse)):
+        for label, block, other in ((then, node.then, node.orelse), (orelse, node.orelse, node.then)):
             with self.region_of_code(), self.partial_on(node.test):
                 self.start(label)
                 self.block(block)
                 self.loc = node.loc
-                values = self.handed(block.yields, node.results)
+                values = self.handed(block.yields, node.results, other.yields)
                 ends.append((self._packed(values), self.current))
                 self.branch(done)
         self.start(done)
