@@ -70,7 +70,7 @@ def assembled_later(kernels, request, monkeypatch):
 
 def fail_with(problems: list[str]) -> None:
     if problems:
-        pytest.fail(f"{len(problems)} kernels do not become machine code, or not the recorded code\n" + "\n".join(problems), pytrace=False)
+        pytest.fail("kernels that do not become machine code, or not what is recorded:\n" + "\n".join(problems), pytrace=False)
 
 
 def pytest_collection_finish(session):

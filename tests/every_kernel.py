@@ -42,7 +42,7 @@ from tilejit.manifest import code_key
 from tilejit.toolchain import llvm
 
 from tests.assembled_together import LATER, Queue, Waiting
-from tests.frozen_digests import Frozen
+from tests.frozen_digests import Frozen, instructions
 
 TESTS = Path(__file__).resolve().parent
 TARGETS = ("sm_80", "sm_90a", "sm_100a", "sm_120a")
@@ -82,7 +82,7 @@ class Kernels:
         self.refused: Counter = Counter()  # of rejected versions, by target and `_alike`
         self.queue = Queue()
         self.frozen = Frozen()
-        self.differing: list[str] = []  # problems with code that a test compiled
+        self.differing: list[str] = []  # kernels of the current test that differ from the record
         self.compiled: list[Waiting] = []  # compiled by a test with the fixture `assembled_later`
         self.modules: dict[tuple, object] = {}  # optimised LLVM modules of the current test, by their IR text
         self.of_a_kernel = local()        # .now: whether this thread is compiling a kernel
@@ -161,15 +161,16 @@ class Kernels:
             source = sighting.kernel.source
             versions.setdefault(source.name if source.file.startswith("<") else source.fingerprint(), []).append(sighting)
         compiled, self.compiled = self.compiled, []
-        differing, self.differing = self.differing, []
         self.frozen.drawn = drawn
         try:
-            differing += [problem for sighting in seen.values() for found in sighting.met.values()
-                          for problem in self.frozen.version(sighting.kernel, sighting.bound, found, test)]
-            return [*differing, *(problem for kernel in compiled for problem in self.queue.add(kernel)),
-                    *(problem for same in versions.values() for problem in self._problems(spread(same, VERSIONS) if drawn else few(same), test))]
+            for sighting in seen.values():
+                for found in sighting.met.values():
+                    self.differing += self.frozen.version(sighting.kernel, sighting.bound, found, test)
+            problems = [*(problem for kernel in compiled for problem in self.queue.add(kernel)),
+                        *(problem for same in versions.values() for problem in self._problems(spread(same, VERSIONS) if drawn else few(same), test))]
+            return [*problems, *self.differing, instructions(test)] if self.differing else problems
         finally:
-            self.watching = True
+            self.watching, self.differing = True, []
             self.modules.clear()
             self.frozen.forget()
 
@@ -205,11 +206,12 @@ class Kernels:
         name = f"{sighting.kernel.source!r} for {target}"
         try:
             found = sighting.met.get(target) or sighting.kernel._lower(sighting.bound, sighting.options, target)
-            differing = [] if target in sighting.met else self.frozen.version(sighting.kernel, sighting.bound, found, test)
+            if target not in sighting.met:
+                self.differing += self.frozen.version(sighting.kernel, sighting.bound, found, test)
             if of_the_tests_own(found) or not self._claim(code_key(found)):
-                return differing
+                return []
             emitted = emit(found.graph)
-            differing += self.frozen.code(found, emitted.llvm_ir, emitted.params, emitted.maps, test)
+            self.differing += self.frozen.code(found, emitted.llvm_ir, emitted.params, emitted.maps, test)
             with self._at_work():
                 ptx = llvm.to_ptx(emitted.llvm_ir, target, passes=emitted.passes, libdevice=emitted.libdevice)
         except CompilationError as error:
@@ -217,7 +219,7 @@ class Kernels:
         except Exception as error:
             return [f"{name}: {type(error).__name__}: {error}"]
         self.count[target, "assembled"] += 1
-        return [*differing, *self.queue.add(Waiting(f"{test}: {name}", target, ptx))]
+        return self.queue.add(Waiting(f"{test}: {name}", target, ptx))
 
     def _claim(self, key: str) -> bool:
         line = key.encode() + b"\n"

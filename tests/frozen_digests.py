@@ -16,7 +16,6 @@ The IR is emitted by the first test that meets a graph, in whichever process. It
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import os
 import re
@@ -103,8 +102,8 @@ def _of_the_package(source: Source) -> bool:
 
 @lru_cache(maxsize=None)
 def _text_of(source: Source) -> str:
-    """A digest of a function's code, without comments and line breaks."""
-    return digest(ast.unparse(source.tree), 16)
+    """A digest of a function's text, wherever its lines are broken."""
+    return digest("".join(source.text.split()), 16)
 
 
 def anywhere(text: str) -> str:
@@ -280,7 +279,7 @@ class Frozen:
         self.met.put(key, made)
         self._dump(key, graph=lambda: anywhere(found.text), plans=lambda: plans_text(found))
         recorded = self.recorded.versions.get(key, made)
-        return [_problem(stage, key, test) for stage, old, new in zip(STAGES, recorded, made) if old != new][:1]
+        return [_problem(stage, key) for stage, old, new in zip(STAGES, recorded, made) if old != new][:1]
 
     def code(self, found: Lowered, llvm_ir: str, params: Iterable, maps: Iterable, test: str) -> list[str]:
         """Compare the LLVM IR that was emitted for a graph."""
@@ -289,7 +288,7 @@ class Frozen:
         self.met.put_code(made, code)
         key = file_of(test), found.graph.name, found.graph.target, "-".join(made)
         self._dump(key, ll=lambda: text)
-        return [] if self.recorded.code.get(made, code) == code else [_problem("LLVM IR", key, test)]
+        return [] if self.recorded.code.get(made, code) == code else [_problem("LLVM IR", key)]
 
     def _made(self, found: Lowered) -> tuple[str, str]:
         if id(found) not in self.made:
@@ -310,10 +309,14 @@ def file_of(test: str) -> str:
     return test.partition("::")[0].removeprefix("tests/")
 
 
-def _problem(stage: str, key: Key, test: str) -> str:
+def _problem(stage: str, key: Key) -> str:
     _, kernel, target, version = key
-    return (f"{kernel} for {target} (version {version}): other {stage} than tests/digests records. To see the difference, run\n"
-            f"  TILEJIT_FREEZE=/tmp/after python -m pytest '{test}'\n"
-            "on this commit and with /tmp/before on the one before, then diff -r /tmp/before /tmp/after. If the change is intended, run\n"
-            f"  TILEJIT_FREEZE=update python -m pytest '{test.partition('::')[0]}'\n"
-            "and say in the commit's message which kernels changed and why")
+    return f"{kernel} for {target} (version {version}): its {stage} differs from what tests/digests records"
+
+
+def instructions(test: str) -> str:
+    """What to do about kernels of a test that differ."""
+    return ("To see the difference, run this on the commit before and, with another folder, on this one, and compare the folders by diff -r:\n"
+            f"  TILEJIT_FREEZE=/tmp/before python -m pytest '{test}'\n"
+            "If it is intended, update the record, and say in the commit's message which kernels changed and why:\n"
+            f"  TILEJIT_FREEZE=update python -m pytest {test.partition('::')[0]}")

@@ -429,3 +429,42 @@ def test_announcing_other_bytes_than_the_copies_transfer_is_a_compile_error():
         assert not announced.simulate((1,), a, b, NBYTES=4096, LOOP=loop).findings and (a == b).all()
     expect_error(announced, "2048 bytes are announced, and the copies on this barrier transfer 4096", a, b, NBYTES=2048, LOOP=False)
     assert {f.kind for f in announced.simulate((1,), a, b, NBYTES=2048, LOOP=True).findings} == {"transaction-count"}
+
+
+@tile.jit(num_warps=4)
+def stage_after_a_loop(A, B, n, zero):
+    with tile.warp(0):
+        for i in range(zero, n):
+            first = tile.alloc((4, 8), tile.int32)
+            tile.copy_async(first, A[i * 4:i * 4 + 4, 0:8]).wait()
+            tile.copy(B[i * 4:i * 4 + 4, 0:8], first)
+            tile.sync()
+        for i in tile.static_range(2):
+            last = tile.alloc((4, 8), tile.int32)
+            done = tile.copy_async(last, A[(n + i) * 4:(n + i) * 4 + 4, 0:8])
+            done.wait()
+            tile.copy(B[(n + i) * 4:(n + i) * 4 + 4, 0:8], last)
+            tile.sync()
+
+
+@pytest.mark.parametrize("n", [0, 1, 3])
+@pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
+def test_a_scope_counts_its_copies_on_after_a_loop_of_its_own(n, target):
+    a = RNG.integers(0, 1000, ((n + 2) * 4, 8)).astype(np.int32)
+    b = np.zeros_like(a)
+    assert not stage_after_a_loop.simulate((1,), a, b, n, 0, target=target).findings and (a == b).all()
+    stage_after_a_loop.compile(a, b, n, 0, target=target)
+
+
+def test_threads_around_a_scope_do_not_know_what_it_counts_after_a_loop():
+    @tile.jit(num_warps=4)
+    def waits_outside(A, n):
+        s = tile.alloc((4, 8), tile.int32)
+        with tile.warp(0):
+            for i in range(n):
+                tile.copy_async(s, A[0:4, 0:8]).wait()
+            done = tile.copy_async(s, A[0:4, 0:8])
+        done.wait()
+
+    with pytest.raises(CompilationError, match="counted inside an execution scope|assigned inside an execution scope"):
+        waits_outside.simulate((1,), np.zeros((4, 8), np.int32), 2)

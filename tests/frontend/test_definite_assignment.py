@@ -189,6 +189,120 @@ def test_names_of_the_last_trip_of_while_true_are_defined_after_it():
     assert outputs(kernel, 7) == [-3, -2, -1, 0]
 
 
+def test_names_assigned_before_each_break_of_while_true_are_defined_after_it():
+    def once(y, n):
+        while True:
+            if n > 5:
+                last, t, SIZE = n, tile.arange(4) + n, 4
+                break
+            n += 2
+        tile.store(y[0:SIZE], t + last)
+
+    def twice(y, n):
+        while True:
+            n += 1
+            if n == 5:
+                v = 1
+                break
+            elif n % 7 == 0:
+                v = 2
+                break
+            elif n == 10:
+                return
+            if n == 11:
+                continue
+        tile.store(y[0], v)
+
+    def deeper(y, n):
+        while True:
+            n += 1
+            if n > 3:
+                if n % 4 == 0:
+                    v = n
+                    break
+                tile.store(y[1], n)
+        tile.store(y[0], v)
+
+    def nested(y, n):
+        while True:
+            while True:
+                n += 1
+                if n % 3 == 0:
+                    v = n
+                    break
+            if v > 10:
+                w = v * 2
+                break
+        tile.store(y[0], w)
+
+    assert outputs(once, 2) == [12, 13, 14, 15]
+    assert [first(twice, n) for n in (2, 5, 8, 10)] == [1, 2, -1, 2]
+    assert outputs(deeper, 4) == [8, 7, -1, -1]
+    assert first(nested, 2) == 24
+
+
+def test_names_assigned_before_some_breaks_of_while_true_only_may_be_undefined_after_it():
+    def later(y, n):
+        while True:
+            n += 1
+            if n == 5:
+                v = 1
+                break
+            if n == 7:
+                break
+        tile.store(y[0], v)
+
+    def beside(y, n):
+        while True:
+            n += 1
+            if n == 5:
+                v = 1
+                break
+            else:
+                if n == 4:
+                    break
+        tile.store(y[0], v)
+
+    def deeper(y, n):
+        while True:
+            n += 1
+            if n > 2:
+                if n == 5:
+                    v = 1
+                    break
+            if n == 8:
+                break
+        tile.store(y[0], v)
+
+    def next_trip(y, n):
+        while True:
+            n += 1
+            if n == 5:
+                v = 1
+                continue
+            if n == 9:
+                break
+        tile.store(y[0], v)
+
+    def unrolled(y, n):
+        for i in tile.static_range(3):
+            if n == i:
+                v = i
+                break
+        tile.store(y[0], v)
+
+    def buffer(y, n):
+        while True:
+            n += 1
+            if n == 5:
+                v = y
+                break
+        tile.store(v[0], n)
+
+    for kernel in (later, beside, deeper, next_trip, unrolled, buffer):
+        assert error(kernel).startswith("v may be undefined: ")
+
+
 def test_while_true_may_end_by_returns_in_nested_loops_only():
     @tile.jit
     def reached(n):

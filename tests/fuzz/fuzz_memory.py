@@ -89,7 +89,7 @@ class Memory(Shapes):
         """Fill by an asynchronous copy from global memory, and wait for it."""
         text, dtype, inside = self.region(shape)
         kind = self.r.choice(("copy", "async"))
-        if kind == "copy":
+        if kind == "copy" or self.tokens and not self.counted:
             lines = [f"tile.copy({s}, {text})", "tile.sync()"]
         elif self.tokens:
             done = self.name("t")
@@ -184,7 +184,7 @@ class Memory(Shapes):
         top, left = self.r.choice((0, 0, 1, -1)), self.r.choice((0, 0, 1, -2, 4))
         out = self.output((self.ctas, *full), dtype)
         place = f"{out}[pid, zero + {top}:zero + {top} + {h}, zero + {left}:zero + {left} + {w}]"
-        if self.r.random() < 0.5 and self.tokens:
+        if self.r.random() < 0.5 and self.tokens and self.counted:
             done = self.name("t")
             lines = [f"{done} = tile.copy_async({place}, {s}[{text}])", f"{done}.wait()"]
         else:

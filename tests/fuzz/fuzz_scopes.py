@@ -29,7 +29,7 @@ class Scopes(Memory):
             if self.most_warps < last:
                 break
             self.fewest_warps = max(self.fewest_warps, last)
-            inner, run = self.part(threads)
+            inner, run = self.part(threads, head)
             lines += [head, *("    " + line for line in inner)]
             runs.append(run)
         if not runs:
@@ -47,18 +47,22 @@ class Scopes(Memory):
         self.variables[name] = Node(name, shape, dtype, lambda env: env[name])
         return f"{s} = tile.alloc({shape}, {tile_name(dtype)})", [f"{name} = tile.load({s})"]
 
-    def part(self, threads: int):
+    def part(self, threads: int, head: str):
         """The statements of a scope with this number of threads, and a result in shared memory."""
         outer, limits, rows, columns, around = dict(self.variables), self.limit, self.rows, self.columns, self.threads
         self.threads = threads
         self.variables = {n: v for n, v in outer.items() if v.shape is None and n.startswith("i")}  # loop indices of the enclosing scope
         self.limit = min(self.limit, 32 * threads if threads > 1 else 8)
         self.rows, self.columns = self.r.choice((1, 2, 4, 5) if threads > 1 else (1, 2)), self.r.choice((8, 16, 31, 32) if threads > 1 else (1, 3, 4))
+        counting = self.counted, self.recounted
+        self.counted, self.recounted = head not in self.scopes, bool(self.variables)
+        self.scopes.add(head)
         self.depth += 1
         before, largest = len(self.meeting), self.largest
         statements = [self.assign(1), *(self.r.choice((self.assign, self.reassign, self.stage, self.loop if self.depth < 3 else self.assign))()
                                         for _ in range(self.r.choice((0, 1, 2))))]
         self.depth -= 1
+        self.counted, self.recounted = counting
         del self.meeting[before:]
         self.largest = largest
         found = [v for n, v in self.variables.items() if n.startswith("v") and v.exact]

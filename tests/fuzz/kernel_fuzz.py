@@ -17,6 +17,9 @@ class Generator(Clusters):
     def __init__(self, seed: int):
         super().__init__(seed)
         self.tokens = self.r.random() < 0.5    # whether copies are awaited by tokens or by groups
+        self.counted = True                    # whether copies at this point may give tokens
+        self.recounted = False                 # whether the scope is in a loop, which cannot carry what loops in the scope count
+        self.scopes: set[str] = set()          # the scopes drawn so far: another one of the same threads would go on counting
         self.roles = self.r.random() < 0.3 and self.cluster == 1   # whether pipelined loops have a producer, which no cluster barrier may follow
         self.most_warps = self.r.choice((1, 2, 4, 8))
         self.fewest_warps = 1
@@ -91,7 +94,9 @@ class Generator(Clusters):
         """Statements of a branch or loop. Names that they define are undefined afterwards."""
         before = set(self.variables)
         self.depth += 1
+        counted, self.counted = self.counted, self.counted and not self.recounted
         statements = [self.statement() for _ in range(count)] + [self.reassign()]
+        self.counted = counted
         self.depth -= 1
         for name in set(self.variables) - before:
             del self.variables[name]

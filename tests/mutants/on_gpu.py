@@ -143,7 +143,7 @@ def table(outcomes: dict[tuple[str, str], Outcome]) -> str:
             rows.append(f"{words} {name}, {mutant}: {how}; {outcome.ran} seeds ran")
     ran = Counter(mutant == NONE for (_, mutant), outcome in outcomes.items() if outcome.ran)
     compilations = sum(o.ran for o in outcomes.values())
-    rows.append(f"{ran[False]} mutants and {ran[True]} kernels without a change ran, compiled {compilations} times in all; "
+    rows.append(f"{ran[False]} mutants and {ran[True]} kernels without a change ran, compiled {compilations} times; "
                 f"{len(new(outcomes))} go wrong and are not found")
     return "\n".join(rows)
 

@@ -45,7 +45,8 @@ class AccumulatorMixin:
     def pins_of(self, value: Operand) -> Pins | None:
         """The registers of a pinned tile, declared at the first request; None for any other operand."""
         if self.pinned is None:
-            self.pinned = PinnedRegisters(self.graph).sets if any(map(is_product, self.made_by.values())) else {}
+            found = PinnedRegisters(self.graph) if any(map(is_product, self.made_by.values())) else None
+            self.pinned, self.unread = (found.sets, found.unread) if found else ({}, {})
         number = self.pinned.get(value)
         if number is None:
             return None
@@ -73,22 +74,33 @@ class AccumulatorMixin:
         made = self.made_by.get(value)
         return made is not None and made.op.name == "splat" and isinstance(made.args[0], Const) and made.args[0].value == 0
 
-    def handed(self, operands, targets) -> list:
+    def handed(self, operands, targets, over=()) -> list:
         """`operands` in the form that `targets` take over an edge of control flow: a pinned tile in its target's registers, anything else as
-        values. It is a parallel copy: all operands are read before a register is written."""
+        values. It is a parallel copy: all operands are read before a register is written. `over` are the tiles whose lives end here."""
         pins = [self.pins_of(t) for t in targets]
         moves = [p is not None and self.pins_of(o) != p for o, p in zip(operands, pins)]
         values = [p if p is not None and not move else self.operand(o) for o, p, move in zip(operands, pins, moves)]
         for p, move, value in zip(pins, moves, values):
             if move:
-                self._write(p, value)
+                self._write(p, value, self._holds_unread(p, over))
         return [p if p is not None else v for p, v in zip(pins, values)]
 
-    def _write(self, pins: Pins, values: list[V]) -> None:
+    def _holds_unread(self, pins: Pins, over) -> bool:
+        """Whether the registers may hold a tile that nothing has read: one of `over`, or the result of a product or a loop before."""
+        return any(self.pins_of(v) == pins and (v in over or not carried and v in self.values) for v, carried in self.unread.items())
+
+    def _write(self, pins: Pins, values: list[V], unread: bool) -> None:
+        """Write a tile to its registers.
+
+        If they hold one that is `unread`, the instruction names them as sources too (a ``lop3`` whose table selects the
+        new value), so that ptxas keeps the product that made it: ptxas 13.0 removes it otherwise, and may then remove
+        writes of the new tile as well.
+        """
+        write = "lop3.b32 {0}, ${1}, {0}, {0}, 0xf0;" if unread else "mov.{2} {0}, ${1};"
         words = values if pins.dtype.bits == 32 else self.packed_words(values)
         for first in range(0, pins.words, AT_ONCE):
             some = words[first:first + AT_ONCE]
-            self.asm(" ".join(f"mov.{pins.type} {pins.name}_{first + i}, ${i};" for i in range(len(some))), [], some, convergent=True)
+            self.asm(" ".join(write.format(f"{pins.name}_{first + i}", i, pins.type) for i in range(len(some))), [], some, convergent=True)
 
     def renew(self, call: Call) -> Pins:
         """Copy the registers of the call's first operand to those of its result, by ``prmt``, which ptxas does not treat as a copy.

@@ -61,7 +61,7 @@ class BarrierMixin:
             self.cluster_arrive()
             self.cluster_wait()
         else:
-            self.asm("bar.sync 0;", convergent=True)
+            self.cta_barrier()
 
     def _elected(self, then) -> None:
         """Run `then` in the first thread of the scope, after a barrier that orders the accesses of the whole scope before it."""

@@ -6,7 +6,8 @@ from __future__ import annotations
 from ..concurrency import cached_property
 from ..dtypes import bool_, int32
 from ..errors import CompilationError
-from ..ir.graph import Call, Const, Value, walk
+from ..ir.graph import Block, Call, Const, For, If, Scope, Value, While, blocks, walk
+from ..types import Uniformity
 from .value import V
 
 HARDWARE_BARRIERS = 16  # per CTA (PTX ISA, "barrier")
@@ -17,8 +18,39 @@ GRID = {"ctaid.x": (0, 2**31 - 1), "ctaid.y": (0, 65535), "ctaid.z": (0, 65535),
         "nctaid.x": (1, -2**31), "nctaid.y": (1, 65536), "nctaid.z": (1, 65536)}
 
 
+def has_lane_loops(body: Block) -> bool:
+    """Whether a thread may stay somewhere in `body`, in a loop or at a wait, while others of its warp have left."""
+    return any(_divides_warp(node) and any(_may_stay(n) for n in (node, *(n for inner in blocks(node) for n in walk(inner)))) for node in walk(body))
+
+
+def _may_stay(node) -> bool:
+    return isinstance(node, (For, While)) or isinstance(node, Call) and "wait" in node.op.name
+
+
+def _divides_warp(node) -> bool:
+    """Whether only some lanes of a warp may run the node, or run it as often as others."""
+    match node:
+        case Scope(kind=kind):
+            return kind in ("elect", "thread")
+        case If(test=test):
+            conditions = (test,)
+        case For(start=start, stop=stop, step=step):
+            conditions = (start, stop, step)
+        case While(test=test):
+            conditions = test.yields
+        case _:
+            conditions = ()
+    return any(isinstance(c, Value) and c.type.uniform < Uniformity.WARP for c in conditions)
+
+
 class PlaceMixin:
     """The part of the emitter that knows the thread and its execution scope."""
+
+    lane_loops = False  # whether the current scope of warps has such a loop (see `cta_barrier`)
+
+    @cached_property
+    def kernel_lane_loops(self) -> bool:
+        return has_lane_loops(self.graph.body)
 
     def scope_key(self):
         return id(self.scope)
@@ -116,17 +148,27 @@ class PlaceMixin:
         if self.threads == 1:
             return
         if scope.kind == "cta":
-            self.asm("bar.sync 0;", convergent=True)
+            self.cta_barrier()
         elif self.threads <= 32:
             self.asm(f"bar.warp.sync {self.scope_lanes()};", convergent=True)
         else:
-            self._bar("sync", self._scope_barrier(), self.threads)
+            self._bar("barrier.sync" if self.lane_loops else "bar.sync", self._scope_barrier(), self.threads)
+
+    def cta_barrier(self) -> None:
+        """The barrier of all threads of the CTA.
+
+        ``bar.sync`` is ``barrier.sync.aligned``: ptxas may take each warp as converged there. It does so even after a loop or wait of
+        one lane. Such a loop contains YIELD, which lets the other lanes pass BSYNC without that lane, and the WARPSYNC that would gather
+        them is left out if the code between contains, say, a sine. The warp then arrives twice, and the kernel hangs. Scopes with
+        such a loop use the form that is not aligned.
+        """
+        self.asm("barrier.sync 0;" if self.kernel_lane_loops else "bar.sync 0;", convergent=True)
 
     def named_barrier(self, what: str, barriers, index) -> None:
         """``bar.sync`` or ``bar.arrive`` (`what`) on number `index` of the kernel's named barriers."""
         base = self._reserve(barriers, barriers.n)
         index = int(index.text) if isinstance(index, V) and index.text.isdigit() else index
-        self._bar(what, index + base, barriers.threads)
+        self._bar(f"bar.{what}", index + base, barriers.threads)
 
     def first_turn(self, barriers) -> None:
         """Arrive on barrier 0 of a `turns` object, so that its first member may begin. The arriving threads are the last ones of the CTA, as many
@@ -136,7 +178,7 @@ class PlaceMixin:
         self.asm(f"@$0 bar.arrive {base}, {barriers.threads};", [], [last], convergent=True)
 
     def _bar(self, what: str, ident, threads: int) -> None:
-        text, inputs = (f"bar.{what} {ident}, {threads};", []) if isinstance(ident, int) else (f"bar.{what} $0, {threads};", [ident])
+        text, inputs = (f"{what} {ident}, {threads};", []) if isinstance(ident, int) else (f"{what} $0, {threads};", [ident])
         self.asm(text, [], inputs, convergent=True)
 
     def _scope_barrier(self):

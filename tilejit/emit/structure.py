@@ -10,6 +10,7 @@ from ..ir.builder import ExecScope
 from ..ir.graph import Call, Const, For, If, Scope, Value, While, leaves_its_range, walk
 from ..types import Tile
 from .accumulators import Pins
+from .place import has_lane_loops
 from .value import V
 
 
@@ -140,7 +141,8 @@ class StructureMixin:
             self.values[carry.inner] = value
         self.block(node.body)
         self.loc = node.loc
-        return self.handed(node.body.yields, [c.inner for c in node.carried])
+        inner = [c.inner for c in node.carried]
+        return self.handed(node.body.yields, inner, inner)
 
     def _loop(self, node: For, start: V, stop: V, carried: list, copies: int) -> tuple[V, list]:
         """Emit a loop with `copies` bodies per trip; returns the index and the carried values after it.
@@ -229,7 +231,8 @@ class StructureMixin:
             self.start(body)
             self.block(node.body)
             self.loc = node.loc
-            following, latch = self._packed(self.handed(node.body.yields, [c.inner for c in node.carried])), self.current
+            names = [c.inner for c in node.carried]
+            following, latch = self._packed(self.handed(node.body.yields, names, names)), self.current
             self.branch(head)
         close(following, latch)
         self.start(done)
@@ -240,12 +243,12 @@ class StructureMixin:
         then, orelse, done = self.label("then"), self.label("else"), self.label("endif")
         self.branch_if(self.operand(node.test), then, orelse)
         ends = []
-        for label, block in ((then, node.then), (orelse, node.orelse)):
+        for label, block, other in ((then, node.then, node.orelse), (orelse, node.orelse, node.then)):
             with self.region_of_code(), self.partial_on(node.test):
                 self.start(label)
                 self.block(block)
                 self.loc = node.loc
-                values = self.handed(block.yields, node.results)
+                values = self.handed(block.yields, node.results, other.yields)
                 ends.append((self._packed(values), self.current))
                 self.branch(done)
         self.start(done)
@@ -282,11 +285,12 @@ class StructureMixin:
         """Emit the body of a scope."""
         elected = node.kind == "elect"
         inner = ExecScope("thread" if elected else node.kind, node.threads, first if first is not None else 0, elected=elected, parent=self.scope)
-        outer, self.scope, self.partial = (self.scope, self.partial), inner, False
+        outer, self.scope, self.partial = (self.scope, self.partial, self.lane_loops), inner, False
+        self.lane_loops = has_lane_loops(node.body)
         if node.regs is not None:
             self.set_registers(node.regs)
         self.block(node.body)
-        self.scope, self.partial = outer
+        self.scope, self.partial, self.lane_loops = outer
 
     def _within(self, kind: str, first, count: int, size: int) -> V | None:
         """Whether the thread is in the `count` warpgroups, warps or threads from `first`; None if that is the whole current scope."""

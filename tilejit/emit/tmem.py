@@ -31,7 +31,7 @@ class TensorMemoryMixin:
 
         self._by_first_warp(allocate)
         self.tcgen05_fence("before_thread_sync")
-        self.asm("bar.sync 0;", convergent=True)
+        self.cta_barrier()
         self.tcgen05_fence("after_thread_sync")
         for value, _ in made:
             self.tensor_addresses[value] = self.asm(f"ld.shared.b32 $0, [$1 + {self.graph.shared[value]}];", [int32], [base])[0]
@@ -49,7 +49,7 @@ class TensorMemoryMixin:
         """At the kernel's end, deallocate what is left: after the cluster's barrier, or without a cluster after one of the CTA."""
         left = self._left()
         if left and not self.graph.launch.cluster:
-            self.asm("bar.sync 0;", convergent=True)
+            self.cta_barrier()
         for value in left:
             self.deallocate(value)
 

@@ -14,7 +14,7 @@ from ..ops import language
 from ..types import Scalar, Tile
 from . import joins
 from .joins import Clash, is_runtime
-from .names import EXITS, RESULT, Entry, Undefined, is_cell, leaves_early
+from .names import EXITS, ONWARD, RESULT, Entry, Undefined, is_cell, leaves_early
 from .ranges import LoopRange, StaticRange
 from .scopes import ScopeSpec, absent, describe_scope, meant_by, misfit
 from .scoping import run_scope
@@ -168,10 +168,18 @@ def _join_name(w: Walker, name: Any, then: Branch, orelse: Branch, test: Value) 
             if _matters_past_only(plan, gone, kept):
                 why = plan.why if isinstance(plan, Clash) else ""
                 return _one_sided(w, first, a, b, test, tuple((word, why) for word in sorted(gone)))
+            if lacking == (not first, first) and ("break" in gone or isinstance((a if first else b).past(ONWARD), Undefined)):
+                found = _one_sided(w, not first, a, b, test, _lacks_unless_left(plan, orelse if first else then))
+                return Met(plan) if isinstance(found.plan, Clash) else found
     if isinstance(plan, Clash):
         return Met(plan)
     a.read = b.read = True
     return Met(_bounded(w, plan, test), (a.value, b.value))
+
+
+def _lacks_unless_left(plan: Clash, other: Branch) -> tuple[tuple[str, str], ...]:
+    """Where a name has no value that only a branch that leaves assigns: where the other branch leads, onward and by the exits that it may take."""
+    return tuple((word, plan.why) for word in (ONWARD, *(e for e in EXITS if other.env[e].value is not False)))
 
 
 def _is_lacking(entry: Entry | None) -> bool:

@@ -18,7 +18,7 @@ from ..types import Tile, Uniformity
 from . import joins
 from .branches import graph_name
 from .joins import Clash
-from .names import RESULT, Entry, Undefined, called, is_cell
+from .names import ONWARD, RESULT, Entry, Undefined, called, is_cell
 from .scopes import describe_scope
 from .state import Snapshot
 from .walker import Walker, runtime, where
@@ -256,7 +256,7 @@ def _widened(w: Walker, attempt: Attempt, constants: set[Any]) -> tuple[dict[Any
         if name in constants:
             continue
         header, end = attempt.headers[name], attempt.after[name]
-        following = end.past("continue")
+        following = end.past("continue", ONWARD)
         joint = _alike(w, joins.widen(plan, following), attempt.trip.control)
         if not isinstance(joint, Clash):
             wider[name] = joins.cap(joint, attempt.trip.control)
@@ -306,7 +306,7 @@ def _returns(entry: Entry) -> tuple[tuple[str, str], ...]:
 
 def _plan_after(w: Walker, entry: Entry, ends: Ends, control: Uniformity) -> joins.Join:
     """What a name holds after the loop if only the loop's body assigns it: the value of the last trip, if there certainly was one."""
-    value = entry.past("break") if ends is Ends.BY_AN_EXIT else entry.past("break", "continue")
+    value = entry.past("break") if ends is Ends.BY_AN_EXIT else entry.past("break", "continue", ONWARD)
     if isinstance(value, Undefined):
         return Clash(value.why)
     if ends is Ends.ANYWHERE:

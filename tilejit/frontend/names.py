@@ -12,6 +12,7 @@ from .source import Source
 
 # Hidden names, which no kernel can spell: flags for the exits taken so far from the function or loop, and the function's result.
 EXITS = ("return", "break", "continue")
+ONWARD = "no exit"  # where control comes that has taken none of them
 RESULT = "result of the call"
 
 BLOCKS = "body", "orelse", "handlers", "finalbody", "cases"  # fields of statements that hold other statements
@@ -21,7 +22,7 @@ BLOCKS = "body", "orelse", "handlers", "finalbody", "cases"  # fields of stateme
 class Entry:
     """The value of a name, the location of its assignment, and the scope instance that it belongs to (`Home`). `read` says whether it has
     been read, `came_out` that it was assigned in an inner scope that has ended. `lacks` pairs each exit past which the name has no value (the
-    code that runs if the exit was not taken may read it) with the reason."""
+    code that runs if the exit was not taken may read it) with the reason; `ONWARD` stands for that code, if only the exits have the value."""
 
     value: Any
     loc: Loc | None

@@ -18,7 +18,7 @@ from ..ops import language
 from ..types import Scalar, Tile, Uniformity
 from .captures import Capture, checked, token
 from .joins import leaves
-from .names import EXITS, RESULT, Entry, Frame, Undefined, called, is_cell
+from .names import EXITS, ONWARD, RESULT, Entry, Frame, Undefined, called, is_cell
 from .source import Source
 
 EXPRESSIONS: dict[type, Callable[["Walker", Any], Any]] = {}
@@ -212,7 +212,7 @@ class Walker:
                 self.put(name, False)
             for name, entry in self.frame.env.items():
                 if entry.lacks:
-                    self.put(name, entry.value, entry.home)
+                    self.put(name, entry.past(ONWARD), entry.home)
             rest()
 
         def elsewhere():
@@ -235,7 +235,8 @@ class Walker:
             self.frame.gone = frozenset()
         for name, entry in self.frame.env.items():
             if entry.lacks:
-                self.frame.env[name] = replace(entry, value=entry.past(*exits), lacks=tuple(p for p in entry.lacks if p[0] not in exits))
+                met = (*exits, ONWARD)
+                self.frame.env[name] = replace(entry, value=entry.past(*met), lacks=tuple(p for p in entry.lacks if p[0] not in met))
 
     def collect(self, body: Callable[[], None]) -> Branch:
         """Walk `body` into a block of its own; the names of the current frame keep their values from before."""

@@ -148,7 +148,8 @@ def sync():
     """The barrier of the current execution scope: wait until all its threads have arrived. Their earlier writes are then visible to all.
 
     It is ``bar.sync`` for the CTA, a hardware barrier assigned by the compiler for other groups of warps, ``bar.warp.sync``
-    for a warp, and nothing for a thread.
+    for a warp, and nothing for a thread. Where lanes of a warp loop or wait on their own, it is ``barrier.sync`` instead of
+    ``bar.sync``, for which the warp need not have converged.
     """
 
 

@@ -34,6 +34,7 @@ class _LiveRanges:
     carries: list[tuple] = field(default_factory=list)                       # (inner, result, init, following)
     joins: list[tuple[Value, tuple[Operand, ...]]] = field(default_factory=list)
     uses: list[tuple[Value, int]] = field(default_factory=list)
+    taken: set[Operand] = field(default_factory=set)  # operands of calls, and what a loop takes over
     at: int = 0
 
     def step(self) -> int:
@@ -45,8 +46,12 @@ class _LiveRanges:
             if isinstance(v.type, Tile):
                 self.start[v] = self.at
 
-    def use(self, operands: Iterable[Operand]) -> None:
-        self.uses += [(o, self.at) for o in operands if isinstance(o, Value) and isinstance(o.type, Tile)]
+    def use(self, operands: Iterable[Operand], certain: bool = True) -> None:
+        """Note uses here. Those that are not `certain` hand a tile on along one of two ways that meet."""
+        tiles = [o for o in operands if isinstance(o, Value) and isinstance(o.type, Tile)]
+        self.uses += [(o, self.at) for o in tiles]
+        if certain:
+            self.taken.update(tiles)
 
     def block(self, block: Block) -> None:
         for node in block.nodes:
@@ -71,7 +76,7 @@ class _LiveRanges:
         first = self.step()
         self.block(block)
         self.step()
-        self.use(block.yields)
+        self.use(block.yields, certain=False)
         return first, self.at
 
     def loop(self, node: For | While) -> None:
@@ -81,7 +86,7 @@ class _LiveRanges:
         if isinstance(node, While):
             self.block(node.test)
             self.step()
-            self.use(c.inner for c in node.carried)  # where the test ends the loop, they become its results
+            self.use((c.inner for c in node.carried), certain=False)  # where the test ends the loop, they become its results
         self.block(node.body)
         self.step()
         self.use(node.body.yields)
@@ -105,7 +110,11 @@ class _LiveRanges:
 
 
 class PinnedRegisters:
-    """The pinned tiles of a graph: `sets` gives each of them the number of its set of registers."""
+    """The pinned tiles of a graph: `sets` gives each of them the number of its set of registers.
+
+    `unread` are those that nothing uses for certain: True for what a loop carries into its body, which ends at the
+    body's end, False for a result, which is left in its registers.
+    """
 
     def __init__(self, graph: Graph):
         lives = _LiveRanges()
@@ -130,6 +139,8 @@ class PinnedRegisters:
         for i, (result, _) in enumerate(lives.products):
             for before, _ in lives.products[:i]:
                 self._coalesce(result, before)
+        inners = {inner for inner, *_ in lives.carries}
+        self.unread: dict[Value, bool] = {v: v in inners for v in self.parent if v not in lives.taken}
         numbers: dict[Value, int] = {}
         self.sets: Mapping[Value, int] = {v: numbers.setdefault(self._root(v), len(numbers)) for v in self.parent}
 

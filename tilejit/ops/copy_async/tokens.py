@@ -12,7 +12,7 @@ from typing import Any
 from ...dtypes import int32
 from ...ir.builder import Builder, flag
 from ...ir.builtin import MEMBERS
-from ...ir.graph import Value
+from ...ir.graph import Value, results
 from ...ir.op import op
 from ..language import binary
 
@@ -48,7 +48,7 @@ def next_token(g: Builder) -> Token:
                       "leave the result of copy_async unused and wait by hand")
     token = Token(g.cells.setdefault(_cell(pool_of(g)), 0), pool_of(g))
     if isinstance(token.count, Value):
-        with g.reopened(_outermost(g)):
+        with g.reopened(_outermost(g, token.count)):
             following = binary(g, "+", token.count, 1)
     else:
         following = token.count + 1
@@ -73,15 +73,21 @@ def _cell(pool: str) -> tuple:
     return "copy tokens", pool
 
 
-def _outermost(g: Builder) -> list:
-    """The block around the scopes that directly enclose this point, without a loop or branch between.
+def _outermost(g: Builder, count: Value) -> list:
+    """The outermost block around the scopes that directly enclose this point, without a loop or branch between, in which `count` is known.
 
-    The counter is advanced there, so that threads outside these scopes, which only wait, know its value too.
+    The counter is advanced there, so that threads outside these scopes, which only wait, know its value too. After a loop of the scope that
+    issues copies, only the scope's threads know the counter.
     """
     scope, level = g.scope, len(g.blocks)
-    while scope is not None and scope.depth == level and scope.kind != "cta":
+    while scope is not None and scope.depth == level and scope.kind != "cta" and not _makes(g.blocks[level - 1], count):
         scope, level = scope.parent, level - scope.around
     return g.blocks[level - 1]
+
+
+def _makes(block: list, value: Value) -> bool:
+    """Whether a node of this block, not of one inside it, has a value as a result."""
+    return any(r is value for node in reversed(block) for r in results(node))
 
 
 def wait(g: Builder, token: Token, read: bool = False):
