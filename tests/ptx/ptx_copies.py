@@ -160,7 +160,7 @@ def tensor_copy_cases(rank: int) -> Case:
     for n, form in enumerate(loads):
         lines += ["with tile.elect():", "    tile.ptx.mbarrier.arrive.expect_tx.shared_cta.b64(bar, 256)",
                   f"    {called(form, dst='s', map='mx', coords=at(n), bar='bar', mask='1', hint=EVICT_FIRST)}", f"bar.wait(phase={n})",
-                  f"tile.store(z[{n}, 0:64], tile.load(s))", "tile.sync()"]
+                  f"tile.store(z[{n}, 0:64], tile.load(s))", "tile.fence_proxy_async()", "tile.sync()"]
     for n, form in enumerate(stores, len(loads)):
         lines += [f"tile.store(s, tile.load(w[{n}, 0:64]))", "tile.fence_proxy_async()", "tile.sync()", "with tile.elect():",
                   f"    {called(form, map='my', coords=at(n), src='s', hint=EVICT_FIRST)}", "    tile.ptx.cp_async.bulk.commit_group()",
@@ -218,7 +218,8 @@ def im2col_cases(rank: int) -> Case:
             continue
         lines += ["with tile.elect():", f"    tile.ptx.mbarrier.arrive.expect_tx.shared_cta.b64(bar, {4 * PIXELS * CHANNELS})",
                   f"    {called(form, **given)}",
-                  f"bar.wait(phase={n})", f"tile.store(z[{n}, 0:{PIXELS}, 0:{CHANNELS}], tile.load(s))", "tile.sync()"]
+                  f"bar.wait(phase={n})", f"tile.store(z[{n}, 0:{PIXELS}, 0:{CHANNELS}], tile.load(s))",
+                  "tile.fence_proxy_async()", "tile.sync()"]
         found = all_patches[place, first:first + PIXELS, channel:channel + CHANNELS]
         z[n, :len(found)] = found
     want = y.copy()
@@ -256,7 +257,8 @@ def im2col_w_cases():
                 continue
             lines += ["with tile.elect():", f"    tile.ptx.mbarrier.arrive.expect_tx.shared_cta.b64(bar, {4 * pixels * CHANNELS})",
                       f"    {called(form, **given)}",
-                      f"bar.wait(phase={phase})", f"tile.store(z[{n}, 0:{pixels}, 0:{CHANNELS}], tile.load(s))", "tile.sync()"]
+                      f"bar.wait(phase={phase})", f"tile.store(z[{n}, 0:{pixels}, 0:{CHANNELS}], tile.load(s))",
+                      "tile.fence_proxy_async()", "tile.sync()"]
             phase += 1
             found = every[place, :, line].reshape(-1, 16)[first:first + pixels, channel:channel + CHANNELS]
             want[n, :len(found)] = found
