@@ -313,3 +313,13 @@ def without_a_barrier(y):
 def test_a_race_between_ptx_instructions_is_found():
     report = without_a_barrier.simulate((1,), np.zeros(64, np.uint32))
     assert [f.kind for f in report.findings] == ["race"]
+
+
+@pytest.mark.parametrize("call", ["tile.ptx.bar.sync({n})", "tile.ptx.barrier.sync({n})", "tile.ptx.bar.sync.threads({n}, 128)",
+                                  "tile.ptx.bar.arrive({n}, 128)"])
+def test_a_barrier_beyond_the_16_of_a_cta_is_refused(call):
+    kernel = lambda n: tile.jit(source=f"def k(x):\n    {call.format(n=n)}\n    tile.store(x[0], 1)\n")
+    for n in (16, 99, -1):
+        with pytest.raises(tile.CompilationError, match=f"barriers 0 to 15, not {n}"):
+            kernel(n).compile(np.zeros(1, np.int32), target="sm_90a")
+    assert kernel(15).compile(np.zeros(1, np.int32), target="sm_90a").ptx

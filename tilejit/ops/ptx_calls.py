@@ -84,6 +84,7 @@ def call(g: Builder, name, args: tuple, kwargs: dict):
         raise g.error(f"simulate is a function of arrays, not {describe(simulate)}")
     given = _bound(g, form, args, kwargs)
     _check_scope(g, form)
+    _check_barrier(g, form, given.get("id"))
     operands, slots, imm = [], [], []
     for operand in form.inputs:
         if operand.kind == "imm":
@@ -120,6 +121,16 @@ def _bound(g: Builder, form, args: tuple, kwargs: dict) -> dict:
         if operand.name not in given:
             raise g.error(f"{form.name}: operand {operand.name} is missing, {_needs(operand)}; {takes}")
     return given
+
+
+NAMED_BARRIERS = 16  # of a CTA (PTX ISA, "barrier"); a number beyond is a fault at run time
+
+
+def _check_barrier(g: Builder, form, number) -> None:
+    """CompilationError if a constant `number` is not that of one of the CTA's barriers."""
+    number = number.value if isinstance(number, Const) else number
+    if form.name.startswith(("bar.", "barrier.")) and isinstance(number, int) and number not in range(NAMED_BARRIERS):
+        raise g.error(f"{form.name}: a CTA has the barriers 0 to {NAMED_BARRIERS - 1}, not {number}")
 
 
 def _check_scope(g: Builder, form) -> None:
