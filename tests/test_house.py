@@ -365,7 +365,7 @@ RECORDED: dict[str, dict[str, int]] = {
         "layout": 15,
         "manifest": 13,
         "names": 14,
-        "ops": 1437,
+        "ops": 1438,
         "passes": 537,
         "plan": 25,
         "ptx": 31,

@@ -7,10 +7,9 @@ from ..concurrency import cached_property
 from ..dtypes import bool_, int32
 from ..errors import CompilationError
 from ..ir.graph import Block, Call, Const, For, If, Scope, Value, While, blocks, walk
+from ..ops.ptx_calls import HARDWARE_BARRIERS
 from ..types import Uniformity
 from .value import V
-
-HARDWARE_BARRIERS = 16  # per CTA (PTX ISA, "barrier")
 
 # Ranges of the grid's special registers, for LLVM: half-open, the upper bound wrapped to i32 (CUDA C++ Programming Guide,
 # "Compute Capabilities", the largest grid).

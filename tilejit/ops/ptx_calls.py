@@ -123,14 +123,14 @@ def _bound(g: Builder, form, args: tuple, kwargs: dict) -> dict:
     return given
 
 
-NAMED_BARRIERS = 16  # of a CTA (PTX ISA, "barrier"); a number beyond is a fault at run time
+HARDWARE_BARRIERS = 16  # of a CTA (PTX ISA, "barrier"); a number beyond is a fault at run time
 
 
 def _check_barrier(g: Builder, form, number) -> None:
     """CompilationError if a constant `number` is not that of one of the CTA's barriers."""
     number = number.value if isinstance(number, Const) else number
-    if form.name.startswith(("bar.", "barrier.")) and isinstance(number, int) and number not in range(NAMED_BARRIERS):
-        raise g.error(f"{form.name}: a CTA has the barriers 0 to {NAMED_BARRIERS - 1}, not {number}")
+    if form.name.startswith(("bar.", "barrier.")) and isinstance(number, int) and number not in range(HARDWARE_BARRIERS):
+        raise g.error(f"{form.name}: a CTA has the barriers 0 to {HARDWARE_BARRIERS - 1}, not {number}")
 
 
 def _check_scope(g: Builder, form) -> None:
