@@ -3,7 +3,7 @@
 import tilejit as tile
 from graphs import body, error, expect, marked
 from tilejit.ir.builtin import MEMBERS, builtin
-from tilejit.ops import language
+from tilejit.ops.language import promotion as language
 
 
 class Counter:

@@ -10,7 +10,7 @@ from typing import Any
 from ..dtypes import bool_
 from ..ir.builder import describe, type_of
 from ..ir.graph import Block, Call, If, Operand, Value
-from ..ops import language
+from ..ops.language import promotion as language
 from ..types import Scalar, Tile
 from . import joins
 from .joins import Clash, is_runtime

@@ -16,7 +16,8 @@ from ..ir.builtin import BoundMethod, Builtin, apply, signature_of
 from ..ir.graph import Const, Value
 from ..ir.op import Op
 from ..names import ELSEWHERE, InstructionName, counterpart, misspelt
-from ..ops import language, pointwise, ptx_calls
+from ..ops.language import promotion as language, pointwise
+from ..ops.ptx import calls as ptx_calls
 from . import joins
 from .branches import judged
 from .captures import checked, of_tilejit, source_of

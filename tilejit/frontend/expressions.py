@@ -14,7 +14,7 @@ from ..ir.builder import describe
 from ..ir.builtin import MEMBERS, BoundMethod, apply, member
 from ..ir.graph import Const, Value
 from ..names import ELSEWHERE, nearest
-from ..ops import language
+from ..ops.language import promotion as language
 from ..types import Scalar
 from . import joins
 from .branches import judged

@@ -12,8 +12,8 @@ from ..dtypes import bool_, int32, promote
 from ..errors import Loc
 from ..ir.builder import describe, type_of, weak_dtype
 from ..ir.graph import Block, For, Operand, Value, While, leaves_its_range
-from ..ops import language
-from ..ops.pipeline import pipeline_turn
+from ..ops.language import promotion as language
+from ..ops.sync.pipeline import pipeline_turn
 from ..types import Scalar
 from .branches import judged, only_if, truth
 from .carried import Ends, Trip, carries, settle

@@ -10,7 +10,7 @@ from ..dtypes import bool_, float32, int32
 from ..ir.builder import describe, type_of
 from ..ir.builtin import apply, member
 from ..ir.graph import Const
-from ..ops import language, pointwise
+from ..ops.language import promotion as language, pointwise
 from ..types import Buffer, Points, Region, Tile
 from . import joins
 from .expressions import folded, numbers, operator

@@ -14,7 +14,7 @@ from ..ir.builtin import BoundMethod, Builtin
 from ..ir.graph import Node, Operand, Value
 from ..ir.op import Op
 from ..names import ELSEWHERE, nearest
-from ..ops import language
+from ..ops.language import promotion as language
 from ..types import Scalar, Tile, Uniformity
 from .captures import Capture, checked, token
 from .joins import leaves

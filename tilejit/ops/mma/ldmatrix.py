@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from ...dtypes import int32
 from ...types import Tile
-from ..memory import load_
+from ..moves.load_store import load_
 from .matrices import Matrices
 
 

@@ -16,9 +16,9 @@ from ...ir.builder import Builder, describe, type_of
 from ...ir.graph import Const, Value
 from ...ir.op import op
 from ...types import Buffer, Region, Scalar
-from ..language import as_condition
-from ..packed import shape_of
-from ..regions import whole
+from ..language.promotion import as_condition
+from ..memory.packed import shape_of
+from ..memory.regions import whole
 from ..tmem.alloc import TENSOR_MEMORY
 from ..tmem.descriptor import SharedDescriptor
 from .descriptor import Derived

@@ -9,7 +9,7 @@ from ...errors import CompilationError
 from ...layout import TileLayout, axis, tmem_datapath
 from ...layout.axes import whole
 from ...types import Region
-from ..copy_async.tma_view import Multiple
+from ..moves.copy_async.tma.view import Multiple
 from ..tmem.fragments import digits_of
 
 

@@ -18,8 +18,8 @@ from ...ir.graph import Call, Value
 from ...ir.op import op
 from ...layout import TileLayout, axis
 from ...types import Buffer
-from ..barriers import cluster_arrive, cluster_wait
-from ..shared import sync
+from ..memory.shared import sync
+from ..sync.barriers import cluster_arrive, cluster_wait
 
 TARGETS = ("sm_100a", "sm_103a")  # the targets that have tensor memory
 LANES, COLUMNS = 128, 512

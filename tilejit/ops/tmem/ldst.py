@@ -16,11 +16,11 @@ from ...ir.builtin import builtin
 from ...ir.graph import Const, Value
 from ...ir.op import op
 from ...types import Buffer, Region, Tile
-from ..expected import asked_variant
-from ..language import coerce
-from ..packed import refused
-from ..reduce import collective
-from ..regions import whole
+from ..language.expect_variant import asked_variant
+from ..language.promotion import coerce
+from ..memory.packed import refused
+from ..memory.regions import whole
+from ..reduce.reduce import collective
 from .alloc import TENSOR_MEMORY, needs_tensor_memory
 from .fragments import Plan, SHAPES, WORDS, digits_of, planned
 

@@ -14,8 +14,8 @@ from ...ir.builtin import builtin
 from ...ir.graph import Value
 from ...ir.op import op
 from ...types import BarrierRef
-from ..copy_async.options import check_mask
-from ..language import uniform_scalar
+from ..language.promotion import uniform_scalar
+from ..moves.copy_async.options import check_mask
 from .alloc import needs_tensor_memory
 
 SIDES = ("before_thread_sync", "after_thread_sync")
