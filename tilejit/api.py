@@ -5,7 +5,7 @@ from .frontend.ranges import pipelined, range_ as range, static_range
 from .frontend.scopes import each_warpgroup, elect, thread, warp, warpgroup
 from .frontend.static import static_assert, static_print
 from .ops.language.creation import arange, fragment_index, full, ones, zeros
-from .ops.language.escape import asm, device_print
+from .ops.ptx.escape import asm, device_print
 from .ops.language.expect_variant import expect_variant
 from .ops.language.ids import (cluster_id, cluster_size, cta_rank, lane_id, num_programs, program_id, thread_id,
                                warp_id, warpgroup_id)
@@ -15,7 +15,7 @@ from .ops.language.pointwise import (abs, assume, bitcast, cast, cdiv, clip, dev
 from .ops.language.shape import broadcast_to, expand_dims, reshape, transpose
 from .ops.language.stack import stack
 from .ops.memory.atomics import BUILTINS as _ATOMICS
-from .ops.memory.shared import alloc, swizzled, sync
+from .ops.memory.shared import swizzled, sync
 from .ops.memory.window import window
 from .ops.mma import mma_async, mma_commit, mma_wait
 from .ops.mma.dot import dot, mma
@@ -30,6 +30,7 @@ from .ops.moves.load_store import load, store
 from .ops.moves.remote import reduce_async, store_async
 from .ops.reduce.reductions import BUILTINS as _REDUCTIONS
 from .ops.reduce.scan import BUILTINS as _SCANS
+from .ops.structure.alloc import alloc
 from .ops.structure.ring import ring
 from .ops.sync.barriers import (bulk_commit, bulk_wait, cluster_arrive, cluster_sync, cluster_wait, cp_async_commit,
                                 cp_async_wait, fence_mbarrier_init, fence_proxy_async,

@@ -13,8 +13,9 @@ from .ir.graph import Const
 from .jit import Kernel, jit
 from .names import nearest
 from .ops.language.ids import is_number_of_ctas, num_programs, program_id
+from .ops.language.operators import binary, compare
 from .ops.language.pointwise import cast, device_assert, maximum
-from .ops.language.promotion import binary, compare, strong_cast
+from .ops.language.promotion import strong_cast
 from .ops.memory.atomics import BUILTINS as ATOMICS
 from .types import Points, Region, Scalar
 

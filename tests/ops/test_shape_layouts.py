@@ -7,8 +7,8 @@ from hypothesis import assume, given, settings, strategies as st
 from tilejit.dtypes import float32
 from tilejit.ir.graph import Value
 from tilejit.layout import blocked, collapse, register_table, thread_table
-from tilejit.ops.language.shape import _permuted, reshaped
 from tilejit.ops.language.stack import _stack_layout
+from tilejit.ops.tiles.arrange import _permuted, reshaped
 from tilejit.ops.tiles.slicing import _register_slice
 from tilejit.types import Tile
 

@@ -12,8 +12,9 @@ from ..ir.builder import Builder, describe, type_of, weak_dtype
 from ..ir.builtin import builtin
 from ..ir.graph import Const, Pipeline
 from ..ops.language.ids import is_number_of_ctas
+from ..ops.language.operators import binary, compare
 from ..ops.language.pointwise import device_assert, where
-from ..ops.language.promotion import as_index, binary, compare, converted, strong_cast
+from ..ops.language.promotion import as_index, converted, strong_cast
 from ..ops.tiles import elementwise as ew
 from ..types import Scalar
 

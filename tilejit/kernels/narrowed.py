@@ -11,7 +11,7 @@ from ..errors import TileError
 from ..frontend.building import Built
 from ..frontend.captures import Watch
 from ..ir.graph import Block, Call, Const, Node, Value, blocks, operands, walk
-from ..ops.moves.load_store import load_
+from ..ops.memory.access_ops import load_
 from ..ops.tiles.casts import cast
 from ..runtime.arguments import ArraySpec
 from ..types import Scalar, Tile

@@ -1,103 +1,14 @@
-"""Creation of tiles: constants, splat, arange, full, zeros, ones."""
+"""Creation of tiles: arange, fragment_index, full, zeros, ones."""
 
 from __future__ import annotations
 
-import numpy as np
 
-from ...dtypes import dtype_of, float32, int32
+from ...dtypes import dtype_of, float32
 from ...ir.builder import Builder, describe, type_of
 from ...ir.builtin import builtin
-from ...ir.op import op
-from ...types import Scalar, Tile, Uniformity
-
-
-@op("pure")
-def constant(x):
-    """A constant as a value of the graph."""
-
-
-@constant.infer
-def _(g, x):
-    return Scalar(x.dtype, Uniformity.GRID)
-
-
-@constant.simulate
-def _(m, call, x):
-    return x
-
-
-@constant.emit
-def _(e, call, x):
-    return x
-
-
-@op("pure", attrs=("shape",))
-def splat(x, shape):
-    """A tile that holds the scalar `x` in every element."""
-
-
-@splat.infer
-def _(g, x, shape):
-    g.shared("a tile", x)
-    return Tile(type_of(x).dtype, shape)
-
-
-@splat.simulate
-def _(m, call, x):
-    shape = call.attrs["shape"]
-    return np.broadcast_to(x[:, :1].reshape(-1, *(1,) * len(shape)), (x.shape[0], *shape))
-
-
-@splat.emit
-def _(e, call, x):
-    return [x] * e.registers(call.result.type)
-
-
-@op("pure", attrs=("start", "stop", "axis"))
-def iota(start, stop, axis):
-    """The integers ``start, ..., stop - 1`` as a one-dimensional int32 tile."""
-
-
-@iota.infer
-def _(g, start, stop, axis):
-    return Tile(int32, (stop - start,))
-
-
-@iota.simulate
-def _(m, call):
-    return np.arange(call.attrs["start"], call.attrs["stop"], dtype=np.int32)[None]
-
-
-@iota.emit
-def _(e, call):
-    t = call.result.type
-    start = call.attrs["start"]
-    return [e.as_value(e.coordinates(t, r)[0] + start, int32) for r in range(e.registers(t))]
-
-
-@op("pure", attrs=("shape", "axis"))
-def indices(shape, axis):
-    """An int32 tile of `shape` that holds the index of each element along `axis`."""
-
-
-@indices.infer
-def _(g, shape, axis):
-    return Tile(int32, shape)
-
-
-@indices.simulate
-def _(m, call):
-    shape, axis = call.attrs["shape"], call.attrs["axis"]
-    return np.broadcast_to(np.arange(shape[axis], dtype=np.int32).reshape(-1, *(1,) * (len(shape) - axis - 1)), (1, *shape))
-
-
-@indices.emit
-def _(e, call):
-    t = call.result.type
-    return [e.as_value(e.coordinates(t, r)[call.attrs["axis"]], int32) for r in range(e.registers(t))]
-
-
-splat.rules["free"] = iota.rules["free"] = indices.rules["free"] = True  # recomputed in whichever layout a use needs
+from ...types import Scalar, Tile
+from ..tiles.generate import indices, iota, splat
+from .promotion import coerce, converted, number
 
 
 @builtin
@@ -151,7 +62,6 @@ def checked_shape(g: Builder, shape) -> tuple[int, ...]:
 @builtin
 def full(g: Builder, shape, value, dtype=None):
     """A tile of `shape` filled with `value`, in `dtype` or by default that of `value`. If `value` is a tile, it is broadcast as in NumPy."""
-    from .promotion import coerce, number
     held, shape = number(g, value).dtype, checked_shape(g, shape)
     return coerce(g, value, Tile(held if dtype is None else dtype_of(dtype), shape))
 
@@ -159,12 +69,10 @@ def full(g: Builder, shape, value, dtype=None):
 @builtin
 def zeros(g: Builder, shape, dtype=float32):
     """A tile of `shape` filled with 0."""
-    from .promotion import converted
     return g.call(splat, converted(g, 0, dtype_of(dtype)), shape=checked_shape(g, shape))
 
 
 @builtin
 def ones(g: Builder, shape, dtype=float32):
     """A tile of `shape` filled with 1."""
-    from .promotion import converted
     return g.call(splat, converted(g, 1, dtype_of(dtype)), shape=checked_shape(g, shape))

@@ -10,7 +10,7 @@ from ...ir.builder import Builder, describe
 from ...ir.builtin import builtin
 from ...ir.op import op
 from ...types import Scalar, Uniformity
-from .promotion import binary
+from .operators import binary
 
 
 def _axis(g: Builder, axis) -> int:

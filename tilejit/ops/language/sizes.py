@@ -9,7 +9,8 @@ from ...ir.builder import Builder, type_of
 from ...ir.graph import Value
 from ...ir.op import op
 from ...types import Scalar, Sym, Uniformity
-from .promotion import binary, converted
+from .operators import binary
+from .promotion import converted
 
 
 @op("pure", attrs=("sym",))

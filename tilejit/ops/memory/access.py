@@ -8,7 +8,7 @@ from ...ir.builder import type_of
 from ...ir.graph import Operand, Value
 from ...layout import register_table
 from ...types import Points, Region, Scalar, Tile, Uniformity
-from ..moves.load_store import load_, store_
+from .access_ops import load_, store_
 from .vector_proofs import inside, joint, narrower, widest, widest_of
 
 # Where a thread's registers have at least so many different coordinates along a dimension, the launch is asked whether the extent is a

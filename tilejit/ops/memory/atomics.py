@@ -18,10 +18,9 @@ from ...ir.builtin import builtin
 from ...ir.graph import Call, Value, blocks, operands, walk
 from ...ir.op import op
 from ...types import Buffer, Points, Region, Scalar, Tile, Uniformity
-from ..language.promotion import as_mask, coerce
-from ..moves.load_store import differs_by_thread
-from ..reduce.reduce import collective
+from ..language.promotion import as_mask, coerce, collective
 from .access import AccessPlan, declined, plan_access
+from .access_ops import differs_by_thread
 from .regions import coordinates, reached, whole
 from .vector_proofs import widest_of
 

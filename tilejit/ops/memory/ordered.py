@@ -11,8 +11,8 @@ from ...ir.builder import Builder, type_of
 from ...ir.graph import Call, Operand, Value
 from ...ir.op import op
 from ...types import Scalar, Tile, Uniformity
-from ..moves.load_store import differs_by_thread
 from .access import declined, plan_access
+from .access_ops import differs_by_thread
 from .atomics import SCOPES, AtomicPlan, replicated_scratch, used_values
 from .regions import coordinates
 

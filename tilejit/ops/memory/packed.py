@@ -16,9 +16,9 @@ from ...ir.builder import Builder, describe, type_of
 from ...ir.graph import Const, Value
 from ...ir.op import op
 from ...layout import Swizzle, TileLayout
-from ..language import creation, shape as shapes
-from ..language.promotion import binary, converted, spread
-from ..tiles import casts, elementwise as ew, slicing
+from ..language.operators import binary
+from ..language.promotion import converted, spread
+from ..tiles import arrange, casts, elementwise as ew, generate, slicing
 
 
 # -- indices and shapes -----------------------------------------------------------------------------------------------------
@@ -214,7 +214,7 @@ def unpacked(g: Builder, raw: Value, dtype: DType) -> Value:
     words = _words(g, raw, outer, per, 8)
     codes = _shifted(g, words, outer, elements, _width(dtype))
     codes = g.call(ew.bit_and, codes, spread(g, Const(dtype.codes - 1, codes.type.dtype), codes.type.shape))
-    codes = g.call(shapes.reshape_, converted(g, codes, uint8), shape=(*outer[:-1], outer[-1] * elements))
+    codes = g.call(arrange.reshape_, converted(g, codes, uint8), shape=(*outer[:-1], outer[-1] * elements))
     return g.call(same_bits, codes, dtype=dtype)
 
 
@@ -226,14 +226,14 @@ def packed(g: Builder, x: Value) -> Value:
     outer = (*outer, last // elements)
     words = _words(g, g.call(same_bits, x, dtype=uint8), outer, elements, _width(dtype))
     data = _shifted(g, words, outer, per, 8)
-    return g.call(shapes.reshape_, converted(g, data, uint8), shape=(*outer[:-1], outer[-1] * per))
+    return g.call(arrange.reshape_, converted(g, data, uint8), shape=(*outer[:-1], outer[-1] * per))
 
 
 def _words(g: Builder, x: Value, outer: tuple[int, ...], parts: int, width: int) -> Value:
     """Combine each `parts` neighbouring bytes of a tile to one integer, `width` bits apart. The result has shape (*outer, 1)."""
     if parts == 1:
-        return g.call(shapes.reshape_, x, shape=(*outer, 1))
-    x = g.call(shapes.reshape_, x, shape=(*outer, parts))
+        return g.call(arrange.reshape_, x, shape=(*outer, 1))
+    x = g.call(arrange.reshape_, x, shape=(*outer, parts))
     x = converted(g, x, uint32) if parts * width > 8 else x
     total = None
     for i in range(parts):
@@ -249,9 +249,9 @@ def _shifted(g: Builder, words: Value, outer: tuple[int, ...], parts: int, width
     if parts == 1:
         return words
     wide = (*outer, parts)
-    by = g.call(creation.indices, shape=wide, axis=len(outer))
+    by = g.call(generate.indices, shape=wide, axis=len(outer))
     by = converted(g, binary(g, "*", by, width), words.type.dtype)
-    return g.call(ew.shr, g.call(shapes.broadcast, words, shape=wide), by)
+    return g.call(ew.shr, g.call(arrange.broadcast, words, shape=wide), by)
 
 
 __all__ = ["as_bytes", "bytes_along", "bytes_of", "fill_byte", "in_memory", "packed", "recast", "refused", "shape_of", "start_byte",

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import numpy as np
+from dataclasses import replace
 
 from ...dtypes import held, int32
 from ...ir.builder import Builder, describe, type_of
 from ...ir.graph import Const, Value
 from ...ir.op import op
 from ...types import Points, Region, Scalar, Sym, Tile
-from ..language import creation, shape as shapes
-from ..language.promotion import as_index, binary, broadcast_shape, spread
-from ..language.sizes import elements_value
+from ..language.operators import binary
+from ..language.promotion import as_index, broadcast_shape, spread
+from ..language.sizes import elements_value, extent_value
+from ..tiles import arrange, generate
 from . import packed
 
 
@@ -104,7 +106,6 @@ def _unpack(g: Builder, x: Value) -> tuple[Value, tuple, tuple, tuple[int, ...]]
         call = g.definitions[x]
         return call.args[0], call.args[1:], x.type.extents, x.type.kept
     if x.type.narrowed is not None:
-        from .window import parts
         origins, extents, *_ = parts(g, x)
         return x, origins, extents, tuple(range(len(origins)))
     rank = len(x.type.shape)
@@ -202,13 +203,13 @@ def _points(g: Builder, x, base, starts, extents, dims, items) -> Value:
     for n, (item, d) in enumerate(zip(items, dims)):
         if parts[n] is None:
             tile = spread(g, as_index(g, item, base.type.shape[d]), joint)
-            value = g.call(shapes.reshape_, tile, shape=(1,) * len(before) + joint + (1,) * len(after)) if before or after else tile
+            value = g.call(arrange.reshape_, tile, shape=(1,) * len(before) + joint + (1,) * len(after)) if before or after else tile
         elif parts[n][2]:
             value = parts[n][0]
         else:
             start, extent, _ = parts[n]
-            ramp = g.call(creation.iota, start=0, stop=extent, axis=0)
-            ramp = g.call(shapes.reshape_, ramp, shape=tuple(extent if k == place[n] else 1 for k in range(len(shape))))
+            ramp = g.call(generate.iota, start=0, stop=extent, axis=0)
+            ramp = g.call(arrange.reshape_, ramp, shape=tuple(extent if k == place[n] else 1 for k in range(len(shape))))
             value = binary(g, "+", ramp, start) if not (isinstance(start, int) and start == 0) else ramp
         value = _shifted(g, starts[d], value)
         indices[d] = spread(g, value, shape) if isinstance(type_of(value), Tile) else g.operand(value, int32)
@@ -233,3 +234,40 @@ def coordinates(m, source) -> tuple[np.ndarray, ...]:
         ramp = ramp.reshape(1, *(t.extents[d] if k == axis else 1 for k in range(len(t.kept))))
         arrays.append(start.astype(np.int64)[:, :1].reshape(-1, *(1,) * len(t.kept)) + ramp)
     return tuple(arrays)
+
+
+@op("pure", attrs=("narrowed",))
+def window_(array, *bounds, narrowed):
+    """`array` with narrower bounds.
+
+    `bounds` holds, for all dimensions each: the origins of the window's coordinates, their extents, the first elements in
+    bounds, and the numbers of elements in bounds. Regions of the window keep coordinates of the array.
+    """
+
+
+@window_.infer
+def _(g, array, *bounds, narrowed):
+    return replace(type_of(array), narrowed=narrowed)
+
+
+@window_.simulate
+def _(m, call, array, *bounds):
+    rank = len(array.shape)
+    return replace(array, type=call.result.type, lows=bounds[2 * rank:3 * rank], counts=bounds[3 * rank:])
+
+
+@window_.emit
+def _(e, call, array, *bounds):
+    rank = len(array.sizes)
+    return replace(array, type=call.result.type, lows=bounds[2 * rank:3 * rank], sizes=bounds[3 * rank:])
+
+
+def parts(g: Builder, array: Value) -> tuple[tuple, ...]:
+    """The `bounds` of a window or an array, as four tuples: origins and extents of its coordinates, first elements in bounds, and
+    numbers of elements in bounds."""
+    rank = len(array.type.shape)
+    if array.type.narrowed is None:
+        sizes = tuple(extent_value(g, array, n) for n in array.type.shape)
+        return (0,) * rank, sizes, (0,) * rank, sizes
+    made = [a.value if isinstance(a, Const) else a for a in g.definitions[array].args[1:]]
+    return tuple(tuple(made[k * rank:(k + 1) * rank]) for k in range(4))

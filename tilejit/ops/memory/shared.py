@@ -1,4 +1,4 @@
-"""Shared memory: alloc, sync, the buffers of other CTAs, and attributes of memory."""
+"""Shared memory: its allocation, sync, the buffers of other CTAs, and attributes of memory."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from math import prod
 from ...dtypes import DType, dtype_of
 from ...errors import CompilationError
 from ...ir.builder import Builder, describe, written
-from ...ir.builtin import attribute, builtin, method
+from ...ir.builtin import attribute, method
 from ...ir.graph import Call, Value
 from ...ir.op import op
 from ...layout import Auto, TileLayout, axis, standard
 from ...types import Buffer, Points, Region
 from ..language.creation import checked_shape
-from ..language.promotion import binary, getitem, uniform_scalar
+from ..language.promotion import uniform_scalar
 from ..language.sizes import elements_value, extent_value, scaled
 from .packed import in_memory, shape_of
+from .regions import parts
 
 
 def swizzled(dtype, shape, mode_bytes: int) -> TileLayout:
@@ -78,32 +79,7 @@ def _(e, call):
     return e.shared_buffer(call.result)
 
 
-@builtin
-def alloc(g: Builder, shape, dtype, scope="shared", layout=None, align=None, cta_group=1):
-    """Allocate memory of a constant `shape`, once per call site, for the whole kernel.
-
-    In "shared" memory, ``layout=None`` is row-major. With ``layout=tile.auto``, the compiler chooses from the buffer's uses: a
-    swizzled layout, as TMA, ldmatrix and the tensor cores take it, or row-major (`.explain()` says which, and why). The offset
-    is a multiple of `align`, by default 128 bytes (1024 if the layout is swizzled).
-
-    "tmem" is tensor memory (sm_100a, sm_103a). A layout is over ``axis.TLane`` (128 lanes) and ``axis.TCol`` (512 columns of 32
-    bits, counted in elements); None puts row i in lane i. One warp allocates the memory at the kernel's start and deallocates
-    it at its end, or at ``buffer.dealloc()``; with ``cta_group=2``, in both CTAs of a pair.
-    """
-    if scope == "tmem":
-        from ..tmem.alloc import allocate
-        shape, dtype, layout = _checked(g, shape, dtype, layout)
-        if align is not None:
-            raise g.error("align is for shared memory")
-        return allocate(g, shape, dtype, layout, cta_group)
-    if scope != "shared":
-        raise g.error(f"alloc knows the scopes 'shared' and 'tmem', not {scope!r}")
-    if cta_group != 1:
-        raise g.error("cta_group is for tensor memory")
-    return allocated(g, shape, dtype, layout, align)
-
-
-def _checked(g: Builder, shape, dtype, layout) -> tuple[tuple[int, ...], DType, TileLayout | Auto | None]:
+def checked_allocation(g: Builder, shape, dtype, layout) -> tuple[tuple[int, ...], DType, TileLayout | Auto | None]:
     dtype = dtype_of(dtype)
     shape, layout = laid_out(g, shape, dtype, layout)
     if prod(shape) == 0:
@@ -113,7 +89,7 @@ def _checked(g: Builder, shape, dtype, layout) -> tuple[tuple[int, ...], DType, 
 
 def allocated(g: Builder, shape, dtype, layout=None, align=None, buffer_of_ring: str | None = None) -> Value:
     """`alloc` in shared memory. With `buffer_of_ring`, the slots of a ring's buffer of this name."""
-    shape, dtype, layout = _checked(g, shape, dtype, layout)
+    shape, dtype, layout = checked_allocation(g, shape, dtype, layout)
     auto = (align or 0) if isinstance(layout, Auto) else None
     if auto is not None:
         layout = widest_swizzle(dtype, shape)
@@ -210,7 +186,6 @@ def _peer(g, x, rank):
 @attribute(Buffer, name="shape")
 def _shape(g, x):
     if x.type.narrowed is not None:
-        from .window import parts
         return parts(g, x)[1]
     return tuple(elements_value(g, x, n, d) for d, n in enumerate(x.type.shape))
 
@@ -245,27 +220,3 @@ def _nbytes(g, x):
     return x.type.nbytes
 
 
-@method(Buffer, name="tiles")
-def _tiles(g, x, extents):
-    """The buffer as a grid of boxes of `extents`: ``A.tiles((BM, BK))[m, k]`` is the region of box (m, k)."""
-    return Tiles(x, checked_shape(g, extents))
-
-
-class Tiles:
-    """A buffer as a grid of boxes, which an index selects. Exists at compile time only."""
-
-    def __init__(self, buffer: Value, extents: tuple[int, ...]):
-        self.buffer, self.extents = buffer, extents
-
-    def tile_getitem(self, g: Builder, index):
-        index = index if isinstance(index, tuple) else (index,)
-        rank = len(self.buffer.type.shape)
-        if not rank == len(index) == len(self.extents):
-            raise g.error(f"tiles of {describe(self.buffer)} have {rank} extents and {rank} indices, not {len(self.extents)} and {len(index)}")
-        place = lambda i: i if isinstance(i, int) else None
-        slices = []
-        for i, n in zip(index, self.extents):
-            start = place(i) * n if place(i) is not None else binary(g, "*", i, n)
-            stop = start + n if isinstance(start, int) else binary(g, "+", start, n)
-            slices.append(slice(start, stop))
-        return getitem(g, self.buffer, tuple(slices))

@@ -3,56 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from math import gcd, prod
 
 from ...dtypes import int32, integer_range
 from ...ir.builder import Builder, describe, type_of
 from ...ir.builtin import builtin
 from ...ir.graph import Const, Operand, Value
-from ...ir.op import op
 from ...types import Buffer
-from ..language.promotion import as_index, binary, common_dtype, matched, number, uniform_scalar
-from ..language.sizes import extent_value
+from ..language.operators import binary
+from ..language.promotion import as_index, common_dtype, matched, number, uniform_scalar
 from ..tiles import elementwise as ew
 from .packed import refused
-
-
-@op("pure", attrs=("narrowed",))
-def window_(array, *bounds, narrowed):
-    """`array` with narrower bounds.
-
-    `bounds` holds, for all dimensions each: the origins of the window's coordinates, their extents, the first elements in
-    bounds, and the numbers of elements in bounds. Regions of the window keep coordinates of the array.
-    """
-
-
-@window_.infer
-def _(g, array, *bounds, narrowed):
-    return replace(type_of(array), narrowed=narrowed)
-
-
-@window_.simulate
-def _(m, call, array, *bounds):
-    rank = len(array.shape)
-    return replace(array, type=call.result.type, lows=bounds[2 * rank:3 * rank], counts=bounds[3 * rank:])
-
-
-@window_.emit
-def _(e, call, array, *bounds):
-    rank = len(array.sizes)
-    return replace(array, type=call.result.type, lows=bounds[2 * rank:3 * rank], sizes=bounds[3 * rank:])
-
-
-def parts(g: Builder, array: Value) -> tuple[tuple, ...]:
-    """The `bounds` of a window or an array, as four tuples: origins and extents of its coordinates, first elements in bounds, and
-    numbers of elements in bounds."""
-    rank = len(array.type.shape)
-    if array.type.narrowed is None:
-        sizes = tuple(extent_value(g, array, n) for n in array.type.shape)
-        return (0,) * rank, sizes, (0,) * rank, sizes
-    made = [a.value if isinstance(a, Const) else a for a in g.definitions[array].args[1:]]
-    return tuple(tuple(made[k * rank:(k + 1) * rank]) for k in range(4))
+from .regions import parts, window_
 
 
 @builtin

@@ -14,10 +14,9 @@ from ...ir.graph import Value
 from ...ir.op import op
 from ...types import Buffer, Region, Scalar, Tile
 from ..language.expect_variant import asked_variant
-from ..language.promotion import as_condition
+from ..language.promotion import as_condition, collective
 from ..memory.packed import refused
 from ..memory.regions import whole
-from ..reduce.reduce import collective
 from . import ldmatrix, stmatrix, tcgen05, wgmma  # noqa: F401 - ldmatrix and stmatrix register plans of load and store
 from .site import MmaSite, checked_options, product_shape
 

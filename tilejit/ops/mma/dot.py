@@ -15,10 +15,9 @@ from ...ir.graph import Value
 from ...ir.op import op
 from ...types import Buffer, Region, Tile
 from ..language.expect_variant import asked_variant
-from ..language.promotion import converted
+from ..language.promotion import collective, converted
 from ..memory.packed import refused
 from ..memory.regions import whole
-from ..reduce.reduce import collective
 from . import dot_tensor, warp, wgmma
 from .site import MmaSite, checked_options, product_shape
 

@@ -19,8 +19,8 @@ from ...types import Buffer, Region, Scalar
 from ..language.promotion import as_condition
 from ..memory.packed import shape_of
 from ..memory.regions import whole
-from ..tmem.alloc import TENSOR_MEMORY
 from ..tmem.descriptor import SharedDescriptor
+from ..tmem.targets import TENSOR_MEMORY
 from .descriptor import Derived
 from .shared_matrix import missed, shared_matrix
 from .site import checked_precision

@@ -5,58 +5,13 @@ from __future__ import annotations
 from ...dtypes import bool_
 from ...ir.builder import Builder, describe, type_of
 from ...ir.builtin import builtin
-from ...ir.graph import Operand, Value
-from ...ir.op import op
-from ...types import Buffer, Points, Region, Scalar, Tile, Uniformity
-from ..language.promotion import as_mask, coerce
-from ..memory import packed
-from ..memory.regions import coordinates, reached, whole
-from ..reduce.reduce import collective
-
-
-@op("reads", attrs=("cache",))
-def load_(source, other, mask, cache):
-    """The elements of a region or of points; `other` where they are out of bounds or `mask` is false."""
-
-
-@load_.infer
-def _(g, source, other, mask, cache):
-    t = source.type
-    if t.shape == ():
-        return Scalar(t.dtype, _uniformity(g, source, other, mask))
-    return Tile(t.dtype, t.shape)
-
-
-def _uniformity(g: Builder, source: Value, other: Operand, mask: Operand) -> Uniformity:
-    """The uniformity of a loaded scalar: that of its indices, mask and `other`, but at most the CTA.
-
-    Several CTAs may load different values from the same address, because nothing orders their loads.
-    """
-    operands = [a for a in (*g.definitions[source].args[1:], other, mask) if a is not None]
-    return min([type_of(a).uniform for a in operands] + [Uniformity.CTA])
-
-
-@op("writes", attrs=("cache", "each_thread"))
-def store_(target, value, mask, cache, each_thread):
-    """Write `value` to a region or to points. Elements out of bounds, or where `mask` is false, are not written.
-
-    A scalar is written by one thread of the scope; with `each_thread`, by each one (if the operands differ between threads).
-    """
-
-
-@store_.infer
-def _(g, target, value, mask, cache, each_thread):
-    return None
-
-
-def differs_by_thread(g: Builder, place: Value, *operands: Operand) -> bool:
-    """Whether each thread performs its own access: its scalars or indices differ between the threads of the scope, or the threads
-    have diverged."""
-    if g.scope.partial is not None:
-        return True
-    indices = g.definitions[place].args[1:]
-    types = [type_of(a) for a in (*indices, *operands) if a is not None]
-    return any(isinstance(t, Scalar) and t.uniform < g.scope.uniformity for t in types)
+from ...ir.graph import Value
+from ...types import Buffer, Points, Region, Scalar, Tile
+from ..language.promotion import as_mask, coerce, collective
+from ..memory import ordered, packed
+from ..memory.access_ops import differs_by_thread, load_, store_
+from ..memory.regions import reached, whole
+from ..tmem.ldst import tcgen05_ld, tcgen05_st
 
 
 CACHE = (None, "ca", "cg", "cs", "evict_first", "evict_last", "no_allocate")
@@ -104,9 +59,7 @@ def load(g: Builder, source, other=None, mask=None, cache=None, sem=None, scope=
     precedes all later accesses of the execution scope. `scope` ("gpu" by default) is the memory scope (PTX ISA, "Memory
     Consistency Model"). A load from tensor memory is ``tcgen05_ld``.
     """
-    from ..memory import ordered
     if getattr(type_of(source), "scope", None) == "tmem":
-        from ..tmem.ldst import tcgen05_ld
         _plain_move(g, "load", source, other, mask, cache, sem, scope)
         return tcgen05_ld.function(g, source)
     source = _memory(g, source, "load")
@@ -146,9 +99,7 @@ def store(g: Builder, target, value, mask=None, cache=None, sem=None, scope=None
     scope. `scope` ("gpu" by default) is the memory scope. `cache` is as for `load`, without "ca". A store to tensor memory is
     ``tcgen05_st``.
     """
-    from ..memory import ordered
     if getattr(type_of(target), "scope", None) == "tmem":
-        from ..tmem.ldst import tcgen05_st
         _plain_move(g, "store", target, mask, cache, sem, scope)
         tcgen05_st.function(g, target, value)
         return
@@ -171,21 +122,3 @@ def store(g: Builder, target, value, mask=None, cache=None, sem=None, scope=None
         ordered.store(g, target, value, mask, cache, sem, scope)
         return
     g.call(store_, target, value, mask, cache=cache, each_thread=t.shape == () and differs_by_thread(g, target, value, mask))
-
-
-# -- simulation --------------------------------------------------------------------------------------------------------
-
-@load_.simulate
-def _(m, call, source, other, mask):
-    t = call.results[0].type
-    owner = m.owners(t) if isinstance(t, Tile) else None
-    if isinstance(t, Tile) and other.ndim == 2 and len(t.shape) != 1:
-        other = other.reshape(-1, *(1,) * len(t.shape))
-    return m.read(source.buffer, coordinates(m, source), mask=mask, other=other, owner=owner, region=source, tile=None if owner is None else t)
-
-
-@store_.simulate
-def _(m, call, target, value, mask):
-    t = type_of(call.args[1])
-    owner = m.owners(t) if isinstance(t, Tile) else None
-    m.write(target.buffer, coordinates(m, target), value, mask=mask, owner=owner, region=target)

@@ -17,15 +17,14 @@ from ...ir.builtin import builtin
 from ...ir.op import op
 from ...layout import blocked
 from ...types import BarrierRef, Buffer, Region, Scalar, Tile
-from ..language.promotion import coerce
+from ..language.promotion import coerce, collective
 from ..memory.access import Access, AccessPlan, plan_access
+from ..memory.access_ops import differs_by_thread
 from ..memory.packed import as_bytes, checked, packed, shape_of
 from ..memory.partition import shared_runs
 from ..memory.regions import coordinates, whole
-from ..reduce.reduce import collective
 from .copy_async.one_thread import MAX_BYTES
 from .copy_async.reductions import KINDS, TYPES
-from .load_store import differs_by_thread
 
 
 @op("writes", attrs=("kind", "each_thread"))

@@ -16,9 +16,8 @@ from ...dtypes import DType, integer_range
 from ...ir.builder import Builder, Warning_, type_of
 from ...ir.graph import Call, Const, Operand, Value
 from ...types import Region, Sym, Tile
-from ..language import creation
-from ..language.shape import broadcast, reshape_, transpose_
-from ..tiles import casts, elementwise as ew
+from ..tiles import casts, elementwise as ew, generate
+from ..tiles.arrange import broadcast, reshape_, transpose_
 from .combine import Known
 from .reduce import reduce_
 
@@ -252,7 +251,7 @@ def _known(g: Builder, value):
     if isinstance(value, Const):
         return value.value
     call = g.definitions.get(value)
-    if call is None or call.op not in (creation.splat, casts.cast, reshape_, broadcast):
+    if call is None or call.op not in (generate.splat, casts.cast, reshape_, broadcast):
         return None
     n = _known(g, call.args[0])
     return casts.cast_number(n, call.args[0].type.dtype, value.type.dtype) if n is not None and call.op is casts.cast else n

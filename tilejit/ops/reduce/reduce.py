@@ -18,11 +18,12 @@ from math import prod
 import numpy as np
 
 from ...dtypes import DType, bool_
-from ...ir.builder import Builder, type_of, written
+from ...ir.builder import Builder, type_of
 from ...ir.graph import Call
 from ...ir.op import op
 from ...layout import collapse, drop_dim
 from ...types import Scalar, Tile
+from ..language.promotion import collective
 from .combine import Combine, Guarded, Known
 from .layout_digits import Digit, crossable, digits, inside, lane_masks, padded, register_coordinates
 from .partials import behind_each_other, load_run
@@ -74,12 +75,6 @@ def _(g: Builder, *xs, axes, keepdims, combine):
     if kept == () and not keepdims:
         return tuple(Scalar(type_of(x).dtype, g.scope.uniformity) for x in xs)
     return tuple(Tile(type_of(x).dtype, kept) for x in xs)
-
-
-def collective(g: Builder, what: str) -> None:
-    """CompilationError if the threads have diverged, because `what` needs all threads of the scope."""
-    if g.scope.partial is not None:
-        raise g.error(f"{what} needs all threads of the {g.scope.kind}, and the condition {written(g.scope.partial)} differs between them")
 
 
 def reduced_shape(shape: tuple[int, ...], axes: tuple[int, ...], keepdims: bool) -> tuple[int, ...]:

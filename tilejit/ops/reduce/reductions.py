@@ -10,10 +10,11 @@ from ...ir.builder import Builder, describe, flag, type_of
 from ...ir.builtin import builtin, method
 from ...ir.graph import Const, Operand, Value
 from ...types import Scalar, Tile
-from ..language import creation, math as elementary
+from ..language import math as elementary
 from ..language.promotion import converted, number
-from ..language.shape import broadcast, checked_axis, reshape_
-from ..tiles import casts, elementwise as ew
+from ..language.shape import checked_axis
+from ..tiles import casts, elementwise as ew, generate
+from ..tiles.arrange import broadcast, reshape_
 from .combine import Combine, Known, grouped, trace
 from .ragged_warnings import warn_if_ragged
 from .reduce import reduce_, reduced_shape
@@ -62,7 +63,7 @@ def reduced(g: Builder, name: str, x: Operand, axes: tuple[int, ...], keepdims: 
             raise g.error(f"{name} of {describe(x)} along an axis without elements has no value")
         shape = reduced_shape(t.shape, axes, keepdims)
         empty = Const(0.0 if name == "sum" and dtype.is_float else combine.identity[0], dtype)
-        return g.call(creation.splat, empty, shape=shape) if shape else g.call(creation.constant, empty)
+        return g.call(generate.splat, empty, shape=shape) if shape else g.call(generate.constant, empty)
     (result,) = g.call(reduce_, x, axes=axes, keepdims=keepdims, combine=combine, name=name)
     return result
 
@@ -99,7 +100,7 @@ def mean(g: Builder, x, axis=None, keepdims=False, dtype=None):
     count = math.prod(t.shape[a] for a in axes) if axes else 1
     s = type_of(total)
     divisor = Const(float(count), s.dtype)
-    divided = g.call(ew.div, total, divisor if isinstance(s, Scalar) else g.call(creation.splat, divisor, shape=s.shape))
+    divided = g.call(ew.div, total, divisor if isinstance(s, Scalar) else g.call(generate.splat, divisor, shape=s.shape))
     return converted(g, divided, target)
 
 
@@ -151,7 +152,7 @@ def place(g: Builder, name: str, which: str, x: Operand, axes: tuple[int, ...], 
     """The smallest index of an element that equals the extreme (or is NaN), by two reductions."""
     t = type_of(x)
     if not axes:
-        return g.call(creation.constant, Const(0, int32))
+        return g.call(generate.constant, Const(0, int32))
     if math.prod(t.shape[a] for a in axes) == 0:
         raise g.error(f"{name} of {describe(x)} along an axis without elements has no value")
     if t.dtype.is_float and t.dtype.bits == 8:
@@ -160,7 +161,7 @@ def place(g: Builder, name: str, which: str, x: Operand, axes: tuple[int, ...], 
     hit = g.call(ew.eq, x, extreme)
     if t.dtype.is_float:
         hit = g.call(ew.bit_or, hit, g.call(elementary.isnan, x))
-    none = g.call(creation.splat, Const(2**31 - 1, int32), shape=t.shape)
+    none = g.call(generate.splat, Const(2**31 - 1, int32), shape=t.shape)
     return reduced(g, "min", g.call(ew.select, hit, flat_index(g, t.shape, axes), none), axes, keepdims, int32)
 
 
@@ -168,13 +169,13 @@ def flat_index(g: Builder, shape: tuple[int, ...], axes: tuple[int, ...]) -> Val
     """An int32 tile of `shape` that holds each element's row-major index over `axes`."""
     total, weight = None, 1
     for a in reversed(axes):
-        ramp = g.call(creation.iota, start=0, stop=shape[a], axis=0)
+        ramp = g.call(generate.iota, start=0, stop=shape[a], axis=0)
         if len(shape) > 1:
             ramp = g.call(reshape_, ramp, shape=tuple(n if d == a else 1 for d, n in enumerate(shape)))
         if ramp.type.shape != shape:
             ramp = g.call(broadcast, ramp, shape=shape)
         if weight != 1:
-            ramp = g.call(ew.mul, ramp, g.call(creation.splat, Const(weight, int32), shape=shape))
+            ramp = g.call(ew.mul, ramp, g.call(generate.splat, Const(weight, int32), shape=shape))
         total = ramp if total is None else g.call(ew.add, ramp, total)
         weight *= shape[a]
     return total

@@ -25,13 +25,12 @@ from ...ir.builtin import builtin, method
 from ...ir.graph import Call
 from ...ir.op import op
 from ...types import Tile
-from ..language.promotion import converted
+from ..language.promotion import collective, converted
 from ..language.shape import checked_axis, tile_operand
 from .combine import Combine, Guarded, Known, grouped, trace
 from .layout_digits import Digit, crossable, digits, inside, padded, register_coordinates
 from .partials import behind_each_other, load_run
 from .ragged_warnings import warn_if_scanned_ragged
-from .reduce import collective
 from .reductions import sum_dtype, wide
 
 

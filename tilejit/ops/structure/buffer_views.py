@@ -12,11 +12,11 @@ from ...ir.graph import Const, Value
 from ...ir.op import op
 from ...layout import TileLayout, axis
 from ...types import Buffer, Region
-from ..language.promotion import getitem
 from ..language.shape import as_tuple, completed
 from ..memory.packed import refused, shape_of
 from ..memory.shared import check_in_memory, laid_out
 from ..tmem.alloc import columns_of, tensor_layout
+from .indexing import getitem
 
 
 @op("pure", attrs=("dtype", "shape", "layout", "offset"))

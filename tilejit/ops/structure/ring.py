@@ -23,15 +23,18 @@ from ...layout import Auto, TileLayout, auto, axis
 from ...names import nearest
 from ...types import Scalar
 from ..language.creation import checked_shape
+from ..language.operators import binary, compare
 from ..language.pointwise import assume, where
-from ..language.promotion import binary, compare, getitem, uniform_scalar
+from ..language.promotion import collective, uniform_scalar
 from ..memory.shared import allocated, sync
-from ..reduce.reduce import collective
 from ..sync import barriers
+from ..sync.pipeline import advanced, flipped
 from ..sync.proxies import hand_over
-from ..tmem.alloc import LANES, allocate, columns_of, default_layout, needs_tensor_memory
+from ..tmem.alloc import LANES, allocate, columns_of, default_layout
 from ..tmem.order import tcgen05_fence
 from ..tmem.slots import commit, leader, met_in, pair_mask, products_of, read_by_threads, release_by_commit
+from ..tmem.targets import needs_tensor_memory
+from .indexing import getitem
 from .ring_release import arrivals, ring_release
 
 START = (0, 0)  # the initial cursor: slot, parity of its phase
@@ -194,22 +197,6 @@ def _cursor(g: Builder, ring: Ring, role: str) -> tuple:
     def place(scope: ExecScope | None) -> tuple:
         return () if scope is None else (scope.kind, scope.first, scope.threads, scope.elected, *place(scope.parent))
     return "ring", ring.number, role, place(g.scope)
-
-
-def flipped(g: Builder, phase):
-    return phase ^ 1 if isinstance(phase, int) else binary(g, "^", phase, 1)
-
-
-def advanced(g: Builder, stages: int, stage, phase, n=1) -> tuple:
-    """The cursor advanced by `n` slots. The parity flips each time it wraps around."""
-    if isinstance(stage, int) and isinstance(phase, int) and isinstance(n, int):
-        return (stage + n) % stages, phase ^ (stage + n) // stages & 1
-    if n != 1:
-        place = binary(g, "+", stage, n)
-        return binary(g, "%", place, stages), binary(g, "^", phase, binary(g, "&", binary(g, "//", place, stages), 1))
-    following = binary(g, "+", stage, 1)
-    around = compare(g, "==", following, stages)
-    return where.function(g, around, 0, following), where.function(g, around, flipped(g, phase), phase)
 
 
 # -- user functions --------------------------------------------------------------------------------------------------------

@@ -10,7 +10,8 @@ from ...ir.builtin import builtin, method
 from ...ir.graph import Call, Const, Value
 from ...ir.op import op
 from ...types import Barrier, BarrierRef, Scalar, Uniformity
-from ..language.promotion import binary, uniform_scalar
+from ..language.operators import binary
+from ..language.promotion import uniform_scalar
 
 
 # -- mbarriers -----------------------------------------------------------------------------------------------------------

@@ -12,8 +12,8 @@ from ...ir.builder import Builder, describe, type_of
 from ...ir.builtin import MEMBERS, builtin
 from ...ir.op import op
 from ...types import Scalar
-from ..language.promotion import binary, uniform_scalar
-from ..reduce.reduce import collective
+from ..language.operators import binary
+from ..language.promotion import collective, uniform_scalar
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Elementwise operations: arithmetic, comparison, selection. All operands have the same dtype and shape.
 
-Python's operators and the functions that users call first promote and broadcast (`language/promotion.py`), then add these
+Python's operators and the functions that users call first promote and broadcast (`language/operators.py`), then add these
 ops to the graph.
 """
 

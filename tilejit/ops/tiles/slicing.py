@@ -8,7 +8,7 @@ from ...ir.graph import Value
 from ...ir.op import op
 from ...layout.fragments import register_slice
 from ...types import Scalar, Tile
-from ..language.shape import reshape_
+from .arrange import reshape_
 
 
 @op("pure", attrs=("starts", "shape", "steps"))

@@ -17,12 +17,11 @@ from ...ir.graph import Const, Value
 from ...ir.op import op
 from ...types import Buffer, Region, Tile
 from ..language.expect_variant import asked_variant
-from ..language.promotion import coerce
+from ..language.promotion import coerce, collective
 from ..memory.packed import refused
 from ..memory.regions import whole
-from ..reduce.reduce import collective
-from .alloc import TENSOR_MEMORY, needs_tensor_memory
 from .fragments import Plan, SHAPES, WORDS, digits_of, planned
+from .targets import TENSOR_MEMORY, needs_tensor_memory
 
 ATTRS = ("shape", "pack", "wait")
 

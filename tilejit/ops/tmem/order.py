@@ -15,8 +15,8 @@ from ...ir.graph import Value
 from ...ir.op import op
 from ...types import BarrierRef
 from ..language.promotion import uniform_scalar
-from ..moves.copy_async.options import check_mask
-from .alloc import needs_tensor_memory
+from ..sync.masks import check_mask
+from .targets import needs_tensor_memory
 
 SIDES = ("before_thread_sync", "after_thread_sync")
 MOVES = ("ld", "st")

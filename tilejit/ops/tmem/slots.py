@@ -12,7 +12,7 @@ from ...dtypes import int32
 from ...ir.builder import Builder
 from ...ir.graph import Block, Call, Const, For, If, Node, Operand, Scope, Value, While, blocks
 from ..language.ids import cta_rank
-from ..language.promotion import binary
+from ..language.operators import binary
 from .order import tcgen05_commit_
 
 VIEWS = ("region", "points", "buffer_view")

@@ -10,14 +10,15 @@ from ...concurrency import cached_property
 from ...dtypes import int32, keeps
 from ...ir.builder import type_of
 from ...ir.graph import Call, Const, For, Operand, Value
-from ...ops.language.creation import iota
+from ...ops.language.operators import binary
 from ...ops.language.pointwise import where
-from ...ops.language.promotion import binary, converted
-from ...ops.language.shape import reshape_, transpose_
+from ...ops.language.promotion import converted
 from ...ops.language.sizes import size_of
 from ...ops.memory.regions import region
 from ...ops.memory.window import narrower
 from ...ops.moves.copy_async.tma.selections import take
+from ...ops.tiles.arrange import reshape_, transpose_
+from ...ops.tiles.generate import iota
 from ...ops.tiles.slicing import slice_
 from ...types import Points, Region, Sym, Tile
 from .context import Context

@@ -10,7 +10,7 @@ from math import prod
 
 from ...ir.builder import ExecScope, Facts, type_of
 from ...ir.graph import Call, Const, For, Graph, Node, Operand, Scope, Value, walk, written, written_arguments
-from ...ops.moves.load_store import load_
+from ...ops.memory.access_ops import load_
 from ...ops.sync.proxies import ON_ENGINES
 from ...types import Points, Region, Selected, Tile
 from .argument_analysis import ArgumentAnalysis

@@ -11,10 +11,10 @@ from ...errors import CompilationError, DispatchError, at
 from ...ir.builder import ExecScope, Warning_
 from ...ir.graph import Block, Call, For, If, Node, Scope, Value, blocks, walk, written, written_arguments
 from ...names import allocation_name
+from ...ops.memory.access_ops import load_
 from ...ops.memory.shared import alloc_shared
 from ...ops.moves.copy_async import copy_async_
 from ...ops.moves.copy_async.site import CopySite
-from ...ops.moves.load_store import load_
 from ...ops.sync.barriers import awaits_copies
 from ...ops.sync.pipeline import pipeline_slot
 from ...ops.tmem.slots import reads_late

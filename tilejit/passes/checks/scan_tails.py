@@ -10,13 +10,13 @@ from math import prod
 
 from ...ir.builder import Facts, Warning_, type_of
 from ...ir.graph import Block, Call, Const, For, Graph, If, Node, Operand, Value, While, operands, walk
-from ...ops.language.shape import reshape_, transpose_
+from ...ops.memory.access_ops import store_
 from ...ops.memory.atomics import atomic_
 from ...ops.memory.ordered import ordered_store
-from ...ops.moves.load_store import store_
 from ...ops.reduce.ragged_warnings import Tail
 from ...ops.reduce.reduce import reduce_
 from ...ops.reduce.scan import scan_
+from ...ops.tiles.arrange import reshape_, transpose_
 from ...types import Region, Tile
 from ..analysis.context import Context
 

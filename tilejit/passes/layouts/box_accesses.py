@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from ...ir.builder import Facts, type_of
 from ...ir.graph import Block, Call, For, Graph, Node, walk, with_blocks
-from ...ops.moves.load_store import load_, store_
+from ...ops.memory.access_ops import load_, store_
 from ...types import Points, Tile
 from ..analysis.access_patterns import AccessPattern, PatternMismatch
 from ..analysis.context import Context

@@ -14,15 +14,15 @@ from ...dispatch import reasons
 from ...ir.builder import Facts, Warning_
 from ...ir.graph import Block, Call, Const, For, Graph, Node, Value, walk, with_blocks
 from ...layout import auto
-from ...ops.language.shape import transpose_
+from ...ops.memory.access_ops import load_
 from ...ops.memory.atomics import atomic_, used_values
 from ...ops.memory.regions import whole
 from ...ops.memory.shared import allocated
 from ...ops.mma.dot import dot_
 from ...ops.moves.copy_async import copy_async_
-from ...ops.moves.load_store import load_
 from ...ops.sync.barriers import waits_for_grids
 from ...ops.sync.pipeline import pipeline_slot
+from ...ops.tiles.arrange import transpose_
 from ...types import Tile
 from ..analysis.access_patterns import AccessPattern, PatternMismatch
 from ..analysis.context import Context, is_column_major, loads_behind

@@ -18,13 +18,15 @@ from ...errors import CompilationError, at
 from ...ir.builder import Facts
 from ...ir.graph import Block, Call, Const, For, Graph, If, Operand, Scope, Value, While, walk
 from ...layout import TileLayout, axis
+from ...ops.language.operators import binary, compare
 from ...ops.language.pointwise import where
-from ...ops.language.promotion import binary, compare, converted, short_of
+from ...ops.language.promotion import converted, short_of
 from ...ops.memory.regions import points, region
 from ...ops.memory.shared import alloc_shared, sync
 from ...ops.moves.copy_async import copy_async_
-from ...ops.structure.ring import flipped, ring_slot
+from ...ops.structure.ring import ring_slot
 from ...ops.sync import barriers as bars
+from ...ops.sync.pipeline import flipped
 from ...ops.sync.proxies import hand_over
 from ...ops.tmem.slots import commit, products_of
 from ...types import Barrier, Buffer

@@ -15,16 +15,19 @@ from ...errors import CompilationError, at
 from ...ir.builder import Facts
 from ...ir.graph import Block, Call, Const, For, Graph, If, Operand, Scope, Value, While, walk
 from ...layout import reg_count
-from ...ops.language.creation import splat
-from ...ops.language.promotion import binary, converted, getitem
+from ...ops.language.operators import binary
+from ...ops.language.promotion import converted
+from ...ops.memory.access_ops import load_, store_
 from ...ops.memory.regions import whole
-from ...ops.memory.shared import alloc, sync, widest_swizzle
+from ...ops.memory.shared import sync, widest_swizzle
 from ...ops.mma import mma_async_, mma_commit, mma_wait, warp
 from ...ops.mma.dot import dot_
 from ...ops.mma.thread import WRITTEN_OUT, thread_product
 from ...ops.mma.warp import SHAPES, arrangement, fragment, mma_
-from ...ops.moves.load_store import load_, store_
+from ...ops.structure.alloc import alloc
+from ...ops.structure.indexing import getitem
 from ...ops.sync.barriers import fence_proxy_async
+from ...ops.tiles.generate import splat
 from ...types import Tile
 from ..analysis.context import Context, written_by_threads
 from ..analysis.writing import Writer

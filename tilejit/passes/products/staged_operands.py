@@ -14,12 +14,13 @@ from dataclasses import dataclass, replace
 from ...config import architecture
 from ...ir.builder import Builder
 from ...ir.graph import Block, Call, For, Node, Scope, Value, While, blocks, results
-from ...ops.language.shape import transpose_
+from ...ops.memory.access_ops import store_
 from ...ops.memory.regions import whole
-from ...ops.memory.shared import alloc, sync, widest_swizzle
+from ...ops.memory.shared import sync, widest_swizzle
 from ...ops.mma.dot import dot_
-from ...ops.moves.load_store import store_
+from ...ops.structure.alloc import alloc
 from ...ops.sync.barriers import fence_proxy_async
+from ...ops.tiles.arrange import transpose_
 from ...types import Region, Tile
 from ..analysis.context import Context, is_column_major, loads_behind
 from ..analysis.staging import shared_memory_left

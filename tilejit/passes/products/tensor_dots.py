@@ -16,8 +16,8 @@ from ...dispatch import Choice, choose
 from ...dtypes import bool_, int32
 from ...ir.builder import ExecScope
 from ...ir.graph import Block, Call, Carry, Const, For, If, Operand, Scope, Value, While, blocks, operands, rises, walk
-from ...ops.language.creation import splat
-from ...ops.language.promotion import compare, converted, getitem
+from ...ops.language.operators import compare
+from ...ops.language.promotion import converted
 from ...ops.memory.regions import whole
 from ...ops.memory.shared import sync
 from ...ops.mma.dot import dot_
@@ -25,9 +25,11 @@ from ...ops.mma.dot_tensor import kind_of, left_layout, left_shape, sums_layout
 from ...ops.mma.site import MmaSite
 from ...ops.mma.tcgen05 import tensor_mma
 from ...ops.moves.copy_async import copy_async_
+from ...ops.structure.indexing import getitem
 from ...ops.sync import barriers as bars
 from ...ops.sync.barriers import fence_proxy_async
 from ...ops.sync.pipeline import pipeline_slot
+from ...ops.tiles.generate import splat
 from ...ops.tmem.alloc import COLUMNS, LANES, alloc_tmem, allocate
 from ...ops.tmem.ldst import tmem_load, tmem_store
 from ...ops.tmem.order import tcgen05_commit_, tcgen05_fence

@@ -14,11 +14,12 @@ from ....ir.op import op
 from ....types import BarrierRef, Patches, Rows
 from ...language.expect_variant import asked_variant
 from ...language.promotion import uniform_scalar
+from ...sync.masks import check_mask
 from ...sync.pipeline import pipeline_slot
 from ...sync.proxies import ON_ENGINES
-from ..copy_sides import checked_sides, moves_tile
+from .copy_sides import checked_sides, moves_tile
 from . import bulk, dsmem, gathered, ldgsts, tcgen05_cp, vector
-from .options import check_mask, checked_options
+from .options import checked_options
 from .site import CopySite
 from .tma import selected_variant as selected, variant as tma, named_map as tma_map
 from .tma.selections import by_threads

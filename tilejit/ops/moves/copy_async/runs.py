@@ -12,8 +12,9 @@ from itertools import product
 from math import gcd, prod
 
 from ....types import Region
+from ...tmem.multiples import Multiple
 from .site import CopySite, finds
-from .tma.view import Multiple, Number, multiple, number, shared_digits, times
+from .tma.view import Number, multiple, number, shared_digits, times
 
 UNIT = 16            # bytes of which the size and the addresses of a bulk copy are multiples (PTX ISA, cp.async.bulk)
 MAX_RUNS = 256       # instructions that a call may expand to

@@ -8,7 +8,8 @@ own shared memory to its own tensor memory. Padded 4- and 6-bit elements are exp
 from __future__ import annotations
 
 from ....dispatch import Need, Variant
-from ...tmem.alloc import TENSOR_MEMORY, allocation
+from ...tmem.alloc import allocation
+from ...tmem.targets import TENSOR_MEMORY
 from .options import HINTS
 from .site import CopySite
 from .tcgen05_cp_plan import Plan, search

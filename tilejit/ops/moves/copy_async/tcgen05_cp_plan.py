@@ -14,9 +14,10 @@ import numpy as np
 
 from ...tmem.descriptor import SharedDescriptor
 from ...tmem.fragments import digits_of
+from ...tmem.multiples import Multiple
 from .shapes import DECOMPRESSED, SHAPES, Shape
 from .site import CopySite
-from .tma.view import Multiple, shared_digits, swizzle_mode
+from .tma.view import shared_digits, swizzle_mode
 
 ATOM = 8   # rows of a swizzle atom
 UNIT = 16  # bytes that a swizzle keeps together

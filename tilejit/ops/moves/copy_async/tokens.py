@@ -15,7 +15,7 @@ from ....ir.builder import Builder, flag
 from ....ir.builtin import MEMBERS
 from ....ir.graph import Value, results
 from ....ir.op import op
-from ...language.promotion import binary
+from ...language.operators import binary
 
 
 @dataclass(frozen=True)

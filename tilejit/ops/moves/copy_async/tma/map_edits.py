@@ -15,7 +15,8 @@ from .....ir.builtin import builtin, method
 from .....ir.graph import Call, Const, Value
 from .....ir.op import op
 from .....types import Buffer, Region, Scalar, Sym, TensorMap, Tile
-from ....language.promotion import binary, converted, uniform_scalar
+from ....language.operators import binary
+from ....language.promotion import converted, uniform_scalar
 from ....language.sizes import extent_value
 from ....memory.regions import index
 from ....sync.barriers import FENCE_SCOPES

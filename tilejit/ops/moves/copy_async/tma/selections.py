@@ -12,8 +12,9 @@ from .....ir.graph import Const, Operand, Value
 from .....ir.op import op
 from .....layout import row_lanes, row_numbers
 from .....types import Buffer, Patches, Region, Rows, Scalar, Tile, Window
+from ....language.operators import binary
 from ....language.pointwise import maximum, minimum
-from ....language.promotion import as_index, binary, uniform_scalar
+from ....language.promotion import as_index, uniform_scalar
 from ....language.sizes import extent_value
 from ....memory.packed import bytes_along, refused
 from ....tiles.slicing import index

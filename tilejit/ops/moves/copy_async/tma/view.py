@@ -16,6 +16,7 @@ from .....errors import CompilationError
 from .....layout import TileLayout
 from .....layout.shards import slice_dim
 from .....types import Sym
+from ....tmem.multiples import Multiple
 
 # An expression that the launch evaluates, as plain data: an int, ("size", argument, dimension), ("stride", argument, dimension) in
 # elements, or (operation, operand, operand) with mul, floordiv, min or max.
@@ -129,27 +130,6 @@ class View:
     def unit(self) -> int:
         """The bytes of which the strides of the map must be multiples."""
         return 32 if self.padded else 16
-
-
-class Multiple:
-    """An integer of which only the divisor `of` is known."""
-
-    def __init__(self, of: int):
-        self.of = of
-
-    def __add__(self, other):
-        return Multiple(gcd(self.of, other.of if isinstance(other, Multiple) else other))
-
-    __radd__ = __add__
-
-    def __mul__(self, n: int):
-        return Multiple(self.of * n) if n else 0
-
-    def __mod__(self, n: int):
-        return 0 if self.of % n == 0 else Multiple(gcd(self.of, n))
-
-    def __floordiv__(self, n: int):
-        return Multiple(self.of // n if self.of % n == 0 else 1)
 
 
 def swizzle_mode(layout: TileLayout, itemsize: int) -> int | None:

@@ -14,7 +14,7 @@ from ...ir.op import op
 from ...types import Scalar, Tile
 from ..sync.proxies import ANYWHERE
 from ..tiles.elementwise import result_type
-from .promotion import broadcast_shape, converted, number, spread
+from ..language.promotion import broadcast_shape, converted, number, spread
 
 
 BY_THREADS = r"\b(ld|st|atom|red|cp\.async)\.(?!async|bulk)[\w.:]*shared|ldmatrix|stmatrix"  # PTX that accesses shared memory in the generic proxy

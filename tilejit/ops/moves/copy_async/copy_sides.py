@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from ...ir.builder import Builder, describe, type_of
-from ...ir.graph import Value
-from ...types import Buffer, Points, Region, Rows, Selected, Tile
-from ..language.expect_variant import asked_variant
-from ..memory.packed import shape_of
-from ..memory.regions import reached, whole
-from .copy_async.tma.selections import Taken
+from ....ir.builder import Builder, describe, type_of
+from ....ir.graph import Value
+from ....types import Buffer, Points, Region, Rows, Selected, Tile
+from ...language.expect_variant import asked_variant
+from ...memory.packed import shape_of
+from ...memory.regions import reached, whole
+from ...tmem.ldst import checked, tmem_store
+from .options import HINTS, checked_options
+from .tma.selections import Taken
 
 
 def checked_sides(g: Builder, name: str, dst, src) -> tuple[Value, Value]:
@@ -54,8 +56,6 @@ def moves_tile(g: Builder, name: str, dst, src, wait: bool, variant, mbar=None, 
     """
     if getattr(type_of(dst), "scope", None) != "tmem" or not isinstance(type_of(src), Tile):
         return False
-    from .copy_async.options import HINTS, checked_options
-    from ..tmem.ldst import checked, tmem_store
     given = checked_options(options, ())
     if asked_variant(g, variant, ("tcgen05_ldst",)) not in (None, "tcgen05_ldst") or mbar is not None or not HINTS.keys() >= given.keys():
         raise g.error(f"{name} of a register tile to tensor memory is the variant tcgen05_ldst, and has no other options than hints")
