@@ -143,12 +143,13 @@ def _shift(instruction: dict[str, str], left: bool):
         """A shift with a defined result for large amounts. LLVM leaves a shift by the width or more undefined; NumPy gives 0, or the sign.
 
         64-bit shifts are written as PTX, which clamps the 32-bit amount. LLVM 22 drops the test for a large amount, and with it
-        the upper half of the amount.
+        the upper half of the amount. The amount of ``shl.b64`` is `hidden` from ptxas.
         """
-        if dtype.bits == 64 and not y.text.isdigit():
-            amount = e.ins(f"call i64 @llvm.umin.i64(i64 {y.text}, i64 64)", dtype)
+        if dtype.bits == 64 and not y.text.removeprefix("-").isdigit():
+            limited = e.ins(f"call i64 @llvm.umin.i64(i64 {y.text}, i64 64)", dtype)
+            amount = e.ins(f"trunc i64 {limited.text} to i32", int32)
             form = f"{'shl.b' if left else 'shr.s' if dtype.kind == 'int' else 'shr.u'}64 $0, $1, $2;"
-            return e.asm(form, [dtype], [x, e.ins(f"trunc i64 {amount.text} to i32", int32)], pure=True)[0]
+            return e.asm(form, [dtype], [x, e.hidden(amount) if left else amount], pure=True)[0]
         wide = e.ins(f"icmp uge {dtype.llvm} {y.text}, {dtype.bits}", bool_)
         if dtype.kind == "int" and not left:
             return e.ins(f"ashr {dtype.llvm} {x.text}, {e.select(wide, e.const(dtype.bits - 1, dtype), y).text}", dtype)
