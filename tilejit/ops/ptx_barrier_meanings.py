@@ -163,7 +163,9 @@ def fence(m, form, x):
 @means(r"fence\.proxy\.async(\.(shared::cta|shared::cluster|global))?|fence\.proxy\.alias")
 def proxy_fence(m, form, x):
     if not form.name.endswith(".alias"):
-        m.fence_proxy_async("global" if form.name.endswith(".global") else "shared" if ".shared" in form.name else "all")
+        spaces = {"fence.proxy.async.shared::cta": "shared", "fence.proxy.async.shared::cluster": "cluster",
+                  "fence.proxy.async.global": "global"}
+        m.fence_proxy_async(spaces.get(form.name, "all"))
 
 
 @means(r"fence\.mbarrier_init\.release\.cluster")

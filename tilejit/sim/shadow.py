@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..concurrency import cached_property
-from .clocks import AFTER, FENCED, ORDER, Clocks
+from .clocks import AFTER, FENCED, ORDER, PEERS, Clocks
 from .reductions import Reductions
 
 # Values of `writer` besides the column of an atom or a barrier:
@@ -182,7 +182,7 @@ class Shadow:
         if self.tensor:
             planes.append(AFTER)
         elif plane == FENCED and (column % clocks.width < clocks.atoms or (self.thread[a.index] == COPIED).any()):
-            planes.append(FENCED)
+            planes.append(clocks.fence_plane(column, self.rank))
         last = self.epoch[a.index].max()
         return all(last <= clocks.known[rank, a.atoms, p, column].min() for p in planes)
 
@@ -208,8 +208,10 @@ class Shadow:
         if not generic.any():
             return None
         visible = self._known(clocks, rank, a, columns, FENCED)
+        if clocks.fenced_peers is not None:
+            visible = np.where(columns // clocks.width == self.rank, visible, self._known(clocks, rank, a, columns, PEERS))
         own = self._own(clocks, rank, a, columns, threads)
-        visible = np.where(own, np.maximum(visible, clocks.fenced[rank, a.atoms]), visible)
+        visible = np.where(own, np.maximum(visible, clocks.fences_of(rank, self.rank)[a.atoms]), visible)
         bad = generic & (epochs > visible)
         if not bad.any():
             return None
@@ -322,7 +324,7 @@ class Shadow:
                     found = self._unordered(clocks, rank, a, epochs > 0, np.full(len(a.cells), column), epochs, thread[a.index], line)
                     if found is not None:
                         return found
-                elif generic and plane == FENCED and overtaking is None and last > known[..., FENCED, column].min():
+                elif generic and plane == FENCED and overtaking is None and last > known[..., clocks.fence_plane(column, self.rank), column].min():
                     overtaking = self._overtaking(clocks, rank, a, column, epochs, thread[a.index], line)
         return overtaking
 
@@ -344,8 +346,8 @@ class Shadow:
     def _overtaking(self, clocks, rank, a, column, epochs, threads, line) -> Conflict | None:
         """The first cell whose last read by a column of threads has no proxy fence between it and this write of the async proxy."""
         own = self._own(clocks, rank, a, np.full(len(a.cells), column), threads)
-        known = self._known(clocks, rank, a, np.asarray(column), FENCED)
-        bad = epochs > np.where(own, np.maximum(known, clocks.fenced[rank, a.atoms]), known)
+        known = self._known(clocks, rank, a, np.asarray(column), clocks.fence_plane(column, self.rank))
+        bad = epochs > np.where(own, np.maximum(known, clocks.fences_of(rank, self.rank)[a.atoms]), known)
         if not bad.any():
             return None
         at = int(np.argmax(bad))
