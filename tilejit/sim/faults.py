@@ -63,8 +63,8 @@ class Reporter:
         """Report an access that is ordered after the earlier one `c` only because the chosen layouts give both to the same thread."""
         if not self.m.sim.program.places.own(c.cell * self.m.sim.program.granule):
             return
-        does = "writes" if writing else "reads"
-        self._say("layout-dependent", a.line, f"{self._thread(a, c.at)} {does} {self._bytes(c)}, written at line "
+        does, did = "writes" if writing else "reads", "read" if c.what == "reader" else "written"
+        self._say("layout-dependent", a.line, f"{self._thread(a, c.at)} {does} {self._bytes(c)}, {did} at line "
                   f"{self._number(c.line)} without a barrier between the two. It is the same thread, but only by the "
                   "layouts that were chosen: with another num_warps, dtype or target it may be another. Put tile.sync() "
                   "between them", a, c, c.line)
