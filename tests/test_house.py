@@ -348,7 +348,7 @@ RECORDED: dict[str, dict[str, int]] = {
         "demo": 2,
         "dispatch": 7,
         "dtypes": 13,
-        "emit": 238,
+        "emit": 236,
         "errors": 1,
         "frontend": 208,
         "ir": 55,

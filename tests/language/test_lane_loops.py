@@ -50,63 +50,6 @@ def in_a_scope(x, sums, sines):
 
 
 @tile.jit(num_warps=4)
-def before_a_scope(x, out):
-    """One lane of the first warp waits; the warp then meets the second one at barriers of their own."""
-    bar, s = tile.mbarrier(), tile.alloc((64,), tile.float32)
-    pair = tile.named_barrier(64)
-    v = tile.sin(tile.load(x[0:128]))
-    with tile.warp(3):
-        bar.arrive()
-    with tile.elect():
-        bar.wait(phase=0)
-    with tile.warp(range(0, 2)):
-        tile.store(s, tile.cast(tile.arange(64), tile.float32))
-        tile.sync()
-        tile.store(out[128:192], tile.load(s[63 - tile.arange(64)]))
-        pair.sync()
-    with tile.warp(range(2, 4)):
-        tile.sync()
-    tile.store(out[0:128], v)
-
-
-@tile.jit(num_warps=4)
-def handed_over(x, out):
-    """A warp whose lane has waited arrives at a named barrier at which another warp waits."""
-    bar, s, full = tile.mbarrier(), tile.alloc((32,), tile.float32), tile.named_barrier(64)
-    v = tile.sin(tile.load(x[0:128]))
-    with tile.warp(3):
-        bar.arrive()
-    with tile.warp(0):
-        with tile.elect():
-            bar.wait(phase=0)
-        tile.store(s, tile.cast(tile.arange(32), tile.float32))
-        full.arrive()
-    with tile.warp(1):
-        full.sync()
-        tile.store(out[128:160], tile.load(s))
-    tile.store(out[0:128], v)
-
-
-@tile.jit(num_warps=8)
-def in_turns(x, out):
-    """One lane of each member waits before its turn."""
-    bar, turns = tile.mbarrier(), tile.turns(2)
-    v = tile.sin(tile.load(x[0:256]))
-    with tile.warp(3):
-        bar.arrive()
-    for member in tile.static_range(2):
-        with tile.warpgroup(member):
-            with tile.elect():
-                bar.wait(phase=0)
-            turns.take(member)
-            tile.store(out[256 + 128 * member:384 + 128 * member], tile.cast(tile.arange(128), tile.float32))
-            turns.pass_on(member)
-            if member == 0:
-                turns.take(member)   # the last turn comes back
-    tile.store(out[0:256], v)
-
-
-@tile.jit(num_warps=4)
 def counted_by_each_thread(x, out):
     n = tile.thread_id()
     total = 0
@@ -148,17 +91,6 @@ def test_only_the_scope_with_a_lanes_wait_has_such_a_barrier():
     assert set(re.findall(r"\bbar(?:rier)?\.sync [^;]*;", ptx)) == {"bar.sync 0;"}
 
 
-OTHERS = {before_a_scope: (4, [range(63, -1, -1)]), handed_over: (4, [range(32)]), in_turns: (8, [range(128), range(128)])}
-
-
-@pytest.mark.parametrize("kernel", OTHERS, ids=lambda kernel: kernel.__name__)
-def test_no_barrier_behind_a_lanes_wait_is_aligned(kernel):
-    """Also those of a scope in whose warps the lane waited before, named barriers, and turns; only another warp's are."""
-    ptx = kernel.compile(spec(256), spec(512), target="sm_90a").ptx
-    assert re.findall(r"\bbarrier\.(?:sync|arrive) [^;]*;", ptx)
-    assert re.findall(r"\bbar\.(?:sync|arrive) [^;]*;", ptx) == (["bar.sync 1, 64;"] if kernel is handed_over else [])
-
-
 def test_the_machine_code_gathers_the_warp_before_the_barrier():
     """ptxas emits WARPSYNC, or a branch to it that diverged warps take."""
     sass = compiled_ring().sass
@@ -172,8 +104,6 @@ def test_the_machine_code_gathers_the_warp_before_the_barrier():
 def test_the_simulator_runs_them(seed):
     run_ring(lambda *args: ring.simulate(1, *args, seed=seed).raise_first())
     run_scope(lambda *args: in_a_scope.simulate(1, *args, seed=seed).raise_first())
-    for kernel in OTHERS:
-        run_other(kernel, lambda *args: kernel.simulate(1, *args, seed=seed).raise_first())
 
 
 def run_ring(launch):
@@ -191,18 +121,8 @@ def run_scope(launch):
     np.testing.assert_allclose(sines, np.sin(x), atol=1e-6)
 
 
-def run_other(kernel, launch):
-    warps, parts = OTHERS[kernel]
-    x, out = np.linspace(-4, 4, 32 * warps, dtype=np.float32), np.zeros(512, np.float32)
-    launch(x, out)
-    want = np.concatenate([np.sin(x), *parts])
-    np.testing.assert_allclose(out[:len(want)], want, atol=1e-6)
-
-
 @needs_gpu("sm_90a")
 @in_child(timeout=60)
 def test_they_end_on_the_gpu():
-    for kernel in OTHERS:
-        run_other(kernel, lambda *args: kernel[(1,)](*args, backend="cuda"))
     run_ring(lambda *args: ring[(1,)](*args, backend="cuda"))
     run_scope(lambda *args: in_a_scope[(1,)](*args, backend="cuda"))

@@ -6,7 +6,7 @@ from __future__ import annotations
 from ..concurrency import cached_property
 from ..dtypes import bool_, int32
 from ..errors import CompilationError
-from ..ir.graph import UNIT, Block, Call, Const, For, If, Scope, Value, While, blocks, walk
+from ..ir.graph import Block, Call, Const, For, If, Scope, Value, While, blocks, walk
 from ..ops.ptx.calls import HARDWARE_BARRIERS
 from ..types import Uniformity
 from .value import V
@@ -17,25 +17,9 @@ GRID = {"ctaid.x": (0, 2**31 - 1), "ctaid.y": (0, 65535), "ctaid.z": (0, 65535),
         "nctaid.x": (1, -2**31), "nctaid.y": (1, 65536), "nctaid.z": (1, 65536)}
 
 
-def has_lane_loops(body: Block, warps: range | None = None) -> bool:
-    """Whether one of these warps of the CTA (None: any) may be diverged by `body`, at its end or within: whether a thread may stay somewhere, in a
-    loop or at a wait, while others of its warp have left."""
-    for node in body.nodes:
-        inside = [n for inner in blocks(node) for n in walk(inner)]
-        if _divides_warp(node) and any(map(_may_stay, (node, *inside))):
-            return True
-        apart = warps is not None and isinstance(node, Scope) and isinstance(node.first, Const) and _is_apart(node, warps)
-        if not apart and any(has_lane_loops(inner, warps) for inner in blocks(node)):
-            return True
-    return False
-
-
-def _is_apart(scope: Scope, warps: range) -> bool:
-    """Whether none of these warps runs a scope of whole warps whose place is known."""
-    if scope.kind not in ("warp", "warpgroup"):
-        return False
-    first = scope.first.value * UNIT[scope.kind] // 32
-    return first >= warps.stop or first + scope.threads // 32 <= warps.start
+def has_lane_loops(body: Block) -> bool:
+    """Whether a thread may stay somewhere in `body`, in a loop or at a wait, while others of its warp have left."""
+    return any(_divides_warp(node) and any(_may_stay(n) for n in (node, *(n for inner in blocks(node) for n in walk(inner)))) for node in walk(body))
 
 
 def _may_stay(node) -> bool:
@@ -61,18 +45,11 @@ def _divides_warp(node) -> bool:
 class PlaceMixin:
     """The part of the emitter that knows the thread and its execution scope."""
 
-    @cached_property
-    def _lane_loops(self) -> dict[range | None, bool]:
-        return {}
+    lane_loops = False  # whether the current scope of warps has such a loop (see `cta_barrier`)
 
-    def diverged(self) -> bool:
-        """Whether the warps of the current scope may be diverged by a loop or wait of single lanes that they have left (see `barrier_form`)."""
-        first, warps = self.scope_first_warp(), None
-        if self.scope.kind != "cta" and isinstance(first, int) and self.threads >= 32:
-            warps = range(first, first + self.threads // 32)
-        if warps not in self._lane_loops:
-            self._lane_loops[warps] = has_lane_loops(self.graph.body, warps)
-        return self._lane_loops[warps]
+    @cached_property
+    def kernel_lane_loops(self) -> bool:
+        return has_lane_loops(self.graph.body)
 
     def scope_key(self):
         return id(self.scope)
@@ -174,34 +151,30 @@ class PlaceMixin:
         elif self.threads <= 32:
             self.asm(f"bar.warp.sync {self.scope_lanes()};", convergent=True)
         else:
-            self._bar(self.barrier_form("sync"), self._scope_barrier(), self.threads)
+            self._bar("barrier.sync" if self.lane_loops else "bar.sync", self._scope_barrier(), self.threads)
 
-    def barrier_form(self, what: str) -> str:
-        """The instruction for ``bar.sync`` or ``bar.arrive`` (`what`) in the current scope.
+    def cta_barrier(self) -> None:
+        """The barrier of all threads of the CTA.
 
         ``bar.sync`` is ``barrier.sync.aligned``: ptxas may take each warp as converged there. It does so even after a loop or wait of
         one lane. Such a loop contains YIELD, which lets the other lanes pass BSYNC without that lane, and the WARPSYNC that would gather
-        them is left out if the code between contains, say, a sine. The warp then arrives twice, and the kernel hangs. Scopes whose
-        warps may have run such a loop use the form that is not aligned.
+        them is left out if the code between contains, say, a sine. The warp then arrives twice, and the kernel hangs. Scopes with
+        such a loop use the form that is not aligned.
         """
-        return f"barrier.{what}" if self.diverged() else f"bar.{what}"
-
-    def cta_barrier(self) -> None:
-        """The barrier of all threads of the CTA."""
-        self.asm(f"{self.barrier_form('sync')} 0;", convergent=True)
+        self.asm("barrier.sync 0;" if self.kernel_lane_loops else "bar.sync 0;", convergent=True)
 
     def named_barrier(self, what: str, barriers, index) -> None:
         """``bar.sync`` or ``bar.arrive`` (`what`) on number `index` of the kernel's named barriers."""
         base = self._reserve(barriers, barriers.n)
         index = int(index.text) if isinstance(index, V) and index.text.isdigit() else index
-        self._bar(self.barrier_form(what), index + base, barriers.threads)
+        self._bar(f"bar.{what}", index + base, barriers.threads)
 
     def first_turn(self, barriers) -> None:
         """Arrive on barrier 0 of a `turns` object, so that its first member may begin. The arriving threads are the last ones of the CTA, as many
         as one member has."""
         base, member = self._reserve(barriers, barriers.n), barriers.threads // 2
         last = self.ins(f"icmp uge {self.absolute_thread().typed}, {self.graph.launch.threads - member}", bool_)
-        self.asm(f"@$0 {self.barrier_form('arrive')} {base}, {barriers.threads};", [], [last], convergent=True)
+        self.asm(f"@$0 bar.arrive {base}, {barriers.threads};", [], [last], convergent=True)
 
     def _bar(self, what: str, ident, threads: int) -> None:
         text, inputs = (f"{what} {ident}, {threads};", []) if isinstance(ident, int) else (f"{what} $0, {threads};", [ident])

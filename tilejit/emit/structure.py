@@ -10,6 +10,7 @@ from ..ir.builder import ExecScope
 from ..ir.graph import Call, Const, For, If, Scope, Value, While, leaves_its_range, walk
 from ..types import Tile
 from .accumulators import Pins
+from .place import has_lane_loops
 from .value import V
 
 
@@ -284,11 +285,12 @@ class StructureMixin:
         """Emit the body of a scope."""
         elected = node.kind == "elect"
         inner = ExecScope("thread" if elected else node.kind, node.threads, first if first is not None else 0, elected=elected, parent=self.scope)
-        outer, self.scope, self.partial = (self.scope, self.partial), inner, False
+        outer, self.scope, self.partial = (self.scope, self.partial, self.lane_loops), inner, False
+        self.lane_loops = has_lane_loops(node.body)
         if node.regs is not None:
             self.set_registers(node.regs)
         self.block(node.body)
-        self.scope, self.partial = outer
+        self.scope, self.partial, self.lane_loops = outer
 
     def _within(self, kind: str, first, count: int, size: int) -> V | None:
         """Whether the thread is in the `count` warpgroups, warps or threads from `first`; None if that is the whole current scope."""
