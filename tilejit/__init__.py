@@ -1,6 +1,6 @@
 """tilejit: GPU kernels for Ampere, Hopper and Blackwell in Python, compiled per call site and testable without a GPU."""
 
-import typing as _typing
+from typing import Any as _Any
 
 from .errors import (CacheError, CompilationError, DispatchError, LaunchError, SimulationError, TileError,
                      TileWarning, ToolchainError, VerificationError)
@@ -14,27 +14,38 @@ from .runtime.arguments import ArraySpec
 from .runtime.device_array import DeviceArray, empty, to_device
 from .runtime.packed import Packed, pack
 
-if _typing.TYPE_CHECKING:
-    from .api import *  # noqa: F403
-
 __version__ = "0.1.0"
 
+_MODULES = ("kernels", "ptx", "testing", "tuning")
 
-def __getattr__(name: str):
-    """Load the language's names, and the instruction table `tile.ptx`, at their first use."""
+
+def __getattr__(name: str) -> _Any:
+    """Load the language's names, and the modules `_MODULES`, at their first use. ``__all__`` is all of them but Python's own names (`range`,
+    `max`, ...), which the code around a kernel needs, and the modules of tools."""
     from importlib import import_module
-    if name == "ptx":
-        return import_module(".ptx", __name__)
+    if name in _MODULES:
+        return import_module(f".{name}", __name__)
+    if name == "__all__":
+        import builtins
+        return [n for n in _public() if not hasattr(builtins, n) and (n == "ptx" or n not in _MODULES)]
     if not name.startswith("__"):
         names = vars(import_module(".api", __name__))
         if name in names and not name.startswith("_"):
             globals().update({n: v for n, v in names.items() if not n.startswith("_")})
             return names[name]
     from .names import suggested
-    hint = "" if name.startswith("_") else suggested(name, [n for n in __dir__() if not n.startswith("_")])
+    hint = "" if name.startswith("_") else suggested(name, _public())
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
 
 
-def __dir__():
-    from . import api
-    return sorted({*globals(), *vars(api)})
+def __dir__() -> list[str]:
+    return ["__version__", *_public()]
+
+
+def _public() -> list[str]:
+    """The public names: those imported above, the language's, and the modules of tools."""
+    from importlib import import_module
+    from types import ModuleType
+    language = vars(import_module(".api", __name__))
+    own = {n for n, x in {**language, **globals()}.items() if not n.startswith("_") and not isinstance(x, ModuleType)}
+    return sorted(own.union(_MODULES))

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from typing import TYPE_CHECKING
 
 from .errors import CompilationError
 from .names import nearest
+
+if TYPE_CHECKING:
+    from . import _Tile, _Value
 
 
 MAX_BITS = 8192  # of a constant integer: far beyond any use, and few enough digits for Python to print it
@@ -82,6 +86,9 @@ class DType:
     def np(self):
         """The NumPy dtype of a single element."""
         return _numpy(self.numpy or self.name)
+
+    if TYPE_CHECKING:  # in a kernel, a call casts
+        def __call__(self, value: _Value, /) -> _Tile: ...
 
     def __reduce__(self):
         return dtype_of, (self.name,)
