@@ -1,18 +1,14 @@
 """Writes what is generated from public signatures and docstrings: ``tilejit/__init__.pyi`` and the pages of docs/reference.
 
-    python tests/public/generate.py
+    python -m tests.public.generate
 """
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
-from pages import pages  # noqa: E402
-from stub import stub  # noqa: E402
+from .pages import pages
+from .stub import stub
 
 ROOT = Path(__file__).resolve().parents[2]
 
