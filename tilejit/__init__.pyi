@@ -6,12 +6,11 @@
 import builtins
 from collections.abc import Callable, Iterable, Sequence
 from types import EllipsisType
-from typing import Any, Generic, SupportsIndex, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, SupportsIndex, TypeVar, overload
 
 from numpy import dtype as NumPyDType
 from typing_extensions import ParamSpec, TypeAlias
 
-from . import kernels as kernels, testing as testing, tuning as tuning
 from .compiled import CompiledKernel
 from .dispatch import Choice
 from .dtypes import (
@@ -32,6 +31,9 @@ from .runtime.packed import Packed as Packed
 from .sim.report import Report
 from .testing import Verification
 from .tuning import Tuned
+
+if TYPE_CHECKING:  # mypy then analyses this file before those of the tools, which import it
+    from . import kernels as kernels, testing as testing, tuning as tuning
 
 __version__: str
 __all__ = [

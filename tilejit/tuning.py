@@ -340,7 +340,7 @@ def autotune(configs: Iterable[dict[str, Any]], key: Iterable[str] | None = None
     if prune is not None and not callable(prune):
         raise LaunchError(f"prune is a function of the configurations and the arguments, not {type(prune).__name__}")
 
-    def decorate(kernel: Kernel) -> Tuned:
+    def decorate(kernel: Any) -> Tuned:
         if not isinstance(kernel, Kernel):
             raise LaunchError(f"autotune decorates a kernel under @tile.jit, not {type(kernel).__name__}")
         parameters = {p.name: p for p in kernel.parameters}

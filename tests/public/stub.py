@@ -33,7 +33,7 @@ HEAD = '''"""{doc}"""
 import builtins
 from collections.abc import Callable, Iterable, Sequence
 from types import EllipsisType
-from typing import Any, Generic, SupportsIndex, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, SupportsIndex, TypeVar, overload
 
 from numpy import dtype as NumPyDType
 from typing_extensions import ParamSpec, TypeAlias
@@ -304,8 +304,9 @@ def reexports() -> str:
     for module, names in sorted(by_module.items()):
         line = f"from .{module} import {', '.join(names)}"
         lines.append(line if len(line) <= WIDTH else f"from .{module} import (\n{filled(names)})")
-    others = [name for name, x in public().items() if isinstance(x, ModuleType) and name != "ptx"]
-    return "\n".join([f"from . import {', '.join(f'{name} as {name}' for name in others)}", *lines]) + "\n\n"
+    others = [f"{name} as {name}" for name, x in public().items() if isinstance(x, ModuleType) and name != "ptx"]
+    tools = f"if TYPE_CHECKING:  # mypy then analyses this file before those of the tools, which import it\n    from . import {', '.join(others)}"
+    return "\n".join([*lines, "", tools]) + "\n\n"
 
 
 def instructions() -> str:
