@@ -93,8 +93,7 @@ CIRCLES = {
     frozenset({"emit.emitter", "emit.tmem"}): "a part of the emitter makes a buffer as the whole knows it",
     frozenset({"passes.pipelining.pipeline", "passes.pipelining.warp_specialization"}):
         "the pass writes a loop out, by roles if it is specialised, and roles are written out as loops",
-    frozenset({"__init__", "api", "jit", "manifest", "schedule", "testing", "tuning"}):
-        "the package loads its public names at their first use, and some of them ask for its version",
+    frozenset({"__init__", "jit", "manifest"}): "the package makes kernels, and the key of the cache has its version",
 }
 
 

@@ -1,5 +1,8 @@
 """tilejit: GPU kernels for Ampere, Hopper and Blackwell in Python, compiled per call site and testable without a GPU."""
 
+import builtins as _builtins
+from importlib import import_module as _import_module
+from types import ModuleType as _ModuleType
 from typing import Any as _Any
 
 from .errors import (CacheError, CompilationError, DispatchError, LaunchError, SimulationError, TileError,
@@ -10,6 +13,7 @@ from .dtypes import (DType, bfloat16, bool_, float4_e2m1fn, float6_e2m3fn, float
 from .frontend import constexpr
 from .jit import Kernel, jit
 from .layout import R, S, Swizzle, TileLayout, auto, axis, tmem_datapath
+from .names import suggested as _suggested
 from .runtime.arguments import ArraySpec
 from .runtime.device_array import DeviceArray, empty, to_device
 from .runtime.packed import Packed, pack
@@ -20,21 +24,20 @@ _MODULES = ("kernels", "ptx", "testing", "tuning")
 
 
 def __getattr__(name: str) -> _Any:
-    """Load the language's names, and the modules `_MODULES`, at their first use. ``__all__`` is all of them but Python's own names (`range`,
-    `max`, ...), which the code around a kernel needs, and the modules of tools."""
-    from importlib import import_module
+    """Load the language's names, and the modules `_MODULES`, at their first use.
+
+    ``__all__`` lacks the modules of tools, and Python's own names (`range`, `max`, ...), which host code needs.
+    """
     if name in _MODULES:
-        return import_module(f".{name}", __name__)
+        return _import_module(f".{name}", __name__)
     if name == "__all__":
-        import builtins
-        return [n for n in _public() if not hasattr(builtins, n) and (n == "ptx" or n not in _MODULES)]
+        return [n for n in _public() if not hasattr(_builtins, n) and (n == "ptx" or n not in _MODULES)]
     if not name.startswith("__"):
-        names = vars(import_module(".api", __name__))
+        names = vars(_import_module(".api", __name__))
         if name in names and not name.startswith("_"):
             globals().update({n: v for n, v in names.items() if not n.startswith("_")})
             return names[name]
-    from .names import suggested
-    hint = "" if name.startswith("_") else suggested(name, _public())
+    hint = "" if name.startswith("_") else _suggested(name, _public())
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
 
 
@@ -44,8 +47,6 @@ def __dir__() -> list[str]:
 
 def _public() -> list[str]:
     """The public names: those imported above, the language's, and the modules of tools."""
-    from importlib import import_module
-    from types import ModuleType
-    language = vars(import_module(".api", __name__))
-    own = {n for n, x in {**language, **globals()}.items() if not n.startswith("_") and not isinstance(x, ModuleType)}
+    language = vars(_import_module(".api", __name__))
+    own = {n for n, x in {**language, **globals()}.items() if not n.startswith("_") and not isinstance(x, _ModuleType)}
     return sorted(own.union(_MODULES))

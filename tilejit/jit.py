@@ -307,8 +307,8 @@ class Kernel:
         return self.compiled(bound, options, target).told_for(bound)
 
     @_plain
-    def simulate(self, grid: Any, /, *args: Any, seed: int = 0, checks: bool = True, target: str | None = None, max_steps: int | None = None,
-                 **kwargs: Any) -> Report:
+    def simulate(self, grid: Any, /, *args: Any, seed: int = 0, checks: bool = True, target: str | None = None,
+                 max_steps: int | None = None, **kwargs: Any) -> Report:
         """Run on the simulator and return its report: `.findings`, `.stats`. Arrays are written in place. After `max_steps` operations of the
         lowered kernel it stops, with a finding that says where.
 

@@ -73,8 +73,9 @@ class Verification:
     __repr__ = __str__
 
 
-def verify(kernel: tile.Kernel[..., Any], grid: Any, /, *args: Any, reference: Callable[..., Any], rtol: float | None = None,
-           atol: float | None = None, seed: int = 0, target: str | None = None, **kwargs: Any) -> Verification:
+def verify(kernel: tile.Kernel[..., Any], grid: Any, /, *args: Any, reference: Callable[..., Any],
+           rtol: float | None = None, atol: float | None = None, seed: int = 0, target: str | None = None,
+           **kwargs: Any) -> Verification:
     """Run a kernel on copies of host arrays, on the simulator and on the GPU if there is one, and compare with `reference`.
 
     `reference` is called with copies of `args`. It either modifies them as the kernel should, or returns the array (or a tuple

@@ -49,10 +49,11 @@ class Tuned:
     of the others, both by index in `configs`.
     """
 
-    def __init__(self, kernel: Kernel, configs: list[dict[str, Any]], key: tuple[str, ...] | None, prune: Callable[..., Any] | None):
+    def __init__(self, kernel: Kernel, configs: list[dict[str, Any]], key: tuple[str, ...] | None,
+                 prune: Callable[..., Any] | None):
         self.kernel, self.configs, self.key, self.prune = kernel, configs, key, prune
         self.__name__, self.__qualname__, self.__module__, self.__doc__ = kernel.__name__, kernel.__qualname__, kernel.__module__, kernel.__doc__
-        self.recent: dict[tuple[Any, ...], dict[str, Any]] = {}  # choices by `_looks` of the arguments, which avoids binding them
+        self.recent: dict[tuple[Any, ...], dict[str, Any]] = {}  # choices by `_looks`, which avoids binding arguments
         self.chosen: dict[tuple[Any, ...], dict[str, Any]] = {}
         self.timings: dict[tuple[Any, ...], dict[int, float]] = {}
         self.rejected: dict[tuple[Any, ...], dict[int, str]] = {}
@@ -86,12 +87,14 @@ class Tuned:
         self._check_free(kwargs)
         return [self.kernel.compile(*specs, **kwargs, **chosen, target=target) for chosen in self.configs]
 
-    def simulate(self, grid: Any, /, *args: Any, seed: int = 0, checks: bool = True, target: str | None = None, **kwargs: Any) -> Report:
+    def simulate(self, grid: Any, /, *args: Any, seed: int = 0, checks: bool = True, target: str | None = None,
+                 **kwargs: Any) -> Report:
         """Run the first configuration that compiles for `target` on the simulator; returns its report."""
         chosen = self._first(self._bound(args, kwargs), args, kwargs, target)
         return self.kernel.simulate(grid, *args, **kwargs, **chosen, seed=seed, checks=checks, target=target)
 
-    def config(self, grid: Any, /, *args: Any, backend: str | None = None, device: int | None = None, **kwargs: Any) -> dict[str, Any]:
+    def config(self, grid: Any, /, *args: Any, backend: str | None = None, device: int | None = None,
+               **kwargs: Any) -> dict[str, Any]:
         """The configuration for a call: chosen earlier (in this process, or in another one for the same GPU), or by timing now.
 
         On the simulator, which measures no time, it is the first configuration that compiles. Timing restores the contents of

@@ -35,8 +35,9 @@ from .views import folded, folded_row, new, turned
 ANY = 1 << 20       # bytes that a kernel with an epilogue may spill without the compiler's warning: `fitted` gives its own
 
 
-def matmul(a: Any, b: Any, out: Any = None, epilogue: tile.Kernel[..., Any] | None = None, arguments: Sequence[Any] = (), *,
-           tiles: Sequence[Any] = (), scale_a: Any = None, scale_b: Any = None, fast_accum: bool = False, precision: str | None = None,
+def matmul(a: Any, b: Any, out: Any = None, epilogue: tile.Kernel[..., Any] | None = None,
+           arguments: Sequence[Any] = (), *, tiles: Sequence[Any] = (), scale_a: Any = None, scale_b: Any = None,
+           fast_accum: bool = False, precision: str | None = None,
            config: Config | BlackwellConfig | None = None) -> Any:
     """``a @ b`` on the tensor cores of a Hopper or Blackwell GPU (sm_90a, sm_100a, sm_103a); returns `out`, a new array if it is not given.
 

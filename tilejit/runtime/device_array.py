@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
 from ..dtypes import DTYPES, bool_, stored
 from ..errors import LaunchError
@@ -36,7 +36,8 @@ class DeviceArray:
 
     __slots__ = ("pointer", "shape", "strides", "dtype", "device", "_memory", "__weakref__")
 
-    def __init__(self, pointer: int, shape: Sequence[int], strides: Sequence[int], dtype: Any, device: int, memory: Any):
+    def __init__(self, pointer: int, shape: Sequence[int], strides: Sequence[int], dtype: Any, device: int,
+                 memory: Any):
         self.pointer = pointer
         self.shape = tuple(shape)
         self.strides = tuple(strides)
@@ -148,8 +149,8 @@ class DeviceArray:
     def __dlpack_device__(self) -> tuple[int, int]:
         return dlpack.CUDA, self.device
 
-    def __dlpack__(self, *, stream: int | None = None, max_version: tuple[int, int] | None = None, dl_device: tuple[int, int] | None = None,
-                   copy: bool | None = None) -> Any:
+    def __dlpack__(self, *, stream: int | None = None, max_version: tuple[int, int] | None = None,
+                   dl_device: tuple[int, int] | None = None, copy: bool | None = None) -> Any:
         """A DLPack capsule over the same memory."""
         if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():
             raise BufferError("a DeviceArray is exported on its own device only")
@@ -174,14 +175,6 @@ def empty(shape: int | Sequence[int], dtype: Any = "float32", device: int = 0) -
     nbytes = element_type(name).nbytes * math.prod(shape)
     memory = Memory(nbytes, device)
     return DeviceArray(memory.address, shape, row_major(shape), numpy_dtype(name), device, memory)
-
-
-@overload
-def to_device(array: Packed, device: int = 0) -> Packed: ...
-
-
-@overload
-def to_device(array: Any, device: int = 0) -> DeviceArray: ...
 
 
 def to_device(array: Any, device: int = 0) -> DeviceArray | Packed:

@@ -22,7 +22,8 @@ class Finding:
     """A fault of the kernel: its kind (one of KINDS), its line and a message.
 
     `threads` are ids in the CTA, `ctas` linear ids in the grid, and `bytes` is (first, one past the last) of the memory accessed.
-    `loc` and `other`, the location of the other access, are None if they are not known. `count` says how often this kind was found at this line.
+    `loc` and `other`, the location of the other access, are None if they are not known. `count` says how often
+    this kind was found at this line.
     """
 
     kind: str
