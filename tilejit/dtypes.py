@@ -87,9 +87,6 @@ class DType:
         """The NumPy dtype of a single element."""
         return _numpy(self.numpy or self.name)
 
-    if TYPE_CHECKING:  # in a kernel, a call casts
-        def __call__(self, value: _Value, /) -> _Tile: ...
-
     def __reduce__(self):
         return dtype_of, (self.name,)
 
@@ -100,6 +97,9 @@ class DType:
         if self.padded:
             return f"tile.padded(tile.{self.padded})"
         return "tile.bool_" if self.name == "bool" else f"tile.{self.name}"
+
+    if TYPE_CHECKING:  # in a kernel, a call casts
+        def __call__(self, value: _Value, /) -> _Tile: ...
 
 
 bool_ = DType("bool", "bool", 8, "i1")

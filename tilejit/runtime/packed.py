@@ -11,7 +11,6 @@ from .arrays import ArrayView, describe
 if TYPE_CHECKING:
     import numpy
 
-
 ALIGNED = 256  # bytes, the alignment of device memory; TMA can pad packed elements only in arrays aligned to 32 bytes
 
 
@@ -47,14 +46,14 @@ class Packed:
         shape = (*shape[:-1], held(self.dtype, shape[-1]))
         return shape[::-1] if self._transposed else shape
 
-    def over(self, data: Any) -> "Packed":
+    def over(self, data: Any) -> Packed:
         """The same view over other bytes, such as a copy of these."""
         other = Packed(data, self.dtype)
         other._transposed = self._transposed
         return other
 
     @property
-    def T(self) -> "Packed":
+    def T(self) -> Packed:
         """The transpose of a matrix, whose elements are packed along the first axis: [K, N] from [N, K], as
         `kernels.matmul` takes its second operand. Other kernels do not take it."""
         if self.ndim != 2:
