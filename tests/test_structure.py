@@ -99,15 +99,7 @@ CIRCLES = {
     frozenset({"ir.graph", "ir.printer"}): "a graph prints itself, and the printer knows the kinds of nodes",
     frozenset({"frontend.branches", "frontend.scoping", "frontend.targets", "frontend.walker"}):
         "a branch walks its statements, and a statement may be a branch",
-<<<<<<< HEAD
-    frozenset({"__init__", "api", "jit", "manifest", "schedule", "testing", "tuning"}):
-        "the package loads its public names at their first use, and some of them ask for its version",
-=======
-    frozenset({"emit.emitter", "emit.tmem"}): "a part of the emitter makes a buffer as the whole knows it",
-    frozenset({"passes.pipelining.pipeline", "passes.pipelining.warp_specialization"}):
-        "the pass writes a loop out, by roles if it is specialised, and roles are written out as loops",
     frozenset({"__init__", "jit", "manifest"}): "the package makes kernels, and the key of the cache has its version",
->>>>>>> stub
 }
 
 
