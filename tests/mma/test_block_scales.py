@@ -77,9 +77,8 @@ def test_scale_rows_of_swapped_operands_may_take_any_number_of_bytes_in_a_slot(m
 
 
 def test_scales_of_a_tile_whose_width_is_not_a_multiple_of_32_are_right():
-    """TMA loads them to a ring whose slots must all begin at aligned addresses."""
     for m, n in ((33, 130), (200, 331)):
-        checked(np.random.default_rng(1), m, n, 300, True, True, config=Config.of(64, 48, 128, itemsize=1, stored=4, stages=3, blocks=True))
+        checked(np.random.default_rng(1), m, n, 300, True, True, config=Config.of(64, 48, 128, itemsize=1, stored=4, stages=3))
 
 
 def test_scaled_accumulators_go_through_the_epilogue_with_prefetched_tiles():
