@@ -365,7 +365,7 @@ RECORDED: dict[str, dict[str, int]] = {
         "manifest": 13,
         "names": 14,
         "ops": 1438,
-        "passes": 537,
+        "passes": 535,
         "plan": 25,
         "ptx": 31,
         "records": 11,
