@@ -7,7 +7,7 @@ passes/products/dots.py then expands the call to the operations of that path.
 
 from __future__ import annotations
 
-from ...dispatch import Need, Variant
+from ...dispatch import Need, Variant, names
 from ...dtypes import DType, dtype_of, float16, float32, float64, int32, int64
 from ...ir.builder import Builder, describe, type_of
 from ...ir.builtin import builtin
@@ -95,7 +95,7 @@ def dot(g: Builder, a, b, acc=None, trans_a=False, trans_b=False, dtype=None, pr
     a, b = _operand(g, a, "a"), _operand(g, b, "b")
     dtype = _dtype(g, acc, a.type.dtype, b.type.dtype, dtype)
     checked_options(g, acc, a, b, dtype, precision, trans_a, trans_b)
-    options = {"variant": asked_variant(g, variant, tuple(v.name for v in VARIANTS))}
+    options = {"variant": asked_variant(g, variant, names(VARIANTS))}
     return g.call(dot_, acc, a, b, trans_a=trans_a, trans_b=trans_b, dtype=dtype, precision=precision, options=options)
 
 

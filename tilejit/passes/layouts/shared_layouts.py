@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from math import prod
 
-from ...dispatch import Choice, choose, reasons
+from ...dispatch import Choice, choose, reasons, variants_at
 from ...errors import DispatchError
 from ...ir.builder import Facts
 from ...ir.graph import Block, Call, For, Graph, Value, blocks
@@ -229,7 +229,7 @@ class _UseEvaluator:
             if not isinstance(found, DispatchError):
                 return found
         site = call.op.rules["site"](self.context, call)
-        variants = call.op.rules["variants"](call) if "variants" in call.op.rules else call.op.variants
+        variants = variants_at(call.op.variants, site)
         only, before = (call.attrs.get("options") or {}).get("variant"), dict(self.facts.asked)
         try:
             found = next((v for v in variants if only in (None, v.name) and not reasons(v, site)), None)

@@ -44,9 +44,8 @@ def _chosen(context: Context, call: Call) -> Call:
             call.op.rules["check"](context, call)
         if call.op.variants:
             site = call.op.rules["site"](context, call)
-            variants = call.op.rules["variants"](call) if "variants" in call.op.rules else call.op.variants
             only = (call.attrs.get("options") or {}).get("variant")
-            return replace(call, choice=choose(call.op.rules.get("shown", call.op.name), variants, site, only=only, loc=call.loc))
+            return replace(call, choice=choose(call.op.rules.get("shown", call.op.name), call.op.variants, site, only=only, loc=call.loc))
         plan = call.op.rules["plan"](context, call) if "plan" in call.op.rules else None
         if plan is not None:
             declined = call.op.rules["declined"](context, call, plan) if "declined" in call.op.rules else ()
