@@ -24,7 +24,7 @@ class Miss:
 class Site:
     """The facts of one call, on which the needs of its variants are tested. `str(site)` describes the call in errors.
 
-    `selective` are the options that only some variants of the op take; `options` are those that the call gives.
+    `selective` are the options that only some variants of the op take; `options` has those that the call gives.
     """
 
     selective: tuple[str, ...] = ()
@@ -75,12 +75,13 @@ class Variant:
     """One way to lower an operation.
 
     `plan(site)` returns immutable data and cannot fail if all needs hold; `emit(e, plan, call, *args)` and
-    `simulate(m, plan, call, *args)` both work from it. Without them, the op's own rules emit and simulate it. A search that may fail
-    runs in a need, and is cached on the site.
+    `simulate(m, plan, call, *args)` both work from it. Without them, the op's own rules emit and simulate it. A search
+    that may fail runs in a need, and is cached on the site.
 
-    Other needs follow from these fields (`conditions`): of the options that only some variants have (`Site.selective`), the variant
-    `takes` some; with `same_dtype`, it copies bytes unchanged. It is a candidate only at sites of its `place`; "" stands for all.
-    Variants of one name are forms of one lowering, and a call cannot tell them apart.
+    More needs follow from the fields (`conditions`): of the options that only some variants have (`Site.selective`),
+    the variant `takes` these; with `same_dtype`, it copies bytes unchanged. It is a candidate only at sites of its
+    `place`; "" stands for all. Variants of one name are forms of one lowering, among which a call cannot choose.
+    `wider(site, plan)` gives (form, reason) for each form with more bytes per instruction that the plan does not have.
     """
 
     name: str
@@ -92,12 +93,15 @@ class Variant:
     takes: tuple[str, ...] = ()
     place: str = ""
     same_dtype: bool = False
+    wider: Callable[[Any, Any], tuple[tuple[str, str], ...]] | None = None
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The variant chosen for a call, its plan, and (variant, reason) for each candidate of another name. `cures` has (variant, cure) for
-    earlier variants whose failed needs all have a cure."""
+    """The variant chosen for a call, its plan, and (variant, reason) for each candidate of another name or wider form.
+
+    `cures` has (variant, cure) for earlier variants whose failed needs all have a cure.
+    """
 
     variant: str
     plan: Any
@@ -144,8 +148,11 @@ def reasons(variant: Variant, site: Site) -> list[Miss]:
     return failed
 
 
-def choose(op_name: str, variants: tuple[Variant, ...], site: Site, *, only: str | None = None, loc: Loc | None = None) -> Choice:
-    """The first of `variants` that is for the site's place and whose needs all hold. DispatchError with all reasons if there is none.
+def choose(op_name: str, variants: tuple[Variant, ...], site: Site, *, only: str | None = None,
+           loc: Loc | None = None) -> Choice:
+    """The first of `variants` that is for the site's place and whose needs all hold.
+
+    DispatchError with all reasons if there is none.
 
     `only` names the variant that the call or an `expect_variant` block asks for.
     """
@@ -173,5 +180,8 @@ def choose(op_name: str, variants: tuple[Variant, ...], site: Site, *, only: str
         shown = declined if only is None else [d for d in declined if d[0] == only]
         lines = [f"  {name}: {reason}" for name, reason in shown]
         raise DispatchError("\n".join([header, f"  {site}", *lines]), loc, tuple(declined))
+    plan = chosen.plan(site)
     told = tuple(d for d in declined if d[0] != chosen.name)
-    return Choice(chosen.name, chosen.plan(site), told, tuple(cures), chosen)
+    if chosen.wider is not None:
+        told += chosen.wider(site, plan)
+    return Choice(chosen.name, plan, told, tuple(cures), chosen)

@@ -1,4 +1,4 @@
-"""The ops of load and store; `access` lowers them, `moves.load_store` has the functions that users call."""
+"""The ops of load and store, and the order of their variants; `moves.load_store` has the functions that users call."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from ...ir.builder import Builder, type_of
 from ...ir.graph import Operand, Value
 from ...ir.op import op
 from ...types import Scalar, Tile, Uniformity
+from . import ldmatrix, stmatrix
+from .access import LOAD, STORE, AccessSite
 from .regions import coordinates
 
 
-@op("reads", attrs=("cache",))
+@op("reads", attrs=("cache",), variants=(ldmatrix.VARIANT, LOAD))
 def load_(source, other, mask, cache):
     """The elements of a region or of points; `other` where they are out of bounds or `mask` is false."""
 
@@ -31,7 +33,7 @@ def _uniformity(g: Builder, source: Value, other: Operand, mask: Operand) -> Uni
     return min([type_of(a).uniform for a in operands] + [Uniformity.CTA])
 
 
-@op("writes", attrs=("cache", "each_thread"))
+@op("writes", attrs=("cache", "each_thread"), variants=(stmatrix.VARIANT, STORE))
 def store_(target, value, mask, cache, each_thread):
     """Write `value` to a region or to points. Elements out of bounds, or where `mask` is false, are not written.
 
@@ -68,3 +70,17 @@ def _(m, call, target, value, mask):
     t = type_of(call.args[1])
     owner = m.owners(t) if isinstance(t, Tile) else None
     m.write(target.buffer, coordinates(m, target), value, mask=mask, owner=owner, region=target)
+
+
+@load_.emit
+def _(e, call, source, other, mask):
+    return call.choice.lowering.emit(e, call.choice.plan, call, source, other, mask)
+
+
+@store_.emit
+def _(e, call, target, value, mask):
+    call.choice.lowering.emit(e, call.choice.plan, call, target, value, mask)
+
+
+load_.site(AccessSite)
+store_.site(AccessSite)

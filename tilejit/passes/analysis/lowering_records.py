@@ -10,7 +10,7 @@ from ...ir.builder import type_of
 from ...ir.graph import Call, Graph, Scope, Value, blocks, walk
 from ...layout import register_table
 from ...names import allocation_name
-from ...ops.mma.matrices import Matrices
+from ...ops.memory.matrices import Matrices
 from ...ops.moves.copy_async.options import unused_hints
 from ...records import AccessRecord, CopyRecord, ProductRecord
 from ...types import Region, Selected, Tile

@@ -22,6 +22,7 @@ from ...errors import DispatchError
 from ...ir.builder import Facts
 from ...ir.graph import Block, Call, For, Graph, Value, blocks
 from ...layout import TileLayout, axis, standard
+from ...ops.memory.access import AccessSite
 from ...ops.memory.shared import alloc_shared, default_align
 from ...ops.mma.dot import dot_
 from ...ops.moves.copy import copy_
@@ -193,7 +194,7 @@ class _UseEvaluator:
         if call.op not in (copy_, copy_async_):
             for buffer in buffers:
                 self.opened[buffer].by_rows = True
-        if not call.op.variants:
+        if not call.op.variants or call.op.rules["site"] is AccessSite:  # their registers have no layouts yet
             return
         args = tuple(self.with_tried_layout(a, roots.get(a)) for a in call.args)
         found = self.evaluate(replace(call, args=args), pipelined)

@@ -1,4 +1,4 @@
-"""Choose the lowering of every call that has several: a variant, by the variants' needs, or the plan of a memory access."""
+"""Choose the lowering of every call whose op has variants, by their needs, and make the plans of other ops."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ def _chosen(context: Context, call: Call) -> Call:
         if call.op.variants:
             site = call.op.rules["site"](context, call)
             only = (call.attrs.get("options") or {}).get("variant")
-            return replace(call, choice=choose(call.op.rules.get("shown", call.op.name), call.op.variants, site, only=only, loc=call.loc))
+            shown = call.op.rules.get("shown", call.op.name)
+            return replace(call, choice=choose(shown, call.op.variants, site, only=only, loc=call.loc))
         plan = call.op.rules["plan"](context, call) if "plan" in call.op.rules else None
         if plan is not None:
-            declined = call.op.rules["declined"](context, call, plan) if "declined" in call.op.rules else ()
-            return replace(call, choice=Choice(call.op.name, plan, declined))
+            return replace(call, choice=Choice(call.op.name, plan))
     return call

@@ -75,7 +75,8 @@ def emit(e, plan: Plan, call, dst, src, mbar):
                    prefetch=options.get("prefetch"), policy=policy_of(options))
 
 
-VARIANT = Variant("ldgsts", plan=plan, emit=emit, simulate=simulate, doc=__doc__, place="region", same_dtype=True, needs=(
+VARIANT = Variant("ldgsts", plan=plan, emit=emit, simulate=simulate, doc=__doc__, place="region", same_dtype=True,
+                  needs=(
     OWN_MEMORY,
     Need("a global source and a shared destination", lambda s: s.scopes == ("global", "shared") or f"{s.scopes[0]} to {s.scopes[1]}", gate=True),
     Need("no mbar, since cp.async completes by groups", lambda s: s.mbar is None),

@@ -71,7 +71,8 @@ def prefetch(g: Builder, region, cache=None):
     if partial is None:
         g.shared("this prefetch", *g.definitions[region].args[1:])
     known = names(prefetch_.variants)
-    g.call(prefetch_, region, options=checked_options({"cache": cache, "variant": asked_variant(g, None, known)}, known), partial=partial)
+    options = checked_options({"cache": cache, "variant": asked_variant(g, None, known)}, known)
+    g.call(prefetch_, region, options=options, partial=partial)
 
 
 # -- variants ------------------------------------------------------------------------------------------------------------
@@ -229,7 +230,8 @@ RUNS = Variant("bulk", plan=_plan_runs, emit=_emit_runs, doc=__doc__, place="reg
     Need("a region that is provably inside the array", in_bounds),
     POLICY,
 ))
-BOXES = Variant("tma", plan=_plan_boxes, emit=_emit_boxes, simulate=_simulate_boxes, doc=__doc__, place="region", needs=(
+BOXES = Variant("tma", place="region", plan=_plan_boxes, emit=_emit_boxes, simulate=_simulate_boxes, doc=__doc__,
+                needs=(
     BULK_ENGINE,
     NOT_EMPTY,
     _of_the_copy(tma.CONTIGUOUS),
@@ -246,7 +248,8 @@ LINES = Variant("lines", plan=_plan_lines, emit=_emit_lines, doc=__doc__, place=
     Need("at least one element", lambda s: s.elements > 0),
     Need("no cache option", lambda s: s.options.get("cache") is None or f"cache={s.options['cache']!r}"),
 ))
-PATCHES = Variant("tma", plan=_plan_boxes, emit=_emit_boxes, simulate=_simulate_boxes, doc=__doc__, place="patches", needs=(
+PATCHES = Variant("tma", place="patches", plan=_plan_boxes, emit=_emit_boxes, simulate=_simulate_boxes, doc=__doc__,
+                needs=(
     BULK_ENGINE,
     NOT_EMPTY,
     _of_the_copy(selected.WALK),
@@ -261,7 +264,7 @@ PATCHES = Variant("tma", plan=_plan_boxes, emit=_emit_boxes, simulate=_simulate_
     _of_the_copy(tma.BOXES),
     POLICY,
 ))
-ROWS = Variant("tma", plan=_plan_boxes, emit=_emit_boxes, simulate=_simulate_boxes, doc=__doc__, place="rows", needs=(
+ROWS = Variant("tma", place="rows", plan=_plan_boxes, emit=_emit_boxes, simulate=_simulate_boxes, doc=__doc__, needs=(
     BULK_ENGINE,
     NOT_EMPTY,
     Need("sm_100a or sm_103a for rows", lambda s: s.target in tma.PAIRED or s.target, gate=True),

@@ -60,7 +60,7 @@ class CopySite(Site):
 
     @cached_property
     def place(self) -> str:
-        """What the call copies: boxes of a "map" that the kernel names, selected "rows" or "patches" of an array, or a "region"."""
+        """What is copied: boxes of a "map" that the kernel names, selected "rows" or "patches", or a "region"."""
         if any(getattr(side.buffer, "map", None) is not None for side in (self.dst, self.src)):
             return "map"
         for kind, place in ((Rows, "rows"), (Patches, "patches")):

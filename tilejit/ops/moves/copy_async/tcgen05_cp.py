@@ -64,5 +64,5 @@ def simulate(m, plan: Plan, call, dst, src, mbar):
     m.tensor_copy(plan, dst, src)
 
 
-VARIANT = Variant("tcgen05_cp", plan=found, emit=emit, simulate=simulate, needs=NEEDS, doc=__doc__, place="region", same_dtype=True,
-                  takes=SELECTIVE)  # of which a need excludes some
+VARIANT = Variant("tcgen05_cp", plan=found, emit=emit, simulate=simulate, doc=__doc__, place="region", same_dtype=True,
+                  takes=SELECTIVE, needs=NEEDS)  # one of the needs excludes some options

@@ -37,7 +37,8 @@ def simulate(m, plan: Plan, call, dst, src, mbar):
     vectors.simulate(m, plan, dst, src, plan.fill)
 
 
-VARIANT = Variant("vector", plan=plan, emit=emit, simulate=simulate, doc=__doc__, place="region", same_dtype=True, needs=(
+VARIANT = Variant("vector", plan=plan, emit=emit, simulate=simulate, doc=__doc__, place="region", same_dtype=True,
+                  needs=(
     OWN_MEMORY,
     vectors.MOVABLE,
     vectors.NOT_EMPTY,

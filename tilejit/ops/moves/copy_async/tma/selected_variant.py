@@ -40,7 +40,8 @@ def swizzled_along(s: CopySite) -> bool:
     return s.array.window.along is None or tma.view(s).mode > 0
 
 
-WALK = Need("a walk through all dimensions, or for loads on sm_100a and sm_103a along w, by 128 pixels along w128", goes_along, gate=True)
+WALK = Need("a walk through all dimensions, or for loads on sm_100a and sm_103a along w, by 128 pixels along w128",
+            goes_along, gate=True)
 FILTER = Need("a filter that a tensor map can hold", filter_fits, gate=True)
 def plan(site: CopySite) -> tma.Plan:
     found, patches = tma.boxes(site), isinstance(site.array, Patches)
@@ -50,7 +51,8 @@ def plan(site: CopySite) -> tma.Plan:
     return tma.planned(site, tma.tensor_map(site, found, steps, extra), found, nbytes, mode)
 
 
-PATCHES = Variant("tma", plan=plan, emit=tma.emit, simulate=tma.simulate, doc=__doc__, place="patches", takes=tma.TAKES, needs=(
+PATCHES = Variant("tma", plan=plan, emit=tma.emit, simulate=tma.simulate, doc=__doc__, place="patches", takes=tma.TAKES,
+                  needs=(
     GLOBAL_AND_SHARED,
     SM90,
     ONE_THREAD,
@@ -67,8 +69,10 @@ PATCHES = Variant("tma", plan=plan, emit=tma.emit, simulate=tma.simulate, doc=__
     tma.EXTENTS,
     tma.BASE,
     tma.COORDINATE,
-    Need("for a store, one place in the filter at which all pixels are inside", lambda s: s.scopes == LOAD or stays_inside(s), gate=True),
-    Need("a first image and channel of a store that are provably at least 0", lambda s: s.scopes == LOAD or _not_negative(s)),
+    Need("for a store, one place in the filter at which all pixels are inside",
+         lambda s: s.scopes == LOAD or stays_inside(s), gate=True),
+    Need("a first image and channel of a store that are provably at least 0",
+         lambda s: s.scopes == LOAD or _not_negative(s)),
     tma.CLIPPED,
     tma.FILL,
     tma.ROUNDING,
@@ -76,10 +80,12 @@ PATCHES = Variant("tma", plan=plan, emit=tma.emit, simulate=tma.simulate, doc=__
     MULTICAST,
     tma.REDUCTION,
     tma.PAIR,
-    Need("pixels that one instruction takes, in rows that are packed or at the span of a swizzle", finds(tma.boxes), gate=True),
+    Need("pixels that one instruction takes, in rows that are packed or at the span of a swizzle",
+         finds(tma.boxes), gate=True),
     tma.SHARED_ADDRESS,
 ))
-TAKEN = Variant("tma", plan=plan, emit=tma.emit, simulate=tma.simulate, doc=__doc__, place="rows", takes=tma.TAKES, needs=(
+TAKEN = Variant("tma", plan=plan, emit=tma.emit, simulate=tma.simulate, doc=__doc__, place="rows", takes=tma.TAKES,
+                needs=(
     GLOBAL_AND_SHARED,
     SM90,
     ONE_THREAD,
@@ -94,7 +100,8 @@ TAKEN = Variant("tma", plan=plan, emit=tma.emit, simulate=tma.simulate, doc=__do
     tma.EXTENTS,
     tma.BASE,
     tma.COORDINATE,
-    Need("a first column of a store that is provably at least 0", lambda s: s.scopes == LOAD or _column_not_negative(s)),
+    Need("a first column of a store that is provably at least 0",
+         lambda s: s.scopes == LOAD or _column_not_negative(s)),
     tma.CLIPPED,
     tma.FILL,
     tma.ROUNDING,

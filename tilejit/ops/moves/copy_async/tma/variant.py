@@ -243,8 +243,8 @@ def shared_address(view: Callable, boxes: Callable) -> Need:
 
 TAKES = ("multicast", "reduce", "precision", "cta_group")
 SHARED_LAYOUT = Need("a shared layout of plain memory or a standard swizzle", _shared_layout, gate=True)
-PADDING = Need("for elements that are padded on the way: a load, sm_100a or later, 32-byte alignment, and no swizzle or that of 128 bytes",
-               _padding, gate=True)
+PADDING = Need("for elements that are padded on the way: a load, sm_100a or later, 32-byte alignment, and no swizzle "
+               "or that of 128 bytes", _padding, gate=True)
 CONTIGUOUS = Need("the same contiguous elements innermost in both memories", lambda s: inner(s) is not None, gate=True)
 BOUNDS = Need("the bounds of the array, which its tensor map has", _bounds)
 STRIDES = Need("an array without negative strides", _strides)
@@ -257,7 +257,8 @@ FILL = Need("zero as the fill of a ragged read, or NaN for a float type", filled
 ROUNDING = Need("rounding to TF32 on loads of float32 only", _rounded)
 REDUCTION = Need("a reduction that the hardware has, into global memory", _reduced)
 PAIR = Need("cta_group= on loads only, for sm_100a or sm_103a", paired)
-BOXES = Need("a tensor map with strides of 16 bytes, at most five dimensions and boxes of at most 256", finds(boxes), gate=True)
+BOXES = Need("a tensor map with strides of 16 bytes, at most five dimensions and boxes of at most 256",
+             finds(boxes), gate=True)
 SHARED_ADDRESS = shared_address(view, boxes)
 
 
