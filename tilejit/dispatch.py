@@ -75,8 +75,9 @@ class Variant:
     """One way to lower an operation.
 
     `plan(site)` returns immutable data and cannot fail if all needs hold; `emit(e, plan, call, *args)` and
-    `simulate(m, plan, call, *args)` both work from it. Without them, the op's own rules emit and simulate it. A search
-    that may fail runs in a need, and is cached on the site.
+    `simulate(m, plan, call, *args)` both work from it. Without these two, the op's own rules emit and simulate it, or,
+    without a plan, a pass writes the call out as calls of other operations. A search that may fail runs in a need, and
+    is cached on the site.
 
     More needs follow from the fields (`conditions`): of the options that only some variants have (`Site.selective`),
     the variant `takes` these; with `same_dtype`, it copies bytes unchanged. It is a candidate only at sites of its
@@ -86,7 +87,7 @@ class Variant:
 
     name: str
     needs: tuple[Need, ...]
-    plan: Callable[[Any], Any]
+    plan: Callable[[Any], Any] | None = None
     emit: Callable[..., Any] | None = None
     simulate: Callable[..., Any] | None = None
     doc: str | None = ""
@@ -94,6 +95,10 @@ class Variant:
     place: str = ""
     same_dtype: bool = False
     wider: Callable[[Any, Any], tuple[tuple[str, str], ...]] | None = None
+
+    def planned(self, site: Site) -> Any:
+        """The plan for a site at which all needs hold; None if a pass writes the call out."""
+        return self.plan(site) if self.plan is not None else None
 
 
 @dataclass(frozen=True)
@@ -180,7 +185,7 @@ def choose(op_name: str, variants: tuple[Variant, ...], site: Site, *, only: str
         shown = declined if only is None else [d for d in declined if d[0] == only]
         lines = [f"  {name}: {reason}" for name, reason in shown]
         raise DispatchError("\n".join([header, f"  {site}", *lines]), loc, tuple(declined))
-    plan = chosen.plan(site)
+    plan = chosen.planned(site)
     told = tuple(d for d in declined if d[0] != chosen.name)
     if chosen.wider is not None:
         told += chosen.wider(site, plan)

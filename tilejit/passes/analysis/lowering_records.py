@@ -22,7 +22,7 @@ def copy_records(graph: Graph) -> tuple[CopyRecord, ...]:
     """A record for each copy call of the kernel, in order, without the copies that a `dot` has introduced."""
     made = {value: n for n in walk(graph.body) if isinstance(n, Call) for value in n.results}
     return tuple(_copy_record(call, scope, made) for call, scope in _chosen_calls(graph.body, "cta")
-                 if call.op.name in COPIES and call.choice.variant != "dot")
+                 if call.op.name in COPIES and call.origin is None)
 
 
 def _chosen_calls(block, scope: str):
@@ -102,7 +102,7 @@ def product_records(graph: Graph) -> tuple[ProductRecord, ...]:
     for call, scope in _chosen_calls(graph.body, "cta"):
         if call.op.name not in PRODUCTS:
             continue
-        key, record = (call.loc, id(call.choice.declined)), _product_record(call, scope, loaded)
+        key, record = (call.loc, id(call.told.declined)), _product_record(call, scope, loaded)
         found[key] = replace(found[key], instructions=found[key].instructions + record.instructions) if key in found else record
     return tuple(found.values())
 
@@ -111,7 +111,7 @@ def _product_record(call: Call, scope: str, loaded: set) -> ProductRecord:
     acc = call.results[0] if call.results else call.args[0]
     where = lambda x: f"{x.type.dtype}{list(x.type.shape)} in {_memory(x, (x, call.loc) in loaded)}"
     return ProductRecord(call.loc.line, call.op.name, call.loc.source_line.strip(), where(call.args[1]), where(call.args[2]),
-                         f"{acc.type.dtype}{list(acc.type.shape)}", scope, call.choice.variant, call.choice.declined,
+                         f"{acc.type.dtype}{list(acc.type.shape)}", scope, call.told.variant, call.told.declined,
                          call.choice.plan.instructions)
 
 

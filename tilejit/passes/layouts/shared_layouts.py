@@ -234,7 +234,7 @@ class _UseEvaluator:
         only, before = (call.attrs.get("options") or {}).get("variant"), dict(self.facts.asked)
         try:
             found = next((v for v in variants if only in (None, v.name) and not reasons(v, site)), None)
-            return Choice(found.name, found.plan(site)) if found else choose(call.op.name, variants, site, only=only)
+            return Choice(found.name, found.planned(site)) if found else choose(call.op.name, variants, site, only=only)
         except DispatchError as error:
             return error
         finally:

@@ -24,18 +24,9 @@ def _block(context: Context, block: Block) -> Block:
 
 def _node(context: Context, node):
     if isinstance(node, Call):
-        return _call(context, node)
+        return _chosen(context, node)
     with context.in_scope_of(node):
         return with_blocks(node, lambda block: _block(context, block))
-
-
-def _call(context: Context, call: Call) -> Call:
-    """The call with its choice. One that an earlier pass has chosen keeps that variant's name, with the reasons and cures of the others."""
-    made = _chosen(context, call)
-    if call.choice is None:
-        return made
-    lowered, before = made.choice or call.choice, call.choice
-    return replace(made, choice=replace(lowered, variant=before.variant, declined=before.declined, cures=before.cures))
 
 
 def _chosen(context: Context, call: Call) -> Call:
