@@ -7,8 +7,9 @@ function of it that launches, `native_ir` the one in machine code, and `Launcher
      "arguments": [["array", "bfloat16", 2], ["scalar", "int32"]],
      "params": [["ptr", 0], ["size", 0, 1, "i32"], ["stride", 0, 0, "i64"], ["scalar", 1, "int32"], ["map", 0]],
      "maps": [{"argument": 0, "base_offset": 0, "dtype": "bfloat16", "rank": 2,
-               "dims": [["size", 0, 1], ["size", 0, 0]], "strides": [["mul", ["stride", 0, 0], 2]], "box": [64, 128], "element_strides": [1, 1], "interleave": 0,
-               "swizzle": 3, "l2_promotion": 2, "oob_fill": 0, "origin": "host"}],
+               "dims": [["size", 0, 1], ["size", 0, 0]], "strides": [["mul", ["stride", 0, 0], 2]],
+               "box": [64, 128], "element_strides": [1, 1], "interleave": 0, "swizzle": 3, "l2_promotion": 2,
+               "oob_fill": 0, "origin": "host"}],
      "guards": [[["aligned", 0, 16], true], [["size_multiple", 0, 1, 64], true]]}
 
 Argument numbers count the call's runtime arguments. `shared`, and a map's strides and base offset, are in bytes; a
