@@ -6,10 +6,10 @@
 import builtins
 from collections.abc import Callable, Iterable, Sequence
 from types import EllipsisType
-from typing import TYPE_CHECKING, Any, Generic, SupportsIndex, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, SupportsIndex, overload
 
 from numpy import dtype as NumPyDType
-from typing_extensions import ParamSpec, TypeAlias
+from typing_extensions import ParamSpec, TypeAlias, TypeVar
 
 from .compiled import CompiledKernel
 from .dispatch import Choice
@@ -59,8 +59,8 @@ __all__ = [
     "uint8", "uniform", "verify", "warp", "warp_id", "warpgroup", "warpgroup_id", "where", "window", "zeros",
 ]
 
-_P = ParamSpec("_P")
-_R = TypeVar("_R")
+_P = ParamSpec("_P", default=...)
+_R = TypeVar("_R", default=Any)
 _T = TypeVar("_T")
 _A = TypeVar("_A", bound="_Tile | _Buffer | _Region | None")
 _Value: TypeAlias = "_Tile | float"
@@ -1015,7 +1015,7 @@ def each_warpgroup(over: builtins.range, regs: int | None = None) -> _Scope[_Til
 def elect() -> _Scope[None]:
     """The scope of one thread of the enclosing scope, always the same one (in warp 0 of it, by ``elect.sync``)."""
 
-def empty(shape: int | Sequence[int], dtype: Any = 'float32', device: int = 0) -> DeviceArray | Any:
+def empty(shape: _Extents, dtype: _DTypeLike = 'float32', device: int = 0) -> DeviceArray | Any:
     """A new row-major array on the device, with undefined contents. Elements of less than a byte are packed."""
 
 def erf(x: _Value, *, fast: bool | None = None) -> _Tile:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 # Lines of the stub that define the types below.
 ALIASES = """\
-_P = ParamSpec("_P")
-_R = TypeVar("_R")
+_P = ParamSpec("_P", default=...)
+_R = TypeVar("_R", default=Any)
 _T = TypeVar("_T")
 _A = TypeVar("_A", bound="_Tile | _Buffer | _Region | None")
 _Value: TypeAlias = "_Tile | float"
@@ -83,7 +83,7 @@ OF: dict[str, dict[str, str]] = {
     "_Ring.produce": {"return": "_Scope[_Slot]"}, "_Ring.consume": {"return": "_Scope[_Slot]"},
     "_TensorMap.rebind": {"array": "_Operand", "shape": "Sequence[_Value] | _Value", "return": "None"},
     # Functions of plain Python.
-    "swizzled": {"shape": "_Extents"}, "padded": {"return": "DType"},
+    "swizzled": {"shape": "_Extents"}, "padded": {"dtype": "_DTypeLike", "return": "DType"}, "empty": {"shape": "_Extents", "dtype": "_DTypeLike"},
 }
 
 # Functions with several signatures: for each, the types that differ from those above.

@@ -99,6 +99,11 @@ def misspelt_option(x: Any) -> None:
     tile.sync()
 
 
+def launched(kernel: tile.Kernel, x: Any) -> None:
+    kernel[1,](x)
+    kernel.lunch(x)  # wrong
+
+
 def host(x: Any, y: Any) -> None:
     values[(4,)](x, y, BLOCK=128)
     values[4, 2](x, y, num_warps=8, backend="sim")

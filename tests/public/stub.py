@@ -33,10 +33,10 @@ HEAD = '''"""{doc}"""
 import builtins
 from collections.abc import Callable, Iterable, Sequence
 from types import EllipsisType
-from typing import TYPE_CHECKING, Any, Generic, SupportsIndex, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, SupportsIndex, overload
 
 from numpy import dtype as NumPyDType
-from typing_extensions import ParamSpec, TypeAlias
+from typing_extensions import ParamSpec, TypeAlias, TypeVar
 
 '''
 
@@ -131,8 +131,10 @@ def stated(annotation: Any) -> str | None:
 
 
 def typed(name: str, p: inspect.Parameter, special: dict[str, str]) -> str:
-    """The type of a parameter of the function `name`."""
-    text = special.get(p.name) or OF.get(name, {}).get(p.name) or stated(p.annotation) or PARAMETERS.get(p.name)
+    """The type of a parameter of the function `name`. Functions of the language state those of the compiler's values, if any."""
+    own, known = stated(p.annotation), PARAMETERS.get(p.name)
+    language = name.startswith("_") or isinstance(getattr(tile, name, None), (Op, Builtin))
+    text = special.get(p.name) or OF.get(name, {}).get(p.name) or (known or own if language else own or known)
     if text is None:
         raise Untyped(f"tests/public/annotations.py has no type for the parameter {p.name!r} of tile.{name}")
     optional = p.default is None and "None" not in text and text not in ("Any", "_A")

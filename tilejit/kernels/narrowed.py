@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import tilejit as tile
@@ -106,7 +107,7 @@ def _cast_to(node: Node | None):
     return node.attrs["dtype"] if isinstance(node, Call) and node.op is cast else None
 
 
-def asked(epilogue, extras: tuple, target: str):
+def asked(epilogue, extras: Sequence, target: str):
     """``dtype_taken(finish, sums, width)`` with such tiles; None without an epilogue."""
     return None if epilogue is None else lambda finish, sums, width: dtype_taken(finish, sums, extras, target, width)
 
