@@ -124,7 +124,7 @@ def host(x: Any, y: Any) -> None:
     tile.autotune([dict(BLOCK=128)])(host)  # wrong
     assert_type(tile.cdiv(5, 2), int)
     assert_type(tile.to_device(x).numpy().tolist(), Any)
-    print(tile.TileLayout([(8, 64, "m"), (64, 1, "m")]), tile.S[(8, 64) : (64, 1)], tile.empty((4, 4), "float32").shape)
+    print(tile.S[(8, 64) : (64, 1)], tile.empty((4, 4), "float32").shape)
     matmul(x, y, epilogue=scaled, tiles=(x,))
     matmul(x, y, eplogue=scaled)  # wrong
     grouped_matmul([x], [y])
