@@ -14,7 +14,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
 import tilejit as tile
 from tilejit.ir.builtin import MEMBERS
 
@@ -23,7 +22,7 @@ from tests.public.pages import unplaced
 from tests.public.programs import programs
 from tests.public.stub import function_of, is_function, public
 
-MISTAKES = Path(__file__).with_name("mistakes.py")
+MISTAKES = Path(__file__).with_name("mistakes.txt")  # no .py file: its kernels are never lowered
 
 # A kernel's arrays have no annotations, and its variables change their types in loops: `total = 0.0`, and then a tile.
 # A definition that an earlier block has too is another one.
@@ -148,7 +147,7 @@ def write_programs(folder: Path) -> None:
     """The examples, one file each, and the mistakes."""
     for module, (_, text) in programs().items():
         (folder / f"{module}.py").write_text(text)
-    (folder / MISTAKES.name).write_text(MISTAKES.read_text())
+    (folder / f"{MISTAKES.stem}.py").write_text(MISTAKES.read_text())
 
 
 def judge(errors: list[tuple[str, int, str]]) -> None:
