@@ -87,7 +87,7 @@ class _Scope(Generic[_T]):
     def __exit__(self, *error: object) -> None: ...
 
 class _Launch(Generic[_P]):
-    """A kernel with its grid, to be called with the kernel's arguments, launch options, and `backend`, `stream`, `device`, `max_steps`."""
+    """A kernel with its grid. It takes the kernel's arguments, launch options, and `backend`, `stream`, `device`, `max_steps`."""
     @overload
     def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> None: ...
     @overload
@@ -115,8 +115,9 @@ class _Tile:
         floats are accumulated in float32, and each result is rounded once. Integer results have at least 32 bits, and
         wrap."""
     def cumsum(self, axis: _Axes = 0, reverse: bool = False, dtype: _DTypeLike | None = None) -> _Tile:
-        """The cumulative sum along `axis`, including each element itself; from the end if `reverse`. 8- and 16-bit floats
-        are accumulated in float32, and each result is rounded once. Integer results have at least 32 bits, and wrap."""
+        """The cumulative sum along `axis`, including each element itself; from the end if `reverse`. 8- and 16-bit
+        floats are accumulated in float32, and each result is rounded once. Integer results have at least 32 bits, and
+        wrap."""
     @property
     def dtype(self) -> DType:
         """The element type."""
@@ -143,10 +144,8 @@ class _Tile:
         """The sum along `axis`: an int, a tuple of ints, or None for all axes (a scalar, the same in every thread).
 
         8- and 16-bit floats are accumulated in float32 and rounded once. Integer sums have at least 32 bits, and wrap.
-        `dtype`
-        selects another dtype to accumulate in and return. The layout determines the order of the additions: first a
-        tree of
-        halves of each thread's registers, then lanes, then warps.
+        `dtype` selects another dtype to accumulate in and return. The layout determines the order of the additions:
+        first a tree of halves of each thread's registers, then lanes, then warps.
         """
     def to(self, dtype: _DTypeLike) -> _Tile:
         """The value converted to `dtype`, as by ``tile.cast``."""
@@ -200,12 +199,11 @@ class _Tile:
 class _Buffer:
     """An array, or memory of ``tile.alloc``. Slices as an index give a region, integer tiles give points."""
     def dealloc(self) -> None:
-        """Free the columns of a buffer in tensor memory before the kernel ends, so that a CTA waiting to allocate them can
-        start.
+        """Free the columns of a buffer in tensor memory before the kernel ends, so that a CTA waiting to allocate them
+        can start.
 
         The buffer then has an allocation of its own. All threads of the CTA must make the call, and no operation on the
-        buffer may
-        still be pending.
+        buffer may still be pending.
         """
     @property
     def dtype(self) -> DType:
@@ -219,11 +217,11 @@ class _Buffer:
     def peer(self, rank: _Value) -> _Buffer:
         """The buffer at the same offset in CTA `rank` of the cluster, a destination for ``copy_async``."""
     def permute(self, dims: _Extents, *more: int) -> _Buffer:
-        """The same elements of shared memory with permuted dimensions: dimension i of the result is dimension ``dims[i]``
-        of the buffer."""
+        """The same elements of shared memory with permuted dimensions: dimension i of the result is dimension
+        ``dims[i]`` of the buffer."""
     def reshape(self, shape: _Extents, *more: int) -> _Buffer:
-        """The same elements of shared memory, in row-major order of their indices, with another shape. One extent may be
-        -1."""
+        """The same elements of shared memory, in row-major order of their indices, with another shape. One extent may
+        be -1."""
     @property
     def shape(self) -> tuple[int, ...]:
         """The extents in elements: constants, or for an array numbers that are known at the launch."""
@@ -234,35 +232,29 @@ class _Buffer:
         """The rows `indices` of a matrix.
 
         `indices` is a tile of integers, a tuple of scalars, or a region of signed integers in global or shared memory.
-        A region is
-        loaded by this call; elements out of bounds of its array name no row. ``x.take(rows)[:, c:c + 64]`` is a source
-        of
-        copy_async, by TMA if the target has that mode (PTX ISA, ``.tile::gather4``), otherwise by ``cp.async``. On
-        Blackwell it
-        is also a destination (``.tile::scatter4``). Rows outside of the matrix read as zero.
+        A region is loaded by this call; elements out of bounds of its array name no row. ``x.take(rows)[:, c:c + 64]``
+        is a source of copy_async, by TMA if the target has that mode (PTX ISA, ``.tile::gather4``), otherwise by
+        ``cp.async``. On Blackwell it is also a destination (``.tile::scatter4``). Rows outside of the matrix read as
+        zero.
         """
     def tiles(self, extents: _Extents) -> _Boxes:
         """The buffer as a grid of boxes of `extents`: ``A.tiles((BM, BK))[m, k]`` is the region of box (m, k)."""
     def view(
-            self, dtype: _DTypeLike | None = None, shape: _Extents | None = None,
-            layout: TileLayout | Auto | None = None) -> _Buffer:
+        self, dtype: _DTypeLike | None = None, shape: _Extents | None = None, layout: TileLayout | Auto | None = None
+    ) -> _Buffer:
         """The same bytes as another `dtype`, `shape` and `layout`.
 
         By default the dtype and shape are those of `x` (with the last extent adapted to another element size), and the
-        layout is
-        row-major.
+        layout is row-major.
 
         `x` is a shared buffer, or a contiguous region of one that starts at constant indices; thus one allocation can
-        serve several
-        purposes, one after the other. It may also be one of a buffer's parts along its first dimension, such as a slot
-        of a ring. The
-        view must not be larger than `x`, and must begin at a multiple of 128 bytes (1024 if it is swizzled), as TMA and
-        the tensor cores
-        require. A barrier must separate writes through one view from other threads' reads through another.
+        serve several purposes, one after the other. It may also be one of a buffer's parts along its first dimension,
+        such as a slot of a ring. The view must not be larger than `x`, and must begin at a multiple of 128 bytes (1024
+        if it is swizzled), as TMA and the tensor cores require. A barrier must separate writes through one view from
+        other threads' reads through another.
 
         In tensor memory, `x` is a whole buffer. The view starts at its first column, and `layout` says in which lanes
-        the rows are (by
-        default as in `x`, or one row in each lane if the shape differs).
+        the rows are (by default as in `x`, or one row in each lane if the shape differs).
         """
     def __getitem__(self, index: _Index, /) -> _Region: ...
     def __len__(self) -> int: ...
@@ -279,25 +271,21 @@ class _Region:
     def shape(self) -> tuple[int, ...]:
         """The extents in elements, constants."""
     def view(
-            self, dtype: _DTypeLike | None = None, shape: _Extents | None = None,
-            layout: TileLayout | Auto | None = None) -> _Buffer:
+        self, dtype: _DTypeLike | None = None, shape: _Extents | None = None, layout: TileLayout | Auto | None = None
+    ) -> _Buffer:
         """The same bytes as another `dtype`, `shape` and `layout`.
 
         By default the dtype and shape are those of `x` (with the last extent adapted to another element size), and the
-        layout is
-        row-major.
+        layout is row-major.
 
         `x` is a shared buffer, or a contiguous region of one that starts at constant indices; thus one allocation can
-        serve several
-        purposes, one after the other. It may also be one of a buffer's parts along its first dimension, such as a slot
-        of a ring. The
-        view must not be larger than `x`, and must begin at a multiple of 128 bytes (1024 if it is swizzled), as TMA and
-        the tensor cores
-        require. A barrier must separate writes through one view from other threads' reads through another.
+        serve several purposes, one after the other. It may also be one of a buffer's parts along its first dimension,
+        such as a slot of a ring. The view must not be larger than `x`, and must begin at a multiple of 128 bytes (1024
+        if it is swizzled), as TMA and the tensor cores require. A barrier must separate writes through one view from
+        other threads' reads through another.
 
         In tensor memory, `x` is a whole buffer. The view starts at its first column, and `layout` says in which lanes
-        the rows are (by
-        default as in `x`, or one row in each lane if the shape differs).
+        the rows are (by default as in `x`, or one row in each lane if the shape differs).
         """
     def __getitem__(self, index: _Index, /) -> _Region: ...
     def __len__(self) -> int: ...
@@ -332,8 +320,8 @@ class _Token:
 class _Barrier:
     """An mbarrier, or several of them, of which an index selects one."""
     def arrive(self, n: _Value = 1) -> None:
-        """Arrive `n` times at the barrier, once for the whole scope: one elected thread arrives, after the accesses of all
-        its threads."""
+        """Arrive `n` times at the barrier, once for the whole scope: one elected thread arrives, after the accesses of
+        all its threads."""
     def arrive_expect_tx(self, nbytes: _Value) -> None:
         """Add `nbytes` to the bytes that the current phase waits for, and arrive once."""
     def arrive_on_copies(self, noinc: bool = False) -> None:
@@ -341,8 +329,7 @@ class _Barrier:
         not block.
 
         An alternative to groups. Without `noinc`, each thread first adds one pending arrival to the phase, so that the
-        barrier's
-        `count` need not include it; with `noinc`, `count` includes one arrival of each thread. (PTX ISA,
+        barrier's `count` need not include it; with `noinc`, `count` includes one arrival of each thread. (PTX ISA,
         ``cp.async.mbarrier.arrive``.)
         """
     def expect_tx(self, nbytes: _Value) -> None:
@@ -355,9 +342,8 @@ class _Barrier:
         """Every thread of the scope waits until the phase with parity `phase` (mod 2) has completed.
 
         A new barrier is in phase 0, so ``wait(phase=1)`` returns at once. All warps of the scope must have passed the
-        wait before the
-        barrier completes its next phase: a warp that lags behind would wait for the one after that, which has the same
-        parity.
+        wait before the barrier completes its next phase: a warp that lags behind would wait for the one after that,
+        which has the same parity.
         """
     def __getitem__(self, index: _Value, /) -> _Barrier: ...
 
@@ -379,18 +365,17 @@ class _Turns:
 class _Ring:
     """Slots of buffers, with full and empty barriers."""
     def consume(self, behind: bool = False) -> _Scope[_Slot]:
-        """``with r.consume() as slot``: wait for the next full slot. The end of the block releases it; with `behind`, it
-        releases
-        the previous slot, and this one is released with the next or by ``r.release()``.
+        """``with r.consume() as slot``: wait for the next full slot. The end of the block releases it; with `behind`,
+        it releases the previous slot, and this one is released with the next or by ``r.release()``.
         """
     def produce(self) -> _Scope[_Slot]:
-        """``with r.produce() as slot``: wait for the next empty slot, and make its full barrier expect the slot's bytes."""
+        """``with r.produce() as slot``: wait for the next empty slot, and make its full barrier expect the slot's
+        bytes."""
     def release(self) -> None:
         """Release the slot that ``consume(behind=True)`` has kept, if there is one. The scope has read it."""
     def skip(self, n: _Value) -> None:
         """Advance the scope's cursor past `n` slots, which other scopes consume. This does not wait: the kernel must
-        ensure (`tile.turns`)
-        that the others have seen these slots full.
+        ensure (`tile.turns`) that the others have seen these slots full.
         """
 
 class _Slot:
@@ -412,16 +397,14 @@ class _TensorMap:
         """Make released edits of the map visible to later copies by these threads (``fence.proxy.tensormap``, acquire).
 
         `scope` says where the thread that edited the map may be: in the same "cta", "cluster" or "gpu" (also in an
-        earlier kernel),
-        or on another device ("sys").
+        earlier kernel), or on another device ("sys").
         """
     def fence_release(self, scope: str = 'gpu') -> None:
         """Order each thread's edits of the map before copies by threads that acquire it (``fence.proxy.tensormap``,
         release).
 
         `scope` says where those threads may be: in the same "cta", "cluster" or "gpu" (also in a later kernel), or on
-        another
-        device ("sys").
+        another device ("sys").
         """
     def prefetch(self) -> None:
         """Prefetch the map into the cache from which copies read it (``prefetch.tensormap``)."""
@@ -431,20 +414,18 @@ class _TensorMap:
         The first warp of the scope executes this instruction, between two barriers of the scope.
         """
     def rebind(
-            self, array: _Operand, shape: Sequence[_Value] | _Value | None = None,
-            strides: Sequence[_Value] | None = None, **changes: Any) -> None:
+        self, array: _Operand, shape: Sequence[_Value] | _Value | None = None, strides: Sequence[_Value] | None = None,
+        **changes: Any
+    ) -> None:
         """Bind the map to another array: change its address, dimensions and strides, and nothing else
         (``tensormap.replace``).
 
         `array` is an array of the same dtype and rank. It may also be an element of an array, as ``storage[start]``, or
-        a 64-bit
-        integer address; then give `shape` (with the map's rank) and optionally `strides` (in elements, the last one 1;
-        by default
-        those of a contiguous array). The address and the strides must be multiples of 16 bytes, and extents at least 1.
-        The first
-        thread of the scope writes the map, and copies see the change after ``fence_release`` and ``fence_acquire``. The
-        error for
-        other fields says why they cannot be changed, and which instruction writes them.
+        a 64-bit integer address; then give `shape` (with the map's rank) and optionally `strides` (in elements, the
+        last one 1; by default those of a contiguous array). The address and the strides must be multiples of 16 bytes,
+        and extents at least 1. The first thread of the scope writes the map, and copies see the change after
+        ``fence_release`` and ``fence_acquire``. The error for other fields says why they cannot be changed, and which
+        instruction writes them.
         """
     def seed(self) -> None:
         """Initialise the map as a copy of the one that the launch encodes. The first thread of the scope writes its 128
@@ -468,85 +449,83 @@ class Kernel(Generic[_P, _R]):
         """A function that launches the kernel on a grid: one to three numbers of CTAs, or a function of the dict of
         arguments."""
     def prepared(self, grid: _Grid, /, **kwargs: Any) -> Callable[..., None]:
-        """``self[grid]`` with the keyword arguments bound in advance: a function of the remaining, positional arguments."""
+        """``self[grid]`` with the keyword arguments bound in advance: a function of the remaining, positional
+        arguments."""
     @overload
     def compile(self, *specs: Any, target: str | None = None, **kwargs: Any) -> CompiledKernel:
         """Compile for `target` ("sm_90a" by default) without a launch.
 
         A spec is an array, a scalar, or ``tile.ArraySpec(shape, dtype, strides=None)``; constexprs and options are
-        given by
-        keyword. Raises CompilationError.
+        given by keyword. Raises CompilationError.
         """
     @overload
     def compile(self, *specs: Any, target: Any = None, **kwargs: Any) -> CompiledKernel:
         """Compile for `target` ("sm_90a" by default) without a launch.
 
         A spec is an array, a scalar, or ``tile.ArraySpec(shape, dtype, strides=None)``; constexprs and options are
-        given by
-        keyword. Raises CompilationError.
+        given by keyword. Raises CompilationError.
         """
     @overload
     def simulate(
-            self, grid: _Grid, /, *args: Any, seed: int = 0, checks: bool = True, target: str | None = None,
-            max_steps: int | None = None, **kwargs: Any) -> Report:
+        self, grid: _Grid, /, *args: Any, seed: int = 0, checks: bool = True, target: str | None = None,
+        max_steps: int | None = None, **kwargs: Any
+    ) -> Report:
         """Run on the simulator and return its report: `.findings`, `.stats`. Arrays are written in place. After
-        `max_steps` operations of the
-        lowered kernel it stops, with a finding that says where.
+        `max_steps` operations of the lowered kernel it stops, with a finding that says where.
 
         If the kernel has a parameter named `seed`, `checks` or `target`, give that argument by position.
         """
     @overload
     def simulate(
-            self, grid: _Grid, /, *args: Any, seed: Any = 0, checks: Any = True, target: Any = None,
-            max_steps: Any = None, **kwargs: Any) -> Report:
+        self, grid: _Grid, /, *args: Any, seed: Any = 0, checks: Any = True, target: Any = None, max_steps: Any = None,
+        **kwargs: Any
+    ) -> Report:
         """Run on the simulator and return its report: `.findings`, `.stats`. Arrays are written in place. After
-        `max_steps` operations of the
-        lowered kernel it stops, with a finding that says where.
+        `max_steps` operations of the lowered kernel it stops, with a finding that says where.
 
         If the kernel has a parameter named `seed`, `checks` or `target`, give that argument by position.
         """
     def assert_variant(self, argument: str, variant: str) -> None:
-        """Require `variant` for all copies of `argument`, the name of an array or an allocation of the kernel, and for all
-        copies whose source line
-        contains that name. Otherwise compiling fails from now on, and also if `argument` is not a parameter and has no
-        copies.
+        """Require `variant` for all copies of `argument`, the name of an array or an allocation of the kernel, and for
+        all copies whose source line contains that name. Otherwise compiling fails from now on, and also if `argument`
+        is not a parameter and has no copies.
         """
 
 @overload
 def jit(
-        function: Callable[_P, _R], *, source: str | None = None, num_warps: int = 4, cluster: _Cluster | None = None,
-        min_ctas: int | None = None, max_registers: int | None = None, spills: int | None = None,
-        max_shared: int | None = None, fast_math: bool = False, pdl: bool = False, jitter: int | None = None) -> Kernel[_P, _R]:
+    function: Callable[_P, _R], *, source: str | None = None, num_warps: int = 4, cluster: _Cluster | None = None,
+    min_ctas: int | None = None, max_registers: int | None = None, spills: int | None = None,
+    max_shared: int | None = None, fast_math: bool = False, pdl: bool = False, jitter: int | None = None
+) -> Kernel[_P, _R]:
     """Decorate a Python function as a kernel, or as a helper that kernels may call.
 
     Options: `num_warps` (by default 4, that is 128 threads per CTA), `cluster`, `min_ctas`, `max_registers`, `spills`,
     `max_shared`, `fast_math`, `pdl`, `jitter`; each may also be given at the launch. `source` is the function's text,
-    for functions
-    whose text Python does not keep (``exec``, an old REPL).
+    for functions whose text Python does not keep (``exec``, an old REPL).
     """
 @overload
 def jit(
-        function: None = None, *, source: str, num_warps: int = 4, cluster: _Cluster | None = None,
-        min_ctas: int | None = None, max_registers: int | None = None, spills: int | None = None,
-        max_shared: int | None = None, fast_math: bool = False, pdl: bool = False, jitter: int | None = None) -> Kernel[..., Any]:
+    function: None = None, *, source: str, num_warps: int = 4, cluster: _Cluster | None = None,
+    min_ctas: int | None = None, max_registers: int | None = None, spills: int | None = None,
+    max_shared: int | None = None, fast_math: bool = False, pdl: bool = False, jitter: int | None = None
+) -> Kernel[..., Any]:
     """Decorate a Python function as a kernel, or as a helper that kernels may call.
 
     Options: `num_warps` (by default 4, that is 128 threads per CTA), `cluster`, `min_ctas`, `max_registers`, `spills`,
     `max_shared`, `fast_math`, `pdl`, `jitter`; each may also be given at the launch. `source` is the function's text,
-    for functions
-    whose text Python does not keep (``exec``, an old REPL).
+    for functions whose text Python does not keep (``exec``, an old REPL).
     """
 @overload
 def jit(
-        function: None = None, *, source: None = None, num_warps: int = 4, cluster: _Cluster | None = None,
-        min_ctas: int | None = None, max_registers: int | None = None, spills: int | None = None,
-        max_shared: int | None = None, fast_math: bool = False, pdl: bool = False, jitter: int | None = None) -> Callable[[Callable[_P, _R]], Kernel[_P, _R]]:
+    function: None = None, *, source: None = None, num_warps: int = 4, cluster: _Cluster | None = None,
+    min_ctas: int | None = None, max_registers: int | None = None, spills: int | None = None,
+    max_shared: int | None = None, fast_math: bool = False, pdl: bool = False, jitter: int | None = None
+) -> Callable[[Callable[_P, _R]], Kernel[_P, _R]]:
     """Decorate a Python function as a kernel, or as a helper that kernels may call.
 
     Options: `num_warps` (by default 4, that is 128 threads per CTA), `cluster`, `min_ctas`, `max_registers`, `spills`,
     `max_shared`, `fast_math`, `pdl`, `jitter`; each may also be given at the launch. `source` is the function's text,
-    for functions
-    whose text Python does not keep (``exec``, an old REPL).
+    for functions whose text Python does not keep (``exec``, an old REPL).
     """
 
 def abs(x: _Value) -> _Tile:
@@ -559,21 +538,18 @@ def all(x: _Value, axis: _Axes | None = None, keepdims: bool = False) -> _Tile:
     """Whether every element along `axis` (an int, a tuple of ints, or None for all axes) is nonzero."""
 
 def alloc(
-        shape: _Extents, dtype: _DTypeLike, scope: str = 'shared', layout: TileLayout | Auto | None = None,
-        align: int | None = None, cta_group: int = 1) -> _Buffer:
+    shape: _Extents, dtype: _DTypeLike, scope: str = 'shared', layout: TileLayout | Auto | None = None,
+    align: int | None = None, cta_group: int = 1
+) -> _Buffer:
     """Allocate memory of a constant `shape`, once per call site, for the whole kernel.
 
     In "shared" memory, ``layout=None`` is row-major. With ``layout=tile.auto``, the compiler chooses from the buffer's
-    uses: a
-    swizzled layout, as TMA, ldmatrix and the tensor cores take it, or row-major (`.explain()` says which, and why). The
-    offset
-    is a multiple of `align`, by default 128 bytes (1024 if the layout is swizzled).
+    uses: a swizzled layout, as TMA, ldmatrix and the tensor cores take it, or row-major (`.explain()` says which, and
+    why). The offset is a multiple of `align`, by default 128 bytes (1024 if the layout is swizzled).
 
     "tmem" is tensor memory (sm_100a, sm_103a). A layout is over ``axis.TLane`` (128 lanes) and ``axis.TCol`` (512
-    columns of 32
-    bits, counted in elements); None puts row i in lane i. One warp allocates the memory at the kernel's start and
-    deallocates
-    it at its end, or at ``buffer.dealloc()``; with ``cta_group=2``, in both CTAs of a pair.
+    columns of 32 bits, counted in elements); None puts row i in lane i. One warp allocates the memory at the kernel's
+    start and deallocates it at its end, or at ``buffer.dealloc()``; with ``cta_group=2``, in both CTAs of a pair.
     """
 
 def any(x: _Value, axis: _Axes | None = None, keepdims: bool = False) -> _Tile:
@@ -584,12 +560,12 @@ def arange(start: int, stop: int | None = None) -> _Tile:
     constants."""
 
 def argmax(x: _Value, axis: _Axes | None = None, keepdims: bool = False) -> _Tile:
-    """The int32 index of the largest element along `axis`: the first one, if several are equal; the first NaN, if there is
-    one. With ``axis=None``, the row-major index among all elements."""
+    """The int32 index of the largest element along `axis`: the first one, if several are equal; the first NaN, if there
+    is one. With ``axis=None``, the row-major index among all elements."""
 
 def argmin(x: _Value, axis: _Axes | None = None, keepdims: bool = False) -> _Tile:
-    """The int32 index of the smallest element along `axis`: the first one, if several are equal; the first NaN, if there
-    is one. With ``axis=None``, the row-major index among all elements."""
+    """The int32 index of the smallest element along `axis`: the first one, if several are equal; the first NaN, if
+    there is one. With ``axis=None``, the row-major index among all elements."""
 
 def asin(x: _Value, *, fast: bool | None = None) -> _Tile:
     """asin of each element of a float tile or scalar; integers become float32. Accuracy in float32: 2 ulp."""
@@ -599,34 +575,29 @@ def asm(text: str, result: None, *operands: _Value, simulate: Callable[..., Any]
     """Execute inline PTX in every thread, once for each element of tile operands.
 
     In `text`, ``$0, $1, ...`` are the results and then the operands (write ``$$`` for a dollar sign). Enclose the text
-    in
-    ``{ }`` if it declares registers or labels. `result` is a dtype, a tuple of dtypes, or None. Results of scalar
-    operands are as
-    uniform as these; without operands, they differ by thread. The simulator calls `simulate`, a function of NumPy
-    arrays, instead.
+    in ``{ }`` if it declares registers or labels. `result` is a dtype, a tuple of dtypes, or None. Results of scalar
+    operands are as uniform as these; without operands, they differ by thread. The simulator calls `simulate`, a
+    function of NumPy arrays, instead.
     """
 @overload
 def asm(
-        text: str, result: tuple[_DTypeLike, ...], *operands: _Value, simulate: Callable[..., Any] | None = None) -> tuple[_Tile, ...]:
+    text: str, result: tuple[_DTypeLike, ...], *operands: _Value, simulate: Callable[..., Any] | None = None
+) -> tuple[_Tile, ...]:
     """Execute inline PTX in every thread, once for each element of tile operands.
 
     In `text`, ``$0, $1, ...`` are the results and then the operands (write ``$$`` for a dollar sign). Enclose the text
-    in
-    ``{ }`` if it declares registers or labels. `result` is a dtype, a tuple of dtypes, or None. Results of scalar
-    operands are as
-    uniform as these; without operands, they differ by thread. The simulator calls `simulate`, a function of NumPy
-    arrays, instead.
+    in ``{ }`` if it declares registers or labels. `result` is a dtype, a tuple of dtypes, or None. Results of scalar
+    operands are as uniform as these; without operands, they differ by thread. The simulator calls `simulate`, a
+    function of NumPy arrays, instead.
     """
 @overload
 def asm(text: str, result: _DTypeLike, *operands: _Value, simulate: Callable[..., Any] | None = None) -> _Tile:
     """Execute inline PTX in every thread, once for each element of tile operands.
 
     In `text`, ``$0, $1, ...`` are the results and then the operands (write ``$$`` for a dollar sign). Enclose the text
-    in
-    ``{ }`` if it declares registers or labels. `result` is a dtype, a tuple of dtypes, or None. Results of scalar
-    operands are as
-    uniform as these; without operands, they differ by thread. The simulator calls `simulate`, a function of NumPy
-    arrays, instead.
+    in ``{ }`` if it declares registers or labels. `result` is a dtype, a tuple of dtypes, or None. Results of scalar
+    operands are as uniform as these; without operands, they differ by thread. The simulator calls `simulate`, a
+    function of NumPy arrays, instead.
     """
 
 def assume(fact: _Value) -> None:
@@ -639,7 +610,8 @@ def atan(x: _Value, *, fast: bool | None = None) -> _Tile:
     """atan of each element of a float tile or scalar; integers become float32. Accuracy in float32: 2 ulp."""
 
 def atomic_add(
-        place: _Memory, value: _Value, mask: _Value | None = None, sem: str = 'relaxed', scope: str = 'gpu') -> _Tile:
+    place: _Memory, value: _Value, mask: _Value | None = None, sem: str = 'relaxed', scope: str = 'gpu'
+) -> _Tile:
     """Atomically add `value` to each element; returns the old value of each element.
 
     `place` is an element, a region or points of global or shared memory. `value` is cast to its dtype and broadcast to
@@ -657,7 +629,8 @@ def atomic_add(
     """
 
 def atomic_and(
-        place: _Memory, value: _Value, mask: _Value | None = None, sem: str = 'relaxed', scope: str = 'gpu') -> _Tile:
+    place: _Memory, value: _Value, mask: _Value | None = None, sem: str = 'relaxed', scope: str = 'gpu'
+) -> _Tile:
     """Atomically replace each element by ``element & value``; returns the old value of each element.
 
     `place` is an element, a region or points of global or shared memory. `value` is cast to its dtype and broadcast to
@@ -674,8 +647,8 @@ def atomic_and(
     """
 
 def atomic_cas(
-        place: _Memory, compare: _Value, value: _Value, mask: _Value | None = None, sem: str = 'relaxed',
-        scope: str = 'gpu') -> _Tile:
+    place: _Memory, compare: _Value, value: _Value, mask: _Value | None = None, sem: str = 'relaxed', scope: str = 'gpu'
+) -> _Tile:
     """Atomically write `value` to each element that equals `compare`; returns the old value of each element.
 
     `place` is an element, a region or points of global or shared memory. `value` is cast to its dtype and broadcast to
@@ -692,9 +665,10 @@ def atomic_cas(
     """
 
 def atomic_dec(
-        place: _Memory, value: _Value, mask: _Value | None = None, sem: str = 'relaxed', scope: str = 'gpu') -> _Tile:
-    """Atomically decrement each element, or reset it to `value` where it is 0 or above `value`; returns the old value of
-    each element.
+    place: _Memory, value: _Value, mask: _Value | None = None, sem: str = 'relaxed', scope: str = 'gpu'
+) -> _Tile:
+    """Atomically decrement each element, or reset it to `value` where it is 0 or above `value`; returns the old value
+    of each element.
 
     `place` is an element, a region or points of global or shared memory. `value` is cast to its dtype and broadcast to
     its shape. Elements that are out of bounds, or where `mask` is false, are left alone, and 0 is returned for them.
@@ -710,7 +684,8 @@ def atomic_dec(
     """
 
 def atomic_exch(
-        place: _Memory, value: _Value, mask: _Value | None = None, sem: str = 'relaxed', scope: str = 'gpu') -> _Tile:
+    place: _Memory, value: _Value, mask: _Value | None = None, sem: str = 'relaxed', scope: str = 'gpu'
+) -> _Tile:
     """Atomically write `value` to each element; returns the old value of each element.
 
     `place` is an element, a region or points of global or shared memory. `value` is cast to its dtype and broadcast to
@@ -727,7 +702,8 @@ def atomic_exch(
     """
 
 def atomic_inc(
-        place: _Memory, value: _Value, mask: _Value | None = None, sem: str = 'relaxed', scope: str = 'gpu') -> _Tile:
+    place: _Memory, value: _Value, mask: _Value | None = None, sem: str = 'relaxed', scope: str = 'gpu'
+) -> _Tile:
     """Atomically increment each element, or reset it to 0 where it is at least `value`; returns the old value of each
     element.
 
@@ -745,7 +721,8 @@ def atomic_inc(
     """
 
 def atomic_max(
-        place: _Memory, value: _Value, mask: _Value | None = None, sem: str = 'relaxed', scope: str = 'gpu') -> _Tile:
+    place: _Memory, value: _Value, mask: _Value | None = None, sem: str = 'relaxed', scope: str = 'gpu'
+) -> _Tile:
     """Atomically replace each element by the larger of itself and `value`; returns the old value of each element.
 
     `place` is an element, a region or points of global or shared memory. `value` is cast to its dtype and broadcast to
@@ -763,7 +740,8 @@ def atomic_max(
     """
 
 def atomic_min(
-        place: _Memory, value: _Value, mask: _Value | None = None, sem: str = 'relaxed', scope: str = 'gpu') -> _Tile:
+    place: _Memory, value: _Value, mask: _Value | None = None, sem: str = 'relaxed', scope: str = 'gpu'
+) -> _Tile:
     """Atomically replace each element by the smaller of itself and `value`; returns the old value of each element.
 
     `place` is an element, a region or points of global or shared memory. `value` is cast to its dtype and broadcast to
@@ -781,7 +759,8 @@ def atomic_min(
     """
 
 def atomic_or(
-        place: _Memory, value: _Value, mask: _Value | None = None, sem: str = 'relaxed', scope: str = 'gpu') -> _Tile:
+    place: _Memory, value: _Value, mask: _Value | None = None, sem: str = 'relaxed', scope: str = 'gpu'
+) -> _Tile:
     """Atomically replace each element by ``element | value``; returns the old value of each element.
 
     `place` is an element, a region or points of global or shared memory. `value` is cast to its dtype and broadcast to
@@ -798,7 +777,8 @@ def atomic_or(
     """
 
 def atomic_xor(
-        place: _Memory, value: _Value, mask: _Value | None = None, sem: str = 'relaxed', scope: str = 'gpu') -> _Tile:
+    place: _Memory, value: _Value, mask: _Value | None = None, sem: str = 'relaxed', scope: str = 'gpu'
+) -> _Tile:
     """Atomically replace each element by ``element ^ value``; returns the old value of each element.
 
     `place` is an element, a region or points of global or shared memory. `value` is cast to its dtype and broadcast to
@@ -815,7 +795,8 @@ def atomic_xor(
     """
 
 def autotune(
-        configs: Iterable[dict[str, Any]], key: Iterable[str] | None = None, prune: Callable[..., Any] | None = None) -> Callable[[Kernel[..., Any]], Tuned]:
+    configs: Iterable[dict[str, Any]], key: Iterable[str] | None = None, prune: Callable[..., Any] | None = None
+) -> Callable[[Kernel[..., Any]], Tuned]:
     """Decorate a kernel with configurations: dicts of constexpr arguments and launch options.
 
     What a configuration does not set, but others do, has its value from the kernel's decorator or the parameter's
@@ -824,11 +805,9 @@ def autotune(
     The first call of each kind compiles all configurations in parallel, times those that compile and fit the device in
     bursts on the call's arguments, and remembers the fastest, on disk too. Budgets such as ``spills=0`` reject a
     configuration. The kind of a call is given by the parameters named in `key`, by default all: their values if they
-    are
-    numbers, and shapes, strides and dtypes of arrays. ``prune(configs, arguments)`` returns the configurations worth
-    timing
-    for a call. For a kernel that is shorter than its launch (some microseconds), the time measured is that of the
-    launch.
+    are numbers, and shapes, strides and dtypes of arrays. ``prune(configs, arguments)`` returns the configurations
+    worth timing for a call. For a kernel that is shorter than its launch (some microseconds), the time measured is that
+    of the launch.
     """
 
 def bitcast(x: _Value, dtype: _DTypeLike) -> _Tile:
@@ -841,8 +820,8 @@ def bulk_commit() -> None:
     """Commit the bulk stores that each thread has issued since its last commit as a group."""
 
 def bulk_wait(n: int, read: bool = False) -> _Tile:
-    """Wait until at most `n` of the thread's bulk store groups are pending; with `read`, only until their sources may be
-    reused."""
+    """Wait until at most `n` of the thread's bulk store groups are pending; with `read`, only until their sources may
+    be reused."""
 
 def cast(x: _Value, dtype: _DTypeLike) -> _Tile:
     """Convert `x` to `dtype`. Floats round to nearest even; to float8 finite numbers also saturate; to integers they
@@ -850,30 +829,27 @@ def cast(x: _Value, dtype: _DTypeLike) -> _Tile:
 
 @overload
 def cdiv(a: int, b: int) -> int:
-    """Integer division ``a / b``, rounded up. The result is a constant if both are constants. Also works outside kernels,
-    for grids.
+    """Integer division ``a / b``, rounded up. The result is a constant if both are constants. Also works outside
+    kernels, for grids.
 
     The result is 0 where a run-time `b` is 0; a constant 0 is an error. If `a` is an int32 or int64 scalar, and `b` a
-    positive
-    constant or `tile.num_programs()`, then ``a + b - 1`` must not overflow the dtype.
+    positive constant or `tile.num_programs()`, then ``a + b - 1`` must not overflow the dtype.
     """
 @overload
 def cdiv(a: _Value, b: _Value) -> _Tile:
-    """Integer division ``a / b``, rounded up. The result is a constant if both are constants. Also works outside kernels,
-    for grids.
+    """Integer division ``a / b``, rounded up. The result is a constant if both are constants. Also works outside
+    kernels, for grids.
 
     The result is 0 where a run-time `b` is 0; a constant 0 is an error. If `a` is an int32 or int64 scalar, and `b` a
-    positive
-    constant or `tile.num_programs()`, then ``a + b - 1`` must not overflow the dtype.
+    positive constant or `tile.num_programs()`, then ``a + b - 1`` must not overflow the dtype.
     """
 @overload
 def cdiv(a: SupportsIndex, b: SupportsIndex) -> int:
-    """Integer division ``a / b``, rounded up. The result is a constant if both are constants. Also works outside kernels,
-    for grids.
+    """Integer division ``a / b``, rounded up. The result is a constant if both are constants. Also works outside
+    kernels, for grids.
 
     The result is 0 where a run-time `b` is 0; a constant 0 is an error. If `a` is an int32 or int64 scalar, and `b` a
-    positive
-    constant or `tile.num_programs()`, then ``a + b - 1`` must not overflow the dtype.
+    positive constant or `tile.num_programs()`, then ``a + b - 1`` must not overflow the dtype.
     """
 
 def ceil(x: _Value, *, fast: bool | None = None) -> _Tile:
@@ -901,59 +877,47 @@ def copy(dst: _Operand, src: _Operand, variant: str | None = None) -> None:
     """Copy the region `src` to the region `dst`. Each is in global or shared memory.
 
     The threads of the scope share the elements. The copy does not synchronise them: call ``sync()`` before other
-    threads
-    read what was written. Both sides must have the same dtype and, apart from extents of 1, the same extents. Elements
-    that
-    are out of bounds are read as 0, and not written. `variant` names the variant to use. If `dst` is tensor memory,
-    `src`
-    may be a register tile.
+    threads read what was written. Both sides must have the same dtype and, apart from extents of 1, the same extents.
+    Elements that are out of bounds are read as 0, and not written. `variant` names the variant to use. If `dst` is
+    tensor memory, `src` may be a register tile.
     """
 
 def copy_async(
-        dst: _Operand, src: _Operand, mbar: _Barrier | None = None, variant: str | None = None,
-        cache: _Cache | None = None, fill: float | str = 0, prefetch: int | None = None,
-        l2_promotion: int | None = None, multicast: _Value | str | None = None, reduce: str | None = None,
-        precision: str | None = None, cta_group: int | None = None, prefetch_map: bool = False,
-        shape: _Extents | None = None) -> _Token:
-    """Start an asynchronous copy of the region `src` to the region `dst`. The compiler chooses the hardware path for each
-    call.
+    dst: _Operand, src: _Operand, mbar: _Barrier | None = None, variant: str | None = None, cache: _Cache | None = None,
+    fill: float | str = 0, prefetch: int | None = None, l2_promotion: int | None = None,
+    multicast: _Value | str | None = None, reduce: str | None = None, precision: str | None = None,
+    cta_group: int | None = None, prefetch_map: bool = False, shape: _Extents | None = None
+) -> _Token:
+    """Start an asynchronous copy of the region `src` to the region `dst`. The compiler chooses the hardware path for
+    each call.
 
     Both sides have the same dtype and, apart from extents of 1, the same shape. Elements read out of bounds are `fill`
-    (0 or
-    "nan"); writes out of bounds are dropped. ``A.take(rows)[:, c:c + 64]`` as `src` gathers rows of a matrix into
+    (0 or "nan"); writes out of bounds are dropped. ``A.take(rows)[:, c:c + 64]`` as `src` gathers rows of a matrix into
     shared memory.
 
     If the result is used, it is a completion token: ``done.wait()`` waits for the copy, whichever path it took;
     ``done.wait(read=True)`` waits only until the source of a store may be overwritten. Otherwise the kernel waits
-    explicitly: for
-    a copy with `mbar`, on that barrier, which counts its bytes; without `mbar`, for its group (``cp_async_commit``,
-    ``bulk_commit``); for a copy to tensor memory, on the barrier of a ``tcgen05_commit``.
+    explicitly: for a copy with `mbar`, on that barrier, which counts its bytes; without `mbar`, for its group
+    (``cp_async_commit``, ``bulk_commit``); for a copy to tensor memory, on the barrier of a ``tcgen05_commit``.
 
     `variant` names the path. `cache` is the operator of ``cp.async``, "ca" or "cg", or an L2 policy: "evict_first",
-    "evict_last",
-    "evict_normal"; ("evict_last", 0.5) applies it to half of the lines, and ("evict_last", 0.5, "evict_first") gives
-    the others
-    a second policy. `prefetch` (64, 128 or 256) is the number of bytes around its own that a ``cp.async`` may prefetch
-    into L2,
-    `l2_promotion` (0, 64, 128 or 256; 128 by default) the same for a tensor map; ``prefetch_map=True`` prefetches the
-    map at the
-    kernel's entry. ``precision="tf32"`` rounds float32 to TF32 on a load. `reduce` ("add", "min", "max", "inc", "dec",
-    "and",
-    "or", "xor") combines the elements with those of the destination.
+    "evict_last", "evict_normal"; ("evict_last", 0.5) applies it to half of the lines, and ("evict_last", 0.5,
+    "evict_first") gives the others a second policy. `prefetch` (64, 128 or 256) is the number of bytes around its own
+    that a ``cp.async`` may prefetch into L2, `l2_promotion` (0, 64, 128 or 256; 128 by default) the same for a tensor
+    map; ``prefetch_map=True`` prefetches the map at the kernel's entry. ``precision="tf32"`` rounds float32 to TF32 on
+    a load. `reduce` ("add", "min", "max", "inc", "dec", "and", "or", "xor") combines the elements with those of the
+    destination.
 
     `multicast` is a mask of ranks in the cluster: a load writes the same offset in the shared memory of each of these
-    CTAs, and
-    completes on the barrier of each; if its token is used, every CTA of the cluster must make the call. A copy to
-    ``buf.peer(rank)`` completes on that CTA's instance of `mbar`. `cta_group` (1 or 2; sm_100a, sm_103a) is that of the
-    products
-    which read the copy: with 2, the bytes complete in the CTA of the pair that `mbar` names (``bar.peer(rank)``).
+    CTAs, and completes on the barrier of each; if its token is used, every CTA of the cluster must make the call. A
+    copy to ``buf.peer(rank)`` completes on that CTA's instance of `mbar`. `cta_group` (1 or 2; sm_100a, sm_103a) is
+    that of the products which read the copy: with 2, the bytes complete in the CTA of the pair that `mbar` names
+    (``bar.peer(rank)``).
 
     Copies from shared to tensor memory use ``tcgen05.cp``; `shape` ("128x256b", "4x256b", "128x128b", "64x128b",
-    "32x128b") and
-    `multicast` ("warpx2::02_13", "warpx2::01_23", "warpx4") can select its form, and it expands padded 4- and 6-bit
-    elements to
-    bytes. A register tile as `src` is stored to tensor memory by ``tcgen05_st``, and is complete after
-    ``tcgen05_wait("st")``.
+    "32x128b") and `multicast` ("warpx2::02_13", "warpx2::01_23", "warpx4") can select its form, and it expands padded
+    4- and 6-bit elements to bytes. A register tile as `src` is stored to tensor memory by ``tcgen05_st``, and is
+    complete after ``tcgen05_wait("st")``.
     """
 
 def cos(x: _Value, *, fast: bool | None = None) -> _Tile:
@@ -976,12 +940,12 @@ def cta_rank() -> _Tile:
     """This CTA's rank in its cluster."""
 
 def cumprod(x: _Value, axis: int = 0, reverse: bool = False, dtype: _DTypeLike | None = None) -> _Tile:
-    """The cumulative product along `axis`, including each element itself; from the end if `reverse`. 8- and 16-bit floats
-    are accumulated in float32, and each result is rounded once. Integer results have at least 32 bits, and wrap."""
+    """The cumulative product along `axis`, including each element itself; from the end if `reverse`. 8- and 16-bit
+    floats are accumulated in float32, and each result is rounded once. Integer results have at least 32 bits, and wrap."""
 
 def cumsum(x: _Value, axis: int = 0, reverse: bool = False, dtype: _DTypeLike | None = None) -> _Tile:
-    """The cumulative sum along `axis`, including each element itself; from the end if `reverse`. 8- and 16-bit floats are
-    accumulated in float32, and each result is rounded once. Integer results have at least 32 bits, and wrap."""
+    """The cumulative sum along `axis`, including each element itself; from the end if `reverse`. 8- and 16-bit floats
+    are accumulated in float32, and each result is rounded once. Integer results have at least 32 bits, and wrap."""
 
 def device_assert(condition: _Value, message: str = '') -> None:
     """Stop the kernel with an error if `condition`, or an element of it if it is a tile, is false.
@@ -997,23 +961,19 @@ def device_print(text: str, *values: Any) -> None:
     """
 
 def dot(
-        a: _Operand, b: _Operand, acc: _Tile | _Memory | None = None, trans_a: bool = False, trans_b: bool = False,
-        dtype: _DTypeLike | None = None, precision: str | None = None, variant: str | None = None) -> _Tile:
+    a: _Operand, b: _Operand, acc: _Tile | _Memory | None = None, trans_a: bool = False, trans_b: bool = False,
+    dtype: _DTypeLike | None = None, precision: str | None = None, variant: str | None = None
+) -> _Tile:
     """The matrix product ``a @ b``, plus the tile `acc` if it is given; a tile [m, n].
 
     `a` is [m, k] and `b` is [k, n], each a register tile or a matrix in shared memory. With ``trans_a=True``, `a` is
-    given as
-    [k, m]; with ``trans_b=True``, `b` is given as [n, k]. All extents of at least 1 are supported. Sums have the dtype
-    of `acc`, or
-    `dtype`: by default float32, float64 for float64 operands, and int32 for integers (int64 if they have 64 bits),
-    which wraps
-    around; float16 on request. float32 is multiplied exactly unless ``precision="tf32"`` rounds the operands to 10 bits
-    of mantissa.
-    Threads of the scope that have written operands to shared memory must have synchronised (``sync()``); the proxy
-    fence before the
-    tensor cores read them is part of the call. Register tiles computed from global memory may be staged in shared
-    memory that the
-    compiler allocates, with a barrier of the scope. `variant` names the path: "wgmma", "tcgen05", "mma_sync" or "fma".
+    given as [k, m]; with ``trans_b=True``, `b` is given as [n, k]. All extents of at least 1 are supported. Sums have
+    the dtype of `acc`, or `dtype`: by default float32, float64 for float64 operands, and int32 for integers (int64 if
+    they have 64 bits), which wraps around; float16 on request. float32 is multiplied exactly unless
+    ``precision="tf32"`` rounds the operands to 10 bits of mantissa. Threads of the scope that have written operands to
+    shared memory must have synchronised (``sync()``); the proxy fence before the tensor cores read them is part of the
+    call. Register tiles computed from global memory may be staged in shared memory that the compiler allocates, with a
+    barrier of the scope. `variant` names the path: "wgmma", "tcgen05", "mma_sync" or "fma".
     """
 
 def each_warpgroup(over: builtins.range | Iterable[int], regs: int | None = None) -> _Scope[_Tile]:
@@ -1049,12 +1009,11 @@ def expand_dims(x: _Value, axis: _Axes) -> _Tile:
     """`x` with a dimension of extent 1 inserted at `axis`."""
 
 def expect_variant(name: str) -> _Scope[None]:
-    """A block (``with``) in which every operation that has the variant `name` must be lowered as this variant; otherwise
-    compilation fails.
+    """A block (``with``) in which every operation that has the variant `name` must be lowered as this variant;
+    otherwise compilation fails.
 
     The operations are copies, prefetches and products. It is also an error if the block contains no such operation. Of
-    nested
-    blocks, the innermost applies.
+    nested blocks, the innermost applies.
     """
 
 def expm1(x: _Value, *, fast: bool | None = None) -> _Tile:
@@ -1067,14 +1026,12 @@ def fence_proxy_async(space: str | None = None) -> None:
     """Order each thread's ordinary accesses before later accesses of the async proxy (TMA, bulk copies, wgmma).
 
     Writes before the async proxy reads or overwrites them; and reads before TMA or a bulk copy overwrites what they
-    read, which a barrier
-    alone does not order. It stands in every thread that has made such accesses, before the barrier or arrival that
-    hands the memory over.
+    read, which a barrier alone does not order. It stands in every thread that has made such accesses, before the
+    barrier or arrival that hands the memory over.
 
     `space` is the memory that is accessed: "shared" (the default), "global", or "all" for both. Before a copy of what
-    other CTAs have
-    written to global memory, it stands in the CTA of the copy, after the threads have synchronised. (PTX ISA,
-    ``fence.proxy.async``.)
+    other CTAs have written to global memory, it stands in the CTA of the copy, after the threads have synchronised.
+    (PTX ISA, ``fence.proxy.async``.)
     """
 
 def fence_proxy_tensormap(kind: str, m: _TensorMap | _Memory, scope: str = 'gpu') -> _Tile:
@@ -1090,8 +1047,7 @@ def fragment_index(t: _Tile, axis: int) -> _Tile:
     """An int32 tile of the shape of `t` that holds the index of each element along `axis`, for masks and positions.
 
     Where it is combined with `t` it has the layout of `t`: every thread computes the indices of its own elements, and
-    no
-    data are moved.
+    no data are moved.
     """
 
 def full(shape: _Extents, value: _Value, dtype: _DTypeLike | None = None) -> _Tile:
@@ -1106,35 +1062,29 @@ def griddepcontrol_wait() -> None:
     ``griddepcontrol``.)
 
     With the launch option ``pdl=True``, a kernel may start before the previous kernel of its stream has ended. Only
-    after
-    this wait may it read what that kernel writes, or write what that kernel reads. Without ``pdl=True`` it returns at
-    once.
+    after this wait may it read what that kernel writes, or write what that kernel reads. Without ``pdl=True`` it
+    returns at once.
     """
 
 def im2col(
-        images: _Buffer, filter: Sequence[int], stride: _Extents = 1,
-        padding: int | Sequence[int | tuple[int, int]] = 0, dilation: _Extents = 1, along: str | None = None,
-        halo: int = 0) -> _ImageMatrix:
+    images: _Buffer, filter: Sequence[int], stride: _Extents = 1, padding: int | Sequence[int | tuple[int, int]] = 0,
+    dilation: _Extents = 1, along: str | None = None, halo: int = 0
+) -> _ImageMatrix:
     """Images as the matrix that a convolution multiplies. It has a row for each pixel of the result.
 
     `images` is an array (N, W, C), (N, H, W, C) or (N, D, H, W, C), and `filter` holds the extents of the filter.
-    `stride`,
-    `padding` and `dilation` are a number each, or one for each dimension; a padding may also be (before, after).
+    `stride`, `padding` and `dilation` are a number each, or one for each dimension; a padding may also be (before,
+    after).
 
     The matrix is indexed by pixels of the result (images outermost, the last dimension fastest), by an element of the
-    filter,
-    and by channels. ``tile.im2col(x, (3, 3), padding=1)[m:m + 128, r, s, c:c + 64]`` is a source of copy_async and of
-    prefetch
-    and, without padding, a destination.
+    filter, and by channels. ``tile.im2col(x, (3, 3), padding=1)[m:m + 128, r, s, c:c + 64]`` is a source of copy_async
+    and of prefetch and, without padding, a destination.
 
     On Blackwell, with ``along="w"`` (or "w128", for 128 pixels), the pixels run along the last spatial dimension and
-    continue
-    in the next image; the positions in the other dimensions of the result are separate indices after the pixels. A copy
-    may
-    then bring `halo` additional pixels that follow its last one (with "w128", those that follow each 32 of its 128), so
-    that
-    it serves several elements of the filter. The slice includes them: ``x[m:m + 64 + halo, ...]`` or
-    ``x[m:m + 128 + 4 * halo, ...]``. PTX ISA, "im2col mode", "im2col::w and im2col::w::128 modes".
+    continue in the next image; the positions in the other dimensions of the result are separate indices after the
+    pixels. A copy may then bring `halo` additional pixels that follow its last one (with "w128", those that follow each
+    32 of its 128), so that it serves several elements of the filter. The slice includes them: ``x[m:m + 64 + halo,
+    ...]`` or ``x[m:m + 128 + 4 * halo, ...]``. PTX ISA, "im2col mode", "im2col::w and im2col::w::128 modes".
     """
 
 def isfinite(x: _Value) -> _Tile:
@@ -1150,18 +1100,16 @@ def lane_id() -> _Tile:
     """The thread's lane in its warp."""
 
 def load(
-        source: _Memory, other: _Value | None = None, mask: _Value | None = None, cache: _Cache | None = None,
-        sem: str | None = None, scope: str | None = None) -> _Tile:
+    source: _Memory, other: _Value | None = None, mask: _Value | None = None, cache: _Cache | None = None,
+    sem: str | None = None, scope: str | None = None
+) -> _Tile:
     """Load a region or points as a register tile (a scalar for a single element).
 
     Elements out of bounds, or where `mask` (broadcast to the shape) is false, are `other` (0 by default). `cache` is
-    "ca",
-    "cg", "cs", "evict_first", "evict_last" or "no_allocate" (PTX ISA, "Cache Operators"). With `sem` ("relaxed" or
-    "acquire"),
-    the load may read global memory that other CTAs write at the same time. Each element is then read once, and an
-    acquire
-    precedes all later accesses of the execution scope. `scope` ("gpu" by default) is the memory scope (PTX ISA, "Memory
-    Consistency Model"). A load from tensor memory is ``tcgen05_ld``.
+    "ca", "cg", "cs", "evict_first", "evict_last" or "no_allocate" (PTX ISA, "Cache Operators"). With `sem` ("relaxed"
+    or "acquire"), the load may read global memory that other CTAs write at the same time. Each element is then read
+    once, and an acquire precedes all later accesses of the execution scope. `scope` ("gpu" by default) is the memory
+    scope (PTX ISA, "Memory Consistency Model"). A load from tensor memory is ``tcgen05_ld``.
     """
 
 def log(x: _Value, *, fast: bool | None = None) -> _Tile:
@@ -1192,18 +1140,16 @@ def max(x: _Value, axis: _Axes | None = None, keepdims: bool = False) -> _Tile:
     """The largest element along `axis` (an int, a tuple of ints, or None for all axes); NaN if any element is NaN."""
 
 def maximum(x: _Value, y: _Value) -> _Tile:
-    """The larger of `x` and `y`; NaN if either is NaN. 0.0 is larger than -0.0. The operands are promoted to one dtype and
-    broadcast."""
+    """The larger of `x` and `y`; NaN if either is NaN. 0.0 is larger than -0.0. The operands are promoted to one dtype
+    and broadcast."""
 
 def mbarrier(count: int = 1, n: int | None = None) -> _Barrier:
-    """An mbarrier that completes a phase after `count` arrivals (and all expected bytes); with `n`, an indexable array of
-    them.
+    """An mbarrier that completes a phase after `count` arrivals (and all expected bytes); with `n`, an indexable array
+    of them.
 
     All barriers lie in one block of shared memory. Thread 0 initialises them at the kernel's entry, and they are
-    visible to
-    the CTA (and the cluster) before anything else runs. An execution scope arrives once, not once per thread, and
-    `count`
-    counts these arrivals.
+    visible to the CTA (and the cluster) before anything else runs. An execution scope arrives once, not once per
+    thread, and `count` counts these arrivals.
     """
 
 def mean(x: _Value, axis: _Axes | None = None, keepdims: bool = False, dtype: _DTypeLike | None = None) -> _Tile:
@@ -1213,101 +1159,86 @@ def min(x: _Value, axis: _Axes | None = None, keepdims: bool = False) -> _Tile:
     """The smallest element along `axis` (an int, a tuple of ints, or None for all axes); NaN if any element is NaN."""
 
 def minimum(x: _Value, y: _Value) -> _Tile:
-    """The smaller of `x` and `y`; NaN if either is NaN. -0.0 is smaller than 0.0. The operands are promoted to one dtype
-    and broadcast."""
+    """The smaller of `x` and `y`; NaN if either is NaN. -0.0 is smaller than 0.0. The operands are promoted to one
+    dtype and broadcast."""
 
 def mma(
-        acc: _Tile | _Memory, a: _Operand, b: _Operand, trans_a: bool = False, trans_b: bool = False,
-        dtype: _DTypeLike | None = None, precision: str | None = None, variant: str | None = None) -> _Tile:
+    acc: _Tile | _Memory, a: _Operand, b: _Operand, trans_a: bool = False, trans_b: bool = False,
+    dtype: _DTypeLike | None = None, precision: str | None = None, variant: str | None = None
+) -> _Tile:
     """`dot` with the accumulator as the first argument, as in `mma_async`: ``acc + a @ b``, complete when the call
     returns."""
 
 @overload
 def mma_async(
-        acc: None, a: _Operand, b: _Operand, trans_a: bool = False, trans_b: bool = False,
-        dtype: _DTypeLike | None = None, precision: str | None = None, variant: str | None = None, negate: bool = False,
-        accumulate: _Value = True, kind: str | None = None, scale_a: _Memory | None = None,
-        scale_b: _Memory | None = None, block: int | None = None) -> _Tile:
+    acc: None, a: _Operand, b: _Operand, trans_a: bool = False, trans_b: bool = False, dtype: _DTypeLike | None = None,
+    precision: str | None = None, variant: str | None = None, negate: bool = False, accumulate: _Value = True,
+    kind: str | None = None, scale_a: _Memory | None = None, scale_b: _Memory | None = None, block: int | None = None
+) -> _Tile:
     """Start a matrix product on the tensor cores and return the new accumulator, ``acc + a @ b``.
 
     `a` is [m, k], in shared memory or a register tile; `b` is [k, n], in shared memory. With ``trans_a=True``, `a` is
-    given as
-    [k, m]; with ``trans_b=True``, `b` is given as [n, k]. `acc` is a tile [m, n]; None starts the sums at zero, in
-    `dtype` (by
-    default float32, or int32 for integers), and so does ``tile.zeros``, at no cost. If `accumulate`, a constant or a
-    condition that
-    is uniform over the scope, is false, the sums start at zero too. Until an ``mma_wait`` for the group that
-    ``mma_commit`` closes,
-    the result is pending: only another mma_async may use it. float32 operands require ``precision="tf32"``; others do
-    not take it.
-    ``negate=True`` subtracts a product of floats: ``acc - a @ b``. `variant` names the path.
+    given as [k, m]; with ``trans_b=True``, `b` is given as [n, k]. `acc` is a tile [m, n]; None starts the sums at
+    zero, in `dtype` (by default float32, or int32 for integers), and so does ``tile.zeros``, at no cost. If
+    `accumulate`, a constant or a condition that is uniform over the scope, is false, the sums start at zero too. Until
+    an ``mma_wait`` for the group that ``mma_commit`` closes, the result is pending: only another mma_async may use it.
+    float32 operands require ``precision="tf32"``; others do not take it. ``negate=True`` subtracts a product of floats:
+    ``acc - a @ b``. `variant` names the path.
 
     If `acc` is in tensor memory (sm_100a, sm_103a), one thread starts the product, which is complete when a later
     ``tcgen05_commit`` arrives; the call returns `acc`, and `a` may be in tensor memory too. `kind` is the kind of the
-    instruction,
-    by default that of the dtypes: packed float4_e2m1fn requires scale factors, and ``tile.padded`` elements of 4 and 6
-    bits are
-    multiplied like those of 8 bits. `scale_a` and `scale_b` are scale factors in tensor memory, float8_e8m0fnu or
-    float8_e4m3fn in
-    the layout of ``tile.scale_layout``: one for each `block` of 32 or 16 elements along k.
+    instruction, by default that of the dtypes: packed float4_e2m1fn requires scale factors, and ``tile.padded``
+    elements of 4 and 6 bits are multiplied like those of 8 bits. `scale_a` and `scale_b` are scale factors in tensor
+    memory, float8_e8m0fnu or float8_e4m3fn in the layout of ``tile.scale_layout``: one for each `block` of 32 or 16
+    elements along k.
     """
 @overload
 def mma_async(
-        acc: _A, a: _Operand, b: _Operand, trans_a: bool = False, trans_b: bool = False,
-        dtype: _DTypeLike | None = None, precision: str | None = None, variant: str | None = None, negate: bool = False,
-        accumulate: _Value = True, kind: str | None = None, scale_a: _Memory | None = None,
-        scale_b: _Memory | None = None, block: int | None = None) -> _A:
+    acc: _A, a: _Operand, b: _Operand, trans_a: bool = False, trans_b: bool = False, dtype: _DTypeLike | None = None,
+    precision: str | None = None, variant: str | None = None, negate: bool = False, accumulate: _Value = True,
+    kind: str | None = None, scale_a: _Memory | None = None, scale_b: _Memory | None = None, block: int | None = None
+) -> _A:
     """Start a matrix product on the tensor cores and return the new accumulator, ``acc + a @ b``.
 
     `a` is [m, k], in shared memory or a register tile; `b` is [k, n], in shared memory. With ``trans_a=True``, `a` is
-    given as
-    [k, m]; with ``trans_b=True``, `b` is given as [n, k]. `acc` is a tile [m, n]; None starts the sums at zero, in
-    `dtype` (by
-    default float32, or int32 for integers), and so does ``tile.zeros``, at no cost. If `accumulate`, a constant or a
-    condition that
-    is uniform over the scope, is false, the sums start at zero too. Until an ``mma_wait`` for the group that
-    ``mma_commit`` closes,
-    the result is pending: only another mma_async may use it. float32 operands require ``precision="tf32"``; others do
-    not take it.
-    ``negate=True`` subtracts a product of floats: ``acc - a @ b``. `variant` names the path.
+    given as [k, m]; with ``trans_b=True``, `b` is given as [n, k]. `acc` is a tile [m, n]; None starts the sums at
+    zero, in `dtype` (by default float32, or int32 for integers), and so does ``tile.zeros``, at no cost. If
+    `accumulate`, a constant or a condition that is uniform over the scope, is false, the sums start at zero too. Until
+    an ``mma_wait`` for the group that ``mma_commit`` closes, the result is pending: only another mma_async may use it.
+    float32 operands require ``precision="tf32"``; others do not take it. ``negate=True`` subtracts a product of floats:
+    ``acc - a @ b``. `variant` names the path.
 
     If `acc` is in tensor memory (sm_100a, sm_103a), one thread starts the product, which is complete when a later
     ``tcgen05_commit`` arrives; the call returns `acc`, and `a` may be in tensor memory too. `kind` is the kind of the
-    instruction,
-    by default that of the dtypes: packed float4_e2m1fn requires scale factors, and ``tile.padded`` elements of 4 and 6
-    bits are
-    multiplied like those of 8 bits. `scale_a` and `scale_b` are scale factors in tensor memory, float8_e8m0fnu or
-    float8_e4m3fn in
-    the layout of ``tile.scale_layout``: one for each `block` of 32 or 16 elements along k.
+    instruction, by default that of the dtypes: packed float4_e2m1fn requires scale factors, and ``tile.padded``
+    elements of 4 and 6 bits are multiplied like those of 8 bits. `scale_a` and `scale_b` are scale factors in tensor
+    memory, float8_e8m0fnu or float8_e4m3fn in the layout of ``tile.scale_layout``: one for each `block` of 32 or 16
+    elements along k.
     """
 
 def mma_commit() -> None:
     """Close the group of all products that the scope has started since its last group (``wgmma.commit_group``)."""
 
 def mma_wait(n: int = 0) -> _Tile:
-    """Wait until at most the last `n` groups of products are pending (``wgmma.wait_group``). The results of the others may
-    then be
-    read, and their operands overwritten.
+    """Wait until at most the last `n` groups of products are pending (``wgmma.wait_group``). The results of the others
+    may then be read, and their operands overwritten.
     """
 
 def named_barrier(threads: int, n: int | None = None) -> _NamedBarrier:
     """A hardware barrier of `threads` threads (whole warps); with `n`, an indexable array of them.
 
     ``b.sync()`` arrives and waits for the other threads; ``b.arrive()`` arrives and does not wait. Both count every
-    thread of
-    the current scope. What a producer does before it arrives is visible to a consumer after its sync. A CTA has 16
-    hardware
-    barriers, one of which is used by the CTA's own barrier; the compiler assigns their numbers. (PTX ISA, "barrier".)
+    thread of the current scope. What a producer does before it arrives is visible to a consumer after its sync. A CTA
+    has 16 hardware barriers, one of which is used by the CTA's own barrier; the compiler assigns their numbers. (PTX
+    ISA, "barrier".)
     """
 
 def next_tile(counter: _Memory, tiles: _Value) -> _Tile:
     """Take the next tile: returns its number, counted by the uint32 element `counter` of global memory. A number of at
-    least
-    `tiles` means that none is left.
+    least `tiles` means that none is left.
 
     One scope of each CTA must call this until no tile is left. The counter must be 0 before the launch, and is 0 again
-    after
-    it: ``atom.inc`` wraps it around at the last call.
+    after it: ``atom.inc`` wraps it around at the last call.
     """
 
 def num_programs(axis: int = 0) -> _Tile:
@@ -1324,105 +1255,85 @@ def pack(values: Any, dtype: Any = None) -> Packed:
     """
 
 def padded(dtype: _DTypeLike) -> DType:
-    """The dtype of elements of 4 or 6 bits in shared memory that are padded: 16 elements (8 or 12 bytes) and padding take
-    16
-    bytes. The tensor cores' kinds f8f6f4 and mxf8f6f4 read operands in this form (PTX ISA, ``.b4x16_p64``,
+    """The dtype of elements of 4 or 6 bits in shared memory that are padded: 16 elements (8 or 12 bytes) and padding
+    take 16 bytes. The tensor cores' kinds f8f6f4 and mxf8f6f4 read operands in this form (PTX ISA, ``.b4x16_p64``,
     ``.b6x16_p32``).
     """
 
 @overload
 def pipelined(
-        over: builtins.range, stages: int = 2, warp_specialize: bool = False, producer_regs: int | None = None,
-        consumer_regs: int | None = None) -> Iterable[int]:
-    """A loop over a range or ``tile.tile_order(...)`` whose loads of tiles, and copies from global to shared memory, run
-    up to
-    ``stages - 1`` trips ahead of the rest of its body.
+    over: builtins.range, stages: int = 2, warp_specialize: bool = False, producer_regs: int | None = None,
+    consumer_regs: int | None = None
+) -> Iterable[int]:
+    """A loop over a range or ``tile.tile_order(...)`` whose loads of tiles, and copies from global to shared memory,
+    run up to ``stages - 1`` trips ahead of the rest of its body.
 
     A tile that the body loads from an array that the kernel does not write is prefetched by ``copy_async`` to a buffer
-    that the compiler
-    allocates, if an asynchronous copy can move its rows and enough shared memory is left (otherwise it is loaded in its
-    trip, with a
-    warning). These buffers, and those that ``tile.copy_async`` fills in the body, become rings of `stages` slots each.
-    The compiler adds
-    the barriers or copy groups, the waits and the releases; in each trip, the body reads what that trip's copies
-    brought. The regions of
-    copies may depend on the index and on values from before the loop, through any arithmetic, branches and loops, and
-    through plain
-    loads of arrays that the kernel does not write.
-    With `warp_specialize`, separate warps issue the copies (sm_90 and later, if all of the copies complete by bytes):
-    the kernel gets one
-    warpgroup more than `num_warps` says (one warp more if that is 1 or 2), of which one thread runs through the
-    kernel's
-    loops. `producer_regs` and `consumer_regs` are the registers per thread of the additional warps and of the others.
+    that the compiler allocates, if an asynchronous copy can move its rows and enough shared memory is left (otherwise
+    it is loaded in its trip, with a warning). These buffers, and those that ``tile.copy_async`` fills in the body,
+    become rings of `stages` slots each. The compiler adds the barriers or copy groups, the waits and the releases; in
+    each trip, the body reads what that trip's copies brought. The regions of copies may depend on the index and on
+    values from before the loop, through any arithmetic, branches and loops, and through plain loads of arrays that the
+    kernel does not write. With `warp_specialize`, separate warps issue the copies (sm_90 and later, if all of the
+    copies complete by bytes): the kernel gets one warpgroup more than `num_warps` says (one warp more if that is 1 or
+    2), of which one thread runs through the kernel's loops. `producer_regs` and `consumer_regs` are the registers per
+    thread of the additional warps and of the others.
     """
 @overload
 def pipelined(
-        over: Iterable[_T], stages: int = 2, warp_specialize: bool = False, producer_regs: int | None = None,
-        consumer_regs: int | None = None) -> Iterable[_T]:
-    """A loop over a range or ``tile.tile_order(...)`` whose loads of tiles, and copies from global to shared memory, run
-    up to
-    ``stages - 1`` trips ahead of the rest of its body.
+    over: Iterable[_T], stages: int = 2, warp_specialize: bool = False, producer_regs: int | None = None,
+    consumer_regs: int | None = None
+) -> Iterable[_T]:
+    """A loop over a range or ``tile.tile_order(...)`` whose loads of tiles, and copies from global to shared memory,
+    run up to ``stages - 1`` trips ahead of the rest of its body.
 
     A tile that the body loads from an array that the kernel does not write is prefetched by ``copy_async`` to a buffer
-    that the compiler
-    allocates, if an asynchronous copy can move its rows and enough shared memory is left (otherwise it is loaded in its
-    trip, with a
-    warning). These buffers, and those that ``tile.copy_async`` fills in the body, become rings of `stages` slots each.
-    The compiler adds
-    the barriers or copy groups, the waits and the releases; in each trip, the body reads what that trip's copies
-    brought. The regions of
-    copies may depend on the index and on values from before the loop, through any arithmetic, branches and loops, and
-    through plain
-    loads of arrays that the kernel does not write.
-    With `warp_specialize`, separate warps issue the copies (sm_90 and later, if all of the copies complete by bytes):
-    the kernel gets one
-    warpgroup more than `num_warps` says (one warp more if that is 1 or 2), of which one thread runs through the
-    kernel's
-    loops. `producer_regs` and `consumer_regs` are the registers per thread of the additional warps and of the others.
+    that the compiler allocates, if an asynchronous copy can move its rows and enough shared memory is left (otherwise
+    it is loaded in its trip, with a warning). These buffers, and those that ``tile.copy_async`` fills in the body,
+    become rings of `stages` slots each. The compiler adds the barriers or copy groups, the waits and the releases; in
+    each trip, the body reads what that trip's copies brought. The regions of copies may depend on the index and on
+    values from before the loop, through any arithmetic, branches and loops, and through plain loads of arrays that the
+    kernel does not write. With `warp_specialize`, separate warps issue the copies (sm_90 and later, if all of the
+    copies complete by bytes): the kernel gets one warpgroup more than `num_warps` says (one warp more if that is 1 or
+    2), of which one thread runs through the kernel's loops. `producer_regs` and `consumer_regs` are the registers per
+    thread of the additional warps and of the others.
     """
 
 @overload
 def plan_copy(
-        dst: BufferSpec, src: BufferSpec, *, op: str = 'copy_async', scope: str = 'thread', threads: int = 1,
-        target: str = 'sm_90a', **options: Any) -> Choice:
-    """How a copy from `src` to `dst` would be lowered: `.variant`, its `.plan`, and `.declined`, the reasons against other
-    variants.
+    dst: BufferSpec, src: BufferSpec, *, op: str = 'copy_async', scope: str = 'thread', threads: int = 1,
+    target: str = 'sm_90a', **options: Any
+) -> Choice:
+    """How a copy from `src` to `dst` would be lowered: `.variant`, its `.plan`, and `.declined`, the reasons against
+    other variants.
 
     `scope` is the execution scope ("thread", "warp", "warpgroup" or "cta") and `threads` its number of threads (needed
-    for a CTA
-    and for several warpgroups). `options` are those of copy_async; `mbar` may be omitted or True, and `peer` (a rank)
-    says that
-    `dst` is ``buf.peer(rank)``. ``op="copy"`` has only the option `variant`. Between registers ("local") and tensor
-    memory, the
-    options are `shape` and `pack` of ``tcgen05_ld`` and ``tcgen05_st``. DispatchError with all reasons if no variant
-    accepts
-    the copy.
+    for a CTA and for several warpgroups). `options` are those of copy_async; `mbar` may be omitted or True, and `peer`
+    (a rank) says that `dst` is ``buf.peer(rank)``. ``op="copy"`` has only the option `variant`. Between registers
+    ("local") and tensor memory, the options are `shape` and `pack` of ``tcgen05_ld`` and ``tcgen05_st``. DispatchError
+    with all reasons if no variant accepts the copy.
     """
 @overload
 def plan_copy(
-        dst: BufferSpec, src: BufferSpec, *, op: Any = 'copy_async', scope: Any = 'thread', threads: Any = 1,
-        target: Any = 'sm_90a', **options: Any) -> Choice:
-    """How a copy from `src` to `dst` would be lowered: `.variant`, its `.plan`, and `.declined`, the reasons against other
-    variants.
+    dst: BufferSpec, src: BufferSpec, *, op: Any = 'copy_async', scope: Any = 'thread', threads: Any = 1,
+    target: Any = 'sm_90a', **options: Any
+) -> Choice:
+    """How a copy from `src` to `dst` would be lowered: `.variant`, its `.plan`, and `.declined`, the reasons against
+    other variants.
 
     `scope` is the execution scope ("thread", "warp", "warpgroup" or "cta") and `threads` its number of threads (needed
-    for a CTA
-    and for several warpgroups). `options` are those of copy_async; `mbar` may be omitted or True, and `peer` (a rank)
-    says that
-    `dst` is ``buf.peer(rank)``. ``op="copy"`` has only the option `variant`. Between registers ("local") and tensor
-    memory, the
-    options are `shape` and `pack` of ``tcgen05_ld`` and ``tcgen05_st``. DispatchError with all reasons if no variant
-    accepts
-    the copy.
+    for a CTA and for several warpgroups). `options` are those of copy_async; `mbar` may be omitted or True, and `peer`
+    (a rank) says that `dst` is ``buf.peer(rank)``. ``op="copy"`` has only the option `variant`. Between registers
+    ("local") and tensor memory, the options are `shape` and `pack` of ``tcgen05_ld`` and ``tcgen05_st``. DispatchError
+    with all reasons if no variant accepts the copy.
     """
 
 def prefetch(region: _Memory, cache: _Cache | None = None) -> None:
-    """Prefetch a region of an array, or patches or selected rows of one, into L2 (PTX ISA, ``cp.async.bulk.prefetch.L2``,
-    ``cp.async.bulk.prefetch.tensor`` and ``prefetch.global.L2``).
+    """Prefetch a region of an array, or patches or selected rows of one, into L2 (PTX ISA,
+    ``cp.async.bulk.prefetch.L2``, ``cp.async.bulk.prefetch.tensor`` and ``prefetch.global.L2``).
 
     The scope prefetches the region once, without its parts out of bounds; there is no completion to wait for. `cache`
-    is an L2
-    policy as in `copy_async`, which only prefetches by the copy engine accept.
+    is an L2 policy as in `copy_async`, which only prefetches by the copy engine accept.
     """
 
 def prod(x: _Value, axis: _Axes | None = None, keepdims: bool = False, dtype: _DTypeLike | None = None) -> _Tile:
@@ -1435,87 +1346,76 @@ def range(*args: _Value, unroll: int = 1) -> Iterable[_Tile]:
     """``range(stop)``, ``range(start, stop)`` or ``range(start, stop, step)``: a loop on the device.
 
     `unroll` is the number of copies of the body per trip, or True to unroll the loop fully (with bounds and step known
-    at compile time).
-    Bounds and step may be run-time values; a step of 0 fails a device_assert.
+    at compile time). Bounds and step may be run-time values; a step of 0 fails a device_assert.
     """
 
 @overload
 def reduce(
-        x: tuple[_Value, ...], axis: _Axes, combine: Callable[..., Any], keepdims: bool = False,
-        commutative: bool = False) -> tuple[_Tile, ...]:
+    x: tuple[_Value, ...], axis: _Axes, combine: Callable[..., Any], keepdims: bool = False, commutative: bool = False
+) -> tuple[_Tile, ...]:
     """Reduce `x` along `axis` by ``combine(earlier, later)``, a @tile.jit helper of two scalars or a function such as
     tile.maximum.
 
     A tuple of tiles (also a named tuple) is reduced together: `combine` then takes two tuples of scalars and returns
-    one, and
-    `reduce` returns a tuple. `combine` must be associative. It is applied to neighbours in the order of the elements
-    (row-major over
-    several axes). With ``commutative=True`` any order will do, which may take fewer instructions.
+    one, and `reduce` returns a tuple. `combine` must be associative. It is applied to neighbours in the order of the
+    elements (row-major over several axes). With ``commutative=True`` any order will do, which may take fewer
+    instructions.
     """
 @overload
 def reduce(
-        x: _Value, axis: _Axes, combine: Callable[..., Any], keepdims: bool = False, commutative: bool = False) -> _Tile:
+    x: _Value, axis: _Axes, combine: Callable[..., Any], keepdims: bool = False, commutative: bool = False
+) -> _Tile:
     """Reduce `x` along `axis` by ``combine(earlier, later)``, a @tile.jit helper of two scalars or a function such as
     tile.maximum.
 
     A tuple of tiles (also a named tuple) is reduced together: `combine` then takes two tuples of scalars and returns
-    one, and
-    `reduce` returns a tuple. `combine` must be associative. It is applied to neighbours in the order of the elements
-    (row-major over
-    several axes). With ``commutative=True`` any order will do, which may take fewer instructions.
+    one, and `reduce` returns a tuple. `combine` must be associative. It is applied to neighbours in the order of the
+    elements (row-major over several axes). With ``commutative=True`` any order will do, which may take fewer
+    instructions.
     """
 
 def reduce_async(place: _Memory, value: _Value, kind: str, mbar: _Barrier) -> None:
     """Start combining a tile or scalar with a region of a peer's shared memory, element by element (``red.async``).
 
     `kind` is "add" (int32, uint32, int64, uint64), "min", "max" (int32, uint32), "and", "or", "xor" (int32, uint32),
-    "inc"
-    or "dec" (uint32). Each element is combined atomically, and the bytes complete on the peer's instance of the barrier
-    `mbar`.
+    "inc" or "dec" (uint32). Each element is combined atomically, and the bytes complete on the peer's instance of the
+    barrier `mbar`.
     """
 
 def reshape(x: _Value, *shape: _Extents) -> _Tile:
     """`x` with another shape and as many elements, in row-major order. One extent may be -1."""
 
 def ring(
-        stages: int, *, consumers: int = 1, filled: str = 'copies', multicast: bool = False, cta_group: int = 1,
-        **buffers: tuple[Any, ...]) -> _Ring:
+    stages: int, *, consumers: int = 1, filled: str = 'copies', multicast: bool = False, cta_group: int = 1,
+    **buffers: tuple[Any, ...]
+) -> _Ring:
     """A ring of `stages` slots. ``A=(shape, dtype)`` or ``A=(shape, dtype, layout)`` gives each slot a buffer `A`.
 
     ``with r.produce() as slot:`` waits for an empty slot and makes its barrier ``slot.full`` expect the bytes of all
-    its buffers;
-    copies with ``mbar=slot.full`` then fill it. ``with r.consume() as slot:`` waits for a full slot. The slot is
-    released at the
-    end of the block or by ``slot.release()``, when the scope has read it; the proxy fence that reads by threads need
-    before copies
-    refill the slot is part of that. ``r.consume(behind=True)`` releases the previous slot
-    instead, and ``r.release()`` the last one, so that a product may run during the wait for the next slot.
-    ``r.skip(n)`` skips
-    `n` slots that another scope consumes. `consumers` is the number of warpgroups (or narrower scopes) that release
-    each slot.
+    its buffers; copies with ``mbar=slot.full`` then fill it. ``with r.consume() as slot:`` waits for a full slot. The
+    slot is released at the end of the block or by ``slot.release()``, when the scope has read it; the proxy fence that
+    reads by threads need before copies refill the slot is part of that. ``r.consume(behind=True)`` releases the
+    previous slot instead, and ``r.release()`` the last one, so that a product may run during the wait for the next
+    slot. ``r.skip(n)`` skips `n` slots that another scope consumes. `consumers` is the number of warpgroups (or
+    narrower scopes) that release each slot.
 
     With ``filled="stores"``, the producer writes the slot by ordinary stores, and it is full at the end of the
-    producer's block;
-    in this way a scope passes values to others.
-    With `multicast`, the CTAs of a cluster use their rings in step: a slot is empty when the consumers of all CTAs have
-    released
-    it, and copies with ``multicast=`` may fill it in several CTAs. The slot's bytes are then those from all producers
-    together.
-    Without a layout, or with ``tile.auto``, a buffer's layout is chosen by its uses.
+    producer's block; in this way a scope passes values to others. With `multicast`, the CTAs of a cluster use their
+    rings in step: a slot is empty when the consumers of all CTAs have released it, and copies with ``multicast=`` may
+    fill it in several CTAs. The slot's bytes are then those from all producers together. Without a layout, or with
+    ``tile.auto``, a buffer's layout is chosen by its uses.
 
     On sm_100a and sm_103a, products into tensor memory that read a slot release it by their commit when they are done,
-    and the
-    thread that starts them does not wait. With ``filled="products"``, the buffers are in tensor memory: the producer is
-    the thread
-    that starts products into a slot, which is full when they are done. With ``cta_group=2``, a pair of CTAs uses its
-    rings in step:
-    both CTAs produce their parts, on the barrier of the even CTA (``slot.full``, for copies with ``cta_group=2``),
-    where one
-    thread consumes them. In a ring of accumulators, that thread is the producer, and both CTAs consume.
+    and the thread that starts them does not wait. With ``filled="products"``, the buffers are in tensor memory: the
+    producer is the thread that starts products into a slot, which is full when they are done. With ``cta_group=2``, a
+    pair of CTAs uses its rings in step: both CTAs produce their parts, on the barrier of the even CTA (``slot.full``,
+    for copies with ``cta_group=2``), where one thread consumes them. In a ring of accumulators, that thread is the
+    producer, and both CTAs consume.
     """
 
 def round(x: _Value, *, fast: bool | None = None) -> _Tile:
-    """round of each element of a float tile or scalar; integers become float32. Accuracy in float32: exact, ties to even."""
+    """round of each element of a float tile or scalar; integers become float32. Accuracy in float32: exact, ties to
+    even."""
 
 def rsqrt(x: _Value, *, fast: bool | None = None) -> _Tile:
     """rsqrt of each element of a float tile or scalar; integers become float32. Accuracy in float32: 2 ulp.
@@ -1528,8 +1428,7 @@ def scale_layout(rows: int, chunks: int) -> TileLayout:
     block along k.
 
     `rows` is a multiple of 32, `chunks` is 1, 2, 3 or a multiple of 4. Row i is in lane i % 32; each further 32 rows
-    take the next
-    column. Four blocks along k share a column. The 32 lanes of each warp hold a copy.
+    take the next column. Four blocks along k share a column. The 32 lanes of each warp hold a copy.
     """
 
 @overload
@@ -1537,22 +1436,16 @@ def scan(x: tuple[_Value, ...], axis: _Axes, combine: Callable[..., Any], revers
     """Inclusive scan along `axis`: each element combined with all before it (after it, if `reverse`).
 
     ``combine(earlier, later)`` is an associative @tile.jit helper of two scalars, or a function such as tile.maximum;
-    in a reverse
-    scan, `earlier` is what follows in the tile. A tuple
-    of tiles (also a named tuple) is scanned together: `combine` then takes two tuples of scalars and returns one, and
-    `scan`
-    returns a tuple.
+    in a reverse scan, `earlier` is what follows in the tile. A tuple of tiles (also a named tuple) is scanned together:
+    `combine` then takes two tuples of scalars and returns one, and `scan` returns a tuple.
     """
 @overload
 def scan(x: _Value, axis: _Axes, combine: Callable[..., Any], reverse: bool = False) -> _Tile:
     """Inclusive scan along `axis`: each element combined with all before it (after it, if `reverse`).
 
     ``combine(earlier, later)`` is an associative @tile.jit helper of two scalars, or a function such as tile.maximum;
-    in a reverse
-    scan, `earlier` is what follows in the tile. A tuple
-    of tiles (also a named tuple) is scanned together: `combine` then takes two tuples of scalars and returns one, and
-    `scan`
-    returns a tuple.
+    in a reverse scan, `earlier` is what follows in the tile. A tuple of tiles (also a named tuple) is scanned together:
+    `combine` then takes two tuples of scalars and returns one, and `scan` returns a tuple.
     """
 
 def sigmoid(x: _Value, *, fast: bool | None = None) -> _Tile:
@@ -1590,59 +1483,50 @@ def static_range(*args: int) -> Iterable[int]:
     """Like `range`, but unrolled while compiling: the index is a compile-time number."""
 
 def store(
-        target: _Memory, value: _Value, mask: _Value | None = None, cache: _Cache | None = None, sem: str | None = None,
-        scope: str | None = None) -> None:
+    target: _Memory, value: _Value, mask: _Value | None = None, cache: _Cache | None = None, sem: str | None = None,
+    scope: str | None = None
+) -> None:
     """Write a tile or scalar to a region or to points, cast to its dtype and broadcast to its shape.
 
     Elements out of bounds, or where `mask` is false, are not written. With `sem` ("relaxed" or "release"), the store
-    may write
-    global memory that other CTAs read (with `sem`) at the same time; a release follows all earlier accesses of the
-    execution
-    scope. `scope` ("gpu" by default) is the memory scope. `cache` is as for `load`, without "ca". A store to tensor
-    memory is
-    ``tcgen05_st``.
+    may write global memory that other CTAs read (with `sem`) at the same time; a release follows all earlier accesses
+    of the execution scope. `scope` ("gpu" by default) is the memory scope. `cache` is as for `load`, without "ca". A
+    store to tensor memory is ``tcgen05_st``.
     """
 
 def store_async(place: _Memory, value: _Value, mbar: _Barrier) -> None:
     """Start storing a tile or scalar to a region of a peer's shared memory, ``buf.peer(rank)[...]`` (``st.async``).
 
     The bytes complete on the peer's instance of the barrier `mbar`, which must expect them; after waiting on it, the
-    peer can
-    read the values. A scalar is stored once for the scope, or by each thread if its place or value differs between
-    threads.
-    The adjacent elements that a thread holds must fill 4, 8 or 16 bytes.
+    peer can read the values. A scalar is stored once for the scope, or by each thread if its place or value differs
+    between threads. The adjacent elements that a thread holds must fill 4, 8 or 16 bytes.
     """
 
 def sum(x: _Value, axis: _Axes | None = None, keepdims: bool = False, dtype: _DTypeLike | None = None) -> _Tile:
     """The sum along `axis`: an int, a tuple of ints, or None for all axes (a scalar, the same in every thread).
 
     8- and 16-bit floats are accumulated in float32 and rounded once. Integer sums have at least 32 bits, and wrap.
-    `dtype`
-    selects another dtype to accumulate in and return. The layout determines the order of the additions: first a tree of
-    halves of each thread's registers, then lanes, then warps.
+    `dtype` selects another dtype to accumulate in and return. The layout determines the order of the additions: first a
+    tree of halves of each thread's registers, then lanes, then warps.
     """
 
 def swizzled(dtype: _DTypeLike, shape: _Extents, mode_bytes: int) -> TileLayout:
-    """The standard shared-memory layout of a tile whose rows are swizzled in spans of `mode_bytes`: 32, 64 or 128 bytes.
+    """The standard shared-memory layout of a tile whose rows are swizzled in spans of `mode_bytes`: 32, 64 or 128
+    bytes.
 
     It consists of atoms of 8 rows by `mode_bytes`, ordered first down the rows, then across the columns. Inside an
-    atom, the number
-    of each 16-byte chunk in row i is XORed with ``i * mode_bytes // 128``. 0 is the unswizzled form, with columns of 16
-    bytes.
-    CompilationError if the number of rows is not a multiple of 8, or a row not a multiple of the span. (PTX ISA,
-    "Shared Memory
-    Matrix Layout".)
+    atom, the number of each 16-byte chunk in row i is XORed with ``i * mode_bytes // 128``. 0 is the unswizzled form,
+    with columns of 16 bytes. CompilationError if the number of rows is not a multiple of 8, or a row not a multiple of
+    the span. (PTX ISA, "Shared Memory Matrix Layout".)
     """
 
 def sync() -> None:
-    """The barrier of the current execution scope: wait until all its threads have arrived. Their earlier writes are then
-    visible to all.
+    """The barrier of the current execution scope: wait until all its threads have arrived. Their earlier writes are
+    then visible to all.
 
     It is ``bar.sync`` for the CTA, a hardware barrier assigned by the compiler for other groups of warps,
-    ``bar.warp.sync``
-    for a warp, and nothing for a thread. Where lanes of a warp loop or wait on their own, it is ``barrier.sync``
-    instead of
-    ``bar.sync``, for which the warp need not have converged.
+    ``bar.warp.sync`` for a warp, and nothing for a thread. Where lanes of a warp loop or wait on their own, it is
+    ``barrier.sync`` instead of ``bar.sync``, for which the warp need not have converged.
     """
 
 def tan(x: _Value, *, fast: bool | None = None) -> _Tile:
@@ -1655,14 +1539,12 @@ def tanh(x: _Value, *, fast: bool | None = None) -> _Tile:
     """
 
 def tcgen05_commit(bar: _Barrier, multicast: _Value | str | None = None) -> None:
-    """Arrive once on the mbarrier `bar` when all products into and copies to tensor memory that this thread has issued are
-    complete.
+    """Arrive once on the mbarrier `bar` when all products into and copies to tensor memory that this thread has issued
+    are complete.
 
     The single thread that issued them makes the call. It includes the fence before the arrival; a thread that waits on
-    `bar` still
-    needs ``tcgen05_fence("after_thread_sync")`` after its wait. `multicast` is a mask of ranks in the cluster: the
-    barrier at the
-    same offset in each of these CTAs gets the arrival. (PTX ISA, ``tcgen05.commit``.)
+    `bar` still needs ``tcgen05_fence("after_thread_sync")`` after its wait. `multicast` is a mask of ranks in the
+    cluster: the barrier at the same offset in each of these CTAs gets the arrival. (PTX ISA, ``tcgen05.commit``.)
     """
 
 def tcgen05_fence(side: str) -> None:
@@ -1670,25 +1552,23 @@ def tcgen05_fence(side: str) -> None:
 
     ``"before_thread_sync"`` orders the operations before it, and belongs before the barrier or the arrival;
     ``"after_thread_sync"`` orders those after it, and belongs after the barrier or the wait. ``tcgen05_commit``
-    includes the
-    first. (PTX ISA, ``tcgen05.fence``.)
+    includes the first. (PTX ISA, ``tcgen05.fence``.)
     """
 
 def tcgen05_ld(source: _Memory, shape: str | None = None, pack: bool | None = None, wait: bool = True) -> _Tile:
     """Load a region of tensor memory to a register tile: ``tile.load`` with the options of the instruction.
 
     The scope is one or more whole warpgroups, or one warp that stays in its own 32 lanes. `shape` is the shape of the
-    instruction:
-    "32x32b", "16x64b", "16x128b", "16x256b" or "16x32bx2"; by default the first that fits. It determines the layout of
-    the tile.
-    ``pack=True`` puts two 16-bit elements that have a column each in one register. With ``wait=False``, the tile may be
-    used and
-    the region overwritten only after ``tcgen05_wait("ld")``.
+    instruction: "32x32b", "16x64b", "16x128b", "16x256b" or "16x32bx2"; by default the first that fits. It determines
+    the layout of the tile. ``pack=True`` puts two 16-bit elements that have a column each in one register. With
+    ``wait=False``, the tile may be used and the region overwritten only after ``tcgen05_wait("ld")``.
     """
 
 def tcgen05_st(
-        target: _Memory, value: _Value, shape: str | None = None, pack: bool | None = None, wait: bool = True) -> None:
-    """Store a tile to a region of tensor memory: ``tile.store`` with the options of the instruction (see ``tcgen05_ld``).
+    target: _Memory, value: _Value, shape: str | None = None, pack: bool | None = None, wait: bool = True
+) -> None:
+    """Store a tile to a region of tensor memory: ``tile.store`` with the options of the instruction (see
+    ``tcgen05_ld``).
 
     With ``wait=False``, the store is complete only after ``tcgen05_wait("st")``.
     """
@@ -1701,31 +1581,27 @@ def tcgen05_wait(what: str) -> None:
     """
 
 def tensor_map(
-        region: _Memory, swizzle: int = 0, fill: float | str = 0, l2_promotion: int = 128, precision: str | None = None,
-        slot: _Region | None = None, edit: str = 'global') -> _TensorMap:
-    """A tensor map of the array that `region` belongs to. ``tile.copy_async`` copies its boxes, ``m[i:i + N, j:j + M]``.
+    region: _Memory, swizzle: int = 0, fill: float | str = 0, l2_promotion: int = 128, precision: str | None = None,
+    slot: _Region | None = None, edit: str = 'global'
+) -> _TensorMap:
+    """A tensor map of the array that `region` belongs to. ``tile.copy_async`` copies its boxes, ``m[i:i + N, j:j +
+    M]``.
 
     `region` must begin at 0 in every dimension; its extents give the map's box. They are divided into boxes of at most
-    256
-    elements in each dimension, with rows of at most `swizzle` bytes (0, 32, 64 or 128: the swizzle of the shared
-    buffers that
-    are copied to and from). `fill` (0 or "nan") is what reads out of bounds give, and `l2_promotion` (0, 64, 128 or
-    256) the
-    bytes that L2 fetches. With ``precision="tf32"``, loads round float32 to TF32.
+    256 elements in each dimension, with rows of at most `swizzle` bytes (0, 32, 64 or 128: the swizzle of the shared
+    buffers that are copied to and from). `fill` (0 or "nan") is what reads out of bounds give, and `l2_promotion` (0,
+    64, 128 or 256) the bytes that L2 fetches. With ``precision="tf32"``, loads round float32 to TF32.
 
     If `region` is patches, as in ``tile.tensor_map(tile.im2col(x, (3, 3))[0:64, 0, 0, 0:32])``, the result is the
-    im2col map
-    for copies of as many pixels and channels, by the instructions ``tile.ptx.cp_async.bulk.tensor...im2col``. It has no
-    slot.
+    im2col map for copies of as many pixels and channels, by the instructions
+    ``tile.ptx.cp_async.bulk.tensor...im2col``. It has no slot.
 
     Without a `slot`, the launch encodes the map, and it cannot be changed. A slot is 128 bytes of global memory, as in
     ``slots[i, 0:128]``, in which the kernel edits the map (sm_90a and later). ``.seed()`` copies the map that the
-    launch
-    encodes, and ``.rebind(...)`` binds it to another array. ``.fence_release(scope)`` and ``.fence_acquire(scope)``
-    must come
-    between the edits and the copies, of this kernel or of a later one. With ``edit="shared"``, the map is edited in
-    shared
-    memory, and ``.publish(scope)`` copies it to the slot and releases it.
+    launch encodes, and ``.rebind(...)`` binds it to another array. ``.fence_release(scope)`` and
+    ``.fence_acquire(scope)`` must come between the edits and the copies, of this kernel or of a later one. With
+    ``edit="shared"``, the map is edited in shared memory, and ``.publish(scope)`` copies it to the slot and releases
+    it.
 
     ``m.dtype`` and ``m.box`` are its element type and box. ``tile.ptx.tensormap...`` takes `m` as the address of its
     128 bytes.
@@ -1735,33 +1611,32 @@ def thread(i: _Threads) -> _Scope[None]:
     """The scope of thread `i` of the CTA, or of ``range(first, stop)`` of them."""
 
 def thread_id(scope: str | None = None) -> _Tile:
-    """The thread's id in the CTA, or in its "warpgroup" or "warp" or in the current execution scope ("scope"), as `scope`
-    says."""
+    """The thread's id in the CTA, or in its "warpgroup" or "warp" or in the current execution scope ("scope"), as
+    `scope` says."""
 
 def threadfence(scope: str = 'gpu') -> None:
     """Order each thread's memory accesses before the fence with those after it, as seen by the threads of `scope` (PTX
     ISA, ``fence.acq_rel``)."""
 
 def tile_at(
-        t: _Value, tiles_m: _Value, tiles_n: _Value, order: str | Callable[..., Any] = 'grouped', group: int = 8) -> tuple[_Tile, _Tile]:
+    t: _Value, tiles_m: _Value, tiles_n: _Value, order: str | Callable[..., Any] = 'grouped', group: int = 8
+) -> tuple[_Tile, _Tile]:
     """The coordinates (m, n) of the `t`-th tile in a grid of `tiles_m` by `tiles_n` tiles.
 
     `order` is "row", "column", "grouped" (groups of `group` rows, each column by column), "snake" (the same with every
-    other
-    group backwards), "hilbert", or a helper under ``@tile.jit`` that takes (t, tiles_m, tiles_n, group) and returns (m,
-    n).
-    A negative `t` counts as 0. From ``tiles_m * tiles_n`` on, the coordinates mean nothing, and may even be those of a
-    tile.
+    other group backwards), "hilbert", or a helper under ``@tile.jit`` that takes (t, tiles_m, tiles_n, group) and
+    returns (m, n). A negative `t` counts as 0. From ``tiles_m * tiles_n`` on, the coordinates mean nothing, and may
+    even be those of a tile.
     """
 
 def tile_order(
-        tiles_m: _Value, tiles_n: _Value, order: str | Callable[..., Any] = 'grouped', group: int = 8,
-        first: _Value | None = None, stride: _Value | None = None) -> Iterable[tuple[_Tile, _Tile]]:
+    tiles_m: _Value, tiles_n: _Value, order: str | Callable[..., Any] = 'grouped', group: int = 8,
+    first: _Value | None = None, stride: _Value | None = None
+) -> Iterable[tuple[_Tile, _Tile]]:
     """A persistent loop: ``for m, n in tile.tile_order(tiles_m, tiles_n):`` runs over this CTA's share of the tiles.
 
     The share is every `stride`-th tile from `first` on; the defaults are ``program_id(0)`` and ``num_programs(0)``. A
-    run-time `first` below 0
-    or `stride` below 1 fails a device_assert. `order` and `group` are as in `tile_at`.
+    run-time `first` below 0 or `stride` below 1 fails a device_assert. `order` and `group` are as in `tile_at`.
     """
 
 def tmem_datapath(datapath: str, columns: int, sub: int = 0) -> TileLayout:
@@ -1793,9 +1668,8 @@ def turns(n: int, threads: int = 128) -> _Turns:
     and pass_on.
 
     ``t.take(i)`` waits for the turn of member i, and ``t.pass_on(i)`` passes the turn to member ``(i + 1) % n``. Member
-    0 has
-    the first turn. Each member must take and pass on in every round. (PTX ISA, "barrier". FlashAttention-3's "pingpong"
-    schedule orders the softmax of one warpgroup and the products of the other in this way.)
+    0 has the first turn. Each member must take and pass on in every round. (PTX ISA, "barrier". FlashAttention-3's
+    "pingpong" schedule orders the softmax of one warpgroup and the products of the other in this way.)
     """
 
 def uniform(x: _Value) -> _Tile:
@@ -1803,47 +1677,39 @@ def uniform(x: _Value) -> _Tile:
     simulator checks it.
 
     Uniform scalars are required where the threads of a scope work together: as an element that fills a tile, the start
-    of a
-    region, or the condition of a branch that contains operations on tiles. The compiler cannot prove uniformity of
-    values
-    computed from a thread's id, a shuffle or a vote.
+    of a region, or the condition of a branch that contains operations on tiles. The compiler cannot prove uniformity of
+    values computed from a thread's id, a shuffle or a vote.
     """
 
 @overload
 def verify(
-        kernel: Kernel[..., Any], grid: Any, /, *args: Any, reference: Callable[..., Any], rtol: float | None = None,
-        atol: float | None = None, seed: int = 0, target: str | None = None, **kwargs: Any) -> Verification:
+    kernel: Kernel[..., Any], grid: Any, /, *args: Any, reference: Callable[..., Any], rtol: float | None = None,
+    atol: float | None = None, seed: int = 0, target: str | None = None, **kwargs: Any
+) -> Verification:
     """Run a kernel on copies of host arrays, on the simulator and on the GPU if there is one, and compare with
     `reference`.
 
     `reference` is called with copies of `args`. It either modifies them as the kernel should, or returns the array (or
-    a tuple
-    of the arrays) that the kernel writes, in the order of its parameters. Integers and bools must be equal. Floats may
-    differ
-    by ``rtol * |expected| + atol``. By default, `rtol` is eight times the dtype's epsilon, and `atol` that times the
-    largest
-    element; for floats of at most eight bits, they are the epsilon and the smallest subnormal number, and
-    float8_e8m0fnu must be
-    equal. The reference gets ``tile.Packed`` arguments as such; their elements are compared. The arrays in `args` are
-    not changed.
+    a tuple of the arrays) that the kernel writes, in the order of its parameters. Integers and bools must be equal.
+    Floats may differ by ``rtol * |expected| + atol``. By default, `rtol` is eight times the dtype's epsilon, and `atol`
+    that times the largest element; for floats of at most eight bits, they are the epsilon and the smallest subnormal
+    number, and float8_e8m0fnu must be equal. The reference gets ``tile.Packed`` arguments as such; their elements are
+    compared. The arrays in `args` are not changed.
     """
 @overload
 def verify(
-        kernel: Kernel[..., Any], grid: Any, /, *args: Any, reference: Callable[..., Any], rtol: Any = None,
-        atol: Any = None, seed: Any = 0, target: Any = None, **kwargs: Any) -> Verification:
+    kernel: Kernel[..., Any], grid: Any, /, *args: Any, reference: Callable[..., Any], rtol: Any = None,
+    atol: Any = None, seed: Any = 0, target: Any = None, **kwargs: Any
+) -> Verification:
     """Run a kernel on copies of host arrays, on the simulator and on the GPU if there is one, and compare with
     `reference`.
 
     `reference` is called with copies of `args`. It either modifies them as the kernel should, or returns the array (or
-    a tuple
-    of the arrays) that the kernel writes, in the order of its parameters. Integers and bools must be equal. Floats may
-    differ
-    by ``rtol * |expected| + atol``. By default, `rtol` is eight times the dtype's epsilon, and `atol` that times the
-    largest
-    element; for floats of at most eight bits, they are the epsilon and the smallest subnormal number, and
-    float8_e8m0fnu must be
-    equal. The reference gets ``tile.Packed`` arguments as such; their elements are compared. The arrays in `args` are
-    not changed.
+    a tuple of the arrays) that the kernel writes, in the order of its parameters. Integers and bools must be equal.
+    Floats may differ by ``rtol * |expected| + atol``. By default, `rtol` is eight times the dtype's epsilon, and `atol`
+    that times the largest element; for floats of at most eight bits, they are the epsilon and the smallest subnormal
+    number, and float8_e8m0fnu must be equal. The reference gets ``tile.Packed`` arguments as such; their elements are
+    compared. The arrays in `args` are not changed.
     """
 
 def warp(i: _Threads) -> _Scope[None]:
@@ -1866,14 +1732,14 @@ def where(condition: _Value, x: _Value, y: _Value) -> _Tile:
     dtype."""
 
 def window(
-        array: _Buffer, offsets: Sequence[_Value] | _Value, extents: Sequence[_Value | None] | _Value | None) -> _Buffer:
+    array: _Buffer, offsets: Sequence[_Value] | _Value, extents: Sequence[_Value | None] | _Value | None
+) -> _Buffer:
     """A view of an array or of another window: `extents` elements from `offsets` on, one number of each for every
     dimension.
 
     Its coordinates begin at 0. Elements outside of the window or of the array are read as `other`, and not written.
-    Offsets and
-    extents may be run-time numbers that are the same for all threads of the scope. An extent of None is the rest of the
-    dimension. Regions of a window have constant extents, like those of an array.
+    Offsets and extents may be run-time numbers that are the same for all threads of the scope. An extent of None is the
+    rest of the dimension. Regions of a window have constant extents, like those of an array.
     """
 
 def zeros(shape: _Extents, dtype: _DTypeLike = ...) -> _Tile:

@@ -161,7 +161,7 @@ def is_typed(function: Any) -> bool:
 
 def jit_section() -> str:
     calls = re.findall(r"def jit\((.*?)\) -> (.*?):\n    \"\"\"", jit_overloads(), re.DOTALL)
-    text = "\n".join(f"tile.jit({inner}\n) -> {returned}" for inner, returned in calls).replace("\n        ", "\n    ")
+    text = "\n".join(f"tile.jit({inner}) -> {returned}" for inner, returned in calls)
     return section("tile.jit", f"```text\n{plain(text)}\n```", markdown(inspect.getdoc(tile.jit)))
 
 

@@ -140,7 +140,7 @@ class _Scope(Generic[_T]):
 
 LAUNCH = '''
 class _Launch(Generic[_P]):
-    """A kernel with its grid, to be called with the kernel's arguments, launch options, and {call}."""
+    """A kernel with its grid. It takes the kernel's arguments, launch options, and {call}."""
     @overload
     def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> None: ...
     @overload
@@ -248,10 +248,14 @@ def filled(items: list[str], indent: str = "    ") -> str:
 def quoted(doc: str, indent: str) -> str:
     """A docstring as an indented block."""
     text = doc.replace("\\", "\\\\").replace('"""', r"\"\"\"")
-    lines = (
-        line if len(indent + line) <= WIDTH else textwrap.fill(line, WIDTH - len(indent)) for line in text.splitlines()
-    )
-    body = textwrap.indent("\n".join(lines), indent).lstrip()
+    room = WIDTH - len(indent)
+    paragraphs = text.split("\n\n")
+    for n, paragraph in enumerate(paragraphs):
+        if max(map(len, paragraph.splitlines()), default=0) > room - 3 * (n == 0) and not paragraph.startswith(" "):
+            paragraphs[n] = textwrap.fill(
+                paragraph, room, initial_indent="   " * (n == 0), break_long_words=False
+            ).lstrip()
+    body = textwrap.indent("\n\n".join(paragraphs), indent).lstrip()
     closing = f'\n{indent}"""' if "\n" in text or text.endswith('"') else '"""'
     return f'{indent}"""{body}{closing}\n'
 
@@ -271,7 +275,7 @@ def definition(
     head, tail = f"{indent}def {called}(", f") -> {result(name, sig, special)}:"
     line = head + ", ".join(items) + tail
     if len(line) > WIDTH:
-        line = f"{head}\n{filled(items, indent + ' ' * 8)}{tail}"
+        line = f"{head}\n{filled(items, indent + '    ')}\n{indent}{tail}"
     return f"{line}\n{quoted(doc, indent + '    ')}" if doc else f"{line} ...\n"
 
 
@@ -375,7 +379,7 @@ def jit_overloads() -> str:
         ("function: None = None", "source: str", "Kernel[..., Any]"),
         ("function: None = None", "source: None = None", "Callable[[Callable[_P, _R]], Kernel[_P, _R]]"),
     ):
-        text += f"@overload\ndef jit(\n{filled([own, '*', source, *options], ' ' * 8)}) -> {returned}:\n{doc}"
+        text += f"@overload\ndef jit(\n{filled([own, '*', source, *options])}\n) -> {returned}:\n{doc}"
     return text
 
 
