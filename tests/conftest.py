@@ -4,6 +4,7 @@ import atexit
 import gc
 import os
 import shutil
+import sys
 import tempfile
 from contextlib import nullcontext
 from pathlib import Path
@@ -20,8 +21,17 @@ if "TILEJIT_CACHE_DIR" not in os.environ:
     os.environ["TILEJIT_CACHE_DIR"] = tempfile.mkdtemp(prefix="tilejit-tests-")
     atexit.register(shutil.rmtree, os.environ["TILEJIT_CACHE_DIR"], ignore_errors=True)
 
+# Tests start hundreds of Python processes. If no bytecode may be written beside the sources, each would compile all of the package: the run
+# keeps the bytecode in a folder of its own.
+if sys.dont_write_bytecode and not sys.pycache_prefix:
+    sys.dont_write_bytecode, sys.pycache_prefix = False, tempfile.mkdtemp(prefix="tilejit-bytecode-")
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
+    atexit.register(shutil.rmtree, sys.pycache_prefix, ignore_errors=True)
+
 import pytest
 
+from tests import chosen_cases
 from tests.assembled_together import put_off
 from tests import frozen_digests
 from tests.every_kernel import TESTS, Kernels, defined
@@ -40,14 +50,14 @@ def kernels(request, tmp_path_factory) -> Kernels:
     return found
 
 
-@pytest.fixture(scope="module", autouse=True)
-def every_kernel_of_the_file_assembles(kernels):
+@pytest.fixture(scope="session", autouse=True)
+def every_kernel_of_the_run_assembles(kernels):
     yield
     fail_with(kernels.finish())
 
 
 @pytest.fixture(autouse=True)
-def every_kernel_assembles(kernels, request, every_kernel_of_the_file_assembles):
+def every_kernel_assembles(kernels, request, every_kernel_of_the_run_assembles):
     """Set up before a test's other fixtures and therefore torn down last, when settings that the test changed are restored."""
     yield
     fail_with(kernels.judge(request.node.nodeid, drawn=getattr(request.function, "is_hypothesis_test", False)))
@@ -82,7 +92,12 @@ def pytest_collection_finish(session):
 
 # -- every kernel is lowered by some test ----------------------------------------------------------------------------------
 
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
+    chosen_cases.fewer_examples(items)
+    if not chosen_cases.all_cases() and not any("[" in str(argument) for argument in config.args):
+        gone = chosen_cases.left_out(items)
+        config.hook.pytest_deselected(items=[item for item in items if item in gone])
+        items[:] = [item for item in items if item not in gone]
     if os.environ.get("TILEJIT_JITTER", "").strip():
         for item in items:
             if item.get_closest_marker("unperturbed"):
@@ -134,7 +149,7 @@ def keep_digests(session) -> None:
         frozen_digests.write(frozen_digests.updated(recorded, met, files))
     config.frozen = frozen_digests.compared(recorded, met, of_everything(config))
     if frozen_digests.mode() == "check" and of_everything(config) and OWN_CACHE and not os.environ.get("TILEJIT_EVERY") and \
-            frozen_digests.too_few(recorded, met):
+            frozen_digests.too_few(recorded, met, chosen_cases.all_cases()):
         config.frozen.append(frozen_digests.TOO_FEW)
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 

@@ -125,6 +125,7 @@ def compiled(target, dtype="bfloat16", acc="float32", shape=(64, 64, 64), **opti
     return product.compile(*arrays, target=target, **{**given, **options})
 
 
+@pytest.mark.all_cases
 @pytest.mark.usefixtures("assembled_later")
 @pytest.mark.parametrize("target,variant", [("sm_80", "mma_sync"), ("sm_90a", "wgmma"), ("sm_100a", "tcgen05"), ("sm_120a", "mma_sync")])
 @pytest.mark.parametrize("dtype,acc", [("float16", "float16"), ("bfloat16", "float32"), ("int8", "int32")])
@@ -148,6 +149,7 @@ def test_the_other_types_assemble(dtype, acc, target, shape):
     compiled(target, dtype, acc, shape, VARIANT=None, LAYOUT=None, spills=0)
 
 
+@pytest.mark.all_cases
 @pytest.mark.usefixtures("assembled_later")
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a", "sm_100a", "sm_103a", "sm_120a"])
 @pytest.mark.parametrize("dtype,other,acc,precision", TYPES)
