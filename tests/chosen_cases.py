@@ -16,6 +16,7 @@ from __future__ import annotations
 import os
 from collections.abc import Hashable, Iterable, Sequence
 from itertools import combinations
+from typing import Any
 
 from hypothesis import settings
 
@@ -31,7 +32,7 @@ def all_cases() -> bool:
 def covering(rows: Sequence[Sequence[Hashable]], strength: int = 2) -> list[int]:
     """The indices of rows in which every combination of `strength` columns' values, that any row has, occurs: greedily, the row with
     most new combinations first."""
-    def combined(row: Sequence[Hashable]) -> set:
+    def combined(row: Sequence[Hashable]) -> set[Hashable]:
         return {(columns, *(row[c] for c in columns)) for columns in combinations(range(len(row)), strength)}
 
     left, missing = {n: combined(row) for n, row in enumerate(rows)}, set().union(*map(combined, rows))
@@ -43,10 +44,10 @@ def covering(rows: Sequence[Sequence[Hashable]], strength: int = 2) -> list[int]
     return sorted(taken)
 
 
-def meeting(rows: Sequence[tuple[Hashable, Hashable]], others: int = 2) -> list[int]:
+def meeting(rows: Sequence[Sequence[Hashable]], others: int = 2) -> list[int]:
     """The indices of rows in which every element of either column meets `others` different ones of the other column, or all that it
     has: greedily, the row whose elements have met fewest first."""
-    met: dict[tuple[int, Hashable], set] = {(c, row[c]): set() for row in rows for c in (0, 1)}
+    met: dict[tuple[int, Hashable], set[Hashable]] = {(c, row[c]): set() for row in rows for c in (0, 1)}
     full = {key: min(others, len({row[1 - key[0]] for row in rows if row[key[0]] == key[1]})) for key in met}
     taken: list[int] = []
 
@@ -71,14 +72,14 @@ def chosen(rows: Sequence[Sequence[Hashable]]) -> list[int]:
     return covering(columns) if len(varying) > 2 else meeting(columns)
 
 
-def places(case) -> tuple[tuple[int, ...], ...]:
+def places(case: Any) -> tuple[tuple[int, ...], ...]:
     """Which element a case has of the list of each decorator ``parametrize``, by identity."""
     decorators = [[name.strip() for name in names.split(",")] if isinstance(names := mark.args[0], str) else list(names)
                   for mark in case.iter_markers("parametrize")]
     return tuple(tuple(id(case.callspec.params[name]) for name in names) for names in decorators)
 
 
-def fewer_examples(items: Iterable) -> None:
+def fewer_examples(items: Iterable[Any]) -> None:
     """Property tests draw a part of their examples. Hypothesis reads a test's settings when it runs, from this attribute."""
     for test in {item.function for item in items if getattr(getattr(item, "function", None), "is_hypothesis_test", False)}:
         named = test._hypothesis_internal_use_settings
@@ -90,13 +91,13 @@ def examples(named: int) -> int:
     return named if all_cases() else max(named // PART, min(named, FEWEST))
 
 
-def left_out(items: Iterable) -> set:
+def left_out(items: Iterable[Any]) -> set[Any]:
     """The collected cases that a run leaves out."""
-    tests: dict[tuple, list] = {}
+    tests: dict[tuple[str, str], list[Any]] = {}
     for item in items:
         if hasattr(item, "callspec") and not any(map(item.get_closest_marker, ("gpu", "all_cases"))):
             tests.setdefault((item.parent.nodeid, item.originalname), []).append(item)
-    gone = set()
+    gone: set[Any] = set()
     for cases in tests.values():
         gone.update({*cases} - {cases[n] for n in chosen([places(case) for case in cases])})
     return gone
