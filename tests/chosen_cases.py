@@ -2,20 +2,21 @@
 
 If several decorators ``parametrize`` a test, it has a case for each combination of their lists. A run takes
 
-- of three lists or more, cases in which every two elements of two lists meet: faults depend on one element or on two that meet, hardly
-  ever on three;
-- of two lists, cases in which every element meets two of the other list, different ones in turn;
-- of one list, all.
+- of three lists or more, cases in which every two elements of two lists meet: faults depend on one element or on two
+  that meet, hardly ever on three;
+- of two lists, cases in which every element occurs, with those of the other list in turn;
+- of one list, and of at most four cases, all.
 
-``TILEJIT_ALL_CASES=1`` takes all cases, and as many examples of property tests as they name; other runs draw a part of them. Tests that
-need a GPU and those marked ``all_cases`` have all cases in every run.
+``TILEJIT_ALL_CASES=1`` takes all cases, and as many examples of property tests as they name; other runs draw a part of
+them. Tests that need a GPU and those marked ``all_cases`` have all cases in every run.
 """
 
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
-from itertools import combinations
+from itertools import combinations, product
 from typing import Any
 
 from hypothesis import settings
@@ -25,17 +26,19 @@ PART = 3     # it draws one in so many of those that it draws in a run of every 
 
 
 def all_cases() -> bool:
-    """Also if the run updates the record of digests, or writes texts to compare."""
-    return os.environ.get("TILEJIT_ALL_CASES", "") not in ("", "0") or os.environ.get("TILEJIT_FREEZE", "check") not in ("", "check")
+    """Whether this run takes all cases: if asked to, or if it updates the record of digests or writes texts to compare."""
+    asked = os.environ.get("TILEJIT_ALL_CASES", "") not in ("", "0")
+    return asked or os.environ.get("TILEJIT_FREEZE", "check") not in ("", "check")
 
 
-def covering(rows: Sequence[Sequence[Hashable]], strength: int = 2) -> list[int]:
-    """The indices of rows in which every combination of `strength` columns' values, that any row has, occurs: greedily, the row with
-    most new combinations first."""
-    def combined(row: Sequence[Hashable]) -> set[Hashable]:
-        return {(columns, *(row[c] for c in columns)) for columns in combinations(range(len(row)), strength)}
+def covering(rows: Sequence[Sequence[Hashable]]) -> list[int]:
+    """The indices of rows in which every two values of two columns that any row has occur: greedily, the row with most
+    new pairs first."""
+    def pairs(row: Sequence[Hashable]) -> set[Hashable]:
+        return {(a, row[a], b, row[b]) for a, b in combinations(range(len(row)), 2)}
 
-    left, missing = {n: combined(row) for n, row in enumerate(rows)}, set().union(*map(combined, rows))
+    left = {n: pairs(row) for n, row in enumerate(rows)}
+    missing = set().union(*left.values())
     taken = []
     while missing:
         best = max(left, key=lambda n: len(left[n] & missing))
@@ -44,21 +47,17 @@ def covering(rows: Sequence[Sequence[Hashable]], strength: int = 2) -> list[int]
     return sorted(taken)
 
 
-def meeting(rows: Sequence[Sequence[Hashable]], others: int = 2) -> list[int]:
-    """The indices of rows in which every element of either column meets `others` different ones of the other column, or all that it
-    has: greedily, the row whose elements have met fewest first."""
-    met: dict[tuple[int, Hashable], set[Hashable]] = {(c, row[c]): set() for row in rows for c in (0, 1)}
-    full = {key: min(others, len({row[1 - key[0]] for row in rows if row[key[0]] == key[1]})) for key in met}
+def occurring(rows: Sequence[Sequence[Hashable]]) -> list[int]:
+    """The indices of rows in which every value of every column occurs, none much more often than others: greedily, the row
+    whose values have occurred least first."""
+    count: Counter[tuple[int, Hashable]] = Counter()
+    missing = {(c, value) for row in rows for c, value in enumerate(row)}
     taken: list[int] = []
-
-    def wanted(n: int) -> tuple[int, int]:
-        lack = [full[c, rows[n][c]] - len(met[c, rows[n][c]]) for c in (0, 1)]
-        return sum(amount > 0 for amount in lack), sum(lack)
-
-    while any(len(met[key]) < full[key] for key in met):
-        best = max((n for n in range(len(rows)) if n not in taken), key=wanted)
-        for c in (0, 1):
-            met[c, rows[best][c]].add(rows[best][1 - c])
+    while missing:
+        left = (n for n in range(len(rows)) if n not in taken and not missing.isdisjoint(enumerate(rows[n])))
+        best = min(left, key=lambda n: (-len(missing.intersection(enumerate(rows[n]))), sum(count[at] for at in enumerate(rows[n]))))
+        missing.difference_update(enumerate(rows[best]))
+        count.update(enumerate(rows[best]))
         taken.append(best)
     return sorted(taken)
 
@@ -66,10 +65,16 @@ def meeting(rows: Sequence[Sequence[Hashable]], others: int = 2) -> list[int]:
 def chosen(rows: Sequence[Sequence[Hashable]]) -> list[int]:
     """The indices of the cases that a run takes, of all cases of a test."""
     varying = [c for c in range(len(rows[0])) if len({row[c] for row in rows}) > 1]
-    if len(varying) < 2:
+    if len(varying) < 2 or len(rows) <= 4:
         return list(range(len(rows)))
     columns = [tuple(row[c] for c in varying) for row in rows]
-    return covering(columns) if len(varying) > 2 else meeting(columns)
+    return covering(columns) if len(varying) > 2 else occurring(columns)
+
+
+def combined(*lists: Iterable[Any]) -> list[tuple[Any, ...]]:
+    """The combinations of lists' elements that a run takes, for tests that go through them in a loop."""
+    rows = list(product(*lists))
+    return rows if all_cases() else [rows[n] for n in chosen(rows)]
 
 
 def places(case: Any) -> tuple[tuple[int, ...], ...]:
@@ -80,8 +85,9 @@ def places(case: Any) -> tuple[tuple[int, ...], ...]:
 
 
 def fewer_examples(items: Iterable[Any]) -> None:
-    """Property tests draw a part of their examples. Hypothesis reads a test's settings when it runs, from this attribute."""
-    for test in {item.function for item in items if getattr(getattr(item, "function", None), "is_hypothesis_test", False)}:
+    """Property tests draw a part of their examples. Hypothesis reads a test's settings from this attribute when it runs."""
+    tests = {getattr(item, "function", None) for item in items}
+    for test in (test for test in tests if getattr(test, "is_hypothesis_test", False)):
         named = test._hypothesis_internal_use_settings
         test._hypothesis_internal_use_settings = settings(named, max_examples=examples(named.max_examples))
 

@@ -36,6 +36,7 @@ from tests.assembled_together import put_off
 from tests import frozen_digests
 from tests.every_kernel import TESTS, Kernels, defined
 from tests.frozen_digests import Digests
+from tests.quick_tier import FILES, is_quick
 
 KERNELS = pytest.StashKey[Kernels]()
 WALKED = pytest.StashKey[set]()   # the locations of lowered kernels, from all processes of the run
@@ -93,6 +94,9 @@ def pytest_collection_finish(session):
 # -- every kernel is lowered by some test ----------------------------------------------------------------------------------
 
 def pytest_collection_modifyitems(config, items):
+    for item in items:
+        if is_quick(item.path, item.nodeid.partition("::")[2]):
+            item.add_marker(pytest.mark.quick)
     chosen_cases.fewer_examples(items)
     if not chosen_cases.all_cases() and not any("[" in str(argument) for argument in config.args):
         gone = chosen_cases.left_out(items)
@@ -102,6 +106,12 @@ def pytest_collection_modifyitems(config, items):
         for item in items:
             if item.get_closest_marker("unperturbed"):
                 item.add_marker(pytest.mark.skip(reason="measures times or looks at the machine code, and TILEJIT_JITTER is set"))
+
+
+def pytest_ignore_collect(collection_path, config):
+    """With ``-m quick``, other test files are not imported."""
+    if config.option.markexpr == "quick" and collection_path.suffix == ".py" and collection_path not in FILES:
+        return True
 
 
 def pytest_configure(config):

@@ -56,7 +56,6 @@ def around(stages):
     return sorted({0, 1, stages - 1, stages, stages + 1})
 
 
-@pytest.mark.all_cases
 @pytest.mark.parametrize("stages", [2, 3, 4])
 @pytest.mark.parametrize("form", FORMS)
 def test_every_product_of_the_package_is_right_for_every_trip_count(form, stages, monkeypatch):
