@@ -47,6 +47,7 @@ MET = pytest.StashKey[Digests]()  # the digests of lowered kernels, from all pro
 def kernels(request, tmp_path_factory) -> Kernels:
     base = tmp_path_factory.getbasetemp()
     found = Kernels((base.parent if hasattr(request.config, "workerinput") else base) / "assembled")
+    found.for_all = request.config.option.markexpr != "quick"
     request.config.stash[KERNELS] = found
     return found
 

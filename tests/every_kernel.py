@@ -91,6 +91,7 @@ class Kernels:
         self.modules: dict[tuple, object] = {}  # optimised LLVM modules of the current test, by their IR text
         self.of_a_kernel = local()        # .now: whether this thread is compiling a kernel
         self.watching = True
+        self.for_all = True  # whether some kernels are assembled for every target
         self._watch()
 
     # -- recording -------------------------------------------------------------------------------------------------
@@ -184,7 +185,7 @@ class Kernels:
     def _problems(self, same: list[Sighting], test: str) -> list[str]:
         """The problems of a kernel's versions."""
         problems = []
-        first = all_cases() or self.tests.setdefault((test.partition("[")[0], _text(same[0])), test) == test
+        first = all_cases() or self.for_all and self.tests.setdefault((test.partition("[")[0], _text(same[0])), test) == test
         for n, sighting in enumerate(same):
             turn = (crc32(test.encode()) + n) % len(TARGETS)  # deterministic for each test
             for_all = first and n in ((0, len(same) - 1) if all_cases() else (0,))

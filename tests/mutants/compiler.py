@@ -2,10 +2,11 @@
 
     python -m tests.mutants.compiler --processes 16 --log mutants.log
 
-Each mutant is made in a copy of the tree. Its tests run there in one process, until the first that fails, at most `--limit` seconds: a run
-that takes longer counts as "slow", and is neither caught nor missed. With ``--both``, each mutant's tests run twice, with the cases that
-usual runs take and with all of them (`tests/chosen_cases.py`); a mutant that only all cases catch says what usual runs prove less. The same
-tests run without a change first; those that fail then, such as for want of a tool on this machine, are left out.
+Each mutant is made in a copy of the tree. Its tests run there in one process, until the first that fails, at most
+`--limit` seconds: a run that takes longer counts as "slow", and is neither caught nor missed. With ``--both``, each
+mutant's tests run twice, with the cases that usual runs take and with all of them (`tests/chosen_cases.py`); a mutant that
+only all cases catch says what usual runs prove less. The record of digests, which notices every other code, is left out.
+The same tests run without a change first; those that fail then, such as for want of a tool on this machine, are left out.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from pathlib import Path
 from tests.mutants.compiler_mutants import MUTANTS, Mutant
 
 ROOT = Path(__file__).resolve().parents[2]
+QUICK = "quick"  # stands for the quick tests
 COPIED = ("tilejit", "tests", "docs", "tutorials", "pyproject.toml", "README.md", "CONTRIBUTING.md")
 
 
@@ -44,7 +46,8 @@ class Run:
     def __str__(self) -> str:
         place = str(self.mutant.file(ROOT).relative_to(ROOT)) if self.mutant else f"no change: {self.tests}"
         change = f": {self.mutant.old[:50]!r}" if self.mutant else ""
-        return f"{'all ' if self.all_cases else 'some'} {self.outcome:6} {self.seconds:6.1f} s {place}{change} {' '.join(self.failed)[:200]}"
+        cases = "all " if self.all_cases else "some"
+        return f"{cases} {self.outcome:6} {self.seconds:6.1f} s {place}{change} {' '.join(self.failed)[:200]}"
 
 
 def copy_tree(to: Path) -> None:
@@ -55,20 +58,24 @@ def copy_tree(to: Path) -> None:
             shutil.copy(ROOT / name, to / name)
 
 
+def environment_of(folder: str, all_cases: bool) -> dict[str, str]:
+    own = ("TILEJIT_CACHE_DIR", "TILEJIT_FREEZE", "PYTHONPYCACHEPREFIX")
+    kept = {name: value for name, value in os.environ.items() if name not in own}
+    return {**kept, "TILEJIT_ALL_CASES": str(int(all_cases)), "PYTHONPATH": folder, "OPENBLAS_NUM_THREADS": "1"}
+
+
 def run(mutant: Mutant | None, tests: str, all_cases: bool, limit: float, without: Sequence[str] = ()) -> Run:
     """Run the tests in a copy of the tree with the mutant's change, until one fails; without a change, all of them."""
     with tempfile.TemporaryDirectory(prefix="tilejit-mutant-") as folder:
         copy_tree(Path(folder))
         if mutant:
             mutant.apply(Path(folder))
-        environment = {**os.environ, "TILEJIT_ALL_CASES": str(int(all_cases)), "PYTHONPATH": folder, "OPENBLAS_NUM_THREADS": "1"}
-        for name in ("TILEJIT_CACHE_DIR", "TILEJIT_FREEZE", "PYTHONPYCACHEPREFIX"):
-            environment.pop(name, None)
-        command = [sys.executable, "-m", "pytest", *(["-x"] if mutant else []), "-p", "no:cacheprovider", "-m", "not gpu",
-                   *(f"--deselect={test}" for test in without), *(f"tests/{test}" for test in tests.split())]
+        chosen = ["-m", "quick", "tests"] if tests == QUICK else ["-m", "not gpu", *(f"tests/{test}" for test in tests.split())]
+        command = [sys.executable, "-m", "pytest", *(["-x"] if mutant else []), "-p", "no:cacheprovider",
+                   *(f"--deselect={test}" for test in without), *chosen]
         began = time.monotonic()
-        with subprocess.Popen(command, cwd=folder, env=environment, text=True, start_new_session=True,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+        with subprocess.Popen(command, cwd=folder, env=environment_of(folder, all_cases), text=True,
+                              start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
             try:
                 output, _ = process.communicate(timeout=limit)
                 outcome = {0: "missed"}.get(process.returncode, "caught")
@@ -86,11 +93,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--limit", type=float, default=600, help="seconds for each run of tests")
     parser.add_argument("--log", type=Path, help="file for the lines that are printed")
     parser.add_argument("--only", default="", help="mutants whose file or text contains this")
+    parser.add_argument("--quick", action="store_true", help="the quick tests instead of each mutant's own")
     parser.add_argument("--both", action="store_true", help="with all cases too")
     options = parser.parse_args(arguments)
     chosen = [m for m in MUTANTS if options.only in str(m.file(ROOT)) or options.only in m.old]
     modes = (False, True) if options.both else (False,)
     done: list[Run] = []
+
+    def tests_of(mutant: Mutant) -> str:
+        return QUICK if options.quick else mutant.tests
 
     def report(results: Iterable[Run]) -> None:
         for result in results:
@@ -100,10 +111,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 options.log.write_text("".join(f"{line}\n" for line in done))
 
     with ThreadPoolExecutor(options.processes) as pool:
-        report(pool.map(lambda tests: run(None, tests, modes[-1], options.limit), sorted({m.tests for m in chosen})))
+        report(pool.map(lambda tests: run(None, tests, modes[-1], options.limit), sorted({tests_of(m) for m in chosen})))
         without = {r.tests: [test for test in r.failed if test.startswith("tests/")] for r in done}
         work = [(mutant, mode) for mutant in chosen for mode in modes]
-        report(pool.map(lambda job: run(job[0], job[0].tests, job[1], options.limit, without[job[0].tests]), work))
+        report(pool.map(lambda job: run(job[0], tests_of(job[0]), job[1], options.limit, without[tests_of(job[0])]), work))
     summary = summary_lines(done)
     print(*summary, sep="\n")
     if options.log:
