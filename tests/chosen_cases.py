@@ -77,6 +77,11 @@ def combined(*lists: Iterable[Any]) -> list[tuple[Any, ...]]:
     return rows if all_cases() else [rows[n] for n in chosen(rows)]
 
 
+def part(elements: Iterable[Any], of: int = PART, turn: int = 0) -> list[Any]:
+    """One in `of` of the elements, others for another `turn`; all of them in a run of all cases."""
+    return list(elements) if all_cases() else list(elements)[turn % of::of]
+
+
 def places(case: Any) -> tuple[tuple[int, ...], ...]:
     """Which element a case has of the list of each decorator ``parametrize``, by identity."""
     decorators = [[name.strip() for name in names.split(",")] if isinstance(names := mark.args[0], str) else list(names)

@@ -209,6 +209,7 @@ def test_there_is_no_warning_about_an_automatic_layout_if_no_layout_would_help(t
     assert made.products[0].variant == "mma_sync" and made.warnings == ()
 
 
+@pytest.mark.usefixtures("assembled_later")
 @pytest.mark.parametrize("dtype,precision", [("int8", None), ("uint8", None), ("float8_e4m3fn", None), ("float32", "tf32")])
 def test_an_operand_with_the_wrong_major_for_the_fastest_path_causes_a_warning(dtype, precision):
     """With the remedy, which works. Not if another path is requested, if the product is narrow, or if the target lacks the path."""
