@@ -26,7 +26,7 @@ PART = 3     # it draws one in so many of those that it draws in a run of every 
 
 
 def all_cases() -> bool:
-    """Whether this run takes all cases: if asked to, or if it updates the record of digests or writes texts to compare."""
+    """Whether this run takes all cases: if it is told to, or makes digests or texts to compare with."""
     asked = os.environ.get("TILEJIT_ALL_CASES", "") not in ("", "0")
     return asked or os.environ.get("TILEJIT_FREEZE", "check") not in ("", "check")
 
@@ -48,14 +48,14 @@ def covering(rows: Sequence[Sequence[Hashable]]) -> list[int]:
 
 
 def occurring(rows: Sequence[Sequence[Hashable]]) -> list[int]:
-    """The indices of rows in which every value of every column occurs, none much more often than others: greedily, the row
-    whose values have occurred least first."""
+    """The indices of rows in which every value of every column occurs, none much more often than others: greedily, the
+    row with most new values first, and of these the one whose values have occurred least."""
     count: Counter[tuple[int, Hashable]] = Counter()
     missing = {(c, value) for row in rows for c, value in enumerate(row)}
     taken: list[int] = []
     while missing:
-        left = (n for n in range(len(rows)) if n not in taken and not missing.isdisjoint(enumerate(rows[n])))
-        best = min(left, key=lambda n: (-len(missing.intersection(enumerate(rows[n]))), sum(count[at] for at in enumerate(rows[n]))))
+        best = min(range(len(rows)), key=lambda n: (-len(missing.intersection(enumerate(rows[n]))),
+                                                    sum(count[at] for at in enumerate(rows[n]))))
         missing.difference_update(enumerate(rows[best]))
         count.update(enumerate(rows[best]))
         taken.append(best)
@@ -90,7 +90,7 @@ def places(case: Any) -> tuple[tuple[int, ...], ...]:
 
 
 def fewer_examples(items: Iterable[Any]) -> None:
-    """Property tests draw a part of their examples. Hypothesis reads a test's settings from this attribute when it runs."""
+    """Property tests draw a part of their examples. Hypothesis reads this attribute when a test runs."""
     tests = {getattr(item, "function", None) for item in items}
     for test in (test for test in tests if getattr(test, "is_hypothesis_test", False)):
         named = test._hypothesis_internal_use_settings

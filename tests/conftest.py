@@ -21,8 +21,8 @@ if "TILEJIT_CACHE_DIR" not in os.environ:
     os.environ["TILEJIT_CACHE_DIR"] = tempfile.mkdtemp(prefix="tilejit-tests-")
     atexit.register(shutil.rmtree, os.environ["TILEJIT_CACHE_DIR"], ignore_errors=True)
 
-# Tests start hundreds of Python processes. If no bytecode may be written beside the sources, each would compile all of the package: the run
-# keeps the bytecode in a folder of its own.
+# Tests start hundreds of Python processes. If no bytecode may be written beside the sources, each would compile all of
+# the package: the run keeps the bytecode in a folder of its own.
 if sys.dont_write_bytecode and not sys.pycache_prefix:
     sys.dont_write_bytecode, sys.pycache_prefix = False, tempfile.mkdtemp(prefix="tilejit-bytecode-")
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.chosen_cases import FEWEST, all_cases, chosen, combined, examples
+from tests.chosen_cases import FEWEST, all_cases, chosen, combined, examples, part
 
 ROOT = Path(__file__).resolve().parent.parent
 SIZES = st.lists(st.integers(1, 6), min_size=1, max_size=5).map(tuple)
@@ -59,6 +59,7 @@ def test_all_cases_are_taken_if_asked_for(monkeypatch, setting, every):
         monkeypatch.setenv("TILEJIT_ALL_CASES", setting)
     assert all_cases() is every
     assert examples(600) == (600 if every else 200) and examples(FEWEST) == FEWEST and examples(5) == 5
+    assert part(range(7), 3, 4) == (list(range(7)) if every else [1, 4])
     assert len(combined(range(3), range(3), range(3))) == (27 if every else 10)
 
 
@@ -106,5 +107,6 @@ def test_a_run_takes_some_cases_of_a_test_all_of_a_marked_one_and_a_part_of_the_
     (tmp_path / "conftest.py").write_text(CONFTEST)
     (tmp_path / "test_it.py").write_text(FILE)
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=tmp_path, env=environment)
     assert f"{4 + 25 + 1 + 1} passed" in done.stdout, done.stdout

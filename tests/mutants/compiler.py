@@ -4,9 +4,10 @@
 
 Each mutant is made in a copy of the tree. Its tests run there in one process, until the first that fails, at most
 `--limit` seconds: a run that takes longer counts as "slow", and is neither caught nor missed. With ``--both``, each
-mutant's tests run twice, with the cases that usual runs take and with all of them (`tests/chosen_cases.py`); a mutant that
-only all cases catch says what usual runs prove less. The record of digests, which notices every other code, is left out.
-The same tests run without a change first; those that fail then, such as for want of a tool on this machine, are left out.
+mutant's tests run twice, with the cases that usual runs take and with all of them (`tests/chosen_cases.py`); a mutant
+that only all cases catch says what usual runs prove less. The record of digests, which notices all other code, is
+left out. The same tests run without a change first; those that fail then, such as for want of a tool on this machine,
+are left out.
 """
 
 from __future__ import annotations
@@ -70,7 +71,8 @@ def run(mutant: Mutant | None, tests: str, all_cases: bool, limit: float, withou
         copy_tree(Path(folder))
         if mutant:
             mutant.apply(Path(folder))
-        chosen = ["-m", "quick", "tests"] if tests == QUICK else ["-m", "not gpu", *(f"tests/{test}" for test in tests.split())]
+        own = ["-m", "not gpu", *(f"tests/{test}" for test in tests.split())]
+        chosen = ["-m", "quick", "tests"] if tests == QUICK else own
         command = [sys.executable, "-m", "pytest", *(["-x"] if mutant else []), "-p", "no:cacheprovider",
                    *(f"--deselect={test}" for test in without), *chosen]
         began = time.monotonic()
@@ -111,10 +113,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 options.log.write_text("".join(f"{line}\n" for line in done))
 
     with ThreadPoolExecutor(options.processes) as pool:
-        report(pool.map(lambda tests: run(None, tests, modes[-1], options.limit), sorted({tests_of(m) for m in chosen})))
+        plain = sorted({tests_of(mutant) for mutant in chosen})
+        report(pool.map(lambda tests: run(None, tests, modes[-1], options.limit), plain))
         without = {r.tests: [test for test in r.failed if test.startswith("tests/")] for r in done}
-        work = [(mutant, mode) for mutant in chosen for mode in modes]
-        report(pool.map(lambda job: run(job[0], tests_of(job[0]), job[1], options.limit, without[tests_of(job[0])]), work))
+        report(pool.map(lambda job: run(job[0], tests_of(job[0]), job[1], options.limit, without[tests_of(job[0])]),
+                        [(mutant, mode) for mutant in chosen for mode in modes]))
     summary = summary_lines(done)
     print(*summary, sep="\n")
     if options.log:

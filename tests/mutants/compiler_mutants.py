@@ -1,7 +1,7 @@
 """One-line changes of the compiler's own code, one in each of many files, and the tests that should notice.
 
-A change is given by a folder or file of `tilejit/`, a text that occurs once in it, and another text: it stays valid if files move within
-the folder.
+A change is given by a folder or file of `tilejit/`, a text that occurs once in it, and another text: it stays valid if
+files move within the folder.
 """
 
 from __future__ import annotations
