@@ -294,7 +294,7 @@ class Emitter(PlaceMixin, StructureMixin, InstructionMixin, BarrierMixin, TileMi
         name = call.op.name
         pinned = name in ("mma_async", "renewed")
         args = tuple(self._index(a) if name in ("region", "points") else None if pinned and self.pins_of(a) else self.operand(a) for a in call.args)
-        result = call.op.rules["emit"](self, call, *args)
+        result = call.op.rules.emit(self, call, *args)
         if len(call.results) == 1:
             self.values[call.results[0]] = result
         else:

@@ -118,7 +118,7 @@ class Builder:
     def call(self, op: Op, *args: Operand, name: str | None = None, **attrs):
         """Infer the types of a call of `op`, append it, and return its result (None, a Value, or a tuple of Values)."""
         with at(self.loc):
-            types = op.rules["infer"](self, *args, **attrs)
+            types = op.rules.infer(self, *args, **attrs)
         several = isinstance(types, tuple)
         types = types if several else () if types is None else (types,)
         if self.scope.partial is not None and any(isinstance(t, Tile) for t in (*types, *map(type_of, args))):

@@ -212,7 +212,7 @@ def _touched(body: Block, times: int = 1, root: dict[Value, Value] | None = None
         names = [r for r in node.results if isinstance(r.type, MEMORY_TYPES)]
         root.update((r, sources[0]) for r in names if sources)
         if not names or any(isinstance(r.type, TensorMap) for r in names):
-            times_here = max(times, node.op.rules.get("touches", 1))
+            times_here = max(times, node.op.traits.accesses)
             found.update({s: times_here * sources.count(s) for s in sources})
     return found
 

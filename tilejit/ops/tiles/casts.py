@@ -7,13 +7,14 @@ import numpy as np
 from ...dtypes import DType, integer_range
 from ...ir.builder import type_of
 from ...ir.op import op
+from ...ir.op_traits import Traits
 from ...lazy import Lazy
 from .elementwise import result_type
 
 ml_dtypes = Lazy("ml_dtypes")
 
 
-@op("pure", attrs=("dtype", "exact"))
+@op("pure", attrs=("dtype", "exact"), traits=Traits(elementwise=True, conversion=True))
 def cast(x, dtype, exact):
     """Convert `x` to `dtype`.
 

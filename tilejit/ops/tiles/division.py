@@ -71,7 +71,7 @@ def _divides(op: Op, name: str, signed, by_none) -> None:
         known, dtype = call.choice and call.choice.plan, type_of(call.args[0]).dtype
         return map_registers(lambda e, dtype, x, y: one(e, dtype, x, y, known), e, dtype, (x, y))
 
-    op.rules["plan"], op.rules["element"] = _division, one
+    op.rules.plan, op.rules.element = _division, one
 
 
 def _emit_floordiv(e, dtype, x, y):

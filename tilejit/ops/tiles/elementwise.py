@@ -14,6 +14,7 @@ from ...dtypes import DType, bool_, int32
 from ...ir.builder import Builder, type_of
 from ...ir.graph import Const, Operand
 from ...ir.op import Op, op
+from ...ir.op_traits import Traits
 from ...types import Scalar, Tile, Uniformity
 from .extremes import emit_extreme, extreme_of_arrays
 
@@ -72,7 +73,7 @@ def elementwise(name: str, doc: str, sim: Callable, emit: Callable | dict[str, s
     declare = function[f"{name}_"]
     declare.__doc__ = doc
     declare.__name__ = name
-    made = Op(declare, "pure", ())
+    made = Op(declare, "pure", (), traits=Traits(elementwise=True))
 
     @made.infer
     def _(g: Builder, *operands):
@@ -98,7 +99,7 @@ def elementwise(name: str, doc: str, sim: Callable, emit: Callable | dict[str, s
             return map_words(words, one, e, dtype, args)
         return map_registers(one, e, dtype, args)
 
-    made.rules["element"] = one
+    made.rules.element = one
     return made
 
 
@@ -228,7 +229,7 @@ gt = _compare("gt", np.greater, "ogt", "gt", "``x > y``.")
 ge = _compare("ge", np.greater_equal, "oge", "ge", "``x >= y``.")
 
 
-@op("pure")
+@op("pure", traits=Traits(elementwise=True))
 def select(condition, x, y):
     """`x` where `condition` holds, else `y`."""
 

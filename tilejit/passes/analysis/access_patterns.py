@@ -254,7 +254,7 @@ class AccessPattern:
                 return self.first_element(g, call.args[0])
             case "add" if x.type.dtype in INDICES:
                 return _sum(g, *(self.first_element(g, a) for a in call.args))
-            case _ if call is not None and ("element" in call.op.rules or call.op.name == "cast"):
+            case _ if call is not None and (call.op.rules.element is not None or call.op.name == "cast"):
                 return g.call(call.op, *(converted(g, self.first_element(g, a), type_of(a).dtype) for a in call.args), **call.attrs)
         raise PatternMismatch("its index tiles are not made of tile.arange and scalars")
 
@@ -374,7 +374,7 @@ class AccessPattern:
     def representative(self, x: Operand) -> Operand:
         """The first value found that is computed by the same operations from the same operands (value numbering)."""
         call = self.context.definitions.get(x)
-        if call is None or call.op.effect != "pure" or call.args and call.op.name != "cast" and "element" not in call.op.rules:
+        if call is None or call.op.effect != "pure" or call.args and call.op.name != "cast" and call.op.rules.element is None:
             return x
         return self.representatives.setdefault((call.op, tuple(map(self.representative, call.args)), tuple(sorted(call.attrs.items()))), x)
 

@@ -9,7 +9,7 @@ from itertools import takewhile
 from math import prod
 
 from ...ir.builder import ExecScope, Facts, type_of
-from ...ir.graph import Call, Const, For, Graph, Node, Operand, Scope, Value, walk, written, written_arguments
+from ...ir.graph import Call, Const, For, Graph, Node, Operand, Scope, Value, is_writer, walk, written, written_arguments
 from ...ops.memory.access_ops import load_
 from ...ops.sync.proxies import ON_ENGINES
 from ...types import Points, Region, Selected, Tile
@@ -88,7 +88,7 @@ def written_by_threads(context: Context) -> Callable[[Operand], bool]:
     found: dict[Operand, list[range]] = {}
     for call in context.calls:
         ordered = call.op.name == "copy_async" and (call.args[2] is not None or call in ahead or call.attrs["options"].get("token"))
-        if (call.op.effect == "writes" or "written" in call.op.rules) and not ordered:
+        if is_writer(call) and not ordered:
             for place in written([call]):
                 if getattr(place.type, "scope", None) == "shared":
                     buffer, part = context.bytes_of(place)

@@ -66,7 +66,7 @@ class IndexTileAnalysis(IntegerAnalysis):
                 return self.ramp(call.args[0], call.attrs["axes"][axis] - len(call.attrs["axes"]), count)
             case "reshape":
                 return self._reshaped(call, axis, count)
-        return self._computed(call, axis, count) if call is not None and ("element" in call.op.rules or call.op.name == "select") else None
+        return self._computed(call, axis, count) if call is not None and (call.op.rules.element is not None or call.op.name == "select") else None
 
     def _reshaped(self, call: Call, axis: int, count: int) -> Ramp | None:
         """The ramp of a reshape: that of the operand's axis with the same stride in row-major order, if runs are whole along both."""

@@ -9,7 +9,7 @@ from ...config import architecture
 from ...dispatch import choose
 from ...errors import CompilationError, DispatchError, at
 from ...ir.builder import ExecScope, Warning_
-from ...ir.graph import Block, Call, For, If, Node, Scope, Value, blocks, walk, written, written_arguments
+from ...ir.graph import Block, Call, For, If, Node, Scope, Value, blocks, is_writer, walk, written, written_arguments
 from ...names import allocation_name
 from ...ops.memory.access_ops import load_
 from ...ops.memory.shared import alloc_shared
@@ -169,7 +169,7 @@ class StagedLoopFinder:
                 if o in self.owners and inside.get(call.results[0]) not in self.owners[o]:
                     raise CompilationError(f"{buffer_name(o)} is staged by the pipelined loop at line {self.owners[o][0].loc.line}: outside that "
                                            "loop it holds no data", call.loc)
-            if (call.op.effect != "writes" and "written" not in call.op.rules) or call in copies:
+            if not is_writer(call) or call in copies:
                 continue
             for buffer in {self.context.buffer_of(place) for place in written([call])} & set(self.owners):
                 raise CompilationError(f"{buffer_name(buffer)} is staged by a pipelined loop: only the copies directly in the loop's body may "
@@ -220,7 +220,7 @@ def completes_by_bytes(context: Context, copy: Call, kind: str) -> bool:
         return False
     only = copy.attrs["options"].get("variant")
     try:
-        choice = choose("copy_async", copy.op.rules["variants"](copy), site_with_barrier(context, copy, kind), only=only, loc=copy.loc)
+        choice = choose("copy_async", copy.op.rules.variants_for(copy), site_with_barrier(context, copy, kind), only=only, loc=copy.loc)
     except DispatchError:
         return False
     return choice.plan.completion == "bytes"

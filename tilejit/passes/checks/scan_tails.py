@@ -106,7 +106,7 @@ def _axis_after(node: Node, value: Value, axis: int) -> int | None:
     if not isinstance(node, Call):
         return None
     op, attrs, shape = node.op, node.attrs, type_of(value).shape
-    if "element" in op.rules or op.name in ("cast", "select", "broadcast"):
+    if op.rules.element is not None or op.name in ("cast", "select", "broadcast"):
         return axis
     if op is transpose_:
         return attrs["axes"].index(axis)

@@ -103,8 +103,8 @@ def derived_from_products(context: Context, stored: bool = False) -> set[Operand
         return a in found or left or any(reached(side, *followed) for side in context.branch_values.get(a, ()))
 
     for call in context.calls:
-        goes_on = is_elementwise(call) or "layout_backward" in call.op.rules or call.op.name == "reduce"
-        made = "anchor" in call.op.rules and not (stored and call.op.name == "thread_product")
+        goes_on = is_elementwise(call) or call.op.rules.layout_backward is not None or call.op.name == "reduce"
+        made = call.op.traits.anchor and not (stored and call.op.name == "thread_product")
         if made or goes_on and any(map(reached, call.args)):
             found.update(call.results)
     if stored:
@@ -113,7 +113,7 @@ def derived_from_products(context: Context, stored: bool = False) -> set[Operand
 
 
 def is_elementwise(call: Call) -> bool:
-    return "element" in call.op.rules or call.op.name in ("cast", "select")
+    return call.op.rules.element is not None or call.op.name in ("cast", "select")
 
 
 def _spare_shared_memory(graph: Graph, context: Context) -> int:

@@ -228,8 +228,8 @@ class _UseEvaluator:
             found = self.evaluate(ahead, False)  # as the pipelined loop issues it if it completes by bytes
             if not isinstance(found, DispatchError):
                 return found
-        site = call.op.rules["site"](self.context, call)
-        variants = call.op.rules["variants"](call) if "variants" in call.op.rules else call.op.variants
+        site = call.op.rules.site(self.context, call)
+        variants = call.op.rules.variants_for(call) if call.op.rules.variants_for is not None else call.op.variants
         only, before = (call.attrs.get("options") or {}).get("variant"), dict(self.facts.asked)
         try:
             found = next((v for v in variants if only in (None, v.name) and not reasons(v, site)), None)

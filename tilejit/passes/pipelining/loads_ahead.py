@@ -221,7 +221,7 @@ class _LoadsAhead:
         kind = "thread" if for_roles else self.context.scope.kind
         if completes_by_bytes(self.context, copy, kind):
             return ""
-        variants, site = copy.op.rules["variants"](copy), copy.op.rules["site"](self.context, copy)
+        variants, site = copy.op.rules.variants_for(copy), copy.op.rules.site(self.context, copy)
         if not for_roles and any(v.name != "vector" and not reasons(v, site) for v in variants):
             return ""
         sites = {"ldgsts": site} if not for_roles else {}

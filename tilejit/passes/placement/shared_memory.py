@@ -123,7 +123,7 @@ def _place_scratch(body: Block, trip: list | None, base: int, threads: int, smal
 
 def _scratch_bytes(node) -> int:
     """The scratch that a node needs. A call with scratch has a barrier in its middle."""
-    return node.op.rules["scratch"](node) if isinstance(node, Call) and "scratch" in node.op.rules else 0
+    return node.op.rules.scratch(node) if isinstance(node, Call) and node.op.rules.scratch is not None else 0
 
 
 def _owners(block: Block, looped: bool) -> dict[Call, Call]:

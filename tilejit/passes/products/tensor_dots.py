@@ -179,7 +179,7 @@ class TensorDots:
     def issue(self, call: Call, choice: Choice, place: Value, a: Value, b: Value, adds: Operand) -> None:
         """Issue the instructions of a product: one for each 128 rows, or one of 64."""
         t, m = call.attrs, call.result.type.shape[0]
-        kind, types = kind_of(dot_.rules["site"](self.context, call))
+        kind, types = kind_of(dot_.rules.site(self.context, call))
         for first in range(0, m, LANES):
             rows = slice(first, first + LANES) if m > LANES else slice(None)
             part = getitem(self.g, a, (slice(None), rows) if t["trans_a"] else (rows, slice(None))) if m > LANES else a
@@ -191,7 +191,7 @@ class TensorDots:
         """The lowering of a `dot`."""
         if call.result in self.choices:
             return self.choices[call.result]
-        site = dot_.rules["site"](self.context, self.staged(call)[0])
+        site = dot_.rules.site(self.context, self.staged(call)[0])
         return choose("dot", dot_.variants, site, only=call.attrs["options"]["variant"], loc=call.loc)
 
     # -- accumulators that stay over a loop -------------------------------------------------------------------------------
