@@ -36,7 +36,7 @@ class Traits:
                                 # of elementwise ops
     lazy: bool = False          # the result is always computed at its use, in the layout that the use needs
 
-    shown: str = ""             # the op's name in messages about its variants, if they know it by another
+    shown: str = ""             # the name of the function by which kernels call it, in messages and records, if it has another
 
 
 class Role(Enum):

@@ -43,7 +43,7 @@ def checked_order(g: Builder, what: str, place: Value, sem, scope, cache) -> str
 
 # -- operations ------------------------------------------------------------------------------------------------------------
 
-@op("reads", attrs=("cache", "sem", "scope", "each_thread"), traits=Traits(access=True, atomic=True))
+@op("reads", attrs=("cache", "sem", "scope", "each_thread"), traits=Traits(access=True, atomic=True, shown="load"))
 def ordered_load(source: Reads, other: Registers, mask: Registers, cache, sem, scope, each_thread):
     """Load a region or points, reading each element once. Elements are `other` where they are out of bounds or `mask` is false."""
 
@@ -56,7 +56,7 @@ def _(g, source, other, mask, cache, sem, scope, each_thread):
     return Scalar(t.dtype, Uniformity.THREAD if each_thread else min(g.scope.uniformity, Uniformity.CTA))
 
 
-@op("writes", attrs=("cache", "sem", "scope", "each_thread"), traits=Traits(access=True, atomic=True))
+@op("writes", attrs=("cache", "sem", "scope", "each_thread"), traits=Traits(access=True, atomic=True, shown="store"))
 def ordered_store(target: Writes, value: Registers, mask: Registers, cache, sem, scope, each_thread):
     """Write `value` to a region or to points. Elements out of bounds, or where `mask` is false, are not written."""
 

@@ -20,7 +20,9 @@ from ...ir.printer import function_text
 from ...types import Scalar, Uniformity
 from ..language.promotion import converted
 from ..tiles import elementwise as ew
+from ..tiles.casts import cast
 from ..tiles.extremes import extreme_of_arrays
+from ..tiles.generate import constant
 
 
 class Combine:
@@ -213,7 +215,7 @@ def _check(g: Builder, body: Block, params: set[Value], what: str) -> None:
     for node in walk(body):
         match node:
             case Call(op=op):
-                computes = op.effect == "pure" and not op.collective and op.rules.element is not None or op.name in ("cast", "select", "constant")
+                computes = op.effect == "pure" and not op.collective and op.rules.element is not None or op in (cast, ew.select, constant)
                 if not computes:
                     raise CompilationError(f"the function that {what} combines by may only compute from its operands, and "
                                            f"tile.{op.name} does more", node.loc)

@@ -118,3 +118,10 @@ mod = elementwise("mod", "``x % y`` of integers; the sign is that of `y`, as in 
                   _int_division(np.remainder), _emit_mod, INTEGER)
 _divides(floordiv, "div", _emit_floordiv, _none_of)
 _divides(mod, "rem", _emit_mod, _rest_of_none)
+
+
+@floordiv.linear
+def _(g, call):
+    by = g.linear(call.args[1])
+    n = by.get(None, 0)
+    return g.quotient(call.result, g.linear(call.args[0]), n) if set(by) <= {None} and n > 0 else None

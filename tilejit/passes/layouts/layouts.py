@@ -16,6 +16,8 @@ from dataclasses import dataclass, field, replace
 from ...errors import at
 from ...ir.builder import Facts, type_of
 from ...ir.graph import Block, Call, Carry, For, Graph, If, Node, Operand, Rewriter, Scope, Value, While
+from ...ops.memory.access_ops import load_, store_
+from ...ops.tiles.arrange import reshape_
 from ...ops.tiles.layout_change import convert_layout
 from ...types import Points, Region, Tile
 from .layout_choice import LayoutChoice, in_layout_of, is_elementwise, same_layout
@@ -147,12 +149,12 @@ class Assigner(LayoutChoice):
             return
         types = tuple(map(self.settled, call.args))
         needs, results = (call.op.rules.layout or _same)(self, call, types)
-        if call.op.name == "store" and types[1] is not None:
+        if call.op is store_ and types[1] is not None:
             needs = self.needs_of_store(call, types[1], needs)
         with self.hoisted_to_home(call, tiles):
             chain = self.extensible_chain(call, tiles)
             new = self.append(call, needs, self.retyped(call.results, results))
-        if call.op.name == "load" and not tiles and isinstance(call.args[0].type, Region) and isinstance(call.result.type, Tile):
+        if call.op is load_ and not tiles and isinstance(call.args[0].type, Region) and isinstance(call.result.type, Tile):
             self.open(Chain(call.result, new.result, new.result, load=(call, new), block=self.block))
         elif chain is not None and chain.end in new.args:
             self.open(replace(chain, end=new.result, call=(call, new), shorter=chain))
@@ -160,8 +162,8 @@ class Assigner(LayoutChoice):
     @contextmanager
     def hoisted_to_home(self, call: Call, tiles: list[Value]) -> Iterator[None]:
         """A reshape of loaded or computed values is hoisted out of the loops that these enter from outside, with any change of its layout."""
-        blocks, made = self.blocks, self.context.definitions.get(tiles[0]) if call.op.name == "reshape" else None
-        if made is not None and (made.op.name == "load" or is_elementwise(made)):
+        blocks, made = self.blocks, self.context.definitions.get(tiles[0]) if call.op is reshape_ else None
+        if made is not None and (made.op is load_ or is_elementwise(made)):
             self.blocks = blocks[:blocks.index(self.home(self.new(tiles[0]))) + 1]
         yield
         self.blocks = blocks

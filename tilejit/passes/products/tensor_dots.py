@@ -30,7 +30,7 @@ from ...ops.sync import barriers as bars
 from ...ops.sync.barriers import fence_proxy_async
 from ...ops.sync.pipeline import pipeline_slot
 from ...ops.tiles.generate import splat
-from ...ops.tmem.alloc import COLUMNS, LANES, alloc_tmem, allocate
+from ...ops.tmem.alloc import COLUMNS, LANES, alloc_tmem, allocate, dealloc_tmem
 from ...ops.tmem.ldst import tmem_load, tmem_store
 from ...ops.tmem.order import tcgen05_commit_, tcgen05_fence
 from ...types import Barrier, Region, Tile
@@ -56,7 +56,7 @@ class TensorDots:
     def prepare(self) -> None:
         self.context.tensor_room = self.room
         self.allocations = [c for c in self.context.calls if c.op is alloc_tmem]
-        self.freed = {c.args[0] for c in self.context.calls if c.op.name == "dealloc_tmem"}
+        self.freed = {c.args[0] for c in self.context.calls if c.op is dealloc_tmem}
         self.places: dict[tuple, list[Value]] = {}     # the compiler's own allocations, by scope and (role, dtype, shape, layout)
         self.in_use: set[Value] = set()                # those that hold the accumulator of a loop around
         self.commit_barriers: dict[tuple, Value] = {}  # by scope

@@ -19,7 +19,7 @@ from .....lazy import Lazy
 from .....types import Buffer, Region, Scalar, Sym, TensorMap, Tile
 from ....language.operators import binary
 from ....language.promotion import converted, uniform_scalar
-from ....language.sizes import extent_value
+from ....language.sizes import extent_value, size_of
 from ....memory.regions import index
 from ....sync.barriers import FENCE_SCOPES
 from .tensor_map import host_born, in_steps
@@ -108,8 +108,8 @@ def _whole_granules(context, call: Call) -> None:
     The TMA unit clips the rows of a store only at multiples of 16 bytes.
     """
     map_, nbytes = call.args[0], call.args[0].type.dtype.nbytes
-    stored = any(c.op.name == "copy_async" and c.args[0].type.buffer.map is not None and context.definition(c.args[0]).args[0] is map_
-                 for c in context.calls)
+    copies = (c for c in context.calls if c.op.traits.copy and c.op.traits.asynchronous)
+    stored = any(c.args[0].type.buffer.map is not None and context.definition(c.args[0]).args[0] is map_ for c in copies)
     if not stored or 16 % nbytes or nbytes == 16:
         return None
     if call.op is map_rebind:
@@ -118,7 +118,7 @@ def _whole_granules(context, call: Call) -> None:
         return None
     else:
         columns = map_.type.array.shape[-1]
-    size = context.definition(columns).attrs["sym"] if isinstance(columns, Value) and context.definition(columns).op.name == "size_of" else columns
+    size = context.definition(columns).attrs["sym"] if isinstance(columns, Value) and context.definition(columns).op is size_of else columns
     if isinstance(size, Sym):
         fits = context.facts.ask("size_multiple", size.arg, size.dim, 16 // nbytes)
     else:
