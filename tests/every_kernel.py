@@ -288,7 +288,7 @@ def of_the_tests_own(found: Lowered) -> bool:
 
 @cache
 def _of_the_simulator_alone(op) -> bool:
-    return "emit" not in op.rules and Path(op.rules["infer"].__code__.co_filename).is_relative_to(TESTS)
+    return op.rules.emit is None and Path(op.rules.infer.__code__.co_filename).is_relative_to(TESTS)
 
 
 # -- the kernels in the files of tests -------------------------------------------------------------------------------------
