@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import tilejit as tile
 
-from .finish import at_once, finished, newer, put, send, send_all
-from .mainloop import begun, multiplied, operand, product, rounded, slots
-from .overlap import kept
+from ..matmul.epilogue import at_once, finished, newer, put, send, send_all
+from ..matmul.hopper.mainloop import begun, multiplied, operand, product, rounded, slots
+from ..matmul.hopper.overlap import kept
 
 AHEAD = 2                  # pieces of work in progress at once: one is multiplied while operands of the next are loaded
 SETS = AHEAD + 2           # sets of tensor maps: stores of the two pieces before the oldest in progress may still use theirs
