@@ -14,11 +14,11 @@ from tests.mma.products import (BF16, E4M3, EXTENT, LAYOUTS, OPERANDS, TARGETS, 
                                 plus_one, product, with_configs)
 from tilejit import ArraySpec, kernels
 from tilejit.errors import LaunchError
-from tilejit.kernels.blackwell_plan import BlackwellConfig
-from tilejit.kernels.config import part
-from tilejit.kernels.cycles import FILLING, ORDERS, asked, in_rounds, together
-from tilejit.kernels.hopper import persistent
-from tilejit.kernels.plan import NARROWEST, ROUNDS, TILES, WHOLE, WIDEST, Config, Problem, choose, fitting, ranked, tiles_for
+from tilejit.kernels.matmul.blackwell.config import BlackwellConfig
+from tilejit.kernels.matmul.config import part
+from tilejit.kernels.matmul.model import FILLING, ORDERS, asked, in_rounds, together
+from tilejit.kernels.matmul.hopper.persistent import persistent
+from tilejit.kernels.matmul.choice import NARROWEST, ROUNDS, TILES, WHOLE, WIDEST, Config, Problem, choose, fitting, ranked, tiles_for
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -14,8 +14,9 @@ from tests.drawn import drawn
 from tests.mma.products import BF16, LAYOUTS, OPERANDS, added, bias_gelu_residual, assert_close, with_layout, plus_one, product
 from tilejit import ArraySpec, kernels
 from tilejit.errors import LaunchError
-from tilejit.kernels.hopper import PATIENCE, leave_all, split, taken, through_memory
-from tilejit.kernels.plan import Config, Problem, choose, ranked
+from tilejit.kernels.matmul.hopper import split as split_kernel
+from tilejit.kernels.matmul.hopper.split import PATIENCE, leave_all, split, taken, through_memory
+from tilejit.kernels.matmul.choice import Config, Problem, choose, ranked
 
 EXTENT = st.one_of(st.integers(1, 40), st.sampled_from((64, 65, 130, 200)))
 SHAPES = st.sampled_from(((64, 32), (64, 64), (128, 64), (128, 128), (192, 64)))
@@ -158,7 +159,7 @@ def test_a_cta_that_waits_long_enough_does_not_give_up_its_share(seed):
 
 @pytest.mark.parametrize("at_once", [1, 7, 50])
 def test_a_launch_of_more_ctas_than_run_at_once_terminates(room_for, monkeypatch, at_once):
-    monkeypatch.setattr(kernels.hopper, "PATIENCE", 20)
+    monkeypatch.setattr(split_kernel, "PATIENCE", 20)
     rng = np.random.default_rng(at_once)
     a, b = drawn(rng, (300, 400), BF16), drawn(rng, (400, 300), BF16)
     want = product(a, b, config=in_memory(64, 64, 9))
