@@ -5,14 +5,15 @@ from __future__ import annotations
 from ...ir.builder import Builder, type_of
 from ...ir.graph import Operand, Value
 from ...ir.op import op
+from ...ir.op_traits import Reads, Registers, Traits, Writes
 from ...types import Scalar, Tile, Uniformity
 from . import ldmatrix, stmatrix
 from .access import LOAD, STORE, AccessSite
 from .regions import coordinates
 
 
-@op("reads", attrs=("cache",), variants=(ldmatrix.VARIANT, LOAD))
-def load_(source, other, mask, cache):
+@op("reads", attrs=("cache",), variants=(ldmatrix.VARIANT, LOAD), traits=Traits(access=True))
+def load_(source: Reads, other: Registers, mask: Registers, cache):
     """The elements of a region or of points; `other` where they are out of bounds or `mask` is false."""
 
 
@@ -33,8 +34,8 @@ def _uniformity(g: Builder, source: Value, other: Operand, mask: Operand) -> Uni
     return min([type_of(a).uniform for a in operands] + [Uniformity.CTA])
 
 
-@op("writes", attrs=("cache", "each_thread"), variants=(stmatrix.VARIANT, STORE))
-def store_(target, value, mask, cache, each_thread):
+@op("writes", attrs=("cache", "each_thread"), variants=(stmatrix.VARIANT, STORE), traits=Traits(access=True))
+def store_(target: Writes, value: Registers, mask: Registers, cache, each_thread):
     """Write `value` to a region or to points. Elements out of bounds, or where `mask` is false, are not written.
 
     A scalar is written by one thread of the scope; with `each_thread`, by each one (if the operands differ between threads).

@@ -11,6 +11,7 @@ from ...dispatch import Variant
 from ...ir.builder import Builder, type_of
 from ...ir.graph import Operand, Value
 from ...ir.op import op
+from ...ir.op_traits import Reads, Registers, Traits, Writes
 from ...types import Scalar, Tile, Uniformity
 from . import access
 from .access import AccessSite
@@ -44,8 +45,8 @@ def checked_order(g: Builder, what: str, place: Value, sem, scope, cache) -> str
 
 # -- operations ------------------------------------------------------------------------------------------------------------
 
-@op("reads", attrs=("cache", "sem", "scope", "each_thread"))
-def ordered_load(source, other, mask, cache, sem, scope, each_thread):
+@op("reads", attrs=("cache", "sem", "scope", "each_thread"), traits=Traits(access=True, atomic=True, shown="load"))
+def ordered_load(source: Reads, other: Registers, mask: Registers, cache, sem, scope, each_thread):
     """Load a region or points, reading each element once. Elements are `other` where they are out of bounds or `mask` is false."""
 
 
@@ -57,8 +58,8 @@ def _(g, source, other, mask, cache, sem, scope, each_thread):
     return Scalar(t.dtype, Uniformity.THREAD if each_thread else min(g.scope.uniformity, Uniformity.CTA))
 
 
-@op("writes", attrs=("cache", "sem", "scope", "each_thread"))
-def ordered_store(target, value, mask, cache, sem, scope, each_thread):
+@op("writes", attrs=("cache", "sem", "scope", "each_thread"), traits=Traits(access=True, atomic=True, shown="store"))
+def ordered_store(target: Writes, value: Registers, mask: Registers, cache, sem, scope, each_thread):
     """Write `value` to a region or to points. Elements out of bounds, or where `mask` is false, are not written."""
 
 
@@ -91,7 +92,7 @@ ordered_load.site(AccessSite)
 ordered_store.site(AccessSite)
 ordered_load.variants = (Variant("ordered_load", needs=(), plan=_plan_load, wider=_wider_load, doc=__doc__),)
 ordered_store.variants = (Variant("ordered_store", needs=(), plan=access.plan, wider=access.wider, doc=__doc__),)
-ordered_load.rules["scratch"] = replicated_scratch
+ordered_load.rules.scratch = replicated_scratch
 
 
 # -- simulation ------------------------------------------------------------------------------------------------------------

@@ -22,11 +22,13 @@ from ...errors import DispatchError
 from ...ir.builder import Facts
 from ...ir.graph import Block, Call, For, Graph, Value, blocks
 from ...layout import TileLayout, axis, standard
-from ...ops.memory.access import AccessSite
-from ...ops.memory.shared import alloc_shared, default_align
+from ...ops.memory.regions import points, region
+from ...ops.memory.shared import alloc_shared, default_align, peer_buffer
 from ...ops.mma.dot import dot_
 from ...ops.moves.copy import copy_
 from ...ops.moves.copy_async import copy_async_
+from ...ops.structure.ring_release import ring_release
+from ...ops.sync.proxies import hand_over
 from ...records import LayoutRecord
 from ...types import Barrier, BarrierRef, Buffer, Points, Region
 from ..analysis.context import Context
@@ -36,7 +38,7 @@ COLUMNS, ROW_MAJOR, APART = "columns of 16 bytes", "row-major", "row-major, each
 COLUMN_MAJOR = "column-major"
 SLOWER_VARIANTS = {copy_: ("scalar",), copy_async_: ("vector",), dot_: ("mma_sync", "fma")}
 PLACES = Buffer, Region, Points
-NO_ACCESS = ("region", "points", "peer_buffer", "ring_release", "hand_over")  # calls that touch no element
+NO_ACCESS = (region, points, peer_buffer, ring_release, hand_over)  # calls that touch no element
 
 
 def candidates(dtype, shape: tuple[int, ...], slots: bool = False) -> dict[str, TileLayout]:
@@ -189,12 +191,12 @@ class _UseEvaluator:
     def call(self, call: Call, pipelined: bool) -> None:
         roots = {a: self.root(a) for a in call.args if isinstance(a, Value) and isinstance(a.type, PLACES)}
         buffers = {r for r in roots.values() if r in self.opened}
-        if not buffers or call.op.name in NO_ACCESS:
+        if not buffers or call.op in NO_ACCESS:
             return
         if call.op not in (copy_, copy_async_):
             for buffer in buffers:
                 self.opened[buffer].by_rows = True
-        if not call.op.variants or call.op.rules["site"] is AccessSite:  # their registers have no layouts yet
+        if not call.op.variants or call.op.traits.access:  # registers have no layouts yet, on which these depend
             return
         args = tuple(self.with_tried_layout(a, roots.get(a)) for a in call.args)
         found = self.evaluate(replace(call, args=args), pipelined)
@@ -229,7 +231,7 @@ class _UseEvaluator:
             found = self.evaluate(ahead, False)  # as the pipelined loop issues it if it completes by bytes
             if not isinstance(found, DispatchError):
                 return found
-        site = call.op.rules["site"](self.context, call)
+        site = call.op.rules.site(self.context, call)
         variants = variants_at(call.op.variants, site)
         only, before = (call.attrs.get("options") or {}).get("variant"), dict(self.facts.asked)
         try:

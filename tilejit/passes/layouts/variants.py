@@ -31,14 +31,14 @@ def _node(context: Context, node):
 
 def _chosen(context: Context, call: Call) -> Call:
     with at(call.loc):
-        if "check" in call.op.rules:
-            call.op.rules["check"](context, call)
+        if call.op.rules.check is not None:
+            call.op.rules.check(context, call)
         if call.op.variants:
-            site = call.op.rules["site"](context, call)
+            site = call.op.rules.site(context, call)
             only = (call.attrs.get("options") or {}).get("variant")
-            shown = call.op.rules.get("shown", call.op.name)
+            shown = call.op.traits.shown or call.op.name
             return replace(call, choice=choose(shown, call.op.variants, site, only=only, loc=call.loc))
-        plan = call.op.rules["plan"](context, call) if "plan" in call.op.rules else None
+        plan = call.op.rules.plan(context, call) if call.op.rules.plan is not None else None
         if plan is not None:
             return replace(call, choice=Choice(call.op.name, plan))
     return call
