@@ -10,7 +10,7 @@ from ..concurrency import cached_property
 from ..errors import CompilationError
 from ..names import misspelt
 from .op_rules import RuleDecorator, Rules
-from .op_traits import Traits, roles_of
+from .op_traits import NO_TRAITS, Traits, roles_of
 
 EFFECTS = ("pure", "reads", "writes", "syncs")
 
@@ -27,7 +27,7 @@ class Op:
     """
 
     def __init__(self, function: Callable[..., Any], effect: str, attrs: tuple[str, ...], variants: tuple[Any, ...] = (),
-                 collective: bool = False, traits: Traits = Traits()):
+                 collective: bool = False, traits: Traits = NO_TRAITS):
         if effect not in EFFECTS:
             raise ValueError(f"effect is one of {EFFECTS}, not {effect!r}")
         self.name = function.__name__.rstrip("_")
@@ -98,7 +98,7 @@ class Op:
 
 
 def op(effect: str, *, attrs: tuple[str, ...] = (), variants: tuple[Any, ...] = (), collective: bool = False,
-       traits: Traits = Traits()) -> Callable[[Callable[..., Any]], Op]:
+       traits: Traits = NO_TRAITS) -> Callable[[Callable[..., Any]], Op]:
     """Declare an op by its signature and docstring. `attrs` are the parameters fixed at compile time, the others its
     operands."""
     return lambda function: Op(function, effect, attrs, variants, collective, traits)

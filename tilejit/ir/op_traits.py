@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from inspect import CO_VARARGS
-from types import FunctionType
 from typing import Annotated, Any
 
 
@@ -37,6 +36,9 @@ class Traits:
     lazy: bool = False          # the result is always computed at its use, in the layout that the use needs
 
     shown: str = ""             # its name in messages and records, if kernels call it by another
+
+
+NO_TRAITS = Traits()
 
 
 class Role(Enum):
@@ -73,7 +75,7 @@ class Roles:
         return [x for x, role in zip(operands, roles) if role is Role.WRITES]
 
 
-def roles_of(declaration: FunctionType, attrs: tuple[str, ...], needed: bool) -> Roles:
+def roles_of(declaration: Callable[..., Any], attrs: tuple[str, ...], needed: bool) -> Roles:
     """The roles that a declaration gives its operands.
 
     ValueError for an annotation that is no role; with `needed`, also for an operand without one.
@@ -85,7 +87,7 @@ def roles_of(declaration: FunctionType, attrs: tuple[str, ...], needed: bool) ->
     return Roles(tuple(_role(declaration, name, needed) for name in named), rest)
 
 
-def _role(declaration: FunctionType, operand: str, needed: bool) -> Role | None:
+def _role(declaration: Callable[..., Any], operand: str, needed: bool) -> Role | None:
     annotation = declaration.__annotations__.get(operand)
     if isinstance(annotation, str):  # under ``from __future__ import annotations``
         annotation = declaration.__globals__.get(annotation, annotation)
