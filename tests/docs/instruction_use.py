@@ -149,7 +149,7 @@ def _watched(written: set):
         return asm(self, text, *args, **kwargs)
 
     def calling(self, call):
-        variant = call.choice.variant if call.choice is not None else call.op.name
+        variant = call.told.variant if call.told is not None else call.op.name
         current.append(call.op.name + (f" by {variant}" if variant != call.op.name else ""))
         try:
             return call_(self, call)

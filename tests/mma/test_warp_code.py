@@ -6,8 +6,8 @@ import pytest
 import tilejit as tile
 from tests.mma.threads import registers_of, load_matrices, run_product, store_matrices
 from tilejit.ir.graph import Call, walk
-from tilejit.ops.mma.ldmatrix import LdMatrix
-from tilejit.ops.mma.stmatrix import StMatrix
+from tilejit.ops.memory.ldmatrix import LdMatrix
+from tilejit.ops.memory.stmatrix import StMatrix
 
 
 @tile.jit

@@ -52,9 +52,7 @@ class Op:
     linear = RuleDecorator()
     check = RuleDecorator()
     site = RuleDecorator()
-    variants_for = RuleDecorator()
     plan = RuleDecorator()
-    declined = RuleDecorator()
     layout = RuleDecorator()
     layout_backward = RuleDecorator()
     scratch = RuleDecorator()
@@ -104,5 +102,5 @@ def op(effect: str, *, attrs: tuple[str, ...] = (), variants: tuple[Any, ...] = 
 
 
 def variant_names() -> list[str]:
-    """The names of all variants of all ops."""
-    return sorted({v.name for o in OPS.values() for v in o.variants})
+    """The names of all variants that a call, or the block around it, may ask for: those of ops with `options`."""
+    return sorted({v.name for o in OPS.values() if "options" in o.attrs for v in o.variants})

@@ -36,12 +36,8 @@ class Rules:
     check: Callable[[Any, Call], None] | None = None
     #: ``site(context, call)`` describes a call to the needs of the op's variants. Also passes that ask which variant a call will get.
     site: Callable[[Any, Call], Any] | None = None
-    #: ``variants_for(call)`` are the variants that a call may have, in the order in which they are tried; without it, the op's `variants`.
-    variants_for: Callable[[Call], tuple[Any, ...]] | None = None
     #: ``plan(context, call)`` is the plan (immutable data) of a call of an op without variants; None if there is nothing to choose.
     plan: Callable[[Any, Call], Any] | None = None
-    #: ``declined(context, call, plan)`` gives (a wider access, why it was not chosen) pairs for the report of a memory access.
-    declined: Callable[[Any, Call, Any], tuple[tuple[str, str], ...]] | None = None
 
     # -- layouts of register tiles. passes/layouts/layouts.py -----------------------------------------------------------------
     #: ``layout(assigner, call, types)`` returns the types that a call needs of its operands (None: as they are), and those of its results.
