@@ -151,5 +151,5 @@ except tile.CompilationError as error:
 else:
     raise SystemExit("element 8 was not refused")
 """, "element 8 was not refused")
-    assert walk.touched == ["tilejit/passes/constant_bounds.py", "tilejit/compile.py"] and len(walk.files) == 1
+    assert walk.touched == ["tilejit/passes/checks/constant_bounds.py", "tilejit/compile.py"] and len(walk.files) == 1
     assert [path.split("/")[0] for path in others("pass", walk)] == ["tests", "docs"]

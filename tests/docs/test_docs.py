@@ -175,18 +175,18 @@ def table_layouts() -> str:
 
 
 def table_math() -> str:
-    from tilejit.ops.math import _TABLE as functions
+    from tilejit.ops.language.math import _TABLE as functions
     return markdown(("function", "float32", "`fast=True`"),
                     ((code(f"tile.{name}"), ulp, fast or "") for name, _, _, ulp, _, fast in functions))
 
 
 def table_atomics() -> str:
-    from tilejit.ops.atomics import DTYPES
+    from tilejit.ops.memory.atomics import DTYPES
     return markdown(("operation", "dtypes"), ((code(f"tile.atomic_{kind}"), ", ".join(dtypes)) for kind, dtypes in DTYPES.items()))
 
 
 def table_reductions() -> str:
-    from tilejit.ops.copy_async.reductions import TYPES
+    from tilejit.ops.moves.copy_async.reductions import TYPES
     where = {"tensor map": "`tma`", "global": "`bulk`, to an array", "shared": "`dsmem`, to a peer"}
     kinds = list(dict.fromkeys(kind for _, kind in TYPES))
     return markdown(("reduce=", *where.values()), ((code(kind), *(", ".join(TYPES[place, kind]) for place in where)) for kind in kinds))
@@ -194,7 +194,7 @@ def table_reductions() -> str:
 
 def table_targets() -> str:
     from tilejit.config import TARGETS, architecture
-    from tilejit.passes.shared_memory import SHARED_LIMIT
+    from tilejit.passes.placement.shared_memory import SHARED_LIMIT
     return markdown(("target", "shared memory of a CTA, bytes"), ((code(t), SHARED_LIMIT[architecture(t)]) for t in TARGETS))
 
 
@@ -259,7 +259,7 @@ MEANING = {
 
 
 def _needs(name: str) -> str:
-    from tilejit.ops.copy_async import VARIANTS
+    from tilejit.ops.moves.copy_async import VARIANTS
     from tilejit.ops.mma import tcgen05
     from tilejit.ops.tmem import ldst
     (variant,) = (v for v in (*VARIANTS, *ldst.VARIANTS, tcgen05.VARIANT) if v.name == name)
@@ -268,7 +268,7 @@ def _needs(name: str) -> str:
 
 def _further(name: str) -> str:
     """The needs of a variant that tensor copies of regions do not have."""
-    from tilejit.ops.copy_async import selected, tma, tma_map
+    from tilejit.ops.moves.copy_async.tma import selected_variant as selected, variant as tma, named_map as tma_map
     known = {need.words for need in tma.NEEDS}
     variant = tma_map.VARIANT if name == "named" else getattr(selected, name)
     return "".join(f"- {need.words}\n" for need in variant.needs if need.words not in known)
@@ -378,7 +378,7 @@ def test_every_launch_option_is_documented_on_the_page_of_launch_options():
 
 def test_every_variant_of_copy_async_is_documented_with_needs_program_graph_ptx_and_the_effect_of_inputs():
     """On the page of its name. Its examples are run by the test above."""
-    from tilejit.ops.copy_async import VARIANTS
+    from tilejit.ops.moves.copy_async import VARIANTS
     for name in (v.name for v in VARIANTS):
         page = (ROOT / "docs" / "internals" / "copies" / f"{name}.md").read_text()
         printed = "".join(example.expected or "" for example in examples(page))
@@ -437,6 +437,12 @@ def test_every_page_is_reached_from_the_index():
         waiting += [(page.parent / target).resolve() for target, _ in _LINK.findall(link_text(page))
                     if target and not target.startswith("http") and (page.parent / target).exists()]
     assert not [page_name(page) for page in PAGES[1:] if page not in reached]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
+def test_every_file_that_a_page_names_by_its_path_exists(page):
+    named = re.findall(r"\b(?:tilejit|tests|docs|tutorials)/[\w/]+\.(?:py|md|txt|ipynb)\b", page.read_text())
+    assert not [path for path in named if not (ROOT / path).exists()]
 
 
 def test_paths_of_pages_in_the_package_and_the_tests_exist():

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ..dtypes import DType, float32, int32, int64
 from ..ir.graph import Call, Const, Operand, Value
-from ..passes.accumulators import PinnedRegisters, is_product
+from ..passes.products.accumulators import PinnedRegisters, is_product
 from .value import V
 
 AT_ONCE = 32  # registers that one inline asm moves

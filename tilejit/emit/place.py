@@ -7,7 +7,7 @@ from ..concurrency import cached_property
 from ..dtypes import bool_, int32
 from ..errors import CompilationError
 from ..ir.graph import Block, Call, Const, For, If, Scope, Value, While, blocks, walk
-from ..ops.ptx_calls import HARDWARE_BARRIERS
+from ..ops.ptx.calls import HARDWARE_BARRIERS
 from ..types import Uniformity
 from .value import V
 

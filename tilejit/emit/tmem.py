@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..dtypes import int32
 from ..ir.graph import Value
-from ..passes.tensor_memory import leaders
+from ..passes.placement.tensor_memory import leaders
 from .value import V
 
 GROUP = ".cta_group::{}.sync.aligned"
