@@ -1,7 +1,7 @@
 """The walks of docs/contributing: what a page adds is all that it takes.
 
-Each test takes the page's op, variant, instruction or pass out of a copy of the package. There, everything else still works. Then it
-adds the page's code to the copy, and runs a kernel with it.
+Each test takes the page's op, variant, instruction or pass out of a copy of the package. There, everything else still
+works. Then it adds the page's code to the copy, and runs a kernel with it.
 """
 
 from __future__ import annotations
@@ -38,35 +38,37 @@ assert (y == 64).all() and staged.compile(x, y, N=16, target="sm_90a").cubin
 """
 
 
-def take_out(package: Path, walk: Walk) -> dict[str, int]:
-    """Remove from a copy of the package what the walk adds; the offsets of its fragments."""
+def take_out(package: Path, walk: Walk) -> list[int]:
+    """Undo in a copy of the package what the walk adds; where each edit was."""
     for path in walk.files:
         (package / path).unlink()
-    at = {}
-    for path, fragment in walk.fragments:
-        text = (package / path).read_text()
-        (found,) = re.finditer(rf"(?<![\w.]){re.escape(fragment)}(?!\w)", text)
-        at[path, fragment] = found.start()
-        (package / path).write_text(text[:found.start()] + text[found.end():])
-    return at
+    places = []
+    for edit in walk.edits:
+        text = (package / edit.path).read_text()
+        assert text.count(edit.after) == 1, f"{edit.path} has this {text.count(edit.after)} times: {edit.after}"
+        places.append(text.index(edit.after))
+        (package / edit.path).write_text(text.replace(edit.after, edit.before))
+    return places
 
 
-def put_in(package: Path, walk: Walk, at: dict[str, int]) -> None:
-    """Add the walk's files and fragments, as its page shows them."""
+def put_in(package: Path, walk: Walk, places: list[int]) -> None:
+    """Add the walk's files and edits, as its page shows them."""
     for path, text in walk.files.items():
         (package / path).write_text(text)
-    for path, fragment in reversed(walk.fragments):
-        text = (package / path).read_text()
-        n = at[path, fragment]
-        (package / path).write_text(text[:n] + fragment + text[n:])
+    for edit, n in zip(reversed(walk.edits), reversed(places)):
+        text = (package / edit.path).read_text()
+        assert text.startswith(edit.before, n)
+        (package / edit.path).write_text(text[:n] + edit.after + text[n + len(edit.before):])
 
 
 def run(package: Path, script: str, name: str = "script.py") -> subprocess.CompletedProcess:
     """A program in a process of its own, which imports the copy."""
     (package / name).write_text(script)
     environment = {key: value for key, value in os.environ.items() if not key.startswith("TILEJIT_")}
-    environment |= {"PYTHONPATH": str(package), "TILEJIT_CACHE_DIR": str(package / "cache"), "OPENBLAS_NUM_THREADS": "1"}
-    return subprocess.run([sys.executable, name], cwd=package, env=environment, capture_output=True, text=True, timeout=300)
+    environment |= {"PYTHONPATH": str(package), "TILEJIT_CACHE_DIR": str(package / "cache"),
+                    "OPENBLAS_NUM_THREADS": "1"}
+    return subprocess.run([sys.executable, name], cwd=package, env=environment, capture_output=True, text=True,
+                          timeout=300)
 
 
 def files_of(page: Path) -> list[str]:
@@ -82,18 +84,18 @@ def package(tmp_path) -> Path:
 
 
 def walk_through(package: Path, name: str, script: str, missing: str) -> Walk:
-    """Without the walk `script` fails by an error that says `missing`, with it it runs; and nothing else needs the walk's code."""
+    """`script` fails without the walk, with an error that says `missing`, and runs with it. Nothing else needs it."""
     page = WALKS / f"{name}.md"
     walk = read_walk(page)
     listed = files_of(page)
     assert set(walk.touched) <= set(listed)
     assert all((ROOT / path).exists() for path in listed)
-    at = take_out(package, walk)
+    places = take_out(package, walk)
     without = run(package, WITHOUT)
     assert without.returncode == 0, f"without the {name}: {without.stderr[-2000:]}"
     failed = run(package, script)
     assert failed.returncode != 0 and missing in failed.stderr, failed.stdout + failed.stderr
-    put_in(package, walk, at)
+    put_in(package, walk, places)
     done = run(package, script)
     assert done.returncode == 0, done.stderr
     return walk
@@ -124,7 +126,8 @@ for target in ("sm_80", "sm_90a", "sm_100a", "sm_103a", "sm_120a"):
     compiled = reverse.compile(x, out, target=target)
     assert "brev.b32" in compiled.ptx and compiled.cubin
 """, "brev")
-    assert not walk.files and len(walk.fragments) == 1 and "\n" not in walk.fragments[0][1]
+    (row,) = walk.edits
+    assert not walk.files and row.after.startswith("    Row(") and "\n" not in row.after
     assert not others("instruction", walk)
 
 
@@ -153,3 +156,48 @@ else:
 """, "element 8 was not refused")
     assert walk.touched == ["tilejit/passes/checks/constant_bounds.py", "tilejit/compile.py"] and len(walk.files) == 1
     assert [path.split("/")[0] for path in others("pass", walk)] == ["tests", "docs"]
+
+
+def test_an_op_is_one_file_a_module_to_load_and_a_name(package):
+    """And its test, and its row in the guide."""
+    walk = walk_through(package, "op", """
+import numpy as np
+import tilejit as tile
+
+@tile.jit
+def joined(x, y, out):
+    tile.store(out[0:2, 0:32], tile.stack((tile.load(x[0:32]), tile.load(y[0:32]))))
+
+x, y, out = np.arange(32, dtype=np.float32), np.arange(32, dtype=np.float32) + 50, np.zeros((2, 32), np.float32)
+joined.simulate(1, x, y, out).raise_first()
+assert (out == np.stack((x, y))).all()
+for target in ("sm_80", "sm_90a", "sm_100a", "sm_120a"):
+    assert joined.compile(x, y, out, target=target).cubin
+""", "tile has no attribute 'stack'")
+    assert walk.touched == ["tilejit/ops/language/stack.py", "tilejit/ops/__init__.py", "tilejit/api.py"]
+    assert [path.split("/")[0] for path in others("op", walk)] == ["tests", "docs"]
+
+
+def test_a_variant_is_one_file_and_its_place_in_the_order(package):
+    """And its test, and its page."""
+    walk = walk_through(package, "variant", """
+import numpy as np
+import tilejit as tile
+
+@tile.jit
+def fetch(x, y):
+    buffer, bar = tile.alloc((4, 60), x.dtype), tile.mbarrier()
+    with tile.elect():
+        bar.arrive_expect_tx(buffer.nbytes)
+        tile.copy_async(buffer, x[0:4, 0:60], mbar=bar, variant="bulk")
+    bar.wait(phase=0)
+    tile.copy(y[0:4, 0:60], buffer)
+
+x, y = np.arange(256, dtype=np.float32).reshape(4, 64), np.zeros((4, 60), np.float32)
+fetch.simulate(1, x, y).raise_first()
+assert (x[:, :60] == y).all()
+compiled = fetch.compile(x, y, target="sm_90a")
+assert compiled.cubin and compiled.copies[0].variant == "bulk" and "cp.async.bulk.shared::cluster.global" in compiled.ptx
+""", "bulk")
+    assert [path.rpartition("/")[2] for path in walk.touched] == ["bulk.py", "__init__.py"] and len(walk.files) == 1
+    assert [path.split("/")[0] for path in others("variant", walk)] == ["tests", "docs"]
