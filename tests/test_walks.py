@@ -198,6 +198,6 @@ fetch.simulate(1, x, y).raise_first()
 assert (x[:, :60] == y).all()
 compiled = fetch.compile(x, y, target="sm_90a")
 assert compiled.cubin and compiled.copies[0].variant == "bulk" and "cp.async.bulk.shared::cluster.global" in compiled.ptx
-""", "bulk")
+""", "dsmem, tcgen05_cp, vector, not 'bulk'")
     assert [path.rpartition("/")[2] for path in walk.touched] == ["bulk.py", "__init__.py"] and len(walk.files) == 1
     assert [path.split("/")[0] for path in others("variant", walk)] == ["tests", "docs"]
