@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parent.parent / "tilejit"
 
 # A layer may import itself and the layers before it.
-LAYERS = ("errors", "config", "names", "concurrency", "layout", "dtypes", "types", "records", "dispatch", "ptx", "ir", "ops", "frontend",
+LAYERS = ("errors", "config", "lazy", "names", "concurrency", "layout", "dtypes", "types", "records", "dispatch", "ptx", "ir", "ops", "frontend",
           "passes", "sim", "emit", "toolchain", "runtime", "compile", "compiled", "manifest", "warm", "jit", "plan", "schedule", "tuning",
           "kernels", "testing", "api", "demo", "cli", "__init__", "__main__")
 
@@ -39,6 +39,15 @@ def imports(path: Path):
             rest = node.module.split(".")[1:]
             for name in rest[:1] or [a.name for a in node.names]:
                 yield name, node.lineno
+        elif name := lazily_imported(node):
+            yield name.split(".")[0], node.lineno
+
+
+def lazily_imported(node: ast.AST) -> str | None:
+    """`x` for the expression ``Lazy("tilejit.x")``."""
+    if isinstance(node, ast.Call) and ast.unparse(node.func) == "Lazy" and isinstance(node.args[0], ast.Constant):
+        return node.args[0].value.removeprefix("tilejit.") if node.args[0].value.startswith("tilejit.") else None
+    return None
 
 
 def test_the_list_of_layers_matches_the_folders_and_modules_of_the_package():
@@ -96,11 +105,7 @@ CIRCLES = {
     frozenset({"ir.graph", "ir.printer"}): "a graph prints itself, and the printer knows the kinds of nodes",
     frozenset({"frontend.branches", "frontend.scoping", "frontend.targets", "frontend.walker"}):
         "a branch walks its statements, and a statement may be a branch",
-    frozenset({"emit.emitter", "emit.tmem"}): "a part of the emitter makes a buffer as the whole knows it",
-    frozenset({"passes.pipelining.pipeline", "passes.pipelining.warp_specialization"}):
-        "the pass writes a loop out, by roles if it is specialised, and roles are written out as loops",
-    frozenset({"__init__", "api", "jit", "manifest", "schedule", "testing", "tuning"}):
-        "the package loads its public names at their first use, and some of them ask for its version",
+    frozenset({"__init__", "jit", "manifest"}): "the package makes kernels, and the key of the cache has its version",
 }
 
 
@@ -128,6 +133,8 @@ def imported_modules(when_loaded: bool = False) -> dict[str, set[str]]:
                 source = ".".join(base) or "__init__"
                 targets = {".".join([*base, a.name]) for a in node.names}
                 needs[name] |= {target if target in known else source for target in targets} & set(known) - {name}
+            elif not when_loaded and (lazy := lazily_imported(node)):
+                needs[name].add(lazy)
     return needs
 
 

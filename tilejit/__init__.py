@@ -1,6 +1,9 @@
 """tilejit: GPU kernels for Ampere, Hopper and Blackwell in Python, compiled per call site and testable without a GPU."""
 
-import typing as _typing
+import builtins as _builtins
+from importlib import import_module as _import_module
+from types import ModuleType as _ModuleType
+from typing import Any as _Any
 
 from .errors import (CacheError, CompilationError, DispatchError, LaunchError, SimulationError, TileError,
                      TileWarning, ToolchainError, VerificationError)
@@ -10,31 +13,40 @@ from .dtypes import (DType, bfloat16, bool_, float4_e2m1fn, float6_e2m3fn, float
 from .frontend import constexpr
 from .jit import Kernel, jit
 from .layout import R, S, Swizzle, TileLayout, auto, axis, tmem_datapath
+from .names import suggested as _suggested
 from .runtime.arguments import ArraySpec
 from .runtime.device_array import DeviceArray, empty, to_device
 from .runtime.packed import Packed, pack
 
-if _typing.TYPE_CHECKING:
-    from .api import *  # noqa: F403
-
 __version__ = "0.1.0"
 
+_MODULES = ("kernels", "ptx", "testing", "tuning")
 
-def __getattr__(name: str):
-    """Load the language's names, and the instruction table `tile.ptx`, at their first use."""
-    from importlib import import_module
-    if name == "ptx":
-        return import_module(".ptx", __name__)
+
+def __getattr__(name: str) -> _Any:
+    """Load the language's names, and the modules `_MODULES`, at their first use.
+
+    ``__all__`` lacks the modules of tools, and Python's own names (`range`, `max`, ...), which host code needs.
+    """
+    if name in _MODULES:
+        return _import_module(f".{name}", __name__)
+    if name == "__all__":
+        return [n for n in _public() if not hasattr(_builtins, n) and (n == "ptx" or n not in _MODULES)]
     if not name.startswith("__"):
-        names = vars(import_module(".api", __name__))
+        names = vars(_import_module(".api", __name__))
         if name in names and not name.startswith("_"):
             globals().update({n: v for n, v in names.items() if not n.startswith("_")})
             return names[name]
-    from .names import suggested
-    hint = "" if name.startswith("_") else suggested(name, [n for n in __dir__() if not n.startswith("_")])
+    hint = "" if name.startswith("_") else _suggested(name, _public())
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
 
 
-def __dir__():
-    from . import api
-    return sorted({*globals(), *vars(api)})
+def __dir__() -> list[str]:
+    return ["__version__", *_public()]
+
+
+def _public() -> list[str]:
+    """The public names: those imported above, the language's, and the modules of tools."""
+    language = vars(_import_module(".api", __name__))
+    own = {n for n, x in {**language, **globals()}.items() if not n.startswith("_") and not isinstance(x, _ModuleType)}
+    return sorted(own.union(_MODULES))

@@ -56,7 +56,7 @@ class CompiledKernel:
     target: str
     signature: str
     key: str
-    cubin: bytes | None = field(repr=False)
+    cubin: bytes | Any = field(repr=False)
     registers: int
     spills: int
     shared_bytes: int
@@ -67,7 +67,7 @@ class CompiledKernel:
     layouts: tuple[LayoutRecord, ...]
     loops: tuple[LoopRecord, ...]
     tensor_maps: tuple[TensorMapRecord, ...]
-    warnings: tuple
+    warnings: tuple[str, ...]
     compile_time: dict[str, float]
     recipe: dict[str, Any] = field(repr=False, default_factory=dict)
     written: tuple[int, ...] = ()  # the indices of the run-time arguments that the kernel writes
@@ -87,7 +87,7 @@ class CompiledKernel:
     def ptx(self) -> str:
         return self.texts()["ptx"]
 
-    def launcher(self, device: int):
+    def launcher(self, device: int) -> Any:
         """The launcher of the kernel on a device, loaded at the first call. LaunchError if the device cannot run the kernel."""
         if device not in self.launchers:
             from .runtime.launcher import load
@@ -108,7 +108,7 @@ class CompiledKernel:
         return driver.active_clusters(self.launcher(device).function, self.recipe["threads"], self.recipe["shared"],
                                       tuple(self.recipe["cluster"] or (1, 1, 1)), device)
 
-    def told_for(self, bound) -> "CompiledKernel":
+    def told_for(self, bound) -> CompiledKernel:
         """The same kernel, with the records of its tensor maps for these arguments."""
         return replace(self, tensor_maps=map_records(bound.names, self.recipe["maps"], bound)) if self.tensor_maps else self
 

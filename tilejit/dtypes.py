@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from typing import TYPE_CHECKING
 
 from .errors import CompilationError
 from .names import nearest
+
+if TYPE_CHECKING:
+    from . import _Tile, _Value
 
 
 MAX_BITS = 8192  # of a constant integer: far beyond any use, and few enough digits for Python to print it
@@ -93,6 +97,9 @@ class DType:
         if self.padded:
             return f"tile.padded(tile.{self.padded})"
         return "tile.bool_" if self.name == "bool" else f"tile.{self.name}"
+
+    if TYPE_CHECKING:  # in a kernel, a call casts
+        def __call__(self, value: _Value, /) -> _Tile: ...
 
 
 bool_ = DType("bool", "bool", 8, "i1")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, wraps
 from inspect import Parameter
@@ -26,6 +27,7 @@ from .warm import Warm, form_of, has_zero
 if TYPE_CHECKING:
     from .compile import Lowered
     from .frontend.building import Built
+    from .sim.report import Report
 
 
 def jit(function=None, *, source: str | None = None, **options):
@@ -151,7 +153,7 @@ class Kernel:
 
     __iter__ = None  # otherwise Python would iterate by indices, without end: every number is a grid
 
-    def prepared(self, grid, /, **kwargs):
+    def prepared(self, grid: Any, /, **kwargs: Any) -> Callable[..., None]:
         """``self[grid]`` with the keyword arguments bound in advance: a function of the remaining, positional arguments."""
         grid, launchers = padded_grid(grid), self.warm.of(form_of(kwargs))
 
@@ -294,7 +296,7 @@ class Kernel:
     # -- without a GPU ---------------------------------------------------------------------------------------------------
 
     @_plain
-    def compile(self, *specs, target: str | None = None, **kwargs) -> CompiledKernel:
+    def compile(self, *specs: Any, target: str | None = None, **kwargs: Any) -> CompiledKernel:
         """Compile for `target` ("sm_90a" by default) without a launch.
 
         A spec is an array, a scalar, or ``tile.ArraySpec(shape, dtype, strides=None)``; constexprs and options are given by
@@ -305,7 +307,8 @@ class Kernel:
         return self.compiled(bound, options, target).told_for(bound)
 
     @_plain
-    def simulate(self, grid, /, *args, seed: int = 0, checks: bool = True, target: str | None = None, max_steps: int | None = None, **kwargs):
+    def simulate(self, grid: Any, /, *args: Any, seed: int = 0, checks: bool = True, target: str | None = None,
+                 max_steps: int | None = None, **kwargs: Any) -> Report:
         """Run on the simulator and return its report: `.findings`, `.stats`. Arrays are written in place. After `max_steps` operations of the
         lowered kernel it stops, with a finding that says where.
 

@@ -203,7 +203,8 @@ THREADS = {"thread": 1, "warp": 32, "warpgroup": 128}
 
 
 def plan_copy(dst: BufferSpec, src: BufferSpec, *, op: str = "copy_async", scope: str = "thread", threads: int = 1,
-              target: str = "sm_90a", **options) -> Choice:
+              target: str = "sm_90a",
+              **options: Any) -> Choice:
     """How a copy from `src` to `dst` would be lowered: `.variant`, its `.plan`, and `.declined`, the reasons against other variants.
 
     `scope` is the execution scope ("thread", "warp", "warpgroup" or "cta") and `threads` its number of threads (needed for a CTA

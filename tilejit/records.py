@@ -27,7 +27,7 @@ class CopyRecord:
     declined: tuple[tuple[str, str], ...]
     instructions: int
     bytes: int
-    plan: object = field(repr=False)
+    plan: Any = field(repr=False)
     unused: tuple[tuple[str, str], ...] = ()
     buffers: tuple[str, ...] = ()
 

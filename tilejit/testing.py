@@ -6,7 +6,7 @@ from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, field
 from numbers import Real
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .config import checked_target, config
 from .dtypes import dtype_of, float8_e8m0fnu
@@ -16,6 +16,11 @@ from .runtime.arguments import ArraySpec
 from .runtime.arrays import describe
 from .runtime.options import checked_grid
 from .runtime.packed import Packed
+
+if TYPE_CHECKING:
+    import tilejit as tile
+
+    from .sim.report import Finding
 
 ULPS = 8  # the default tolerance, in units of the dtype's epsilon
 
@@ -48,7 +53,7 @@ class Verification:
     """The result of `verify`: the backends that ran, the simulator's findings, and the first difference of each array and backend."""
 
     backends: tuple[str, ...]
-    findings: list = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
     differences: list[Difference] = field(default_factory=list)
 
     @property
@@ -68,8 +73,9 @@ class Verification:
     __repr__ = __str__
 
 
-def verify(kernel: Kernel, grid, /, *args, reference: Callable, rtol: float | None = None, atol: float | None = None, seed: int = 0,
-           target: str | None = None, **kwargs) -> Verification:
+def verify(kernel: tile.Kernel[..., Any], grid: Any, /, *args: Any, reference: Callable[..., Any],
+           rtol: float | None = None, atol: float | None = None, seed: int = 0, target: str | None = None,
+           **kwargs: Any) -> Verification:
     """Run a kernel on copies of host arrays, on the simulator and on the GPU if there is one, and compare with `reference`.
 
     `reference` is called with copies of `args`. It either modifies them as the kernel should, or returns the array (or a tuple

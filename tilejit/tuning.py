@@ -15,7 +15,7 @@ import os
 from collections.abc import Callable, Iterable
 from dataclasses import fields
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .config import checked_target, config
 from .errors import CompilationError, LaunchError, TileError, ToolchainError
@@ -28,6 +28,12 @@ from .runtime.arguments import ArraySpec, Bound, is_host
 from .runtime.options import LAUNCH_OPTIONS
 from .runtime.store import open_store
 from .toolchain.installed import tools
+
+if TYPE_CHECKING:
+    import tilejit as tile
+
+    from .compiled import CompiledKernel
+    from .sim.report import Report
 
 ROUNDS = 5          # timings of each configuration, alternating with the others
 BURST_MS = 1.0      # approximate duration of the launches between two events
@@ -43,13 +49,14 @@ class Tuned:
     of the others, both by index in `configs`.
     """
 
-    def __init__(self, kernel: Kernel, configs: list[dict[str, Any]], key: tuple[str, ...] | None, prune: Callable | None):
+    def __init__(self, kernel: Kernel, configs: list[dict[str, Any]], key: tuple[str, ...] | None,
+                 prune: Callable[..., Any] | None):
         self.kernel, self.configs, self.key, self.prune = kernel, configs, key, prune
         self.__name__, self.__qualname__, self.__module__, self.__doc__ = kernel.__name__, kernel.__qualname__, kernel.__module__, kernel.__doc__
-        self.recent: dict[tuple, dict[str, Any]] = {}  # choices by `_looks` of the arguments, which avoids binding them
-        self.chosen: dict[tuple, dict[str, Any]] = {}
-        self.timings: dict[tuple, dict[int, float]] = {}
-        self.rejected: dict[tuple, dict[int, str]] = {}
+        self.recent: dict[tuple[Any, ...], dict[str, Any]] = {}  # choices by `_looks`, which avoids binding arguments
+        self.chosen: dict[tuple[Any, ...], dict[str, Any]] = {}
+        self.timings: dict[tuple[Any, ...], dict[int, float]] = {}
+        self.rejected: dict[tuple[Any, ...], dict[int, str]] = {}
 
     def __repr__(self) -> str:
         return f"<{self.kernel.name}, tuned over {len(self.configs)} configurations>"
@@ -57,11 +64,11 @@ class Tuned:
     def __reduce__(self) -> str:
         return self.__qualname__
 
-    def __call__(self, *args, **kwargs):
+    def __call__(self, *args: Any, **kwargs: Any) -> None:
         self.kernel(*args, **kwargs)  # raises an error that says how to launch it
 
-    def __getitem__(self, grid):
-        def launch(*args, **kwargs):
+    def __getitem__(self, grid: Any) -> Callable[..., None]:
+        def launch(*args: Any, **kwargs: Any) -> None:
             looks = _looks(args, kwargs)
             chosen = self.recent.get(looks)
             if chosen is None:
@@ -75,17 +82,19 @@ class Tuned:
 
     __iter__ = None  # otherwise Python would iterate by indices, without end: every number is a grid
 
-    def compile(self, *specs, target: str | None = None, **kwargs) -> list:
+    def compile(self, *specs: Any, target: str | None = None, **kwargs: Any) -> list[CompiledKernel]:
         """Compile all configurations for `target`, without a launch; returns the compiled kernels in the order of `configs`."""
         self._check_free(kwargs)
         return [self.kernel.compile(*specs, **kwargs, **chosen, target=target) for chosen in self.configs]
 
-    def simulate(self, grid, /, *args, seed: int = 0, checks: bool = True, target: str | None = None, **kwargs):
+    def simulate(self, grid: Any, /, *args: Any, seed: int = 0, checks: bool = True, target: str | None = None,
+                 **kwargs: Any) -> Report:
         """Run the first configuration that compiles for `target` on the simulator; returns its report."""
         chosen = self._first(self._bound(args, kwargs), args, kwargs, target)
         return self.kernel.simulate(grid, *args, **kwargs, **chosen, seed=seed, checks=checks, target=target)
 
-    def config(self, grid, /, *args, backend: str | None = None, device: int | None = None, **kwargs) -> dict[str, Any]:
+    def config(self, grid: Any, /, *args: Any, backend: str | None = None, device: int | None = None,
+               **kwargs: Any) -> dict[str, Any]:
         """The configuration for a call: chosen earlier (in this process, or in another one for the same GPU), or by timing now.
 
         On the simulator, which measures no time, it is the first configuration that compiles. Timing restores the contents of
@@ -313,7 +322,8 @@ class Kept:
             driver.free(self.copies.pop(), self.device)
 
 
-def autotune(configs: Iterable[dict[str, Any]], key: Iterable[str] | None = None, prune: Callable | None = None) -> Callable[[Kernel], Tuned]:
+def autotune(configs: Iterable[dict[str, Any]], key: Iterable[str] | None = None,
+             prune: Callable[..., Any] | None = None) -> Callable[[tile.Kernel[..., Any]], Tuned]:
     """Decorate a kernel with configurations: dicts of constexpr arguments and launch options.
 
     What a configuration does not set, but others do, has its value from the kernel's decorator or the parameter's default.
@@ -333,7 +343,7 @@ def autotune(configs: Iterable[dict[str, Any]], key: Iterable[str] | None = None
     if prune is not None and not callable(prune):
         raise LaunchError(f"prune is a function of the configurations and the arguments, not {type(prune).__name__}")
 
-    def decorate(kernel: Kernel) -> Tuned:
+    def decorate(kernel: Any) -> Tuned:
         if not isinstance(kernel, Kernel):
             raise LaunchError(f"autotune decorates a kernel under @tile.jit, not {type(kernel).__name__}")
         parameters = {p.name: p for p in kernel.parameters}

@@ -240,7 +240,7 @@ MEANING = {
                      "arrivals "
                      "left over at a named barrier when the kernel ends",
     "barrier-lifecycle": "a barrier used before its initialisation or after its invalidation, initialised while in use, or with a count that "
-                         "an mbarrier cannot hold",
+                         "an mbarrier cannot hold; a number beyond those of the 16 barriers of a CTA",
     "transaction-count": "the bytes announced to a barrier differ from those that its copies transfer, or exceed the 2^20 - 1 that one phase "
                          "counts",
     "descriptor": "a tensor map or coordinates that the encoder or the hardware refuses",

@@ -297,10 +297,126 @@ def test_names_assigned_before_some_breaks_of_while_true_only_may_be_undefined_a
             if n == 5:
                 v = y
                 break
+            if n == 7:
+                break
         tile.store(v[0], n)
 
     for kernel in (later, beside, deeper, next_trip, unrolled, buffer):
         assert error(kernel).startswith("v may be undefined: ")
+
+
+def test_buffers_assigned_before_each_break_of_while_true_are_defined_after_it():
+    """A buffer is made once, ahead of the loop, wherever the kernel makes it."""
+    def made(y, n):
+        while True:
+            s = tile.alloc((4,), tile.float32)
+            tile.sync()
+            tile.store(s, tile.arange(4) + n)
+            n += 1
+            if n > 5:
+                break
+        tile.sync()
+        tile.store(y[0:4], tile.load(s))
+
+    def beside_exits(y, n):
+        while True:
+            n += 1
+            if n == 10:
+                return
+            if n % 3 != 0:
+                continue
+            s, scale = tile.alloc((4,), tile.float32), n * 10
+            tile.sync()
+            tile.store(s, tile.arange(4) + n)
+            if n == 6:
+                break
+            tile.sync()
+            if n == 12:
+                break
+        tile.sync()
+        tile.store(y[0:4], tile.load(s) + scale)
+
+    def by_the_break(y, n):
+        while True:
+            n += 1
+            if n == 5:
+                v = y
+                break
+            elif n == 9:
+                v = y
+                break
+        tile.store(v[0], n)
+
+    def nested(y, n):
+        while True:
+            while True:
+                s = tile.alloc((4,), tile.float32)
+                tile.sync()
+                tile.store(s, tile.arange(4) + n)
+                n += 1
+                if n % 3 == 0:
+                    break
+            if n > 7:
+                t = s[1:3]
+                tile.sync()
+                u = tile.load(t)
+                break
+        tile.store(y[0:4], tile.load(s))
+        tile.store(y[0:2], u)
+
+    def over_a_range(y, n):
+        for i in range(4):
+            s = tile.alloc((4,), tile.float32)
+            tile.sync()
+            tile.store(s, tile.arange(4) + i)
+            if i == n:
+                break
+        tile.sync()
+        tile.store(y[0:4], tile.load(s))
+
+    assert outputs(made, 2) == [5, 6, 7, 8]
+    assert [outputs(beside_exits, n) for n in (0, 6, 10)] == [[66, 67, 68, 69], [-1] * 4, [132, 133, 134, 135]]
+    assert [first(by_the_break, n) for n in (2, 7)] == [5, 9]
+    assert outputs(nested, 1) == [9, 10, 10, 11]
+    assert [outputs(over_a_range, n)[0] for n in (2, 9)] == [2, 3]
+
+
+def test_a_buffer_of_one_break_and_another_of_the_next_are_a_choice_at_run_time():
+    def two(y, n):
+        a, b = tile.alloc((4,), tile.float32), tile.alloc((4,), tile.float32)
+        while True:
+            n += 1
+            if n == 5:
+                s = a
+                break
+            if n == 7:
+                s = b
+                break
+        tile.store(y[0:4], tile.load(s))
+
+    def place(y, n):
+        a = tile.alloc((4, 4), tile.float32)
+        while True:
+            s = a[n, 0:4]
+            n += 1
+            if n > 3:
+                break
+        tile.store(y[0:4], tile.load(s))
+
+    @tile.jit
+    def found(n):
+        for i in range(n):
+            s = tile.alloc((4,), tile.float32)
+            if i == 2:
+                return s
+        return tile.alloc((4,), tile.float32)
+
+    def returned(y, n):
+        tile.store(y[0:4], tile.load(found(n)))
+
+    assert "which only a compile-time condition can choose" in error(two)
+    assert "returned under a run-time condition; return it at the function's end" in error(returned)
+    assert "made under a run-time condition or in a loop; make it where it is used" in error(place)
 
 
 def test_while_true_may_end_by_returns_in_nested_loops_only():

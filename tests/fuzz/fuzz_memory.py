@@ -17,8 +17,23 @@ ATOMICS = {"add": ("int32", "uint32", "int64", "uint64", "float32", "float64", "
 ATOMICS |= {"min": ATOMICS["max"], "or": ATOMICS["and"], "xor": ATOMICS["and"]}
 
 
+SHARED = 232448        # bytes of shared memory that a CTA of sm_90 may have
+SCRATCH = 48 << 10     # of them, for what the compiler needs besides the buffers and operands drawn
+
+
 class Memory(Shapes):
     """Draws statements that move tiles through shared memory and to separate outputs."""
+
+    def __init__(self, seed: int):
+        super().__init__(seed)
+        self.left = SHARED - SCRATCH   # bytes of shared memory that later statements may take
+        self.copies = 1                # how often the statement drawn now stands in the kernel, as unrolled loops repeat it
+
+    def takes(self, nbytes: int) -> bool:
+        """Whether a statement with `nbytes` of shared memory of its own fits; if so, they are taken."""
+        fits = nbytes * self.copies <= self.left
+        self.left -= nbytes * self.copies * fits
+        return fits
 
     def output(self, shape: tuple, dtype: str) -> str:
         """A new output, initially zero, that all CTAs write."""
@@ -52,6 +67,8 @@ class Memory(Shapes):
     def shared(self) -> Statement:
         """A matrix in shared memory, filled in one random way and read in another."""
         shape = rows, columns = self.matrix()
+        if not self.takes(8 * (rows * columns + (rows + 8) * (columns + 16))):
+            return self.assign()
         s, name = self.name("s"), self.name("v")
         fill = self.r.choice((self.fill_store, self.fill_copy, self.fill_rows, self.fill_scatter))
         lines, dtype, contents = fill(s, shape)

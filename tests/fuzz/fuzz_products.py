@@ -38,7 +38,7 @@ class Products(Scopes):
             return [], f"tile.load({region})", value
         s = self.name("s")
         lines = [f"{s} = tile.alloc({shape}, {tile_name(dtype)}{self.layout(shape, dtype)})"]
-        if self.tokens and self.r.random() < 0.5:
+        if self.tokens and self.counted and self.r.random() < 0.5:
             done = self.name("t")
             lines += [f"{done} = tile.copy_async({s}, {region})", f"{done}.wait()"]
         else:
@@ -49,6 +49,9 @@ class Products(Scopes):
         m, n, k = self.extents()
         dtype = self.r.choice(("float16", "float16", "bfloat16", "float32", "int8", "uint8", "float64", "float8_e4m3fn", "float8_e5m2", "int32"))
         self.draws |= {"fma"} if dtype == "int32" else {"mma_sync"} if dtype in ("float16", "bfloat16", "int8") and m < 64 else set()
+        held = self.threads == 1024 or max(m * n, m * k, k * n) <= self.limit   # by the registers of a narrower scope
+        if not held or not self.takes((m + n) * (k + 16) * bits(dtype) // 8):
+            return self.assign()
         ta, tb = self.r.random() < 0.4, self.r.random() < 0.4
         first, a, x = self.matrix_operand(m, k, dtype, ta)
         second, b, y = self.matrix_operand(k, n, dtype, tb)
@@ -85,7 +88,10 @@ class Products(Scopes):
         dtype = self.r.choice([d for d in STORED if columns * bits(d) // 8 % (16 if self.roles else 1) == 0])
         wide = "float64" if dtype == "float64" else "float32" if is_float(dtype) else "int64"
         head, body, shown = [f"{name} = tile.full({shape}, -100, {tile_name(wide)})"], [], []
-        for _ in range(self.r.choice((1, 1, 2))):
+        buffers = self.r.choice((1, 1, 2))
+        if not self.takes(buffers * stages * (rows + 8) * (columns + 16) * bits(dtype) // 8):
+            return self.assign()
+        for _ in range(buffers):
             lines, first, values = self.staged(i, shape, dtype)
             head += first
             body += lines
@@ -118,6 +124,8 @@ class Products(Scopes):
         dtype = self.r.choice(("float16", "bfloat16", "int8", "float8_e4m3fn", "float32"))
         block, stages, trips = self.r.choice((16, 32, 64)), self.r.choice((1, 2, 3, 4)), self.r.choice((0, 1, 2, 3, 5))
         k = max(0, trips * block - self.r.choice((0, 0, 3, 8)))
+        if not self.takes(stages * (m + n) * block * bits(dtype) // 8):
+            return self.product()
         ta, tb = self.r.random() < 0.3, self.r.random() < 0.5
         self.note((m, n))
         (first, a), (second, b) = (self.operand(*(shape[::-1] if turned else shape), dtype) for shape, turned in (((m, max(k, 1)), ta), ((max(k, 1), n), tb)))

@@ -88,6 +88,7 @@ class Slots(Products):
     def __init__(self, seed: int):
         super().__init__(seed)
         self.room = self.r.choice((24, 48, 96)) << 10   # bytes of shared memory left for slots
+        self.left -= self.room
         self.bounded = False    # whether copies must be provably inside their arrays: the kernel promises the bounds of its program ids
         self.sole = True        # whether the slot that is drawn has one reader
 

@@ -51,6 +51,8 @@ class Generator(Clusters):
         h, w = self.r.randint(1, rows), self.r.randint(1, columns)
         top, left = self.r.randint(0, rows - h), self.r.randint(0, columns - w)
         kind = self.r.choice(("box", "gather", "runtime"))
+        if not self.takes(8 * rows * columns):
+            return self.assign()
         lines = [f"{s} = tile.alloc(({rows}, {columns}), {tile_name(x.dtype)})", f"tile.store({s}[0:{rows}, 0:{columns}], {x.text})", "tile.sync()"]
         if kind == "gather":
             lines.append(f"{name} = tile.load({s}[({rows - 1} - tile.arange({rows}))[:, None], (tile.arange({columns}) * 3 % {columns})[None, :]])")
@@ -119,7 +121,9 @@ class Generator(Clusters):
         leave = self.r.random() < 0.3
         at = self.r.choice((start, start + step))
         word = self.r.choice(("break", "continue"))
+        around, self.copies = self.copies, self.copies * (max(len(over), 1) if "static" in head else 1)
         inner = self.body(self.r.randint(0, 2))
+        self.copies = around
         del self.variables[index]
         cut = self.r.randint(0, len(inner))
         # the index is used as a strong int32, which a static range's is not

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tilejit as tile
+from fuzz_memory import SHARED
 from fuzz_program import Program, compare
 from fuzz_variants import ALL, used
 from kernel_fuzz import generate
@@ -63,6 +64,17 @@ def test_what_a_kernel_is_drawn_to_use_is_in_its_records_and_its_code(monkeypatc
         missing -= program.draws
         compiled = program.compiled_kernel().compile(**program.arguments(), **program.outputs(), target="sm_90a")
         assert program.draws <= used(compiled), f"seed {program.seed}\n{program.source}"
+
+
+@pytest.mark.parametrize("seed", [52002775, 52003587, 61002324, 61010424])
+def test_kernels_are_drawn_within_the_shared_memory_and_registers_of_the_target(seed, monkeypatch):
+    """Of these seeds, kernels were once drawn that the compiler rightly refuses: with too much shared memory, tiles too large for the registers of a
+    narrow scope, and tokens that a loop in a scope counts."""
+    monkeypatch.setattr("tilejit.toolchain.assembler.started", later)
+    monkeypatch.setenv("TILEJIT_NO_CACHE", "1")
+    program = generate(seed)
+    compiled = program.compiled_kernel().compile(**program.arguments(), **program.outputs(), target="sm_90a")
+    assert 0 < compiled.shared_bytes <= SHARED
 
 
 def test_a_program_comes_back_from_its_file(tmp_path):

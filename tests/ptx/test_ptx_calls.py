@@ -323,3 +323,31 @@ def test_a_barrier_beyond_the_16_of_a_cta_is_refused(call):
         with pytest.raises(tile.CompilationError, match=f"barriers 0 to 15, not {n}"):
             kernel(n).compile(np.zeros(1, np.int32), target="sm_90a")
     assert kernel(15).compile(np.zeros(1, np.int32), target="sm_90a").ptx
+
+
+@pytest.mark.parametrize("call", ["bar.sync({n})", "barrier.sync({n})", "bar.sync.threads({n}, 128)", "bar.arrive({n}, 128)",
+                                  "bar.red.popc.u32({n}, True)"])
+def test_a_barrier_beyond_the_16_of_a_cta_is_found_where_its_number_is_known_at_run_time(call):
+    kernel = tile.jit(source=f"def k(x, n):\n    tile.ptx.{call.format(n='n + tile.program_id(0)')}\n    tile.store(x[tile.program_id(0)], 1)\n")
+    beyond = lambda *numbers: [f.message for f in kernel.simulate((2,), np.zeros(2, np.int32), *numbers).findings if f.kind == "barrier-lifecycle"]
+    for n, wrong in ((15, 16), (16, 16), (40, 40), (-2, -2)):
+        found, = beyond(n)
+        assert f"barriers 0 to 15, not {wrong}" in found
+    assert not beyond(0) and not beyond(14)
+
+
+def test_threads_of_two_ctas_meet_at_different_barriers():
+    """The first warp of each CTA waits at the barrier whose number its CTA has."""
+    @tile.jit(num_warps=2)
+    def kernel(y):
+        s, pid = tile.alloc((32,), tile.int32), tile.program_id(0)
+        with tile.warp(1):
+            tile.store(s, tile.arange(32) + pid)
+            tile.ptx.bar.arrive(1 + pid, 64)
+        with tile.warp(0):
+            tile.ptx.bar.sync.threads(1 + pid, 64)
+            tile.store(y[pid, 0:32], tile.load(s))
+
+    y = np.zeros((3, 32), np.int32)
+    assert not kernel.simulate((3,), y).findings
+    np.testing.assert_array_equal(y, np.arange(32) + np.arange(3)[:, None])

@@ -128,12 +128,14 @@ RULES = (
          chip=("copy/test_remote_gpu::test_ptx_instructions_read_write_and_reduce_into_a_peer_s_shared_memory_on_the_gpu",)),
     Rule("generic read", "async write", "peer",
          FENCE + " (to another CTA); after accesses to a peer's memory the fence is "
-                 "`tile.ptx.fence.proxy.async_.shared_cluster()`",
+                 "`tile.ptx.fence.proxy.async_.shared_cluster()`, or the one of all memory: that of `shared::cta` is restricted "
+                 "to the CTA's own",
          made="rings and tokens with multicasts, rings filled by a peer",
          finding="`missing-proxy-fence`",
          tests=("sim/test_refills::test_every_cta_of_a_multicast_needs_the_fence",
                 "sim/test_refills::test_a_copy_or_reduction_from_a_peer_may_overtake_the_reads_before_a_remote_arrival",
                 "sim/test_refills::test_loads_of_a_peer_s_memory_need_the_fence_before_its_owner_fills_it",
+                "sim/test_refills::test_a_fence_of_the_cta_s_own_memory_does_not_order_accesses_to_a_peer_s",
                 "copy/test_slot_fences::test_a_slot_that_several_ctas_fill_is_fenced_before_it_is_released_to_all_of_them")),
     Rule("generic write", "async", "peer",
          "as the row above; for what `st.async` brought, in the receiving CTA after its wait",

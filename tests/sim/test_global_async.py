@@ -409,6 +409,80 @@ def test_a_copy_overwrites_what_threads_stored_after_a_proxy_fence_of_global_mem
 
 
 @tile.jit
+def added_then_copied(x, y, out, HOW: tile.constexpr, COPY: tile.constexpr, SPACE: tile.constexpr, AFTER: tile.constexpr):
+    s, i = tile.alloc((8, 128), x.dtype), tile.thread_id()
+    bar = tile.mbarrier()
+    tile.store(s, tile.load(x[0:8, 0:128]))
+    if HOW == "a tile":
+        tile.atomic_add(y[0:8, 0:128], tile.load(x[0:8, 0:128]), sem="relaxed")
+    elif HOW == "each thread":
+        for k in range(8):
+            tile.atomic_add(y[k, i], tile.load(x[k, i]), sem="acq_rel", scope="cta")
+    elif HOW == "ptx":
+        for k in range(8):
+            tile.ptx.red.global_.add.f32(y[k, i], tile.load(x[k, i]))
+    elif HOW == "an ordered store":
+        for k in range(8):
+            tile.store(y[k, i], tile.load(x[k, i]), sem="relaxed")
+    tile.fence_proxy_async(space=SPACE)
+    tile.sync()
+    with tile.elect():
+        if AFTER:
+            tile.fence_proxy_async(space="global")
+        if COPY == "load":
+            bar.arrive_expect_tx(s.nbytes)
+            tile.copy_async(s, y[0:8, 0:128], mbar=bar)  # finds: missing-proxy-fence
+        else:
+            tile.copy_async(y[0:8, 0:128], s, reduce=COPY)  # finds: missing-proxy-fence
+            tile.bulk_commit()
+            tile.bulk_wait(0)
+    if COPY == "load":
+        bar.wait(phase=0)
+        tile.store(out[0:8, 0:128], tile.load(s))
+
+
+@pytest.mark.parametrize("how", ["a tile", "each thread", "ptx", "an ordered store"])
+@pytest.mark.parametrize("copy", ["load", None, "add"])
+def test_a_copy_of_what_atomics_changed_needs_a_proxy_fence_of_global_memory(how, copy):
+    """As after stores: before the barrier in the threads that executed the atomics, or after it."""
+    meta = {"HOW": how, "COPY": copy}
+    line = {text.split("if COPY")[0]: n for n, text in enumerate(added_then_copied.source.lines, added_then_copied.source.first_line)}
+    copies = [n for text, n in line.items() if "finds:" in text]
+    for seed in SEEDS:
+        run = lambda space, after: added_then_copied.simulate((1,), X, ZEROS.copy(), ZEROS.copy(), SPACE=space, AFTER=after, seed=seed, **meta)
+        found, = run("shared", False).findings
+        assert (found.kind, found.line) == ("missing-proxy-fence", copies[copy != "load"])
+        assert 'fence_proxy_async(space="global")' in found.message and found.other is not None
+        assert not run("all", False).findings and not run("shared", True).findings
+
+
+@tile.jit
+def added_elsewhere(x, y, out, flag, READER: tile.constexpr):
+    s = tile.alloc((8, 128), x.dtype)
+    bar = tile.mbarrier()
+    if tile.program_id(0) == 0:
+        tile.atomic_add(y[0:8, 0:128], tile.load(x[0:8, 0:128]), sem="relaxed")
+        tile.sync()
+        with tile.elect():
+            tile.store(flag[0], 1, sem="release")
+    else:
+        with tile.elect():
+            while tile.load(flag[0], sem="acquire") == 0:
+                pass
+            if READER:
+                tile.fence_proxy_async(space="global")
+            bar.arrive_expect_tx(s.nbytes)
+            tile.copy_async(s, y[0:8, 0:128], mbar=bar)  # finds: missing-proxy-fence
+        bar.wait(phase=0)
+        tile.store(out[0:8, 0:128], tile.load(s))
+
+
+def test_a_copy_of_what_another_cta_s_atomics_changed_needs_the_fence_after_the_acquire():
+    check(added_elsewhere, (2,), X, ZEROS, ZEROS, FLAG, faulty={"READER": False}, fine={"READER": True}, result=2, expected=X, seeds=SEEDS,
+          words=("of CTA 0 at line", "in CTA 1, between its synchronisation with CTA 0 and this copy"))
+
+
+@tile.jit
 def unordered_load(x, y, out, MEET: tile.constexpr):
     s = tile.alloc((8, 128), x.dtype)
     bar = tile.mbarrier()

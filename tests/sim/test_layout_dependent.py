@@ -89,6 +89,66 @@ def test_a_load_of_what_the_previous_iteration_stored_depends_on_the_layouts():
 
 
 @tile.jit
+def overwritten(x, y, WHAT: tile.constexpr, SYNC: tile.constexpr):
+    s, n = tile.alloc((1024,), tile.float32), tile.zeros((1024,), tile.float32)
+    tile.store(s, tile.load(x[0:1024]))
+    tile.sync()
+    v = tile.load(s)  # loads
+    if SYNC:
+        tile.sync()
+    if WHAT == "unrelated":
+        tile.store(s, tile.load(y[0:1024]))  # stores
+    elif WHAT == "zero":
+        tile.store(s, n)  # stores
+    elif WHAT == "derived":
+        for i in range(3):
+            n = n * 2 + v
+        tile.store(s, tile.where(n > 3, n, 0.0))
+    elif WHAT == "decided":
+        if tile.sum(v) > 0:
+            tile.store(s, n)
+    tile.sync()
+    tile.store(y[0:1024], tile.load(s) + v)
+
+
+@pytest.mark.parametrize("what", ["unrelated", "zero"])
+def test_a_store_over_what_each_thread_has_loaded_itself_depends_on_the_layouts(what):
+    for seed in range(4):
+        finding, = overwritten.simulate((1,), X, np.ones_like(X), what, False, seed=seed).findings
+        loads = line_of(overwritten, "loads")
+        assert finding.kind == "layout-dependent" and finding.line > loads and finding.other.line == loads
+        assert re.match(r"thread 0 writes bytes 0 to 3 of shared memory \(s\[0\]\), read at line \d+ without a barrier", finding.message)
+        y = np.ones_like(X)
+        assert not overwritten.simulate((1,), X, y, what, True, seed=seed).findings
+        np.testing.assert_array_equal(y, X + (what == "unrelated"))
+
+
+@pytest.mark.parametrize("what", ["derived", "decided"])
+def test_a_store_that_depends_on_the_load_before_it_does_not(what):
+    for seed in range(4):
+        assert not overwritten.simulate((1,), X, np.ones_like(X), what, False, seed=seed).findings
+
+
+@tile.jit
+def refilled_in_a_loop(x, y, SYNC: tile.constexpr):
+    s, total = tile.alloc((1024,), tile.float32), tile.zeros((1024,), tile.float32)
+    for i in range(3):
+        tile.store(s, tile.load(x[0:1024]) + i)  # stores
+        tile.sync()
+        total += tile.load(s)
+        if SYNC:
+            tile.sync()
+    tile.store(y[0:1024], total)
+
+
+def test_the_next_iteration_s_store_over_what_was_loaded_depends_on_the_layouts():
+    for seed in range(4):
+        found = refilled_in_a_loop.simulate((1,), X, np.zeros_like(X), False, seed=seed).findings
+        assert [(f.kind, f.line) for f in found] == [("layout-dependent", line_of(refilled_in_a_loop, "stores"))]
+    check(refilled_in_a_loop, (1,), X, np.zeros_like(X), True, result=1, expected=X * 3 + 3)
+
+
+@tile.jit
 def by_index(x, y, HOW: tile.constexpr):
     """The kernel itself says which thread accesses what."""
     s, i = tile.alloc((128,), x.dtype), tile.thread_id()

@@ -304,7 +304,13 @@ def read_by_the_peer(A, B, n, FENCE: tile.constexpr):
         tile.cluster_sync()
         if rank == 1:
             tile.store(B[k, i], tile.ptx.ld.shared_cluster.b32(s.peer(0)[i]))  # reads
-        if FENCE:
+        if FENCE == "of the CTA":
+            tile.fence_proxy_async()
+        elif FENCE == "of any memory":
+            tile.ptx.fence.proxy.async_()
+        elif FENCE == "of global memory":
+            tile.fence_proxy_async(space="global")
+        elif FENCE:
             tile.ptx.fence.proxy.async_.shared_cluster()
         tile.cluster_sync()
 
@@ -312,6 +318,16 @@ def read_by_the_peer(A, B, n, FENCE: tile.constexpr):
 def test_loads_of_a_peer_s_memory_need_the_fence_before_its_owner_fills_it():
     report = lacks_a_fence(read_by_the_peer, (2,), A, np.zeros_like(A), 3)
     assert "of CTA rank 1 read them" in report.findings[0].message
+
+
+@pytest.mark.parametrize("fence", ["of the CTA", "of global memory"])
+def test_a_fence_of_the_cta_s_own_memory_does_not_order_accesses_to_a_peer_s(fence):
+    """PTX ISA, "membar / fence": a state space restricts a proxy fence to it, and shared::cta is the executing CTA's memory."""
+    for seed in SEEDS:
+        report = read_by_the_peer.simulate((2,), A, np.zeros_like(A), 3, fence, seed=seed)
+        found, = report.findings
+        assert found.kind == "missing-proxy-fence" and "without ptx.fence.proxy.async_.shared_cluster()" in found.message
+        assert not read_by_the_peer.simulate((2,), A, np.zeros_like(A), 3, "of any memory", seed=seed).findings
 
 
 # -- accesses of every kind ------------------------------------------------------------------------------------------------------

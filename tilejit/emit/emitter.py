@@ -15,9 +15,10 @@ from ..dtypes import DType, bool_, float32, int32, int64
 from ..ir.builder import ExecScope
 from ..ir.graph import Block, Call, Const, For, Graph, If, Operand, Scope, Value, While, walk
 from ..names import entry_name
-from ..types import Buffer, Scalar, Sym
+from ..types import Scalar, Sym
 from .accumulators import AccumulatorMixin, Pins
 from .barriers import BarrierMixin
+from .buffers import EBuffer, EPoints, ERegion
 from .bulk import BulkMixin
 from .control import ControlMixin
 from .debug import DebugInfo
@@ -31,37 +32,6 @@ from .tma import TmaMixin
 from .tmem import TensorMemoryMixin
 from .value import V
 from .warps import WarpMixin
-
-
-@dataclass
-class EBuffer:
-    """A buffer in emitted code: a global one's pointer, sizes and strides, or a shared one's byte offset."""
-
-    type: Buffer
-    pointer: V | None = None
-    sizes: tuple = ()
-    strides: tuple = ()
-    offset: int = 0
-    rank: Any = None  # rank in the cluster of the CTA whose shared memory holds the buffer; None for this CTA
-    lows: tuple | None = None  # of a window: the coordinates of its first element; `sizes` are the window's
-
-
-@dataclass
-class ERegion:
-    """A region in emitted code: one start per dimension of the buffer."""
-
-    type: Any
-    buffer: EBuffer
-    starts: tuple
-
-
-@dataclass
-class EPoints:
-    """Points in emitted code: for each dimension of the buffer an index, which is one value or a list with one value per register."""
-
-    type: Any
-    buffer: EBuffer
-    indices: tuple
 
 
 @dataclass

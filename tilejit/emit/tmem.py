@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..dtypes import int32
 from ..ir.graph import Value
 from ..passes.placement.tensor_memory import leaders
+from .buffers import EBuffer
 from .value import V
 
 GROUP = ".cta_group::{}.sync.aligned"
@@ -86,7 +87,6 @@ class TensorMemoryMixin:
         self.asm(f"tcgen05.fence::{side};")
 
     def tensor_buffer(self, value: Value):
-        from .emitter import EBuffer
         place = self.graph.tensor_memory[value]
         return EBuffer(value.type, self.tensor_addresses[place.leader], value.type.shape, offset=place.column)
 

@@ -290,7 +290,7 @@ def carries(w: Walker, settled: Attempt, ends: Ends) -> tuple[tuple[Carry, ...],
         if name in settled.lost:
             w.put(name, Undefined(settled.lost[name]))
         elif name not in before or (isinstance(before[name].value, Undefined) and entry is not before[name]):
-            plan = _plan_after(w, entry, ends, settled.trip.control)
+            plan = _plan_after(w, entry, ends, settled.trip.control, None if name == RESULT else settled.trip.nodes)
             if isinstance(plan, Clash):
                 w.put(name, Undefined(plan.why))
             else:
@@ -304,15 +304,16 @@ def _returns(entry: Entry) -> tuple[tuple[str, str], ...]:
     return tuple(pair for pair in entry.lacks if pair[0] == "return")
 
 
-def _plan_after(w: Walker, entry: Entry, ends: Ends, control: Uniformity) -> joins.Join:
-    """What a name holds after the loop if only the loop's body assigns it: the value of the last trip, if there certainly was one."""
+def _plan_after(w: Walker, entry: Entry, ends: Ends, control: Uniformity, nodes: list[Node] | None) -> joins.Join:
+    """What a name holds after the loop if only the loop's body, of these nodes, assigns it: the value of the last trip, if there certainly was one.
+    `nodes` is None for a function's result."""
     value = entry.past("break") if ends is Ends.BY_AN_EXIT else entry.past("break", "continue", ONWARD)
     if isinstance(value, Undefined):
         return Clash(value.why)
     if ends is Ends.ANYWHERE:
         return Clash("may be undefined: only the loop's body assigns it, and the loop may run zero times; "
                      "assign it before the loop" + where("assigned", entry.loc))
-    return joins.cap(_alike(w, joins.pending(value), control), control)
+    return joins.cap(_alike(w, joins.pending(value, nodes), control), control)
 
 
 def _alike(w: Walker, plan: joins.Join, control: Uniformity) -> joins.Join:

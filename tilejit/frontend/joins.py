@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ..dtypes import DType, promote
 from ..ir.builder import describe, type_of
-from ..ir.graph import Const, Operand, Value
+from ..ir.graph import Block, Const, Node, Operand, Value, results, walk
 from ..types import Scalar, Tile, Type, Uniformity
 from .names import Undefined
 
@@ -272,14 +272,20 @@ def rebuild(plan: Join, values: Iterator[Value]) -> Any:
     raise AssertionError(plan)
 
 
-def pending(x: Any) -> Join:
-    """The join of a function's result `x` that one branch has returned with that of a branch that has not returned yet."""
+def pending(x: Any, nodes: Iterable[Node] | None = None) -> Join:
+    """The join of `x`, which a branch or trip of these nodes gives, with what a path gives that does not count. Buffers stay themselves, since they
+    are made ahead of everything; places in them are made where they stand. Without `nodes`, `x` is a function's result, and the other path
+    has not returned yet: it may return another buffer."""
     parts = fields_of(x)
     if parts is not None:
-        return _grouped(type(x), tuple(map(pending, parts)))
+        return _grouped(type(x), tuple(pending(part, nodes) for part in parts))
     if isinstance(type_of(x), (Scalar, Tile)) and is_runtime(x):
         return Leaf(type_of(x))
-    return Clash(f"is {describe(x)}, returned under a run-time condition; return it at the function's end") if is_runtime(x) else Keep(x)
+    if is_runtime(x) and nodes is None:
+        return Clash(f"is {describe(x)}, returned under a run-time condition; return it at the function's end")
+    if is_runtime(x) and any(x in results(node) for node in walk(Block(tuple(nodes)))):
+        return Clash(f"is {describe(x)}, made under a run-time condition or in a loop; make it where it is used")
+    return Keep(x)
 
 
 def filler(plan: Join) -> Any:

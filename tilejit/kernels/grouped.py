@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
+
+import tilejit as tile
 
 from ..config import config as settings
 from ..dtypes import int32
@@ -28,7 +32,9 @@ ADDRESSES, STEPS = [hopper.A_AT, hopper.B_AT, hopper.C_AT], [hopper.A_ROW, hoppe
 PLANS: dict = {}  # key of the arrays' properties and options -> Listed or Stacked
 
 
-def grouped_matmul(a, b, out=None, epilogue=None, arguments=(), *, offs=None, precision: str | None = None, config: Config | None = None):
+def grouped_matmul(a: Any, b: Any, out: Any = None, epilogue: tile.Kernel[..., Any] | None = None,
+                   arguments: Sequence[Any] = (), *, offs: Any = None, precision: str | None = None,
+                   config: Config | None = None) -> Any:
     """``[x @ y for x, y in zip(a, b)]`` in one launch on a Hopper GPU (sm_90a); returns `out`, new arrays if it is not given.
 
     `a` and `b` are lists of equally many matrices, [M, K] and [K, N], with extents of their own for each product, all of one dtype, in any

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import tilejit as tile
 
@@ -33,8 +35,10 @@ from .views import folded, folded_row, new, turned
 ANY = 1 << 20       # bytes that a kernel with an epilogue may spill without the compiler's warning: `fitted` gives its own
 
 
-def matmul(a, b, out=None, epilogue=None, arguments=(), *, tiles=(), scale_a=None, scale_b=None, fast_accum: bool = False,
-           precision: str | None = None, config: Config | BlackwellConfig | None = None):
+def matmul(a: Any, b: Any, out: Any = None, epilogue: tile.Kernel[..., Any] | None = None,
+           arguments: Sequence[Any] = (), *, tiles: Sequence[Any] = (), scale_a: Any = None, scale_b: Any = None,
+           fast_accum: bool = False, precision: str | None = None,
+           config: Config | BlackwellConfig | None = None) -> Any:
     """``a @ b`` on the tensor cores of a Hopper or Blackwell GPU (sm_90a, sm_100a, sm_103a); returns `out`, a new array if it is not given.
 
     `a` is [..., M, K] and `b` is [..., K, N], with any extents and strides; leading dimensions of both are equal, or one of them has none. Arrays

@@ -5,7 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Sequence
 from functools import partial
+from typing import Any
+
+import tilejit as tile
 
 from ..config import config as settings
 from ..errors import CompilationError, LaunchError, TileError, ToolchainError
@@ -27,8 +31,9 @@ from .scales import scale
 from .views import folded, new
 
 
-def tune(a, b, out=None, epilogue=None, arguments=(), *, tiles=(), scale_a=None, scale_b=None, fast_accum: bool = False,
-         precision: str | None = None, most: int = 8) -> Config | BlackwellConfig | None:
+def tune(a: Any, b: Any, out: Any = None, epilogue: tile.Kernel[..., Any] | None = None,
+         arguments: Sequence[Any] = (), *, tiles: Sequence[Any] = (), scale_a: Any = None, scale_b: Any = None,
+         fast_accum: bool = False, precision: str | None = None, most: int = 8) -> Config | BlackwellConfig | None:
     """The configuration with which ``matmul`` of these arrays takes the least time, to be given as its `config`.
 
     By itself `matmul` uses the first choice of a performance model. This function compiles the model's first `most` configurations in

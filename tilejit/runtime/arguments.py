@@ -31,7 +31,7 @@ class ArraySpec:
 
     shape: tuple[int, ...]
     dtype: Any
-    strides: tuple[int, ...] | None = None
+    strides: tuple[int, ...] | Any = None
     pointer: int = 0
     view: ArrayView | None = field(default=None, compare=False, repr=False)
     counted: bool = field(default=False, compare=False, repr=False)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import weakref
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from ..dtypes import DTYPES, bool_, stored
 from ..errors import LaunchError
@@ -11,6 +13,9 @@ from . import dlpack, driver
 from .arrays import LEGACY_STREAM, ArrayView, checked_shape, describe, numpy_name, row_major
 from .element_types import element_type, numpy_dtype
 from .packed import Packed
+
+if TYPE_CHECKING:
+    import numpy
 
 
 class Memory:
@@ -31,7 +36,8 @@ class DeviceArray:
 
     __slots__ = ("pointer", "shape", "strides", "dtype", "device", "_memory", "__weakref__")
 
-    def __init__(self, pointer: int, shape, strides, dtype, device: int, memory):
+    def __init__(self, pointer: int, shape: Sequence[int], strides: Sequence[int], dtype: Any, device: int,
+                 memory: Any):
         self.pointer = pointer
         self.shape = tuple(shape)
         self.strides = tuple(strides)
@@ -62,7 +68,7 @@ class DeviceArray:
     def __tilejit_view__(self) -> ArrayView:
         return ArrayView(self.pointer, self.shape, self.strides, numpy_name(self.dtype), self.device, False, self)
 
-    def __getitem__(self, index) -> "DeviceArray":
+    def __getitem__(self, index: Any) -> DeviceArray:
         """A view of part of the array: ints, slices and Ellipsis."""
         index = index if isinstance(index, tuple) else (index,)
         if any(part is Ellipsis for part in index):
@@ -87,11 +93,11 @@ class DeviceArray:
         return DeviceArray(self.pointer + offset * self.dtype.itemsize, shape, strides, self.dtype, self.device, self._memory)
 
     @property
-    def T(self) -> "DeviceArray":
+    def T(self) -> DeviceArray:
         """The view with its axes reversed."""
         return self.transpose()
 
-    def transpose(self, *axes) -> "DeviceArray":
+    def transpose(self, *axes: int | Sequence[int]) -> DeviceArray:
         """The view with its axes in another order, reversed by default."""
         axes = tuple(axes[0]) if len(axes) == 1 and not isinstance(axes[0], int) else axes or range(self.ndim)[::-1]
         if sorted(axes) != list(range(self.ndim)):
@@ -99,7 +105,7 @@ class DeviceArray:
         pick = lambda of: tuple(of[axis] for axis in axes)
         return DeviceArray(self.pointer, pick(self.shape), pick(self.strides), self.dtype, self.device, self._memory)
 
-    def reshape(self, *shape) -> "DeviceArray":
+    def reshape(self, *shape: int | Sequence[int]) -> DeviceArray:
         """A view of a row-major array with other extents; one of them may be -1."""
         shape = tuple(shape[0]) if len(shape) == 1 and not isinstance(shape[0], int) else shape
         if not describe(self).contiguous:
@@ -111,7 +117,7 @@ class DeviceArray:
             raise LaunchError(f"an array of {self.size} elements has no shape {shape}")
         return DeviceArray(self.pointer, shape, row_major(shape), self.dtype, self.device, self._memory)
 
-    def numpy(self):
+    def numpy(self) -> numpy.ndarray[Any, Any]:
         """A copy on the host, after the work issued so far has finished."""
         import numpy
 
@@ -130,11 +136,11 @@ class DeviceArray:
         """Copying and pickling go by way of the host, as a NumPy array."""
         return to_device, (self.numpy(), self.device)
 
-    def __array__(self, *args, **kwargs):
+    def __array__(self, *args: Any, **kwargs: Any) -> Any:
         raise TypeError("a DeviceArray is copied to the host by its .numpy()")
 
     @property
-    def __cuda_array_interface__(self) -> dict:
+    def __cuda_array_interface__(self) -> dict[str, Any]:
         if self.dtype.kind not in "biuf":
             raise AttributeError(f"__cuda_array_interface__ has no name for {self.dtype.name}; use DLPack")
         return {"shape": self.shape, "typestr": self.dtype.str, "data": (self.pointer, False), "version": 3,
@@ -143,7 +149,8 @@ class DeviceArray:
     def __dlpack_device__(self) -> tuple[int, int]:
         return dlpack.CUDA, self.device
 
-    def __dlpack__(self, *, stream=None, max_version=None, dl_device=None, copy=None):
+    def __dlpack__(self, *, stream: int | None = None, max_version: tuple[int, int] | None = None,
+                   dl_device: tuple[int, int] | None = None, copy: bool | None = None) -> Any:
         """A DLPack capsule over the same memory."""
         if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():
             raise BufferError("a DeviceArray is exported on its own device only")
@@ -156,7 +163,7 @@ class DeviceArray:
                                    self.__dlpack_device__(), versioned)
 
 
-def empty(shape, dtype="float32", device: int = 0) -> DeviceArray | Packed:
+def empty(shape: int | Sequence[int], dtype: Any = "float32", device: int = 0) -> DeviceArray | Any:
     """A new row-major array on the device, with undefined contents. Elements of less than a byte are packed."""
     shape = checked_shape(shape)
     name = dtype if isinstance(dtype, str) else getattr(dtype, "name", None) or getattr(dtype, "__name__", str(dtype))
@@ -170,7 +177,7 @@ def empty(shape, dtype="float32", device: int = 0) -> DeviceArray | Packed:
     return DeviceArray(memory.address, shape, row_major(shape), numpy_dtype(name), device, memory)
 
 
-def to_device(array, device: int = 0) -> DeviceArray | Packed:
+def to_device(array: Any, device: int = 0) -> DeviceArray | Packed:
     """A copy of a host array (NumPy, torch on the CPU, anything with DLPack, nested lists, or packed elements) on the device."""
     import numpy
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from ..dtypes import dtype_of, held
 from ..errors import LaunchError
 from .arrays import ArrayView, describe
 
+if TYPE_CHECKING:
+    import numpy
 
 ALIGNED = 256  # bytes, the alignment of device memory; TMA can pad packed elements only in arrays aligned to 32 bytes
 
@@ -21,7 +25,7 @@ class Packed:
 
     __slots__ = ("data", "dtype", "_transposed", "__weakref__")
 
-    def __init__(self, data, dtype):
+    def __init__(self, data: Any, dtype: Any):
         self.data, self.dtype, self._transposed = data, dtype_of(dtype), False
         if not self.dtype.packed or self.dtype.padded:
             raise LaunchError(f"packed elements are float4_e2m1fn, float6_e2m3fn or float6_e3m2fn, not {self.dtype}")
@@ -42,14 +46,14 @@ class Packed:
         shape = (*shape[:-1], held(self.dtype, shape[-1]))
         return shape[::-1] if self._transposed else shape
 
-    def over(self, data) -> "Packed":
+    def over(self, data: Any) -> Packed:
         """The same view over other bytes, such as a copy of these."""
         other = Packed(data, self.dtype)
         other._transposed = self._transposed
         return other
 
     @property
-    def T(self) -> "Packed":
+    def T(self) -> Packed:
         """The transpose of a matrix, whose elements are packed along the first axis: [K, N] from [N, K], as
         `kernels.matmul` takes its second operand. Other kernels do not take it."""
         if self.ndim != 2:
@@ -71,7 +75,7 @@ class Packed:
         return ArrayView(view.pointer, view.shape[::order], view.strides[::order], self.dtype.name, view.device, view.readonly, self,
                          view.stream, view.keep)
 
-    def unpack(self):
+    def unpack(self) -> numpy.ndarray[Any, Any]:
         """The elements as a new NumPy array of ml_dtypes' dtype, one in a byte. LaunchError if the bytes are on a device
         and of another library."""
         import numpy as np
@@ -84,7 +88,7 @@ class Packed:
         return found.T if self._transposed else found
 
 
-def pack(values, dtype=None) -> Packed:
+def pack(values: Any, dtype: Any = None) -> Packed:
     """A new ``Packed`` with a NumPy array's elements.
 
     `values` are ml_dtypes' elements (one in a byte) of `dtype`, or numbers, which are cast to it as by `tile.cast`. The

@@ -28,6 +28,9 @@ BEFORE, AFTER = 4, 5
 SETTLED = 6
 # For kernels with proxy fences of global memory: accesses that such a fence orders before those of copy engines.
 GLOBAL = 7
+# For clusters: accesses to the shared memory of other CTAs that a proxy fence orders before those of copy engines. FENCED stands for
+# those to the own CTA's, to which fence.proxy.async.shared::cta is restricted.
+PEERS = 8
 
 
 class Clocks:
@@ -38,11 +41,12 @@ class Clocks:
                  settles: bool = False):
         self.ranks, self.atoms, self.width = ranks, atoms, atoms + barriers
         self.tensor = tensor
-        planes = max(4, 6 * tensor, 7 * settles, 8 * fences_global)
+        planes = max(4, 6 * tensor, 7 * settles, 8 * fences_global, 9 * (ranks > 1))
         self.known = np.zeros((ranks, atoms, planes, ranks * self.width), np.int32)
         self.now = np.ones((ranks, atoms), np.int32)
         self.fenced = np.zeros((ranks, atoms), np.int32)
         self.fenced_global = np.zeros((ranks, atoms), np.int32) if fences_global else None  # the same for fences of global memory
+        self.fenced_peers = np.zeros((ranks, atoms), np.int32) if ranks > 1 else None  # the same for fences of the cluster's memory
         # The same for fences of any space.
         self.settled = np.zeros((ranks, atoms), np.int32) if fences_global or settles else None
         self.before = np.zeros((ranks, atoms), np.int32)  # the epoch at the last tcgen05.fence::before_thread_sync
@@ -51,6 +55,7 @@ class Clocks:
         new = copy.copy(self)
         new.known, new.now, new.fenced, new.before = self.known.copy(), self.now.copy(), self.fenced.copy(), self.before.copy()
         new.fenced_global = None if self.fenced_global is None else self.fenced_global.copy()
+        new.fenced_peers = None if self.fenced_peers is None else self.fenced_peers.copy()
         new.settled = None if self.settled is None else self.settled.copy()
         return new
 
@@ -78,6 +83,8 @@ class Clocks:
             clock[BEFORE, columns] = np.maximum(clock[BEFORE, columns], self.before[rank, atoms])
         if self.fenced_global is not None:
             clock[GLOBAL, columns] = np.maximum(clock[GLOBAL, columns], self.fenced_global[rank, atoms])
+        if self.fenced_peers is not None:
+            clock[PEERS, columns] = np.maximum(clock[PEERS, columns], self.fenced_peers[rank, atoms])
         if self.settled is not None:
             clock[SETTLED, columns] = np.maximum(clock[SETTLED, columns], self.settled[rank, atoms])
         self.now[rank, atoms] += 1
@@ -101,16 +108,28 @@ class Clocks:
             self.known[rank, atoms[:, None], plane, rank * self.width + atoms] = self.now[rank, atoms]
         self.now[rank, atoms] += 1
 
-    def fence(self, rank: int, atoms: np.ndarray, own: np.ndarray | None = None) -> None:
+    def fence(self, rank: int, atoms: np.ndarray, own: np.ndarray | None = None, peers: bool = False) -> None:
         """A proxy fence in threads of these atoms: it orders the copies that they know to have completed on barriers before later accesses
-        through the async proxy, and also the accesses so far of all threads of the atoms `own` (by default all of them)."""
+        through the async proxy, and also the accesses so far of all threads of the atoms `own` (by default all of them): those to the shared
+        memory of their CTA, and with `peers` to that of the whole cluster."""
         copies = np.arange(self.known.shape[-1]) % self.width >= self.atoms
+        own, both = atoms if own is None else own, [(FENCED, self.fenced)]
+        if peers and self.fenced_peers is not None:
+            both.append((PEERS, self.fenced_peers))
         known = self.known[rank, atoms]
-        known[:, FENCED, copies] = known[:, ORDER, copies]
+        for plane, fenced in both:
+            known[:, plane, copies] = known[:, ORDER, copies]
+            fenced[rank, own] = self.now[rank, own]
         self.known[rank, atoms] = known
-        own = atoms if own is None else own
-        self.fenced[rank, own] = self.now[rank, own]
         self.now[rank, atoms] += 1
+
+    def fence_plane(self, column: int, rank: int) -> int:
+        """The plane of the fences that count for an access by a column to the shared memory of CTA `rank`."""
+        return FENCED if self.fenced_peers is None or column // self.width == rank else PEERS
+
+    def fences_of(self, rank: int, memory: int) -> np.ndarray:
+        """The epochs of the atoms of CTA `rank` at their last proxy fence that counts for the shared memory of CTA `memory`."""
+        return self.fenced[rank] if self.fenced_peers is None or memory == rank else self.fenced_peers[rank]
 
     def settle(self, rank: int, atoms: np.ndarray) -> None:
         """A proxy fence of any space in every thread of these atoms: their loads so far are over. The fence itself

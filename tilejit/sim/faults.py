@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from .barriers import LastWait
-from .clocks import BEFORE, ORDER
+from .clocks import BEFORE, FENCED, ORDER
 from .shadow import ATOMIC, COPIED, MANY, NEVER, PENDING, SUMMED, Access, Conflict
 from .verdicts import late_words
 from .world import AsyncOp, World
@@ -63,11 +63,16 @@ class Reporter:
         """Report an access that is ordered after the earlier one `c` only because the chosen layouts give both to the same thread."""
         if not self.m.sim.program.places.own(c.cell * self.m.sim.program.granule):
             return
-        does = "writes" if writing else "reads"
-        self._say("layout-dependent", a.line, f"{self._thread(a, c.at)} {does} {self._bytes(c)}, written at line "
+        does, did = "writes" if writing else "reads", "read" if c.what == "reader" else "written"
+        self._say("layout-dependent", a.line, f"{self._thread(a, c.at)} {does} {self._bytes(c)}, {did} at line "
                   f"{self._number(c.line)} without a barrier between the two. It is the same thread, but only by the "
                   "layouts that were chosen: with another num_warps, dtype or target it may be another. Put tile.sync() "
                   "between them", a, c, c.line)
+
+    def _fence(self, c: Conflict) -> str:
+        """The fence that is missing after the earlier access: fence_proxy_async() is restricted to the own CTA's memory."""
+        mine = self.clocks.fence_plane(c.other, self.rank) == FENCED
+        return "fence_proxy_async()" if mine else "ptx.fence.proxy.async_.shared_cluster()"
 
     def _unordered(self, a: Access, c: Conflict, what: str) -> None:
         """Report accesses to tensor memory that are synchronised, but without a tcgen05 fence before or after the synchronisation."""
@@ -151,10 +156,10 @@ class Reporter:
                       "no fence_proxy_async() between the wait for that copy and this operation", a, c, c.line)
         elif c.what == "unfenced":
             self._say("missing-proxy-fence", a.line, f"{name} {verb} {self._bytes(c)} through the async proxy; {self._other_thread(c)} wrote them at "
-                      f"line {self._number(c.line)} without fence_proxy_async() between its write and the barrier", a, c, c.line)
+                      f"line {self._number(c.line)} without {self._fence(c)} between its write and the barrier", a, c, c.line)
         elif c.what == "overtaking":
             self._say("missing-proxy-fence", a.line, f"{name} writes {self._bytes(c)} through the async proxy; {self._other_thread(c)} read them at "
-                      f"line {self._number(c.line)} without fence_proxy_async() between its read and the barrier", a, c, c.line)
+                      f"line {self._number(c.line)} without {self._fence(c)} between its read and the barrier", a, c, c.line)
             return  # without settling: the copy will be the last access anyway, and the reads tell whether it was waited for
         elif c.what == "unordered":
             self._unordered(a, c, f"{name} {verb}")

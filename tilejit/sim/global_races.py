@@ -199,6 +199,8 @@ class GlobalShadow:
             found = self._in_flight(Index(cells), who, clocks, "atomic") or self.threads.write(Index(cells), who, atomic=True) or found
         self._arrays(clocks)
         self.writer[cells] = MANY
+        if self.epoch is not None:
+            self.epoch[cells] = clocks.now[ids - 1]
         return found
 
     def atomic_read(self, cells: np.ndarray, ids: np.ndarray, clocks: GlobalClocks | None, who: Accessor | None = None):
@@ -237,33 +239,38 @@ class GlobalShadow:
         if side == STORE:
             self._arrays(clocks)
             self.writer[cells] = 0
-            if self.threads.writes is not None:
-                self.threads.writes.cta[cells] = 0
+            for marks in (self.threads.writes, self.threads.atomics):
+                if marks is not None:
+                    marks.cta[cells] = 0
         return found
 
     def _unfenced(self, view, who: Accessor, clocks: GlobalClocks | None) -> Unfenced | None:
         """The first cell that a thread wrote, before the access by a copy engine, without a proxy fence in between: anywhere between
         them within a cluster, and otherwise in the CTA of the copy."""
-        bad = self.threads.unfenced(view, who)
-        if bad is not None and bad.any():
-            at, marks = tuple(w[0] for w in np.nonzero(bad)), self.threads.writes
+        near = self.threads.unfenced(view, who)
+        if near is not None:
+            marks, bad = near
+            at = tuple(w[0] for w in np.nonzero(bad))
             pick = lambda array: int(np.broadcast_to(array, bad.shape)[at])
             found = Unfenced(view.cell(at), (pick(who.ids) - 1, pick(view(marks.cta)) - 1), pick(view(marks.thread)), pick(view(marks.line)))
             view.assign(marks.cta, 0, bad)
             return found
-        if clocks is None or self.writer is None:
-            return None
-        writer = view(self.writer)
-        bad = (writer > 0) & (writer != who.ids) & ~who.near(writer)
-        if bad.any():
-            epoch = view(self.epoch) if self.epoch is not None else np.ones(writer.shape, np.int32)
-            bad = self._unordered(bad, writer, who.ids, clocks.views, epoch, who)
-        if not bad.any():
-            return None
-        at = tuple(w[0] for w in np.nonzero(bad))
-        found = Unfenced(view.cell(at), (int(np.broadcast_to(who.ids, bad.shape)[at]) - 1, int(writer[at]) - 1), *self.threads.mark(view, at))
-        view.assign(self.writer, 0, bad)
-        return found
+        atomics = None if self.threads.atomics is None else self.threads.atomics.cta
+        for writers in (self.writer, atomics) if clocks is not None else ():
+            if writers is None:
+                continue
+            writer = view(writers)
+            bad = (writer > 0) & (writer != who.ids) & ~who.near(writer)
+            if bad.any():
+                epoch = view(self.epoch) if self.epoch is not None else np.ones(writer.shape, np.int32)
+                bad = self._unordered(bad, writer, who.ids, clocks.views, epoch, who)
+            if bad.any():
+                at = tuple(w[0] for w in np.nonzero(bad))
+                ctas = int(np.broadcast_to(who.ids, bad.shape)[at]) - 1, int(writer[at]) - 1
+                found = Unfenced(view.cell(at), ctas, *self.threads.mark(view, at))
+                view.assign(writers, 0, bad)
+                return found
+        return None
 
     def _unsettled(self, view, who: Accessor) -> Unfenced | None:
         """The first cell that a thread loaded, before a copy engine overwrites it, without a proxy fence in that

@@ -118,6 +118,7 @@ class ThreadShadow:
     def __init__(self, cells: int):
         self.cells = cells
         self.writes: Marks | None = None
+        self.atomics: Marks | None = None  # since the last ordinary write: they need a fence before a copy, and no order among each other
         self.reads: dict[int, Marks] = {}  # column of the reading atom -> its last read
 
     def unordered_write(self, view, who: Accessor, bad: np.ndarray) -> np.ndarray:
@@ -146,15 +147,20 @@ class ThreadShadow:
             found = found or self._late(view, who, marks, READ, "read", here=False)
         return found
 
-    def unfenced(self, view, who: Accessor) -> np.ndarray | None:
-        """Where a thread of the cluster wrote cells, and no proxy fence of global memory makes that visible to a copy that `who` issues."""
-        if self.writes is None:
-            return None
-        cta, thread = view(self.writes.cta), view(self.writes.thread)
+    def unfenced(self, view, who: Accessor) -> tuple[Marks, np.ndarray] | None:
+        """The marks of writes or atomics, and where: threads of the cluster wrote cells, and no proxy fence of global memory makes that visible to a
+        copy that `who` issues."""
+        for marks in (self.writes, self.atomics):
+            if marks is not None and (bad := self._unfenced(view, who, marks)).any():
+                return marks, bad
+        return None
+
+    def _unfenced(self, view, who: Accessor, marks: Marks) -> np.ndarray:
+        cta, thread = view(marks.cta), view(marks.thread)
         bad = who.near(cta) & (cta > 0) & (thread != NOBODY)
         where = np.nonzero(bad)
         if len(where[0]) and GLOBAL < who.planes:
-            columns, epochs = view(self.writes.column)[where], view(self.writes.epoch)[where]
+            columns, epochs = view(marks.column)[where], view(marks.epoch)[where]
             fenced = who.ordered(where, bad.shape, GLOBAL, columns, epochs)
             fences, world = who.by_world(np.broadcast_to(who.ids, bad.shape)[where], lambda clocks: clocks.fenced_global[who.m.rank], 0)
             own = (np.broadcast_to(cta == who.ids, bad.shape) & (thread == who.threads))[where]
@@ -190,9 +196,10 @@ class ThreadShadow:
 
     def mark(self, view, at: tuple) -> tuple[int, int]:
         """The thread that last wrote the cell `at`, and its line; (NOBODY, -1) if that is not known."""
-        if self.writes is None or not view(self.writes.cta)[at]:
-            return NOBODY, -1
-        return int(view(self.writes.thread)[at]), int(view(self.writes.line)[at])
+        for marks in (self.writes, self.atomics):
+            if marks is not None and view(marks.cta)[at]:
+                return int(view(marks.thread)[at]), int(view(marks.line)[at])
+        return NOBODY, -1
 
     def line(self, view, at: tuple, cta: int, reads: bool) -> int:
         """The line of the last write, or of a read, of the cell `at` by a CTA (+ 1); -1 if that is not known."""
@@ -200,13 +207,18 @@ class ThreadShadow:
         return next((int(view(m.line)[at]) for m in marks if view(m.cta)[at] == cta), -1)
 
     def write(self, view, who: Accessor, atomic: bool = False) -> Clash | None:
-        """As `read`, for a write, which also conflicts with reads by threads of the cluster. With `atomic`, it is recorded as nobody's."""
+        """As `read`, for a write, which also conflicts with reads by threads of the cluster. With `atomic`, it is recorded as nobody's
+        but for copies."""
         found = self.late_write(view, who) or self.late_read(view, who)
         if self.writes is None:
             self.writes = Marks(self.cells)
         if atomic:
             view.assign(self.writes.cta, 0)
+            self.atomics = self.atomics or Marks(self.cells)
+            self._set(view, self.atomics, who, who.atoms()[:1] if who.kind else who.atoms(), None)
             return found
+        if self.atomics is not None:
+            view.assign(self.atomics.cta, 0)
         if SETTLED < who.planes and who.kind != NOBODY:
             for marks in self.reads.values():  # what comes after this write also comes after the loads before it
                 view.assign(marks.cta, 0)
@@ -252,7 +264,7 @@ class ThreadShadow:
         clocks = who.m.sim.worlds[0].clocks
         cta = view(marks.cta)
         threads = who.threads
-        if marks is not self.writes and not who.kind:
+        if marks not in (self.writes, self.atomics) and not who.kind:
             again = (cta == who.ids) & (view(marks.thread) != threads)
             if again.any():
                 where = np.nonzero(again)

@@ -6,9 +6,11 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
+from ..concurrency import cached_property
 from ..ir.graph import (UNIT, Block, Call, Const, For, Graph, Node, Operand, Scope, Value, While, blocks, operands, results, walk,
                         written)
 from ..types import MEMORY_TYPES, Barrier, Buffer, Scalar, TensorMap, Tile
+from .dependences import Dependences
 from .places import Places
 from .spins import spins
 
@@ -93,6 +95,10 @@ class Program:
         self.holders: dict = {}  # see Chunk.holders
         self.largest_tile = max((v.type.size for v in values if isinstance(v.type, Tile)), default=1)
         self.code(graph.body)
+
+    @cached_property
+    def dependences(self) -> Dependences:
+        return Dependences(self.graph)
 
     def code(self, block: Block, node: Node | None = None) -> Code:
         """The code of a block of `node` (None for the kernel's body)."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from itertools import count
+from typing import Any
 
 from ..errors import Loc, SimulationError, warn
 
@@ -21,17 +22,18 @@ class Finding:
     """A fault of the kernel: its kind (one of KINDS), its line and a message.
 
     `threads` are ids in the CTA, `ctas` linear ids in the grid, and `bytes` is (first, one past the last) of the memory accessed.
-    `other` is the location of the other access. `count` says how often this kind was found at this line.
+    `loc` and `other`, the location of the other access, are None if they are not known. `count` says how often
+    this kind was found at this line.
     """
 
     kind: str
     line: int
     message: str
-    loc: Loc | None = None
+    loc: Loc | Any = None
     threads: tuple[int, ...] = ()
     ctas: tuple[int, ...] = ()
     bytes: tuple[int, int] | None = None
-    other: Loc | None = None
+    other: Loc | Any = None
     count: int = 1
 
     def __str__(self) -> str:
@@ -71,7 +73,7 @@ class Report:
         self.launch = next(self.LAUNCHES)   # unique in this process
         self._findings: dict[tuple[str, int], Finding] = {}
         self.writer: Writer | None = None
-        self.stats: dict[str, Counter | int] = {
+        self.stats: dict[str, Any] = {  # counters and numbers
             "bytes": Counter(), "calls": Counter(), "global requests": 0, "global sectors": 0,
             "shared requests": 0, "bank conflicts": 0, "waits": 0}
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..concurrency import cached_property
-from .clocks import AFTER, FENCED, ORDER, Clocks
+from .clocks import AFTER, FENCED, ORDER, PEERS, Clocks
 from .reductions import Reductions
 
 # Values of `writer` besides the column of an atom or a barrier:
@@ -50,7 +50,9 @@ class Access:
     after: tuple[int, ...] = ()      # operations in flight with which it cannot conflict, such as earlier ones of the same pipe
     reducing: bool = False           # a reduction: needs no order relative to other reductions
     pipe: int = 0                    # on tensor memory: the number of the operation's pipe (`AsyncOp.pipe_number`)
-    lucky: "Conflict | None" = None  # an earlier write that is ordered only because the same thread made it
+    lucky: "Conflict | None" = None  # an earlier access that is ordered only because the same thread made it
+
+    lucky_read: "Conflict | None" = None  # the same of an earlier read, for a write
 
     @cached_property
     def index(self) -> np.ndarray | slice:
@@ -156,8 +158,7 @@ class Shadow:
         return self._unordered(clocks, rank, a, ordinary, columns, epochs, threads, self.line) if self.tensor else None
 
     def _note_luck(self, a: Access, own: np.ndarray, columns: np.ndarray, threads: np.ndarray) -> None:
-        """Note the first cell whose last write, by the same thread, is ordered before this access by nothing else. (A store after a load is not
-        noted: what it stores mostly depends on the load, and then another layout brings a barrier with it.)"""
+        """Note the first cell whose last write, by the same thread, is ordered before this access by nothing else."""
         if own.any():
             at = int(np.argmax(own))
             a.lucky = self._conflict("writer", a, at, int(np.broadcast_to(columns, len(a.cells))[at]))
@@ -182,7 +183,7 @@ class Shadow:
         if self.tensor:
             planes.append(AFTER)
         elif plane == FENCED and (column % clocks.width < clocks.atoms or (self.thread[a.index] == COPIED).any()):
-            planes.append(FENCED)
+            planes.append(clocks.fence_plane(column, self.rank))
         last = self.epoch[a.index].max()
         return all(last <= clocks.known[rank, a.atoms, p, column].min() for p in planes)
 
@@ -208,8 +209,10 @@ class Shadow:
         if not generic.any():
             return None
         visible = self._known(clocks, rank, a, columns, FENCED)
+        if clocks.fenced_peers is not None:
+            visible = np.where(columns // clocks.width == self.rank, visible, self._known(clocks, rank, a, columns, PEERS))
         own = self._own(clocks, rank, a, columns, threads)
-        visible = np.where(own, np.maximum(visible, clocks.fenced[rank, a.atoms]), visible)
+        visible = np.where(own, np.maximum(visible, clocks.fences_of(rank, self.rank)[a.atoms]), visible)
         bad = generic & (epochs > visible)
         if not bad.any():
             return None
@@ -285,6 +288,7 @@ class Shadow:
             found = self._read_before(clocks, rank, a, plane, atomic)
         if a.lucky is not None and any(epoch[a.lucky.cell] for epoch, _, _ in self.readers.values()):
             a.lucky = None  # the read after that write has been noted already
+        a.lucky = a.lucky or a.lucky_read
         if found is None and self.busy[a.index].any():
             at = int(np.argmax(self.busy[a.index] > 0))
             found = Conflict("busy", at, int(a.cells[at]))
@@ -322,14 +326,19 @@ class Shadow:
                     found = self._unordered(clocks, rank, a, epochs > 0, np.full(len(a.cells), column), epochs, thread[a.index], line)
                     if found is not None:
                         return found
-                elif generic and plane == FENCED and overtaking is None and last > known[..., FENCED, column].min():
+                elif generic and plane == FENCED and overtaking is None and last > known[..., clocks.fence_plane(column, self.rank), column].min():
                     overtaking = self._overtaking(clocks, rank, a, column, epochs, thread[a.index], line)
         return overtaking
 
     def _unfinished(self, clocks, rank, a, column, epochs, threads, line, atomic) -> Conflict | None:
         """The first cell whose last read by a column is not known to happen before the write."""
         late = epochs > self._known(clocks, rank, a, np.asarray(column), ORDER)
-        late &= ~self._own(clocks, rank, a, np.full(len(a.cells), column), threads)
+        own = late & self._own(clocks, rank, a, np.full(len(a.cells), column), threads)
+        late &= ~own
+        if (lucky := own & (threads == a.threads)).any():
+            at = int(np.argmax(lucky))
+            cell = int(a.cells[at])
+            a.lucky_read = Conflict("reader", at, cell, column, int(threads[at]), int(line[cell]))
         if a.pipe:
             late &= ~self._ahead(clocks, a, np.full(len(a.cells), column))
         if atomic:
@@ -344,8 +353,8 @@ class Shadow:
     def _overtaking(self, clocks, rank, a, column, epochs, threads, line) -> Conflict | None:
         """The first cell whose last read by a column of threads has no proxy fence between it and this write of the async proxy."""
         own = self._own(clocks, rank, a, np.full(len(a.cells), column), threads)
-        known = self._known(clocks, rank, a, np.asarray(column), FENCED)
-        bad = epochs > np.where(own, np.maximum(known, clocks.fenced[rank, a.atoms]), known)
+        known = self._known(clocks, rank, a, np.asarray(column), clocks.fence_plane(column, self.rank))
+        bad = epochs > np.where(own, np.maximum(known, clocks.fences_of(rank, self.rank)[a.atoms]), known)
         if not bad.any():
             return None
         at = int(np.argmax(bad))

@@ -11,7 +11,7 @@ from ..layout import TileLayout, axis
 from .atomics import apply_atomic
 from .faults import Reporter
 from .memory import TensorMemory
-from .shadow import ANYONE, MANY, Access
+from .shadow import ANYONE, MANY, Access, Conflict
 from .values import SimBuffer, SimRegion
 
 
@@ -295,7 +295,7 @@ class SharedAccess:
         for rank_positions, rank in self._memory_ranks(buffer.peer, positions):
             for world, where in self.worlds(rank_positions):
                 shadow = world.shadow(space, rank, self.sim.cells(space))
-                access.lucky = None
+                access.lucky = access.lucky_read = None
                 if writing:
                     found = shadow.write(world.clocks, self.rank, access, atomic=atomic, combines=combines)
                 else:
@@ -307,8 +307,16 @@ class SharedAccess:
                     Reporter(self, world, rank, space, where).ordinary(access, found, writing)
                     if writing:
                         shadow.write(world.clocks, self.rank, access, atomic=atomic)
-                elif access.lucky is not None and space == "shared" and {access.line, access.lucky.line} & self.sim.laid_out:
+                elif access.lucky is not None and space == "shared" and self._by_layout(access, access.lucky):
                     Reporter(self, world, rank, space, where).depends_on_layout(access, access.lucky, writing)
+
+    def _by_layout(self, access: Access, earlier: Conflict) -> bool:
+        """Whether only layouts that the compiler chose give two accesses to one thread. Not if a store depends on what was loaded: then another
+        layout brings a barrier with it."""
+        if not {access.line, earlier.line} & self.sim.laid_out:
+            return False
+        locs = self.sim.locs
+        return earlier.what != "reader" or not self.sim.program.dependences.depends(locs[access.line], locs[earlier.line])
 
     def _who(self, place: Place, owner, writing: bool):
         """Who accesses the elements: (atoms, threads, repeat), the first two with one entry per element or one for all. If several atoms

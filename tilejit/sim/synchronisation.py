@@ -132,40 +132,41 @@ class Synchronisation:
     # -- fences -------------------------------------------------------------------------------------------------------------------
 
     def fence_proxy_async(self, space: str = "shared") -> None:
-        """``fence.proxy.async``: order the threads' ordinary accesses so far to shared memory, to global memory (`space` "global") or to both
-        ("all") before accesses through the async proxy after the next barrier."""
+        """``fence.proxy.async``: order the threads' ordinary accesses so far to the CTA's shared memory, to the cluster's (`space` "cluster"), to
+        global memory ("global") or to all of these ("all") before accesses through the async proxy after the next barrier."""
         if self.sim.contended:
             for world, _ in self.worlds():
                 world.clocks.settle(self.rank, self.active_atoms)
         if space != "global":
-            self._fence_shared()
-        if space != "shared" and self.sim.contended:
+            self._fence_shared(space != "shared")
+        if space in ("global", "all") and self.sim.contended:
             near = self._near(self.ctas) if self.sim.global_clocks is not None else {}
             for world, _ in self.worlds():
                 world.clocks.fence_global(self.rank, self.active_atoms)
             for cta, cluster in near.items():
                 self.sim.global_clocks.proxy_fence(cta, cluster[cta])
 
-    def _fence_shared(self) -> None:
+    def _fence_shared(self, peers: bool) -> None:
         if self._active is None or self._active.all():
             for world, _ in self.worlds():
-                world.clocks.fence(self.rank, self.atoms)
+                world.clocks.fence(self.rank, self.atoms, peers=peers)
             return
         for positions, threads, active in self._alike(Place(np.arange(self.low, self.high)[None], (), self._active)):
             for world, _ in self.worlds(positions):
-                self._fence_some(world, threads[active])
+                self._fence_some(world, threads[active], peers)
 
-    def _fence_some(self, world: World, threads: np.ndarray) -> None:
+    def _fence_some(self, world: World, threads: np.ndarray, peers: bool) -> None:
         """A proxy fence in these threads, perhaps not in all of their atoms. An atom's accesses are ordered if each of their threads has had a
         fence since."""
-        clocks, key = world.clocks, ("fenced", self.rank)
+        clocks, key = world.clocks, ("fenced", self.rank, peers)
         last = np.array(world.facts.get(key, np.zeros(self.sim.program.threads, np.int32)))  # each thread's epoch at its last such fence
         atoms = self.sim.atom_of[threads]
         last[threads] = clocks.now[self.rank, atoms]
         world.facts[key] = last
         shadows = [shadow for (space, _), shadow in world.shadows.items() if space == "shared"]
         atoms = np.unique(atoms)
-        clocks.fence(self.rank, atoms, np.array([a for a in atoms if all(s.fenced_by(clocks, self.rank, a, last) for s in shadows)], int))
+        own = [a for a in atoms if all(s.fenced_by(clocks, self.rank, a, last) for s in shadows)]
+        clocks.fence(self.rank, atoms, np.array(own, int), peers)
 
     def fence_mbarrier_init(self) -> None:
         """Make initialised mbarriers visible to other CTAs and the async proxy. No effect: the simulator's are visible at once."""

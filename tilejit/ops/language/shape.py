@@ -88,26 +88,31 @@ def broadcast_to(g: Builder, x, shape):
 
 @attribute(Tile, name="shape")
 def _shape(g, x):
+    """The extents, constants."""
     return x.type.shape
 
 
 @attribute(Tile, Scalar, name="dtype")
 def _dtype(g, x):
+    """The element type."""
     return type_of(x).dtype
 
 
 @attribute(Tile, name="T")
 def _transposed(g, x):
+    """The tile with its dimensions reversed."""
     return transpose.function(g, x)
 
 
 @attribute(Tile, name="ndim")
 def _ndim(g, x):
+    """The number of dimensions."""
     return len(x.type.shape)
 
 
 @attribute(Tile, name="size")
 def _size(g, x):
+    """The number of elements."""
     return x.type.size
 
 
@@ -119,14 +124,17 @@ def _to(g, x, dtype):
 
 @method(Tile, Scalar, name="astype")
 def _astype(g, x, dtype):
+    """The same as `to`."""
     return _to(g, x, dtype)
 
 
 @method(Tile, name="reshape")
 def _reshape(g, x, *shape):
+    """As ``tile.reshape``: the elements in row-major order with another shape. One extent may be -1."""
     return reshape.function(g, x, *shape)
 
 
 @method(Tile, name="transpose")
 def _transpose(g, x, *axes):
+    """The tile with its dimensions permuted to the order `axes`, by default reversed."""
     return transpose.function(g, x, as_tuple(axes) or None)

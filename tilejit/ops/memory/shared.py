@@ -185,6 +185,7 @@ def _peer(g, x, rank):
 
 @attribute(Buffer, name="shape")
 def _shape(g, x):
+    """The extents in elements: constants, or for an array numbers that are known at the launch."""
     if x.type.narrowed is not None:
         return parts(g, x)[1]
     return tuple(elements_value(g, x, n, d) for d, n in enumerate(x.type.shape))
@@ -192,21 +193,25 @@ def _shape(g, x):
 
 @attribute(Region, Points, name="shape")
 def _region_shape(g, x):
+    """The extents in elements, constants."""
     return shape_of(x.type.dtype, x.type.shape)
 
 
 @attribute(Buffer, Region, Points, name="dtype")
 def _dtype(g, x):
+    """The element type."""
     return x.type.dtype
 
 
 @attribute(Buffer, name="ndim")
 def _ndim(g, x):
+    """The number of dimensions."""
     return len(x.type.shape)
 
 
 @attribute(Buffer, name="strides")
 def _strides(g, x):
+    """The strides of an array, in elements. CompilationError for an allocation, which has a layout."""
     if x.type.strides is None:
         raise g.error(f"{describe(x)} has a layout, not strides")
     strides, (elements, per) = [extent_value(g, x, s) for s in x.type.strides], x.type.dtype.packing
@@ -215,6 +220,7 @@ def _strides(g, x):
 
 @attribute(Buffer, Region, name="nbytes")
 def _nbytes(g, x):
+    """The size in bytes, of an allocation with the gaps in its layout. CompilationError for an array."""
     if x.type.scope == "global" and isinstance(x.type, Buffer):
         raise g.error("a global array's size is known at launch only; nbytes is for allocations and regions")
     return x.type.nbytes

@@ -15,10 +15,13 @@ from ...dispatch import Miss, Need, Variant
 from ...dtypes import DType
 from ...errors import CompilationError
 from ...layout.fragments import wgmma_a_registers, wgmma_accumulator
+from ...lazy import Lazy
 from ...types import Tile
 from .descriptor import K_BYTES, Derived
 from .shared_matrix import innermost, missed, shared_matrix, sideways
 from .site import MmaSite, bare
+
+ptx = Lazy("tilejit.ptx")  # the instruction table; only kernels that name a form load it
 
 ROWS = 64  # rows per instruction
 PTX_TYPES = {"float16": "f16", "bfloat16": "bf16", "float32": "tf32", "float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2",
@@ -81,8 +84,7 @@ def instruction(s: MmaSite) -> str:
 
 
 def _exists(s: MmaSite) -> bool | str:
-    from ...ptx.lookup import found  # the table takes tens of milliseconds to load
-    return (found(instruction(s)) is not None
+    return (ptx.lookup.found(instruction(s)) is not None
             or f"there is no m64n{s.n}k{K_BYTES // s.a.dtype.nbytes} of {s.a.dtype} by {s.b.dtype} to {s.dtype}")
 
 
@@ -176,8 +178,7 @@ def emit(e, plan: Plan, call, acc, a, b, accumulate=None):
         starts["x"] = operand(e.descriptor(origin, plan.a.descriptor.bits))
     starts["y"] = operand(e.descriptor(e.matrix_address(b), plan.b.descriptor.bits))
     scale = "z" if zero else "o" if accumulate is None else operand(accumulate)
-    from ...ptx import form as form_of
-    form, products = form_of(plan.instruction), []
+    form, products = ptx.form(plan.instruction), []
     per = len(words) // plan.instructions if words else 0
     for tile in range(plan.tiles):
         d = pins.part(tile, plan.tiles)

@@ -17,12 +17,15 @@ from ...ir.builder import Builder, describe, type_of, written
 from ...ir.graph import Call, Const, Operand, Value
 from ...ir.op import Op, op
 from ...ir.protocols import Wait
+from ...lazy import Lazy
 from ...types import BarrierRef, Buffer, Region, Scalar, TensorMap, Tile, Uniformity
 from ..language.promotion import broadcast_shape, fitted, number, spread
 from ..memory.regions import index, whole
 from ..sync.proxies import ANYWHERE
 from ..tiles.elementwise import result_type
 from .meanings import meaning
+
+ptx = Lazy("tilejit.ptx")  # the instruction table; only kernels that name a form load it
 
 _WORDS = {8: (uint8, int8, float8_e4m3fn, float8_e5m2), 16: (uint16, int16), 32: (uint32, int32), 64: (uint64, int64)}
 _BITS = {16: (*_WORDS[16], float16, bfloat16), 32: (*_WORDS[32], float32), 64: (*_WORDS[64], float64)}
@@ -63,8 +66,7 @@ def _declare(name: str, effect: str, doc: str) -> Op:
 
 
 def _form(name: str):
-    from ...ptx import form  # the table takes tens of milliseconds to load: only kernels that name a form load it
-    return form(name)
+    return ptx.form(name)
 
 
 # -- the call ------------------------------------------------------------------------------------------------------------

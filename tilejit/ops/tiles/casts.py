@@ -7,7 +7,10 @@ import numpy as np
 from ...dtypes import DType, integer_range
 from ...ir.builder import type_of
 from ...ir.op import op
+from ...lazy import Lazy
 from .elementwise import result_type
+
+ml_dtypes = Lazy("ml_dtypes")
 
 
 @op("pure", attrs=("dtype", "exact"))
@@ -53,7 +56,6 @@ def cast_array(x: np.ndarray, source: DType, target: DType) -> np.ndarray:
 
 def _to_narrow(x: np.ndarray, target: DType) -> np.ndarray:
     """Convert float32 to a float of at most 8 bits."""
-    import ml_dtypes
     largest = float(ml_dtypes.finfo(target.np).max)
     if target.name == "float8_e8m0fnu":
         bits = np.abs(x).view(np.uint32)

@@ -24,7 +24,7 @@ from ..analysis.context import Context
 from ..analysis.program_slices import Copier, defined, has_effect, has_effect_or_waits, live_values, without_dead_code
 from ..analysis.staging import VIEWS, StagedLoop, StagedLoopFinder
 from ..products.products_in_flight import with_deferred_wait
-from .pipeline import PipelineWriter, bounded_slot, deferrable_wait_of, slot_after
+from .pipeline_writer import PipelineWriter, bounded_slot, deferrable_wait_of, slot_after
 
 HOISTED = ("alloc_shared", "alloc_tmem", "mbarrier_init")  # calls that stay outside of both scopes
 PRODUCTS = ("mma_async", "mma", "thread_product")      # calls that whole warps make together

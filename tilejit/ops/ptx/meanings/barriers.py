@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from ....errors import SimulationError
+from ..calls import HARDWARE_BARRIERS
 from . import means
 from .memory import place_of
 
@@ -104,19 +105,32 @@ def _threads(m, x) -> int:
     return int(np.asarray(x["threads"]).flat[0]) if "threads" in x else m.sim.program.threads
 
 
+def _number(m, form, x) -> np.ndarray:
+    """Which of the CTA's barriers the operand ``id`` names, (B or 1, 1): the same one for all threads of the scope."""
+    number = np.atleast_2d(np.asarray(x["id"]).astype(np.int32)).astype(np.int64)
+    if (number != number[:, :1]).any():
+        raise SimulationError(f"the simulator runs {form.name} on one barrier at a time, and the threads of this scope "
+                              f"name several", m.loc)
+    beyond = number[(number < 0) | (number >= HARDWARE_BARRIERS)]
+    if beyond.size:
+        m.finding("barrier-lifecycle", f"{form.name}: a CTA has the barriers 0 to {HARDWARE_BARRIERS - 1}, not "
+                                       f"{int(beyond[0])}, at which the kernel faults")
+    return number[:, :1]
+
+
 @means(r"bar(rier)?\.sync(\.aligned)?(\.threads)?")
 def barrier_of_the_cta(m, form, x):
     """If the scope has all the threads that meet, this is its ``sync()``; otherwise they meet at the barrier's
     number."""
     m.collective(form.name)
-    number, threads = int(np.asarray(x["id"]).flat[0]), _threads(m, x)
-    return m.sync() if m.threads == threads else m.named_sync(("ptx", number), threads)
+    number, threads = _number(m, form, x), _threads(m, x)
+    return m.sync() if m.threads == threads else m.named_sync("ptx", threads, number)
 
 
 @means(r"bar(rier)?\.arrive(\.aligned)?")
 def arrive_at_the_barrier(m, form, x):
     m.collective(form.name)
-    m.named_arrive(("ptx", int(np.asarray(x["id"]).flat[0])), _threads(m, x))
+    m.named_arrive("ptx", _threads(m, x), _number(m, form, x))
 
 
 @means(r"bar(rier)?\.red\.(popc|and|or)(\.aligned)?\.(u32|pred)(\.threads)?")
@@ -124,6 +138,7 @@ def reduce_at_the_barrier(m, form, x):
     if m.threads != _threads(m, x):
         raise SimulationError(f"the simulator runs {form.name} in a scope of all the threads that meet there", m.loc)
     m.collective(form.name)
+    _number(m, form, x)
     m.sync()
     p = np.broadcast_to(x["p"], (x["p"].shape[0], m.threads)).astype(bool)
     kind = form.name.split(".")[2]
@@ -148,7 +163,9 @@ def fence(m, form, x):
 @means(r"fence\.proxy\.async(\.(shared::cta|shared::cluster|global))?|fence\.proxy\.alias")
 def proxy_fence(m, form, x):
     if not form.name.endswith(".alias"):
-        m.fence_proxy_async("global" if form.name.endswith(".global") else "shared" if ".shared" in form.name else "all")
+        spaces = {"fence.proxy.async.shared::cta": "shared", "fence.proxy.async.shared::cluster": "cluster",
+                  "fence.proxy.async.global": "global"}
+        m.fence_proxy_async(spaces.get(form.name, "all"))
 
 
 @means(r"fence\.mbarrier_init\.release\.cluster")

@@ -14,6 +14,7 @@ from .....ir.builder import Builder, describe, type_of, written
 from .....ir.builtin import builtin, method
 from .....ir.graph import Call, Const, Value
 from .....ir.op import op
+from .....lazy import Lazy
 from .....types import Buffer, Region, Scalar, Sym, TensorMap, Tile
 from ....language.operators import binary
 from ....language.promotion import converted, uniform_scalar
@@ -21,6 +22,8 @@ from ....language.sizes import extent_value
 from ....memory.regions import index
 from ....sync.barriers import FENCE_SCOPES
 from .tensor_map import host_born, in_steps
+
+ptx = Lazy("tilejit.ptx")  # the instruction table; only kernels that name a form load it
 
 # Properties of a map that rebind does not change: the field of ``tensormap.replace`` that would (None: there is none), and the reason.
 _KEPT = {
@@ -173,12 +176,11 @@ def _refuse(g: Builder, t: TensorMap, name: str):
 
 def _kept(g: Builder, t: TensorMap, name: str) -> str:
     """In words, why rebind does not change a field, and which instruction of the target does."""
-    from .....ptx import form, python_name
     field, why = _KEPT[name]
     if field is None:
         return f"{why}, and no instruction changes it"
-    row = form(f"tensormap.replace.tile.{field}.{'shared::cta' if t.slot == 'shared' else 'global'}.b1024.b32")
-    call = f"tile.ptx.{python_name(row)}(m, {', '.join(o.name for o in row.inputs[1:])})"
+    row = ptx.form(f"tensormap.replace.tile.{field}.{'shared::cta' if t.slot == 'shared' else 'global'}.b1024.b32")
+    call = f"tile.ptx.{ptx.python_name(row)}(m, {', '.join(o.name for o in row.inputs[1:])})"
     if not row.on(g.target):
         return f"{why}; {row.name}, which writes it, exists on {', '.join(row.targets)}, not on {g.target}"
     return f"{why}. {call} writes that field, with nothing checked"

@@ -139,6 +139,7 @@ def shape(g, x):
 
 @attribute(ImageMatrix)
 def dtype(g, x):
+    """The element type."""
     return x.images.type.dtype
 
 

@@ -283,11 +283,13 @@ def index(g: Builder, m: Value, items: tuple) -> Value:
 
 @attribute(TensorMap, name="dtype")
 def _dtype(g, m):
+    """The element type."""
     return m.type.dtype
 
 
 @attribute(TensorMap, name="box")
 def _box(g, m):
+    """The extents of the region that the map was made of, in elements."""
     return shape_of(m.type.dtype, m.type.box)
 
 
