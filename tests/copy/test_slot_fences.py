@@ -105,6 +105,19 @@ def test_a_role_that_reads_slots_executes_the_fence_between_its_reads_and_the_re
     assert fences(made) == 1
 
 
+@pytest.mark.parametrize("warps", [1, 2, 4, 8])
+def test_each_warp_of_a_role_that_reads_slots_releases_them_for_itself(warps):
+    """It does not meet the others after its fence, so these multiply while it waits there."""
+    check(looped, STAGES=2, ROLES=True, HOW="mma_sync", num_warps=warps)
+    made = looped.compile(*SPECS, STAGES=2, ROLES=True, HOW="mma_sync", num_warps=warps, target="sm_90a")
+    assert f"mbarrier[2] of {warps}" in str(made.graph)
+    lines = [line.strip() for line in made.ptx.splitlines()]
+    fence = next(n for n, line in enumerate(lines) if line.startswith("fence.proxy.async"))
+    arrival = next(n for n, line in enumerate(lines) if n > fence and "mbarrier.arrive" in line)
+    assert any(line.startswith("bar.warp.sync") for line in lines[fence:arrival])
+    assert not any(line.startswith(("bar.sync", "barrier.sync")) for line in lines[fence:arrival])
+
+
 @pytest.mark.parametrize("how", [h for h in HOW if h != "view"])
 @pytest.mark.parametrize("stages", [1, 2, 3])
 def test_without_roles_every_thread_executes_the_fence_before_the_barrier_that_precedes_the_refill(stages, how):

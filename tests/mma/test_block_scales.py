@@ -12,7 +12,7 @@ from tests.drawn import drawn
 from tests.mma.products import EXTENT, LAYOUTS, with_layout, planned, product
 from tilejit import ArraySpec, kernels
 from tilejit.errors import LaunchError
-from tilejit.kernels.hopper import persistent
+from tilejit.kernels.hopper import persistent, split
 from tilejit.kernels.plan import CLUSTERS, TILES, Config, Problem, choose, ranked
 
 E4M3, E5M2 = ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2
@@ -77,9 +77,8 @@ def test_scale_rows_of_swapped_operands_may_take_any_number_of_bytes_in_a_slot(m
 
 
 def test_scales_of_a_tile_whose_width_is_not_a_multiple_of_32_are_right():
-    """TMA loads them to a ring whose slots must all begin at aligned addresses."""
     for m, n in ((33, 130), (200, 331)):
-        checked(np.random.default_rng(1), m, n, 300, True, True, config=Config.of(64, 48, 128, itemsize=1, stored=4, stages=3, blocks=True))
+        checked(np.random.default_rng(1), m, n, 300, True, True, config=Config.of(64, 48, 128, itemsize=1, stored=4, stages=3))
 
 
 def test_scaled_accumulators_go_through_the_epilogue_with_prefetched_tiles():
@@ -123,6 +122,22 @@ def test_configurations_with_accumulation_by_threads_do_not_spill():
         assert compiled.spills == 0 and "convert_layout" not in str(compiled.graph)
     assert not Problem(1, 1, 1, promoted=(True, False)).turned().takes(128, 256)
     assert all(Problem(1, 1, 1).takes(*t) for t in TILES) and 1 in CLUSTERS
+
+
+@pytest.mark.parametrize("splits", [1, 2])
+@pytest.mark.parametrize("promoted", [(True, False), (False, False), (True, True), (False, True)])
+def test_block_scales_bring_no_proxy_fence_since_threads_read_nothing_that_tma_overwrites(promoted, splits):
+    """Threads load the scales from global memory; the fences that remain are for the results, as without scales."""
+    half, config = np.zeros((64, 64), ml_dtypes.bfloat16), Config.of(128, 128, 128, itemsize=1, stages=3, splits=splits)
+    constants = planned(*[np.zeros((64, 64), E4M3)] * 2, half, None, (), config).constants
+    array, result = ArraySpec((8192, 8192), "float8_e4m3fn"), ArraySpec((8192, 8192), "bfloat16")
+    kernel, room = (split, (0, 0)) if splits > 1 else (persistent, ())
+
+    def fences_and_copies(blocks: tuple) -> tuple[int, int]:
+        scales_ = [ArraySpec((64, 8192 if row else 64), "float32") for row in blocks] or [1.0, 1.0]
+        ptx = kernel.compile(array, array, result, *scales_, 0, 0, 0, 0, *room, **constants | dict(BLOCKS=blocks)).ptx
+        return ptx.count("fence.proxy.async"), ptx.count("cp.async.bulk.tensor")
+    assert fences_and_copies(promoted) == fences_and_copies(())
 
 
 @pytest.mark.parametrize("promoted", [(), (True, False), (False, False), (True, True), (False, True)])

@@ -56,17 +56,16 @@ class Config:
 
     @staticmethod
     def of(bm: int, bn: int, bk: int = 0, splits: int = 1, swapped: bool = False, itemsize: int = 2, stored: int = 2,
-           stages: int = STAGES_AT_MOST, epilogue: bool = False, width: int = 0, least: int = 3, blocks: bool = False,
+           stages: int = STAGES_AT_MOST, epilogue: bool = False, width: int = 0, least: int = 3,
            clustered: bool = True) -> "Config":
         """The configuration of a tile. It has staging buffers for all of the tile's columns, so that no store waits for another, if `least`
         slots fit beside them, else fewer; then as many slots as fit, up to `stages`. Shared memory is left for an `epilogue` to convert its
-        operands to the layout of the sums, and each slot has a scale for each row and column if there are block scales (`blocks`)."""
+        operands to the layout of the sums."""
         check_fields(bm=bm, bn=bn, stages=stages, splits=splits, itemsize=itemsize, stored=stored)
         bk = bk or along(bm, bn, itemsize)
         width = width or part(bn, 256 // stored, swapped)
         check_fields(bk=bk, width=width)
-        factors = sum(-(-n // 32) * 128 for n in (bm, bn)) if blocks else 0  # each slot's scales begin at a multiple of 128 bytes
-        buffers, slot, room = max(bn // width, 1), (bm + bn) * bk * itemsize + factors, SHARED - (bm * narrow(bn, 64) * 4 if epilogue else 0)
+        buffers, slot, room = max(bn // width, 1), (bm + bn) * bk * itemsize, SHARED - (bm * narrow(bn, 64) * 4 if epilogue else 0)
         while buffers > 1 and room - bm * width * buffers * stored < least * slot:
             buffers //= 2
         aside = bm * width * buffers * stored if splits == 1 else 4 * bm * bn * (splits - 1) // splits if clustered else 0

@@ -77,7 +77,7 @@ def persistent(A, B, C, SA, SB, E0, E1, E2, E3, BM: tile.constexpr, BN: tile.con
     M, N, K = C.shape[-2], C.shape[-1], A.shape[-2 if A_KM else -1]
     down, across, steps = tile_rows(M, BM, PAIR), tile.cdiv(N, BN), tile.cdiv(K, BK)
     rows = down * C.shape[0] if len(C.shape) == 3 else down
-    ring = slots(STAGES, A, B, BM, BN, BK, A_KM, B_KN, BLOCKS, PAIR)
+    ring = slots(STAGES, A, B, BM, BN, BK, A_KM, B_KN, PAIR)
     MIXED: tile.constexpr = A_KM and A.dtype == tile.float32
     CONSUMERS: tile.constexpr = BM // rows_of(BM)
     stage = staging(C.dtype, BM, BUFFERS, WIDTH, ACROSS) if WIDTH else None
@@ -94,7 +94,7 @@ def persistent(A, B, C, SA, SB, E0, E1, E2, E3, BM: tile.constexpr, BN: tile.con
                 if DEPENDENT:  # here, since finding the tile takes some hundred cycles, which overlap the grid ahead
                     tile.griddepcontrol_wait()
                     tile.griddepcontrol_launch_dependents()
-                fill(ring, A, B, z, m * BM, n * BN, 0, steps, turn, BK, A_KM, B_KN, SA, SB, BLOCKS, PASSING, PAIR)
+                fill(ring, A, B, z, m * BM, n * BN, 0, steps, turn, BK, A_KM, B_KN, PASSING, PAIR)
                 turn = -1 if BLOCKS else steps - 2 - turn
     with tile.each_warpgroup(range(1, 1 + CONSUMERS), regs=REGS[1]) as warpgroup:
         if DEPENDENT:
@@ -120,11 +120,11 @@ def persistent(A, B, C, SA, SB, E0, E1, E2, E3, BM: tile.constexpr, BN: tile.con
                 done = 1 if BEGUN and not ONE else 0
                 if AHEAD:
                     first, done = done, min(done + time_of(tile.program_id(0), steps), steps)
-                    sums = added(sums, ring, w, first, done, row, BEHIND, A_KM, B_KN, PROMOTED, BLOCKS, MIXED)
+                    sums = added(sums, ring, w, first, done, (SA, SB, row, column), BEHIND, A_KM, B_KN, PROMOTED, BLOCKS, MIXED)
                     with tile.elect():
                         bring(stage[w], lines, ready[w], extra, z, row, column, FINISH, AHEAD)
                 alone = in_turn(t, rows * across, steps - done - 1, min(ALONE, STAGES)) if ALONE else 0  # the ring has to hold all of them
-                sums = added(sums, ring, w, done, steps - alone, row, BEHIND, A_KM, B_KN, PROMOTED, BLOCKS, MIXED, ONE)
+                sums = added(sums, ring, w, done, steps - alone, (SA, SB, row, column), BEHIND, A_KM, B_KN, PROMOTED, BLOCKS, MIXED, ONE)
                 if ALONE:
                     sums = (multiplied_in_turn(sums[0], ring, w, alone, baton, A_KM, B_KN),)
                 if AHEAD:
@@ -223,7 +223,7 @@ def split(A, B, C, SA, SB, E0, E1, E2, E3, partial, flags, BM: tile.constexpr, B
     i, j = tile.tile_at(t, tiles_m, tile.cdiv(C.shape[-1], BN), "grouped", COLUMN)
     m, n = i * BM, j * BN
     first, stop = rank * steps // SPLITS, (rank + 1) * steps // SPLITS
-    ring = slots(STAGES, A, B, BM, BN, BK, A_KM, B_KN, BLOCKS, PAIR)
+    ring = slots(STAGES, A, B, BM, BN, BK, A_KM, B_KN, PAIR)
     PART = BN // SHARES
     MIXED: tile.constexpr = A_KM and A.dtype == tile.float32
     if CLUSTERED:
@@ -241,7 +241,7 @@ def split(A, B, C, SA, SB, E0, E1, E2, E3, partial, flags, BM: tile.constexpr, B
             if DEPENDENT:
                 tile.griddepcontrol_wait()
                 tile.griddepcontrol_launch_dependents()
-            fill(ring, A, B, z, m, n, first, stop, -1, BK, A_KM, B_KN, SA, SB, BLOCKS, PAIR=PAIR)
+            fill(ring, A, B, z, m, n, first, stop, -1, BK, A_KM, B_KN, PAIR=PAIR)
     with tile.each_warpgroup(range(1, 1 + BM // 64), regs=REGS[1]) as warpgroup:
         if DEPENDENT:
             tile.griddepcontrol_wait()
@@ -250,7 +250,8 @@ def split(A, B, C, SA, SB, E0, E1, E2, E3, partial, flags, BM: tile.constexpr, B
         if CLUSTERED:
             with tile.elect():
                 arrived[w].arrive_expect_tx((SPLITS - 1) * 64 * PART * 4)
-        own = added(none(BM, BN, SUMS, PROMOTED), ring, w, first, stop, m + w * 64, BEHIND, A_KM, B_KN, PROMOTED, BLOCKS, MIXED)
+        own = added(none(BM, BN, SUMS, PROMOTED), ring, w, first, stop, (SA, SB, m + w * 64, n), BEHIND, A_KM, B_KN, PROMOTED,
+                    BLOCKS, MIXED)
         if CLUSTERED:
             total = through_cluster(own, parts, arrived, w, rank, SPLITS)
             store_finished(total, C, z, m + w * 64, n + rank * PART, how)

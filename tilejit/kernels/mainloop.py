@@ -38,29 +38,11 @@ def corner(i, n, w, down, BM: tile.constexpr, BN: tile.constexpr, SEVERAL: tile.
 
 @tile.jit
 def slots(STAGES: tile.constexpr, A, B, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr,
-          BLOCKS: tile.constexpr = (), PAIR: tile.constexpr = False):
-    """The ring: each slot has BK elements along k of the tile's rows of A and columns of B, and their scales if there are any (`BLOCKS`).
-    The rings of a `PAIR` of CTAs advance together."""
+          PAIR: tile.constexpr = False):
+    """The ring: each slot has BK elements along k of the tile's rows of A and columns of B. The rings of a `PAIR` of CTAs advance together."""
     CONSUMERS: tile.constexpr = BM // rows_of(BM)
     a, b = ((BK, BM) if A_KM else (BM, BK), A.dtype), ((BK, BN) if B_KN else (BN, BK), B.dtype)
-    if BLOCKS:
-        return tile.ring(STAGES, A=a, B=b, SA=(scales(BM, BLOCKS[0]), tile.float32), SB=(scales(BN, BLOCKS[1]), tile.float32), consumers=CONSUMERS,
-                         multicast=PAIR)
     return tile.ring(STAGES, A=a, B=b, consumers=CONSUMERS, multicast=PAIR)
-
-
-@tile.jit
-def scales(extent: tile.constexpr, BY_ROW: tile.constexpr):
-    """The shape of a slot's scales for `extent` rows of an operand: one for each row; or one for 128 rows, where TMA loads four along k at
-    once (16 bytes). Either is a multiple of 128 bytes, where the next slot begins."""
-    return (max(extent, 32),) if BY_ROW else (8, 4)
-
-
-@tile.jit
-def scales_of(S, row, k, extents, BY_ROW: tile.constexpr):
-    """The region that a slot takes of an operand's scales, given as [k / 128, rows] or [rows / 128, k / 128]."""
-    block, four = row // BLOCK, k // 4 * 4
-    return S[k, row:row + extents[0]] if BY_ROW else S[block:block + extents[0], four:four + extents[1]]
 
 
 @tile.jit
@@ -71,8 +53,8 @@ def rounded(X):
 
 
 @tile.jit
-def fill(ring, A, B, z, m, n, first, stop, turn, BK: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr, SA=None, SB=None,
-         BLOCKS: tile.constexpr = (), PASSING: tile.constexpr = False, PAIR: tile.constexpr = False):
+def fill(ring, A, B, z, m, n, first, stop, turn, BK: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr,
+         PASSING: tile.constexpr = False, PAIR: tile.constexpr = False):
     """The producer: loads slots `first` to `stop` along k of the rows from `m` and the columns from `n`. If `turn` is not -1 it goes
     backwards along k: step i loads slot ``turn - i``. Where alternate tiles go backwards, a tile finds in L2 what the tile before loaded last
     of the data that they share. `PASSING`: B is not read again later, so its lines may leave L2 first. `PAIR`: the two CTAs of a cluster have
@@ -89,9 +71,6 @@ def fill(ring, A, B, z, m, n, first, stop, turn, BK: tile.constexpr, A_KM: tile.
                 tile.copy_async(slot.B[at:at + HALF, :], half, mbar=slot.full, precision=ROUNDED, cache=KEPT, prefetch_map=True, multicast=0b11)
             else:
                 tile.copy_async(slot.B, operand(B, z, n, k, slot.B.shape, B_KN), mbar=slot.full, precision=ROUNDED, cache=KEPT, prefetch_map=True)
-            if BLOCKS:
-                tile.copy_async(slot.SA, scales_of(SA, m, i, slot.SA.shape, BLOCKS[0]), mbar=slot.full, prefetch_map=True)
-                tile.copy_async(slot.SB, scales_of(SB, n, i, slot.SB.shape, BLOCKS[1]), mbar=slot.full, prefetch_map=True)
 
 
 @tile.jit
@@ -178,43 +157,59 @@ def none(BM: tile.constexpr, BN: tile.constexpr, SUMS: tile.constexpr, PROMOTED:
 
 
 @tile.jit
-def added(sums, ring, w, first, stop, row, BEHIND: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr, PROMOTED: tile.constexpr,
+def added(sums, ring, w, first, stop, scales, BEHIND: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr, PROMOTED: tile.constexpr,
           BLOCKS: tile.constexpr, MIXED: tile.constexpr, FRESH: tile.constexpr = False):
-    """A consumer: adds the products of slots `first` to `stop` along k to `sums`, whose rows begin at `row`."""
+    """A consumer: adds the products of slots `first` to `stop` along k to `sums`. `scales` as in `promoted`."""
     if PROMOTED:
-        return promoted(sums, ring, w, first, stop, row, BLOCKS)
+        return promoted(sums, ring, w, first, stop, scales, BLOCKS)
     return (multiplied(sums[0], ring, w, stop - first, BEHIND, A_KM, B_KN, MIXED, FRESH),)
 
 
 @tile.jit
-def promoted(sums, ring, w, first, stop, row, BLOCKS: tile.constexpr):
+def promoted(sums, ring, w, first, stop, scales, BLOCKS: tile.constexpr):
     """A consumer of float8 products, in whose accumulators the tensor cores keep fewer bits than float32: threads add the products of each
     slot, of 128 along k, to `sums` (tiles of neighbouring columns), and scale them before if there are `BLOCKS`, which says for each
-    operand whether its scales are by row."""
+    operand whether its scales are by row. `scales` are those of A and of B, and the row and column where the sums begin.
+
+    Threads load the scales from global memory to registers, under the products of the slot before. In shared memory, where TMA would
+    overwrite them, each slot would need a proxy fence before its release."""
     COLUMNS = sums[0].shape[1]
+    following = factors(scales, first, len(sums), COLUMNS, BLOCKS)
     for i in range(first, stop):
         with ring.consume() as slot:
+            a, b = following
             for h in tile.static_range(len(sums)):
                 rows = slot.A[w * 64:w * 64 + 64, :] if slot.A.shape[0] > 64 else slot.A
                 part = tile.mma_async(None, rows, slot.B[h * COLUMNS:h * COLUMNS + COLUMNS, :], trans_b=True)
                 tile.mma_commit()
-                if BLOCKS:
-                    if h == 0:  # the tile's rows may begin in the middle of a block of 128
-                        a = along(slot.SA, w * 64 if BLOCKS[0] else row - (row - w * 64) // BLOCK * BLOCK, i, 64, BLOCKS[0])
-                    b = along(slot.SB, h * COLUMNS, i, COLUMNS, BLOCKS[1])
+                if h == 0:
+                    following = factors(scales, i + 1, len(sums), COLUMNS, BLOCKS)
                 tile.mma_wait(0)
                 if h == len(sums) - 1:
                     slot.release()
                 if BLOCKS:
-                    part = scaled(part, a, b, BLOCKS)
+                    part = scaled(part, a, b[h], BLOCKS)
                 sums = (*sums[:h], sums[h] + part, *sums[h + 1:])
     return sums
 
 
 @tile.jit
-def along(S, first, k, extent, BY_ROW: tile.constexpr):
-    """The scales at slot `k` for `extent` rows of the tile from `first` on."""
-    return tile.load(S[first:first + extent]) if BY_ROW else tile.load(S[first // BLOCK, k % 4])
+def factors(scales, k, PARTS: tile.constexpr, COLUMNS: tile.constexpr, BLOCKS: tile.constexpr):
+    """A consumer's scales at slot `k`: those of its rows of A, and a tuple with those of each of PARTS times COLUMNS columns of B; zeros
+    beyond the last slot."""
+    if not BLOCKS:
+        return (), ()
+    SA, SB, row, column = scales
+    b = ()
+    for h in tile.static_range(PARTS):
+        b = (*b, along(SB, column + h * COLUMNS, k, COLUMNS, BLOCKS[1]))
+    return along(SA, row, k, 64, BLOCKS[0]), b
+
+
+@tile.jit
+def along(S, row, k, extent: tile.constexpr, BY_ROW: tile.constexpr):
+    """The scales at slot `k` for `extent` rows of an operand from `row` on, of those given as [k / 128, rows] or [rows / 128, k / 128]."""
+    return tile.load(S[k, row:row + extent]) if BY_ROW else tile.load(S[row // BLOCK, k])
 
 
 @tile.jit

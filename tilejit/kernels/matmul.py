@@ -24,7 +24,7 @@ from .operands import (BLACKWELL, EITHER_MAJOR, HOPPER, NOTHING, TILES, axes_of,
                        result_dtype, seen_as, span, stored_by_tma)
 from .narrowed import asked
 from .overlap import most_late
-from .pack import alignment, as_readable, copied_bytes, readable
+from .pack import alignment, as_readable, copied, copied_bytes, readable
 from .plan import PART, choose, evenly
 from .rules import (EITHER, HIGH, check_alone, check_blackwell, check_hopper, check_pair, check_registers, check_shared,
                     check_shared_on_blackwell, check_shares, widths)
@@ -160,11 +160,12 @@ class Launch:
         return turned(a) if turn_a else a, turned(b) if turn_b else b, turned(c) if turn_c else c
 
     def scales(self, a, b) -> tuple:
-        """The scales as the kernel takes them. Block scales are in the operands' places, as TMA loads them: [k, rows] if each row has its own,
-        else [rows, k]; on Blackwell in units."""
+        """The scales as the kernel takes them. Block scales are in the operands' places: [k, rows] if each row has its own, else [rows, k];
+        on Blackwell in units. A thread has the scales of many columns, which must be contiguous, and of two rows."""
         if blocks := self.constants.get("BLOCKS"):
-            both = (turned(b), a) if self.swapped else (a, turned(b))
-            return tuple(as_readable(turned(s) if by_row else s, ()) for s, by_row in zip(both, blocks))
+            x, y = (turned(b), a) if self.swapped else (a, turned(b))
+            y = turned(y) if blocks[1] else y
+            return turned(x) if blocks[0] else x, copied(y) if blocks[1] and describe(y).strides[1] != 1 else y
         if self.constants.get("BLOCK"):
             rows = self.shape[::-1] if self.swapped else self.shape
             return tuple(in_units(s, n) for s, n in zip((b, a) if self.swapped else (a, b), rows))
@@ -311,7 +312,7 @@ def _on_hopper(config: Config, z: ArrayView, beside: tuple, promoted: tuple | No
                           f"{HIGH}")
     constants = dict(BM=config.bm, BEHIND=config.behind, REGS=config.regs, PROMOTED=promoted is not None, BLOCKS=promoted or (),
                      num_warps=config.num_warps, pdl=config.dependent, DEPENDENT=config.dependent)
-    along = config.bk * itemsize + 4 * bool(promoted)
+    along = config.bk * itemsize
     if config.splits > 1:
         return _split(config, z, constants, matrices, sums, along)
     if promoted is not None and config.width > BLOCK:

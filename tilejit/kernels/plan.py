@@ -190,7 +190,7 @@ def _fitting(p: Problem, processors: int, found: Candidate, by_rows: bool) -> Co
     turns = takes_turns(q, bm, bn, way, processors) and not p.epilogue
     least = 3 if (q.ahead or long and not turns) and not (by_columns or kept) else 4
     config = possible(Config.of, bm, bn, 0 if p.promoted is None else SLOT, splits=way.splits, swapped=swapped, itemsize=p.itemsize, stored=p.stored,
-                      epilogue=p.epilogue and not q.ahead, width=columns, least=least, blocks=bool(p.promoted), clustered=way.clustered)
+                      epilogue=p.epilogue and not q.ahead, width=columns, least=least, clustered=way.clustered)
     return config and replace(config, late=late, kept=kept, pair=way.pair, buffers=1 if way.stream and by_columns else config.buffers)
 
 

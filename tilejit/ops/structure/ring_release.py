@@ -11,13 +11,13 @@ from ...ir.op import op
 from ...types import BarrierRef
 
 
-def arrivals(threads: int) -> int:
-    """How often a scope arrives: once per warpgroup, and at least once."""
-    return max(threads // 128, 1)
+def arrivals(threads: int, by_warp: bool = False) -> int:
+    """How often a scope arrives: once per warpgroup, or per warp, and at least once."""
+    return max(threads // (32 if by_warp else 128), 1)
 
 
-@op("syncs", attrs=("ranks", "met"), collective=True)
-def ring_release(barrier, held, *buffers, ranks, met):
+@op("syncs", attrs=("ranks", "met", "by_warp"), collective=True)
+def ring_release(barrier, held, *buffers, ranks, met, by_warp=False):
     """Arrive at the barrier, once per warpgroup, after the scope's reads of the buffers. Nothing is done where `held` is 0.
 
     If `ranks` is more than 1, the arrival is at the barrier of each of the first `ranks` CTAs of the cluster.
@@ -25,11 +25,14 @@ def ring_release(barrier, held, *buffers, ranks, met):
     Once one thread of a warpgroup has waited for its products, they are complete for the whole warpgroup. Ordinary reads by other
     threads, however, are complete only after a barrier of the scope. A barrier is also needed if the scope's warps have not
     synchronised in the slot (`met`): a warp that has not passed the wait yet might miss the phase, and see a later one instead.
+
+    `by_warp`: each warp arrives for itself, without a barrier of the scope. So warps drift apart, and while a proxy fence holds one, others
+    multiply.
     """
 
 
 @ring_release.infer
-def _(g, barrier, held, *buffers, ranks, met):
+def _(g, barrier, held, *buffers, ranks, met, by_warp=False):
     if not isinstance(type_of(barrier), BarrierRef):
         raise g.error(f"one barrier is needed, not {describe(barrier)}")
 
@@ -48,6 +51,9 @@ class Release:
 
 @ring_release.simulate
 def _(m, call, barrier, held, *buffers):
+    if call.attrs.get("by_warp"):
+        m.arrive_each(barrier, np.full((1, 1), arrivals(m.threads, True)))
+        return
     if call.choice.plan.after_barrier:
         m.sync()
     ranks, times = call.attrs["ranks"], arrivals(m.threads) * (1 if held is None else np.asarray(held).reshape(-1, 1))
@@ -57,6 +63,11 @@ def _(m, call, barrier, held, *buffers):
 
 @ring_release.emit
 def _(e, call, barrier, held, *buffers):
+    if call.attrs.get("by_warp"):
+        e.asm("bar.warp.sync 0xffffffff;", convergent=True)
+        first = (e.absolute_thread() & 31).equals(0)
+        e.asm(f"@$1 mbarrier.arrive.shared::cta.b64 _, [$0 + {barrier.offset}];", [], [barrier.address, first])
+        return
     if call.choice.plan.after_barrier:
         e.sync()
     held = None if held is None else held.equals(1)

@@ -112,9 +112,8 @@ class _FenceInserter:
             nodes.append(self.planned(call))
 
     def place_of_fence(self, nodes: list[Node]) -> int:
-        """Where in a block a fence for what its nodes have accessed stands: at its end; but before a wait for products that no such access
-        follows. The fence waits for the loads, and does so while the products run: after the wait, it took 13 % of the time of a product of
-        float8 whose scales threads read."""
+        """Where in a block a fence for what its nodes have accessed stands: at its end; but before a wait for products
+        that no such access follows. The fence waits for the loads, and does so while the products run."""
         place = len(nodes)
         for n in range(len(nodes) - 1, -1, -1):
             node = nodes[n]

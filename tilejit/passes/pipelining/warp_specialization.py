@@ -19,6 +19,7 @@ from ...ops.language.operators import compare
 from ...ops.memory.shared import sync
 from ...ops.structure.ring_release import arrivals, ring_release
 from ...ops.sync import barriers as bars
+from ...ops.sync.proxies import accessed_by_threads
 from ...ops.tmem.slots import met_in, reads_late
 from ..analysis.context import Context
 from ..analysis.program_slices import Copier, defined, has_effect, has_effect_or_waits, live_values, without_dead_code
@@ -89,7 +90,14 @@ class Consumer(PipelineWriter):
     """The kernel's own warps: each trip waits for its slot to be full and releases it."""
 
     def arrivals(self, staged: StagedLoop) -> int:
-        return staged.by_commit + (arrivals(self.context.graph.launch.threads) if self.threads_release(staged) else 0)
+        threads = self.context.graph.launch.threads
+        return staged.by_commit + (arrivals(threads, self.by_warp(staged)) if self.threads_release(staged) else 0)
+
+    def by_warp(self, staged: StagedLoop) -> bool:
+        """Whether each warp releases a slot for itself: where the threads read it, which takes a proxy fence."""
+        rings = set(staged.rings)
+        return any(self.context.buffer_of(place) in rings for n in walk(staged.loop.body) if isinstance(n, Call) and n not in staged.copies
+                   for place in accessed_by_threads(n) if isinstance(place, Value))
 
     def threads_release(self, staged: StagedLoop) -> bool:
         """Whether threads arrive on the empty barriers. Where products into tensor memory alone read the slots, their commits do."""
@@ -137,7 +145,8 @@ class Consumer(PipelineWriter):
     def release(self, staged: StagedLoop, slot: Operand) -> None:
         """Arrive on a slot's empty barrier."""
         met = met_in(self.g, staged.loop.body.nodes, staged.rings)
-        self.g.call(ring_release, self.barrier(staged.empty, slot), None, *staged.rings.values(), ranks=1, met=met)
+        by_warp = dict(by_warp=True) if self.by_warp(staged) else {}
+        self.g.call(ring_release, self.barrier(staged.empty, slot), None, *staged.rings.values(), ranks=1, met=met, **by_warp)
 
 
 def only_elected_thread(staged: StagedLoop) -> bool:
