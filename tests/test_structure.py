@@ -57,12 +57,18 @@ def test_the_list_of_layers_matches_the_folders_and_modules_of_the_package():
     assert PACKAGE_AS_A_WHOLE <= found
 
 
+def names_in_table(heading: str) -> list[str]:
+    """The names of files and folders in the first column of the table below a heading of CONTRIBUTING."""
+    section = (ROOT.parent / "CONTRIBUTING.md").read_text().partition(f"{heading}\n")[2].partition("\n#")[0]
+    rows = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
+    return [name.rstrip("/") for row in rows for name in re.findall(r"`([\w/]+)`", row)]
+
+
 def test_the_page_contributing_lists_every_layer_in_order():
-    """Its table of layers is in the order of `LAYERS`."""
-    page = (ROOT.parent / "CONTRIBUTING.md").read_text()
-    layers = page[page.index("## The layers"):page.index("## Where a change goes")]
-    rows = [line.split("|")[1] for line in layers.splitlines() if line.startswith("| `")]
-    assert [name.rstrip("/") for row in rows for name in re.findall(r"`([\w/]+)`", row)] == [x for x in LAYERS if not x.startswith("__")]
+    """And the folders of `ROOMS`, in their order."""
+    assert names_in_table("## The layers") == [x for x in LAYERS if not x.startswith("__")]
+    for layer, folders in ROOMS.items():
+        assert names_in_table(f"### The folders of {layer}") == list(folders)
 
 
 def test_the_page_how_it_works_lists_every_pass_in_order():
