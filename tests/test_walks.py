@@ -74,12 +74,13 @@ def run(package: Path, script: str, name: str = "script.py") -> subprocess.Compl
 def files_of(page: Path) -> list[str]:
     """The first column of the page's table of files."""
     table = page.read_text().partition("| file | what is added |\n")[2].partition("\n\n")[0]
-    return re.findall(r"^\| `([^`]+)`", table, re.MULTILINE)
+    return [path for line in table.splitlines() for path in re.findall(r"`([^`]+)`", line.split("|")[1])]
 
 
 @pytest.fixture
 def package(tmp_path) -> Path:
-    shutil.copytree(ROOT / "tilejit", tmp_path / "tilejit", ignore=shutil.ignore_patterns("__pycache__"))
+    for folder in ("tilejit", "tests/public"):
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
     return tmp_path
 
 
@@ -174,8 +175,15 @@ assert (out == np.stack((x, y))).all()
 for target in ("sm_80", "sm_90a", "sm_100a", "sm_120a"):
     assert joined.compile(x, y, out, target=target).cubin
 """, "tile has no attribute 'stack'")
-    assert walk.touched == ["tilejit/ops/language/stack.py", "tilejit/ops/__init__.py", "tilejit/api.py"]
+    assert [path for path in walk.touched if path.startswith("tilejit")] == [
+        "tilejit/ops/language/stack.py", "tilejit/ops/__init__.py", "tilejit/api.py"]
     assert [path.split("/")[0] for path in others("op", walk)] == ["tests", "docs"]
+    (package / "docs").mkdir()
+    (package / "tilejit" / "__init__.pyi").unlink()
+    generated = run(package, "from tests.public.generate import main\nmain()\n")
+    assert generated.returncode == 0, generated.stderr
+    assert "def stack(" in (package / "tilejit" / "__init__.pyi").read_text()
+    assert "`tile.stack`" in (package / "docs" / "reference" / "creation.md").read_text()
 
 
 def test_a_variant_is_one_file_and_its_place_in_the_order(package):
