@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import importlib.util
 import inspect
 import json
@@ -22,6 +23,7 @@ from functools import lru_cache
 from pathlib import Path
 
 import pytest
+from tilejit.jit import Kernel
 
 from tests.sanitizer import under_tool
 
@@ -29,11 +31,26 @@ ROOT = Path(__file__).resolve().parent.parent
 
 _CALL = """
 import json, sys
-from tests.gpu import _load
+from tests.gpu import _load, jitter_seeds
 path, name, arguments = json.loads(sys.argv[1])
 function = getattr(_load(path), name)
-getattr(function, "body", function)(**arguments)
+for _ in jitter_seeds():
+    getattr(function, "body", function)(**arguments)
 """
+
+
+def jitter_seeds():
+    """The seeds from TILEJIT_JITTER on, as many as TILEJIT_JITTER_SEEDS says (one by default); without TILEJIT_JITTER one time
+    without jitter. The setting stands while its turn lasts. Kernels that were launched before are compiled anew."""
+    first, number = os.environ.get("TILEJIT_JITTER", ""), int(os.environ.get("TILEJIT_JITTER_SEEDS", "1"))
+    if not first:
+        yield None
+        return
+    for seed in range(int(first), int(first) + number):
+        os.environ["TILEJIT_JITTER"] = str(seed)
+        for kernel in [found for found in gc.get_objects() if isinstance(found, Kernel)]:
+            kernel.warm.clear()
+        yield seed
 
 
 def run_child(work, timeout: float = 60.0, **arguments) -> str:
@@ -50,6 +67,7 @@ def run_child(work, timeout: float = 60.0, **arguments) -> str:
         command = [sys.executable, "-c", _CALL, json.dumps(place)]
     environment = _environment()
     command, timeout = under_tool(command, environment), timeout * float(environment.get("TILEJIT_SLOWER", "1"))
+    timeout *= int(environment.get("TILEJIT_JITTER_SEEDS", "1"))
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                env=environment, start_new_session=True)
     try:

@@ -69,7 +69,7 @@ def count_launches() -> None:
         return done
 
     def write():
-        Path(os.environ["TILEJIT_LAUNCHES"]).write_text(json.dumps({"test": os.environ.get("PYTEST_CURRENT_TEST", "").split(" ")[0], **counts}))
+        Path(os.environ["TILEJIT_LAUNCHES"]).write_text(json.dumps({"test": os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" (")[0], **counts}))
 
     Launcher.__call__ = counted
     atexit.register(write)

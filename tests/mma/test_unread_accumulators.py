@@ -62,6 +62,6 @@ def test_an_unread_accumulator_is_overwritten_on_the_gpu():
     for way in WAYS.values():
         for n in (0, 64, 192):
             a, b, x, out, beside, *rest = arguments(n)
-            kernel(*way)[(1,)](a, b, x, out, beside, *rest)
+            kernel(*way)[(1,)](a, b, x, out, beside, *rest, backend="cuda")
             want = 1 + x.astype(np.float32) @ x[:, :16].astype(np.float32)
             assert (out == -2).all() and (beside == want).all(), (way, n)
