@@ -379,7 +379,7 @@ def test_every_launch_option_is_documented_on_the_page_of_launch_options():
 def test_every_variant_of_copy_async_is_documented_with_needs_program_graph_ptx_and_the_effect_of_inputs():
     """On the page of its name. Its examples are run by the test above."""
     from tilejit.ops.moves.copy_async import VARIANTS
-    for name in (v.name for v in VARIANTS):
+    for name in dict.fromkeys(v.name for v in VARIANTS):
         page = (ROOT / "docs" / "internals" / "copies" / f"{name}.md").read_text()
         printed = "".join(example.expected or "" for example in examples(page))
         assert f"<!-- table {name} -->" in page, f"{name}: what it needs"
