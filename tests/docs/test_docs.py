@@ -27,10 +27,13 @@ from types import ModuleType
 
 import pytest
 
-import tilejit as tile
-from source_blocks import WALKS, with_sources
-
 ROOT = Path(__file__).resolve().parents[2]
+if __name__ == "__main__":  # the package and the tests beside this file, not those that are installed
+    sys.path.insert(0, str(ROOT))
+
+import tilejit as tile  # noqa: E402
+from source_blocks import WALKS, with_sources  # noqa: E402
+
 GENERATED = ROOT / "docs" / "reference"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md",
          *(page for page in sorted((ROOT / "docs").rglob("*.md")) if GENERATED not in page.parents)]
@@ -453,7 +456,6 @@ def test_paths_of_pages_in_the_package_and_the_tests_exist():
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(ROOT))
     for path in PAGES:
         before = path.read_text()
         after = with_sources(_TABLE.sub(lambda table: table[1] + TABLES[table[2]]() + table[4], before))
