@@ -345,7 +345,7 @@ RECORDED: dict[str, dict[str, int]] = {
         "frontend": 208,
         "ir": 55,
         "jit": 27,
-        "kernels": 655,
+        "kernels": 656,
         "layout": 15,
         "manifest": 13,
         "names": 14,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import tilejit as tile
 
@@ -71,9 +72,10 @@ def _at(columns: int, finish: tuple, sums, extras: tuple, target: str) -> tuple 
 def _built(columns: int, finish: tuple, sums, waiting, extras: tuple, target: str) -> Built | None:
     """The epilogue of so many columns that have waited in dtype `waiting`, before the passes; None if it is invalid."""
     given = ArraySpec((ROWS, columns), sums.name), 0, 0, 0, *extras, *NOTHING[len(extras):]
+    kernel: Any = applied  # its parts are private
     try:
-        bound, options, _ = applied._bind(given, dict(FINISH=finish, EXTRAS=len(extras), COLUMNS=columns, WAITING=waiting))
-        return applied._build(bound.without_data(), options, target)
+        bound, options, _ = kernel._bind(given, dict(FINISH=finish, EXTRAS=len(extras), COLUMNS=columns, WAITING=waiting))
+        return kernel._build(bound.without_data(), options, target)
     except TileError:
         return None
 
@@ -106,9 +108,9 @@ def _cast_to(node: Node | None):
     return node.attrs["dtype"] if isinstance(node, Call) and node.op is cast else None
 
 
-def asked(epilogue, extras: tuple, target: str):
+def asked(epilogue, extras: Sequence[Any], target: str):
     """``dtype_taken(finish, sums, width)`` with such tiles; None without an epilogue."""
-    return None if epilogue is None else lambda finish, sums, width: dtype_taken(finish, sums, extras, target, width)
+    return None if epilogue is None else lambda finish, sums, width: dtype_taken(finish, sums, tuple(extras), target, width)
 
 
 __all__ = ["asked", "dtype_taken"]
