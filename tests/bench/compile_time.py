@@ -54,7 +54,7 @@ square = tile.ArraySpec(({n}, {n}), "bfloat16")
 """
 PRODUCT = IMPORTS + """
 from tests.mma.products import planned
-from tilejit.kernels.plan import Problem, choose
+from tilejit.kernels.matmul.choice import Problem, choose
 array = numpy.lib.stride_tricks.as_strided(numpy.zeros(1, ml_dtypes.bfloat16), ({n}, {n}), (2 * {n}, 2))
 launch = planned(array, array, array, None, (), choose(Problem({n}, {n}, {n}), 132))
 rest = [*launch.shares, tile.ArraySpec(*launch.room), tile.ArraySpec((1024, 3), "int32")] if launch.shares else []

@@ -19,8 +19,8 @@ from dataclasses import replace
 import numpy as np
 import torch
 from tilejit import kernels
-from tilejit.kernels.grouped_plan import REGISTERS, choose_grouped
-from tilejit.kernels.plan import TILES, Config
+from tilejit.kernels.grouped.choice import REGISTERS, choose_grouped
+from tilejit.kernels.matmul.choice import TILES, Config
 
 PAUSE, BURST = 0.1, 1.5e12
 

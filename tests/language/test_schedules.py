@@ -6,7 +6,7 @@ import tilejit as tile
 from hypothesis import given, settings, strategies as st
 from tests.gpu import in_child, needs_gpu
 from tilejit.errors import CompilationError
-from tilejit.kernels.mainloop import tile_rows
+from tilejit.kernels.matmul.hopper.mainloop import tile_rows
 from tilejit.schedule import ORDERS
 
 TARGETS = ("sm_80", "sm_90a", "sm_100a", "sm_120a")

@@ -9,8 +9,8 @@ import pytest
 import tilejit as tile
 from hypothesis import strategies as st
 from tilejit import kernels
-from tilejit.kernels.matmul import _planned
-from tilejit.kernels.scales import scale
+from tilejit.kernels.matmul.call import _planned
+from tilejit.kernels.matmul.scales import scale
 from tilejit.runtime.arrays import describe
 
 BF16, E4M3, E5M2 = ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2

@@ -11,7 +11,7 @@ from tests.mma.products import added, assert_close
 from tilejit import kernels
 from tilejit.errors import CompilationError, LaunchError
 from tilejit.kernels.operands import lines, meeting, overlaps
-from tilejit.kernels.plan import Config
+from tilejit.kernels.matmul.choice import Config
 from tilejit.runtime.arrays import ArrayView, describe
 
 A, B = np.ones((64, 96), np.float16), np.ones((96, 80), np.float16)

@@ -10,9 +10,9 @@ from tests.mma.products import with_layout, multiplying_on, planned
 from tests.tmem.test_block_scaled import E2M1, FORMS, operand
 from tilejit import kernels
 from tilejit.errors import LaunchError
-from tilejit.kernels.blackwell_plan import COLUMNS, BlackwellConfig, choose
-from tilejit.kernels.config import SHARED
-from tilejit.kernels.plan import Problem
+from tilejit.kernels.matmul.blackwell.config import COLUMNS, BlackwellConfig, choose
+from tilejit.kernels.matmul.config import SHARED
+from tilejit.kernels.matmul.choice import Problem
 from tilejit.runtime.packed import Packed
 
 E8M0, E4M3 = ml_dtypes.float8_e8m0fnu, ml_dtypes.float8_e4m3fn
@@ -67,7 +67,7 @@ def test_tiles_cta_pairs_and_split_k_with_scale_factors_are_right(form, bn, pair
 @pytest.mark.parametrize("bn,pair", [(256, False), (128, True)])
 def test_every_format_assembles_without_spills(bn, pair, form, target):
     """Elements and factors by TMA, factors then by tcgen05.cp, one commit for the slot of both."""
-    from tilejit.kernels.blackwell import persistent
+    from tilejit.kernels.matmul.blackwell.persistent import persistent
     rng = np.random.default_rng(0)
     (a, sa, _), (b, sb, _) = operand(rng, 256, 1024, form), operand(rng, 256, 1024, form)
     c = np.zeros((256, 256), np.float32)

@@ -12,8 +12,9 @@ from tests.drawn import drawn
 from tests.mma.products import EXTENT, LAYOUTS, with_layout, planned, product
 from tilejit import ArraySpec, kernels
 from tilejit.errors import LaunchError
-from tilejit.kernels.hopper import persistent, split
-from tilejit.kernels.plan import CLUSTERS, TILES, Config, Problem, choose, ranked
+from tilejit.kernels.matmul.hopper.persistent import persistent
+from tilejit.kernels.matmul.hopper.split import split
+from tilejit.kernels.matmul.choice import CLUSTERS, TILES, Config, Problem, choose, ranked
 
 E4M3, E5M2 = ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2
 

@@ -14,7 +14,7 @@ def test_temporary_memory_of_a_captured_product_is_not_given_to_anyone_else(padd
     """Partial sums exchanged between CTAs, and copies of operands whose rows TMA cannot read."""
     import cupy
     from tilejit import kernels
-    from tilejit.kernels.config import Config
+    from tilejit.kernels.matmul.config import Config
     m, n, k = 2300, 2312, 2048
     draw = lambda rows, columns: cupy.random.standard_normal((rows, columns + padded), dtype=cupy.float32).astype(cupy.float16)[:, :columns]
     a, b, config = draw(m, k), draw(k, n), None if padded else Config.of(128, 256, stages=3)

@@ -9,11 +9,11 @@ import tilejit as tile
 from tests.mma.products import assert_close
 from tilejit import kernels
 from tilejit.errors import CompilationError, LaunchError, ToolchainError
-from tilejit.kernels.blackwell_plan import BlackwellConfig, ranked as ranked_blackwell
-from tilejit.kernels.fitted import FEW
-from tilejit.kernels.matmul import _planned
-from tilejit.kernels.plan import Config, Problem, ranked
-from tilejit.kernels.rules import check_blackwell, check_fields, check_hopper, check_registers
+from tilejit.kernels.matmul.blackwell.config import BlackwellConfig, ranked as ranked_blackwell
+from tilejit.kernels.matmul.register_fit import FEW
+from tilejit.kernels.matmul.call import _planned
+from tilejit.kernels.matmul.choice import Config, Problem, ranked
+from tilejit.kernels.matmul.config_rules import check_blackwell, check_fields, check_hopper, check_registers
 from tilejit.runtime.arrays import describe
 
 A, B = np.ones((64, 96), np.float16), np.ones((96, 80), np.float16)
@@ -176,7 +176,7 @@ def test_registers_hold_exactly_the_tile_widths_that_are_accepted(dtype, by_colu
     compile_three(dtype, by_columns, most)
     with pytest.raises(LaunchError, match=f"with config.bm=192 config.bn must be at most {most if dtype != np.int8 else 200}; 256 columns fit"):
         compile_three(dtype, by_columns, most + 16)
-    monkeypatch.setattr("tilejit.kernels.rules.BESIDE", (0, 0))
+    monkeypatch.setattr("tilejit.kernels.matmul.config_rules.BESIDE", (0, 0))
     with pytest.raises(ToolchainError, match="Insufficient registers"):
         compile_three(dtype, by_columns, most + 16)
 

@@ -13,12 +13,12 @@ from tests.mma.products import (BF16, E4M3, LAID, added, bias_gelu_added, bias_g
                                 plus_one, product, with_configs)
 from tilejit import ArraySpec, kernels
 from tilejit.errors import SharedMemoryError
-from tilejit.kernels.blackwell_plan import BlackwellConfig
-from tilejit.kernels.hopper import persistent
-from tilejit.kernels.fitted import FEW, fitted
-from tilejit.kernels.matmul import PLANS
-from tilejit.kernels.plan import LATE, Config, Problem, choose
-from tilejit.kernels.stream import stream
+from tilejit.kernels.matmul.blackwell.config import BlackwellConfig
+from tilejit.kernels.matmul.hopper.persistent import persistent
+from tilejit.kernels.matmul.register_fit import FEW, fitted
+from tilejit.kernels.matmul.call import PLANS
+from tilejit.kernels.matmul.choice import LATE, Config, Problem, choose
+from tilejit.kernels.matmul.hopper.stream import stream
 
 
 @tile.jit

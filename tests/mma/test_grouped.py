@@ -12,12 +12,12 @@ from tests.drawn import drawn
 from tests.mma.products import BF16, E4M3, E5M2, assert_close, with_layout
 from tilejit import ArraySpec, kernels
 from tilejit.errors import LaunchError
-from tilejit.kernels import grouped as planning
-from tilejit.kernels import grouped_hopper
-from tilejit.kernels.grouped import _constants, _sequence
-from tilejit.kernels.grouped_plan import REGISTERS, choose_grouped
-from tilejit.kernels.plan import TILES as ALL_TILES
-from tilejit.kernels.config import Config, narrow
+from tilejit.kernels.grouped import call as planning
+from tilejit.kernels.grouped import kernel as grouped_hopper
+from tilejit.kernels.grouped.call import _constants, _sequence
+from tilejit.kernels.grouped.choice import REGISTERS, choose_grouped
+from tilejit.kernels.matmul.choice import TILES as ALL_TILES
+from tilejit.kernels.matmul.config import Config, narrow
 
 LAYOUTS = st.sampled_from(("rows", "columns", "padded", "spaced", "reversed"))
 EXTENT = st.one_of(st.integers(0, 40), st.sampled_from((63, 64, 65, 128, 130, 200)))

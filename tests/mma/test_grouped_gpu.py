@@ -44,8 +44,8 @@ def test_lists_of_many_extents_are_right(dtype):
     import torch
     from dataclasses import replace
     from tilejit import kernels
-    from tilejit.kernels.grouped_plan import REGISTERS
-    from tilejit.kernels.plan import Config
+    from tilejit.kernels.grouped.choice import REGISTERS
+    from tilejit.kernels.matmul.choice import Config
     torch.manual_seed(0)
     precision = "tf32" if dtype == "float32" else None
     for seed, (a_columns, b_columns, pad) in enumerate(((False, True, 0), (True, False, 0), (False, False, 3))):
@@ -70,9 +70,9 @@ def test_every_tile_supports_lists_and_stacked_rows():
     import torch
     from dataclasses import replace
     from tilejit import kernels
-    from tilejit.kernels.grouped_plan import REGISTERS
-    from tilejit.kernels.config import Config, narrow
-    from tilejit.kernels.plan import TILES
+    from tilejit.kernels.grouped.choice import REGISTERS
+    from tilejit.kernels.matmul.config import Config, narrow
+    from tilejit.kernels.matmul.choice import TILES
     torch.manual_seed(0)
     groups = [(300, 600, 520), (1, 40, 8), (0, 8, 8), (129, 264, 1100), (64, 64, 64)]
     a, b = [matrix(m, k, "bfloat16") for m, n, k in groups], [matrix(k, n, "bfloat16", True) for m, n, k in groups]
@@ -178,9 +178,9 @@ def test_two_thousand_launches_with_kept_results_are_right(pair):
     import torch
     from dataclasses import replace
     from tilejit import kernels
-    from tilejit.kernels.grouped import PLANS
-    from tilejit.kernels.grouped_plan import REGISTERS
-    from tilejit.kernels.plan import Config
+    from tilejit.kernels.grouped.call import PLANS
+    from tilejit.kernels.grouped.choice import REGISTERS
+    from tilejit.kernels.matmul.choice import Config
     rng = np.random.default_rng(0)
     a, b = (torch.randint(-2, 3, (1100, 2048), device="cuda").to(torch.bfloat16) for _ in range(2))
     lists = [[(int(rng.integers(1, 1100)), int(rng.integers(1, 138)) * 8, int(rng.integers(1, 2 if i % 3 == 0 else 256)) * 8) for _ in range(60)]

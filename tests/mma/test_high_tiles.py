@@ -14,8 +14,8 @@ from tests.mma.products import BF16, E4M3, LAYOUTS, added, assert_close, with_la
 from tests.mma.test_matmul_gpu import checked
 from tilejit import ArraySpec, kernels
 from tilejit.errors import LaunchError, ToolchainError
-from tilejit.kernels.config import Config, part
-from tilejit.kernels.plan import HIGH, WIDEST, Problem, choose, ranked
+from tilejit.kernels.matmul.config import Config, part
+from tilejit.kernels.matmul.choice import HIGH, WIDEST, Problem, choose, ranked
 
 EXTENT = st.one_of(st.integers(1, 40), st.sampled_from((127, 128, 129, 200, 257, 328, 520)))
 PROCESSORS = 132
@@ -89,7 +89,7 @@ def test_a_consumer_s_registers_hold_exactly_the_tile_widths_that_are_accepted(r
     assert compiled(widest(most)).spills == 0
     with pytest.raises(LaunchError, match=f"with config.bm=256 config.bn must be at most {most}; 256 columns fit with 128 rows or fewer"):
         compiled(widest(most + 8))
-    monkeypatch.setattr("tilejit.kernels.rules.BESIDE", (0, 0))
+    monkeypatch.setattr("tilejit.kernels.matmul.config_rules.BESIDE", (0, 0))
     with pytest.raises(ToolchainError, match="serialized"):
         compiled(widest(most + 8))
 

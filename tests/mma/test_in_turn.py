@@ -14,9 +14,9 @@ from tests.mma.products import BF16, E4M3, LAYOUTS, added, assert_close, with_la
 from tests.mma.test_matmul_gpu import checked
 from tilejit import kernels
 from tilejit.errors import LaunchError
-from tilejit.kernels.config import Config
-from tilejit.kernels.cycles import WIDE
-from tilejit.kernels.plan import TURN, Problem, choose, ranked
+from tilejit.kernels.matmul.config import Config
+from tilejit.kernels.matmul.model import WIDE
+from tilejit.kernels.matmul.choice import TURN, Problem, choose, ranked
 
 EXTENT = st.one_of(st.integers(1, 40), st.sampled_from((127, 128, 129, 200, 257, 520)))
 PROCESSORS = 132

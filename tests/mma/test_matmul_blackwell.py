@@ -11,10 +11,12 @@ from tests.drawn import drawn
 from tests.mma.products import BF16, E4M3, EXTENT, LAYOUTS, OPERANDS, assert_close, with_layout, multiplying_on, product
 from tilejit import ArraySpec, kernels
 from tilejit.errors import LaunchError
-from tilejit.kernels.blackwell import NUM_WARPS, persistent, split
-from tilejit.kernels.blackwell_plan import TILES, BlackwellConfig, choose
-from tilejit.kernels.config import SHARED
-from tilejit.kernels.plan import Config, Problem
+from tilejit.kernels.matmul.blackwell.mainloop import NUM_WARPS
+from tilejit.kernels.matmul.blackwell.persistent import persistent
+from tilejit.kernels.matmul.blackwell.split import split
+from tilejit.kernels.matmul.blackwell.config import TILES, BlackwellConfig, choose
+from tilejit.kernels.matmul.config import SHARED
+from tilejit.kernels.matmul.choice import Config, Problem
 
 SLOW = [HealthCheck.too_slow]
 

@@ -69,7 +69,7 @@ def test_products_of_every_dtype_are_right(dtype):
 def test_float32_is_multiplied_in_every_layout():
     """Either operand through registers, both copied first, in every kernel: one register set and two, a shared last wave, split k."""
     from dataclasses import replace
-    from tilejit.kernels.plan import Config
+    from tilejit.kernels.matmul.choice import Config
     extents = ((1, 8, 4), (100, 200, 300), (64, 64, 20000), (3000, 1000, 64), (2304, 2304, 2048), (1001, 777, 500))
     for (m, n, k), a_columns, b_columns in some(itertools.product(extents, (False, True), (False, True)), least=6):
         checked(m, n, k, "float32", a_columns, b_columns)
@@ -84,7 +84,7 @@ def test_float32_is_multiplied_in_every_layout():
 @in_child(timeout=200)
 def test_every_tile_and_split_is_right():
     """Each tile of the choice, with every split that it supports, with and without swapped operands."""
-    from tilejit.kernels.plan import CLUSTERS, TILES, Config
+    from tilejit.kernels.matmul.choice import CLUSTERS, TILES, Config
     for (bm, bn), splits in some(itertools.product(TILES, CLUSTERS), least=18):
         config = Config.of(bm, bn, splits=splits)
         if bn % (8 * splits) == 0 and config.stages >= 2:
@@ -98,7 +98,7 @@ def test_any_number_of_ctas_may_share_k():
     """Through memory, alternating with launches of other shapes and on several streams, and in a graph: the same bits each time."""
     import torch
     from tilejit import kernels
-    from tilejit.kernels.plan import Config
+    from tilejit.kernels.matmul.choice import Config
     shapes = ((512, 512, 32768), (256, 256, 65536), (128, 3000, 4096), (100, 104, 20000))
     tiles, splits = ((128, 256), (128, 128), (192, 128), (64, 64)), (2, 3, 8, 16, 32, 33)
     chosen = [(shape, c) for shape, tile, count, swapped in itertools.product(shapes, tiles, splits, (False, True))
@@ -156,7 +156,7 @@ def test_ten_thousand_launches_of_changing_extents_are_right():
     import numpy as np
     import torch
     from tilejit import kernels
-    from tilejit.kernels.plan import Config
+    from tilejit.kernels.matmul.choice import Config
     rng = np.random.default_rng(0)
     a, b = (torch.randint(-2, 3, (1024, 1024), device="cuda").to(torch.bfloat16) for _ in range(2))
     out = torch.empty((1024, 1024), device="cuda", dtype=torch.float32)
@@ -181,7 +181,7 @@ def test_two_thousand_launches_of_the_largest_tile_with_deferred_columns_are_rig
     import torch
     from tests.mma.products import added
     from tilejit import kernels
-    from tilejit.kernels.plan import Problem, choose
+    from tilejit.kernels.matmul.choice import Problem, choose
     rng = np.random.default_rng(1)
     a, b, beside = (torch.randint(-2, 3, shape, device="cuda").to(torch.bfloat16) for shape in ((2688, 1600), (1600, 2688), (2688, 2688)))
     out = torch.empty((2688, 2688), device="cuda", dtype=torch.bfloat16)
@@ -205,7 +205,7 @@ def test_block_scaled_products_are_right_on_the_gpu():
     """Both kinds of scales for both operands, ragged, with every tile that supports them, compared with float64."""
     import torch
     from tilejit import kernels
-    from tilejit.kernels.plan import TILES, Config
+    from tilejit.kernels.matmul.choice import TILES, Config
     torch.manual_seed(1)
     up = lambda extent: -(-extent // 128)
     extents = (1, 8, 16), (130, 72, 200), (700, 331, 1100), (64, 2048, 4096), (1024, 776, 2048)
@@ -245,8 +245,8 @@ def test_small_terms_are_added_to_a_large_one_in_float32():
 def test_tiles_for_one_wave_are_right_in_each_order():
     """Ragged in both extents, B of both majors; 9 rows of tiles and more, so that there are several groups."""
     from dataclasses import replace
-    from tilejit.kernels.cycles import FILLING, ORDERS
-    from tilejit.kernels.plan import Config
+    from tilejit.kernels.matmul.model import FILLING, ORDERS
+    from tilejit.kernels.matmul.choice import Config
     for (bm, bn), order, b_columns in some(itertools.product(FILLING, ORDERS, (False, True)), least=5):
         checked(8 * bm + 9, 7 * bn - 16, 600, b_columns=b_columns, config=replace(Config.of(bm, bn), order=order))
 
@@ -258,7 +258,7 @@ def test_tiles_fitted_to_the_matrix_width_and_row_orders_are_right():
     integers are exact."""
     import torch
     from tilejit import kernels
-    from tilejit.kernels.plan import TILES, Problem, choose
+    from tilejit.kernels.matmul.choice import TILES, Problem, choose
     met = set()
     for (m, n, k), by_rows in itertools.product(((160, 3072, 500), (200, 4096, 1000), (397, 4090, 600), (600, 2048, 800), (512, 2048, 2048)), (False, True)):
         config = choose(Problem(m, n, 4096, across=(False, by_rows)), 132)
@@ -278,7 +278,7 @@ def test_epilogue_tiles_are_prefetched():
     """A residual by TMA and by loads of threads, for many tiles per CTA; the last extents have a shared last wave."""
     import torch
     from tilejit import kernels
-    from tilejit.kernels.plan import Problem, choose
+    from tilejit.kernels.matmul.choice import Problem, choose
     from tests.mma.products import bias_gelu_added
     torch.manual_seed(2)
     extents = (1000, 776, 130), (64, 8192, 64), (4096, 4096, 512), (5000, 5000, 1000), (2300, 2304, 8200)
@@ -303,7 +303,7 @@ def test_products_with_a_shared_last_wave_are_right():
     import numpy as np
     import torch
     from tilejit import kernels
-    from tilejit.kernels.plan import Config
+    from tilejit.kernels.matmul.choice import Config
     rng = np.random.default_rng(0)
     configs = [replace(Config.of(*shape, stored=4), stream=True) for shape in ((128, 256), (192, 192), (64, 64))]
     a, b = (torch.randint(-2, 3, (3000, 3000), device="cuda").to(torch.bfloat16) for _ in range(2))
@@ -346,7 +346,7 @@ def test_an_epilogue_that_spills_warns_once_at_the_call(stream):
     import tilejit
     from tests.mma.products import of_many_values
     from tilejit import kernels
-    from tilejit.kernels.plan import Config
+    from tilejit.kernels.matmul.choice import Config
     a = torch.randn((2304, 256), device="cuda", dtype=torch.bfloat16)
     config = replace(Config.of(128, 256, epilogue=True), stream=stream)
     with warnings.catch_warnings(record=True) as told:

@@ -11,9 +11,9 @@ import tilejit as tile
 from tests.drawn import drawn
 from tests.mma.products import BF16, planned, plus_one, product
 from tilejit import ArraySpec
-from tilejit.kernels.matmul import PLANS
-from tilejit.kernels.narrowed import dtype_taken
-from tilejit.kernels.plan import LATE, PART, Config, Problem, choose
+from tilejit.kernels.matmul.call import PLANS
+from tilejit.kernels.matmul.narrow_epilogues import dtype_taken
+from tilejit.kernels.matmul.choice import LATE, PART, Config, Problem, choose
 
 
 @tile.jit

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from tests.drawn import drawn
 from tests.mma.products import assert_close, with_layout, product
 from tilejit import ArraySpec, kernels
-from tilejit.kernels.hopper import persistent
-from tilejit.kernels.matmul import _planned
+from tilejit.kernels.matmul.hopper.persistent import persistent
+from tilejit.kernels.matmul.call import _planned
 from tilejit.kernels.pack import copied, packed
-from tilejit.kernels.plan import Config, Problem, choose
-from tilejit.kernels.stream import stream
+from tilejit.kernels.matmul.choice import Config, Problem, choose
+from tilejit.kernels.matmul.hopper.stream import stream
 from tilejit.layout import thread_table
 from tilejit.layout.fragments import wgmma_a_registers
 from tilejit.runtime.arrays import ArrayView, describe

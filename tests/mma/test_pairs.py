@@ -11,10 +11,10 @@ from tests.drawn import drawn
 from tests.gpu import in_child, needs_gpu
 from tests.mma.products import BF16, E4M3, E5M2, LAYOUTS, assert_close, with_layout, planned, plus_one, product
 from tilejit import ArraySpec, LaunchError, kernels
-from tilejit.kernels.config import narrow, rows
-from tilejit.kernels.matmul import _on_hopper, _planned
+from tilejit.kernels.matmul.config import narrow, rows
+from tilejit.kernels.matmul.call import _on_hopper, _planned
 from tilejit.kernels.pack import alignment
-from tilejit.kernels.plan import LATE, Config, Problem, choose, ranked
+from tilejit.kernels.matmul.choice import LATE, Config, Problem, choose, ranked
 from tilejit.runtime.arrays import describe
 
 EXTENT = st.one_of(st.integers(1, 40), st.sampled_from((63, 64, 65, 130, 200, 328, 500)))

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from tests.drawn import drawn
 from tests.mma.products import BF16, E4M3, LAYOUTS, bias_gelu_residual, assert_close, with_layout, product
 from tilejit import ArraySpec
-from tilejit.kernels.cycles import shared_rest
-from tilejit.kernels.plan import Config, Problem, choose
-from tilejit.kernels.stream import piece, pieces, shares, stream
+from tilejit.kernels.matmul.model import shared_rest
+from tilejit.kernels.matmul.choice import Config, Problem, choose
+from tilejit.kernels.matmul.hopper.stream import piece, pieces, shares, stream
 
 EXTENT = st.one_of(st.integers(1, 40), st.sampled_from((64, 65, 130, 200, 300, 500)))
 

@@ -13,8 +13,8 @@ from tests.drawn import drawn
 from tests.gpu import in_child, needs_gpu, some
 from tests.mma.products import BF16, E4M3, E5M2, assert_close, product
 from tilejit import kernels
-from tilejit.kernels.blackwell_plan import BlackwellConfig
-from tilejit.kernels.plan import Config
+from tilejit.kernels.matmul.blackwell.config import BlackwellConfig
+from tilejit.kernels.matmul.choice import Config
 
 DTYPES = (BF16, np.float16, np.float32, E4M3, np.int8)
 SLOT = 128  # bytes of k in a slot

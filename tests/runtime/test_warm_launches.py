@@ -9,8 +9,8 @@ import pytest
 
 import tilejit as tile
 from tilejit.jit import Kernel
-from tilejit.kernels.hopper import persistent
-from tilejit.kernels.matmul import Config, _planned
+from tilejit.kernels.matmul.hopper.persistent import persistent
+from tilejit.kernels.matmul.call import Config, _planned
 from tilejit.runtime.arrays import describe
 
 

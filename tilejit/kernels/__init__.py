@@ -1,7 +1,7 @@
 """Ready-made kernels, written in the language and called like functions."""
 
-from .grouped import grouped_matmul
-from .matmul import matmul
-from .tune import tune
+from .grouped.call import grouped_matmul
+from .matmul.call import matmul
+from .matmul.tune import tune
 
 __all__ = ["grouped_matmul", "matmul", "tune"]

@@ -14,9 +14,9 @@ from ..frontend.source import MISSING
 from ..runtime.arguments import plain_constant
 from ..runtime.arrays import ArrayView, describe, seen
 from ..runtime.element_types import fits_float32
-from .blackwell_plan import BlackwellConfig
-from .config import Config
-from .rules import check_fields
+from .matmul.blackwell.config import BlackwellConfig
+from .matmul.config import Config
+from .matmul.config_rules import check_fields
 
 RESULTS = {"float16": "float16", "bfloat16": "bfloat16", "float32": "float32", "float8_e4m3fn": "bfloat16", "float8_e5m2": "bfloat16",
            "int8": "int32", "uint8": "int32"}  # dtype of the operands -> dtype of the result

@@ -1,20 +1,15 @@
-"""Matrix products on Hopper: warp-specialised kernels with one producer and several consumer warpgroups.
-
-In `persistent` each CTA computes several tiles in turn, and stores one while the ring already fills for the next. In `split` several CTAs,
-of a cluster or any number, share one tile's slots of k and add up their partial sums."""
+"""A matrix product on Hopper by a warp-specialised kernel with one producer and several consumer warpgroups. Each CTA computes several tiles in
+turn, and stores one while the ring already fills for the next."""
 
 from __future__ import annotations
 
 import tilejit as tile
 
-from .finish import bring, columns, finished, room_of, rooms, rows_of, staging, store, store_finished
-from .mainloop import added, begun, by_row, by_thread, corner, fill, matrix_and_row, multiplied_in_turn, none, one_loop, slots, tile_rows
+from ..epilogue import bring, finished, room_of, rooms, rows_of, staging, store
+from .mainloop import added, begun, corner, fill, matrix_and_row, multiplied_in_turn, none, one_loop, slots, tile_rows
 from .overlap import (begun_over, finish_but_last, finish_left_over, kept, multiplied_bringing, multiplied_over, none_kept, none_left_over, time_of,
                       under)
 
-PATIENCE = 4000   # polls of the flag by a CTA that waits for the others of its tile: a quarter of a millisecond on an H200
-COLUMN = 128      # rows of tiles up to which `split` goes column by column, without an integer division if their number is a power of 2
-COUNTED = 30      # low bits of a flag, which count CTAs
 
 
 @tile.jit
@@ -136,137 +131,4 @@ def persistent(A, B, C, SA, SB, E0, E1, E2, E3, BM: tile.constexpr, BN: tile.con
                 tile.bulk_wait(0)
 
 
-@tile.jit
-def through_cluster(own, parts, arrived, w, rank, SPLITS: tile.constexpr):
-    """Consumer `w`'s share of the tile's columns, summed over all CTAs of a cluster, which send each other their sums through shared
-    memory."""
-    PART: tile.constexpr = parts.shape[2] // 64
-    total = columns(own, 0, PART)
-    for s in tile.static_range(SPLITS):
-        if s == rank:
-            total = columns(own, s * PART, PART)
-        else:
-            place = max(min(rank - 1 if rank > s else rank, SPLITS - 2), 0)  # the limits change nothing, but prove that `parts` holds it
-            tile.store_async(parts.peer(s)[w, place], by_thread(columns(own, s * PART, PART)), mbar=arrived[w])
-    arrived[w].wait(phase=0)
-    for s in tile.static_range(SPLITS - 1):
-        total = total + by_row(tile.load(parts[w, s]))
-    return total
-
-
-@tile.jit
-def leave_all(own, room, w, rank):
-    """Write the sums of consumer `w` to global memory for all CTAs of the tile."""
-    COLUMNS: tile.constexpr = own[0].shape[1]
-    for h in tile.static_range(len(own)):
-        tile.store(room[rank, w, h * 64 * COLUMNS:(h + 1) * 64 * COLUMNS], by_thread(own[h]))
-    tile.sync()
-
-
-@tile.jit
-def taken(flag, rank, share, patience, SPLITS: tile.constexpr, SHARES: tile.constexpr):
-    """A bit mask of the shares, of SHARES, that this CTA finishes, once it has written its sums: its own, if it has one, when all CTAs of
-    the tile have written theirs. It polls `patience` times, then gives its share up and goes on. The last CTA to arrive waits for nobody,
-    and also does the shares that were given up until then.
-
-    The flag counts the CTAs that have arrived in its low COUNTED bits, and has a bit above these for each share whose CTA has decided. Rank
-    0 adds its 1 minus all that the CTAs add together, so the count is 0 exactly when all have arrived, and the whole flag is 0 at the end,
-    in any order of arrival."""
-    ALL: tile.constexpr = (1 << SHARES) - 1
-    COUNT: tile.constexpr = (1 << COUNTED) - 1
-    here, todo = tile.cast(1 - SPLITS - (ALL << COUNTED) if rank == 0 else 1, tile.int64), tile.cast(0, tile.int64)
-    here = here + tile.atomic_add(flag, here, sem="acq_rel")
-    if here & COUNT == 0:
-        todo = (here >> COUNTED) + ALL
-    if share < SHARES:
-        own, asked = tile.cast(1, tile.int64) << share, 0
-        while (here & COUNT != 0) & (asked < patience):
-            here, asked = tile.load(flag, sem="acquire"), asked + 1
-        if here & COUNT == 0:
-            tile.atomic_add(flag, own << COUNTED)
-            todo = todo | own
-        elif tile.atomic_add(flag, own << COUNTED, sem="acquire") & COUNT == 0:  # the last CTA came meanwhile, and did not take this share
-            todo = own
-    return tile.cast(todo, tile.uint32)
-
-
-@tile.jit
-def through_memory(room, w, share, PART: tile.constexpr, SPLITS: tile.constexpr, SHARES: tile.constexpr):
-    """One share, of PART columns, of the sums of consumer `w`, added up over all CTAs of the tile, which have written theirs to global
-    memory."""
-    tile.assume((share >= 0) & (share < SHARES))
-    at = share * (64 * PART)
-    total = by_row(tile.load(room[0, w, at:at + 64 * PART]))
-    for s in tile.static_range(1, SPLITS):
-        total = total + by_row(tile.load(room[s, w, at:at + 64 * PART]))
-    return total
-
-
-@tile.jit
-def split(A, B, C, SA, SB, E0, E1, E2, E3, partial, flags, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr, STAGES: tile.constexpr,
-          SPLITS: tile.constexpr, SHARES: tile.constexpr, CLUSTERED: tile.constexpr, BEHIND: tile.constexpr, REGS: tile.constexpr,
-          A_KM: tile.constexpr, B_KN: tile.constexpr, SUMS: tile.constexpr, FINISH: tile.constexpr, EXTRAS: tile.constexpr,
-          PROMOTED: tile.constexpr, BLOCKS: tile.constexpr, DEPENDENT: tile.constexpr, PATIENCE: tile.constexpr, PAIR: tile.constexpr = False):
-    """The same product for few tiles, each shared by SPLITS CTAs. CTA `rank` of a tile multiplies its part of the slots of k, then adds up
-    one of SHARES shares of the columns over all CTAs, in an order that is the same each time.
-
-    CTAs of a cluster (`CLUSTERED`) send each other their sums. Others write them to `partial`, which has room for a tile from each, and
-    wait for the rest of their tile's CTAs, for at most PATIENCE polls (`taken`). `flags`, of 64 bits, are 0 before and after the launch.
-    Neighbours then have the same slots of neighbouring tiles, so that L2 serves what they share once, or, with `PAIR`, each loads half of
-    their columns of B for both."""
-    tiles_m = tile_rows(C.shape[-2], BM, PAIR)
-    steps, tiles, z = tile.cdiv(A.shape[-2 if A_KM else -1], BK), tile.num_programs(0) // SPLITS, tile.program_id(1)
-    if CLUSTERED:
-        t, rank = tile.program_id(0) // SPLITS, tile.cta_rank()
-    else:
-        t, rank = tile.program_id(0) % tiles, tile.program_id(0) // tiles
-    i, j = tile.tile_at(t, tiles_m, tile.cdiv(C.shape[-1], BN), "grouped", COLUMN)
-    m, n = i * BM, j * BN
-    first, stop = rank * steps // SPLITS, (rank + 1) * steps // SPLITS
-    ring = slots(STAGES, A, B, BM, BN, BK, A_KM, B_KN, PAIR)
-    PART = BN // SHARES
-    MIXED: tile.constexpr = A_KM and A.dtype == tile.float32
-    if CLUSTERED:
-        parts = tile.alloc((BM // 64, SPLITS - 1, 64 * PART), SUMS)
-        arrived = tile.mbarrier(n=BM // 64)
-    else:
-        number = z * tiles + t
-        tile.assume((number >= 0) & (number < flags.shape[0]) & (number < partial.shape[0]) & (flags.shape[1] == 3))
-        tile.assume((partial.shape[1] == SPLITS) & (partial.shape[2] == BM // 64) & (partial.shape[3] == 64 * BN))
-        room = partial[number, 0:SPLITS, 0:BM // 64, 0:64 * BN]
-        doing = tile.alloc((BM // 64,), tile.uint32)
-    extra = (E0, E1, E2, E3)[:EXTRAS]
-    with tile.warpgroup(0, regs=REGS[0]):
-        with tile.elect():
-            if DEPENDENT:
-                tile.griddepcontrol_wait()
-                tile.griddepcontrol_launch_dependents()
-            fill(ring, A, B, z, m, n, first, stop, -1, BK, A_KM, B_KN, PAIR=PAIR)
-    with tile.each_warpgroup(range(1, 1 + BM // 64), regs=REGS[1]) as warpgroup:
-        if DEPENDENT:
-            tile.griddepcontrol_wait()
-        w = warpgroup - 1
-        how = SA, SB, extra, FINISH, MIXED
-        if CLUSTERED:
-            with tile.elect():
-                arrived[w].arrive_expect_tx((SPLITS - 1) * 64 * PART * 4)
-        own = added(none(BM, BN, SUMS, PROMOTED), ring, w, first, stop, (SA, SB, m + w * 64, n), BEHIND, A_KM, B_KN, PROMOTED,
-                    BLOCKS, MIXED)
-        if CLUSTERED:
-            total = through_cluster(own, parts, arrived, w, rank, SPLITS)
-            store_finished(total, C, z, m + w * 64, n + rank * PART, how)
-        else:
-            leave_all(own, room, w, rank)
-            with tile.elect():
-                share = (rank + w * (SPLITS - SHARES)) % SPLITS  # if some CTAs have no share, these differ between consumers
-                tile.store(doing[w], taken(flags[number, w], rank, share, PATIENCE, SPLITS, SHARES))
-            tile.sync()
-            todo = tile.load(doing[w])
-            while todo != 0:
-                share = 31 - tile.cast(tile.ptx.clz.b32(todo), tile.int32)
-                todo = todo ^ tile.cast(1 << share, tile.uint32)
-                total = through_memory(room, w, share, PART, SPLITS, SHARES)
-                store_finished(total, C, z, m + w * 64, n + share * PART, how)
-
-
-__all__ = ["persistent", "split"]
+__all__ = ["persistent"]

@@ -11,24 +11,24 @@ from typing import Any
 
 import tilejit as tile
 
-from ..config import config as settings
-from ..errors import CompilationError, LaunchError, TileError, ToolchainError
-from ..frontend.captures import Unrecorded, identity
-from ..manifest import package
-from ..runtime import driver, streams
-from ..runtime.arrays import ArrayView, describe
-from ..runtime.store import open_store
-from ..toolchain.installed import tools
-from ..tuning import Kept, timed
-from .blackwell_plan import BlackwellConfig, ranked as ranked_blackwell
+from ...config import config as settings
+from ...errors import CompilationError, LaunchError, TileError, ToolchainError
+from ...frontend.captures import Unrecorded, identity
+from ...manifest import package
+from ...runtime import driver, streams
+from ...runtime.arrays import ArrayView, describe
+from ...runtime.store import open_store
+from ...toolchain.installed import tools
+from ...tuning import Kept, timed
+from .blackwell.config import BlackwellConfig, ranked as ranked_blackwell
 from .config import Config
-from .matmul import _planned, folded_tiles, matmul
-from .narrowed import asked
-from .operands import (HOPPER, TILES, check_epilogue, check_listed, check_parameters, described, extents_of, places_of, result_dtype,
+from .call import _planned, folded_tiles, matmul
+from .narrow_epilogues import asked
+from ..operands import (HOPPER, TILES, check_epilogue, check_listed, check_parameters, described, extents_of, places_of, result_dtype,
                        span)
-from .plan import ranked
+from .choice import ranked
 from .scales import scale
-from .views import folded, new
+from ..views import folded, new
 
 
 def tune(a: Any, b: Any, out: Any = None, epilogue: tile.Kernel[..., Any] | None = None,

@@ -8,29 +8,31 @@ from typing import Any
 
 import tilejit as tile
 
-from ..concurrency import cached_property
-from ..config import config as settings
-from ..errors import LaunchError
-from ..runtime import driver
-from ..runtime.arrays import ArrayView, describe, row_major
-from . import blackwell, hopper
-from .blackwell_plan import BlackwellConfig, choose as choose_blackwell
+from ...concurrency import cached_property
+from ...config import config as settings
+from ...errors import LaunchError
+from ...runtime import driver
+from ...runtime.arrays import ArrayView, describe, row_major
+from .blackwell import mainloop as blackwell, persistent as blackwell_persistent, split as blackwell_split
+from .hopper import persistent, split
+from .blackwell.config import BlackwellConfig, choose as choose_blackwell
 from .config import SHARED, Config
-from .cycles import LARGE, Problem, shared_rest
-from .fitted import fitted
-from .mainloop import BLOCK
-from .operands import (BLACKWELL, EITHER_MAJOR, HOPPER, NOTHING, TILES, axes_of, check_apart, check_arguments, check_epilogue, check_listed,
+from .model import LARGE, Problem, shared_rest
+from .register_fit import fitted
+from .hopper.mainloop import BLOCK
+from ..operands import (BLACKWELL, EITHER_MAJOR, HOPPER, NOTHING, TILES, axes_of, check_apart, check_arguments, check_epilogue, check_listed,
                        check_out, check_parameters, check_target, comes_ahead, dtype_of_sums, extents_of, in_byte, line_comes_ahead, places_of,
                        result_dtype, seen_as, span, stored_by_tma)
-from .narrowed import asked
-from .overlap import most_late
-from .pack import alignment, as_readable, copied, copied_bytes, readable
-from .plan import PART, choose, evenly
-from .rules import (EITHER, HIGH, check_alone, check_blackwell, check_hopper, check_pair, check_registers, check_shared,
+from .narrow_epilogues import asked
+from .hopper.overlap import most_late
+from ..pack import alignment, as_readable, copied, copied_bytes, readable
+from .choice import PART, choose, evenly
+from .config_rules import (EITHER, HIGH, check_alone, check_blackwell, check_hopper, check_pair, check_registers, check_shared,
                     check_shared_on_blackwell, check_shares, widths)
 from .scales import block_of, by_rows, in_units, of_blocks, one_factor, scale
-from .stream import CTAS, shares, stream, whole_groups, workspace
-from .views import folded, folded_row, new, turned
+from .hopper.stream import shares, stream, whole_groups
+from .workspace import CTAS, workspace
+from ..views import folded, folded_row, new, turned
 
 ANY = 1 << 20       # bytes that a kernel with an epilogue may spill without the compiler's warning: `fitted` gives its own
 
@@ -321,7 +323,7 @@ def _on_hopper(config: Config, z: ArrayView, beside: tuple, promoted: tuple | No
     constants |= _results(config, z, beside, 0 if promoted is not None else steps, along)
     constants |= dict(ORDER=config.order, PASSING=config.passing, PAIR=config.pair, ALONE=config.alone, cluster=2 if config.pair else None)
     group = 2 if config.pair else 1
-    return hopper.persistent, (group * evenly(config.tiles(*z.shape[-2:]) * matrices // group, max(processors // group, 1)),), constants, (), None
+    return persistent.persistent, (group * evenly(config.tiles(*z.shape[-2:]) * matrices // group, max(processors // group, 1)),), constants, (), None
 
 
 def _split(config: Config, z: ArrayView, constants: dict, matrices: int, sums, along: int) -> tuple:
@@ -329,18 +331,18 @@ def _split(config: Config, z: ArrayView, constants: dict, matrices: int, sums, a
     column of B in a slot has `along` bytes."""
     tiles = config.tiles(*z.shape[-2:])
     check_shared(config, along, 0)
-    constants |= dict(SPLITS=config.splits, SHARES=config.shares, CLUSTERED=config.clustered, PATIENCE=hopper.PATIENCE, PAIR=config.pair,
+    constants |= dict(SPLITS=config.splits, SHARES=config.shares, CLUSTERED=config.clustered, PATIENCE=split.PATIENCE, PAIR=config.pair,
                       cluster=config.splits if config.clustered else 2 if config.pair else None)
     grid = tiles * config.splits, matrices
     if config.clustered:
         if config.bn % (8 * config.splits):
             raise LaunchError(f"each of {config.splits} CTAs stores a multiple of 8 columns of a tile: the configuration's bn must be a multiple of "
                               f"{8 * config.splits}, not {config.bn}")
-        return hopper.split, grid, constants, NOTHING[:2], None
+        return split.split, grid, constants, NOTHING[:2], None
     if (count := tiles * matrices) > CTAS:
         raise LaunchError(f"without clusters, CTAs can share the k of at most {CTAS} tiles, and there are {count}: use larger tiles, or "
                           "clusters")
-    return hopper.split, grid, constants, (), ((count, config.splits, config.bm // 64, 64 * config.bn), sums.name)
+    return split.split, grid, constants, (), ((count, config.splits, config.bm // 64, 64 * config.bn), sums.name)
 
 
 def _results(config: Config, z: ArrayView, beside: tuple, slots: int, along: int) -> dict:
@@ -393,10 +395,10 @@ def _on_blackwell(config: BlackwellConfig, z: ArrayView, block: int, matrices: i
     constants = dict(BLOCK=block, num_warps=blackwell.NUM_WARPS)
     if config.splits > 1:
         constants |= dict(SPLITS=config.splits, pdl=True, cluster=config.splits)
-        return blackwell.split, (config.tiles(*z.shape[-2:]) * config.splits, matrices), constants
+        return blackwell_split.split, (config.tiles(*z.shape[-2:]) * config.splits, matrices), constants
     group = 2 if config.pair else 1
     grid = group * min(config.tiles(*z.shape[-2:]) * matrices, max(processors // group, 1))
-    return blackwell.persistent, (grid,), constants | dict(
+    return blackwell_persistent.persistent, (grid,), constants | dict(
         PAIR=config.pair, ORDER=config.order, WIDTH=config.width, BY_TMA=by_tma, BUFFERS=2 if config.bn >= 2 * config.width else 1,
         PLACES=config.places(block), DEPENDENT=config.dependent, pdl=config.dependent, cluster=2 if config.pair else None)
 

@@ -9,10 +9,10 @@ from math import inf, log2
 from operator import itemgetter
 from typing import NamedTuple
 
-from ..concurrency import cached_property
-from ..schedule import POWERS
+from ...concurrency import cached_property
+from ...schedule import POWERS
 from .config import SLOT, Config, rows
-from .rules import HIGH
+from .config_rules import HIGH
 
 
 class Way(NamedTuple):

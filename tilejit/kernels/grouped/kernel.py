@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import tilejit as tile
 
-from .finish import at_once, finished, newer, put, send, send_all
-from .mainloop import begun, multiplied, operand, product, rounded, slots
-from .overlap import kept
+from ..matmul.epilogue import at_once, finished, newer, put, send, send_all
+from ..matmul.hopper.mainloop import begun, multiplied, operand, product, rounded, slots
+from ..matmul.hopper.overlap import kept
 
 AHEAD = 2                  # pieces of work in progress at once: one is multiplied while operands of the next are loaded
 SETS = AHEAD + 2           # sets of tensor maps: stores of the two pieces before the oldest in progress may still use theirs
@@ -380,7 +380,7 @@ def grouped(A, B, C, table, storage, maps, E0, E1, E2, E3, BM: tile.constexpr, B
 
     Results are stored by TMA through BUFFERS staging buffers of WIDTH columns in turn, or by threads (WIDTH 0); with `KEPT` under the next piece's
     products. With `PAIR` a piece of work is two tiles of a cluster of two CTAs, which load for each other what both multiply."""
-    ring = slots(STAGES, A, B, BM, BN, BK, A_KM, B_KN, (), PAIR)
+    ring = slots(STAGES, A, B, BM, BN, BK, A_KM, B_KN, PAIR)
     mail = (tile.alloc((AHEAD,), tile.int32), tile.mbarrier(n=AHEAD), tile.mbarrier(n=AHEAD)) if PAIR else None
     work = tile.ring(AHEAD, T=((NUMBERS,), tile.int32), consumers=1 + BM // 64, filled="stores")
     stage = None

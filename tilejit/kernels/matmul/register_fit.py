@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..errors import SharedMemoryError, warn
-from .overlap import whole
+from ...errors import SharedMemoryError, warn
+from .hopper.overlap import whole
 
 FEW = 64  # bytes of registers that an epilogue may spill without a warning: some addresses, once for each tile
 

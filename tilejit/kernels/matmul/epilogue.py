@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tilejit as tile
 
-from .rules import HIGH
+from .config_rules import HIGH
 
 PIECE = 16    # deferred columns that are finished at a time, under one slot's products of the next tile
 AT_ONCE = 64  # most columns that an epilogue gets at a time if threads store the tile: its loads are converted to the sums' layout in shared memory

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..errors import LaunchError
-from ..jit import Kernel
-from ..ops.mma.tcgen05_kinds import columns_allowed
-from ..schedule import LARGEST_GROUP, ORDERS
+from ...errors import LaunchError
+from ...jit import Kernel
+from ...ops.mma.tcgen05_kinds import columns_allowed
+from ...schedule import LARGEST_GROUP, ORDERS
 
 ALONG = 32       # bytes of k in one tensor core instruction
 CLUSTER = 16     # most CTAs in a cluster (the non-portable size)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from . import rules
-from .rules import HIGH, check_fields, slots_in
+from . import config_rules as rules
+from .config_rules import HIGH, check_fields, slots_in
 
 SHARED = rules.SHARED - 1024   # bytes of shared memory for slots and buffers; the rest is for barriers
 STAGES_AT_MOST = 16

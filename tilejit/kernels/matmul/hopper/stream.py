@@ -9,18 +9,13 @@ waits for sums of CTAs with lower numbers only, which have started before it, an
 
 from __future__ import annotations
 
-import numpy as np
-
 import tilejit as tile
 
-from ..runtime import driver, streams
-from ..runtime.arrays import describe
-from ..schedule import divided
-from .finish import bring, finish_first, finished, room_of, rooms, send_first, staging, store
+from ....schedule import divided
+from ..epilogue import bring, finish_first, finished, room_of, rooms, send_first, staging, store
 from .mainloop import begun, by_row, by_thread, corner, fill, matrix_and_row, multiplied, one_loop, slots
 from .overlap import (begun_over, finish_but_last, finish_left_over, kept, left_over, multiplied_bringing, multiplied_over, none_kept, none_left_over,
                       time_of, under)
-from .views import temporary
 
 NEAR = 8          # slots before the end of a round at which a CTA counts as having loaded it
 PATIENCE = 100    # polls, of about a microsecond each, by a CTA that waits until all others have
@@ -252,12 +247,6 @@ def stream(A, B, C, SA, SB, E0, E1, E2, E3, whole, left, idle, rest, helpers, pa
                 tile.bulk_wait(0)
 
 
-# -- partial sums and flags --------------------------------------------------------------------------------------------------
-
-CTAS, CONSUMERS = 1024, 3  # the most for which there are flags
-FLAGS: dict = {}           # (type of array, device, stream, whether it is being captured) -> (the capture, its flags)
-
-
 def shares(tiles: int, ctas: int, rest: int, helpers: int, parts: int) -> tuple[int, ...]:
     """How `ctas` CTAs share `tiles`, as `stream` takes it: whole rounds, tiles left, CTAs without one of these; `rest`, `helpers` and `parts` as
     in `shared_rest`; the tiles of which each helper takes the rest, and the number of those left, fewer than the helpers."""
@@ -266,23 +255,4 @@ def shares(tiles: int, ctas: int, rest: int, helpers: int, parts: int) -> tuple[
     return tiles // ctas, left, ctas - left, rest, helpers, parts, each, few
 
 
-def workspace(like, shape: tuple[int, ...], dtype: str):
-    """Room for partial sums, and flags that are 0, for a launch on the current stream of `like`.
-
-    A launch leaves the flags at 0, so launches on one stream, which run one after the other, share them. Launches that a CUDA graph captures have
-    their own, which the graph zeroes before the first of them, since a graph may run on any stream."""
-    view, partial = describe(like), temporary(like, shape, dtype)
-    if view.device == "host":
-        return partial, np.zeros((CTAS, CONSUMERS), np.int64)
-    handle = streams.current_stream(view)
-    captured = driver.capturing(handle, view.device)
-    place = type(like), view.device, handle, captured > 0
-    capture, flags = FLAGS.get(place, (None, None))
-    if capture != captured:
-        flags = temporary(like, (CTAS, CONSUMERS), "int64")
-        driver.fill(describe(flags).pointer, 0, 8 * CTAS * CONSUMERS, view.device, handle)
-        FLAGS[place] = captured, flags
-    return partial, flags
-
-
-__all__ = ["shares", "stream", "workspace"]
+__all__ = ["shares", "stream"]

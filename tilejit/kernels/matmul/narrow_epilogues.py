@@ -8,16 +8,16 @@ from typing import Any, NamedTuple
 
 import tilejit as tile
 
-from ..errors import TileError
-from ..frontend.building import Built
-from ..frontend.captures import Watch
-from ..ir.graph import Block, Call, Const, Node, Value, blocks, operands, walk
-from ..ops.memory.access_ops import load_
-from ..ops.tiles.casts import cast
-from ..runtime.arguments import ArraySpec
-from ..types import Scalar, Tile
-from .finish import PIECE, finished
-from .operands import NOTHING
+from ...errors import TileError
+from ...frontend.building import Built
+from ...frontend.captures import Watch
+from ...ir.graph import Block, Call, Const, Node, Value, blocks, operands, walk
+from ...ops.memory.access_ops import load_
+from ...ops.tiles.casts import cast
+from ...runtime.arguments import ArraySpec
+from ...types import Scalar, Tile
+from .epilogue import PIECE, finished
+from ..operands import NOTHING
 
 ROWS = 64  # of the accumulators that a consumer defers
 

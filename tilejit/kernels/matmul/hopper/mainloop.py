@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import tilejit as tile
 
-from .finish import box, rows_of
+from ..epilogue import box, rows_of
 
 BLOCK = 128  # rows, and elements along k, of a block that has a scale
 

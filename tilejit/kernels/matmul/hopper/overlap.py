@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import tilejit as tile
 
-from .finish import PIECE, bring, finish_first, finish_last, finish_piece, send_first, store_part
+from ..epilogue import PIECE, bring, finish_first, finish_last, finish_piece, send_first, store_part
 from .mainloop import corner, product
 
 

@@ -1,0 +1,1 @@
+"""Several matrix products in one launch on Hopper: `grouped_matmul` and its kernel."""

@@ -1,0 +1,1 @@
+"""The kernels of `matmul` on Blackwell, and their configurations."""

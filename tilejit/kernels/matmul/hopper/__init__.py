@@ -1,0 +1,1 @@
+"""The kernels of `matmul` on Hopper, and what they are made of."""
