@@ -57,12 +57,24 @@ def test_the_list_of_layers_matches_the_folders_and_modules_of_the_package():
     assert PACKAGE_AS_A_WHOLE <= found
 
 
-def test_the_page_how_it_works_lists_every_layer_in_order_and_every_pass():
-    """Its last table lists the layers in the order of `LAYERS`; its table of passes lists those of the pipeline."""
+def names_in_table(heading: str) -> list[str]:
+    """The names of files and folders in the first column of the table below a heading of CONTRIBUTING."""
+    section = (ROOT.parent / "CONTRIBUTING.md").read_text().partition(f"{heading}\n")[2].partition("\n#")[0]
+    rows = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
+    return [name.rstrip("/") for row in rows for name in re.findall(r"`([\w/]+)`", row)]
+
+
+def test_the_page_contributing_lists_every_layer_in_order():
+    """And the folders of `ROOMS`, in their order."""
+    assert names_in_table("## The layers") == [x for x in LAYERS if not x.startswith("__")]
+    for layer, folders in ROOMS.items():
+        assert names_in_table(f"### The folders of {layer}") == list(folders)
+
+
+def test_the_page_how_it_works_lists_every_pass_in_order():
+    """Its table of passes lists those of the pipeline."""
     from tilejit.compile import PASSES
-    page = (ROOT.parent / "docs" / "how_it_works.md").read_text()
-    rows = [line.split("|")[1] for line in page[page.index("## Where things are"):].splitlines() if line.startswith("| `")]
-    assert [name.rstrip("/") for row in rows for name in re.findall(r"`([\w/]+)`", row)] == [x for x in LAYERS if not x.startswith("__")]
+    page = (ROOT.parent / "docs" / "internals" / "how_it_works.md").read_text()
     passes = page[page.index("## Passes"):page.index("## Choosing a lowering")]
     assert re.findall(r"^\| `(\w+)`", passes, re.MULTILINE) == [name for name, _ in PASSES]
 

@@ -87,7 +87,7 @@ FAMILIES = (
     Family(
         "copies",
         "Copies",
-        "Copies between global, shared and tensor memory. [Copies](../copies.md) describes how each is lowered.",
+        "Copies between global, shared and tensor memory. [Copies](../guide/copies.md) describes how each is lowered.",
         (
             "copy copy_async prefetch cp_async_commit cp_async_wait bulk_commit bulk_wait store_async "
             "reduce_async im2col tensor_map fence_proxy_tensormap expect_variant plan_copy BufferSpec Choice"
@@ -96,7 +96,8 @@ FAMILIES = (
     Family(
         "products",
         "Matrix products and tensor memory",
-        "[Matrix products](../products.md) and [tensor memory](../tensor_memory.md) describe how they are lowered.",
+        "[Matrix products](../guide/products.md) and [tensor memory](../guide/tensor_memory.md) describe how they are "
+        "lowered.",
         (
             "dot mma mma_async mma_commit mma_wait tcgen05_ld tcgen05_st tcgen05_wait tcgen05_commit "
             "tcgen05_fence scale_layout"
@@ -120,7 +121,8 @@ FAMILIES = (
     Family(
         "ptx",
         "PTX",
-        "Instructions by name, and inline text. [Instructions](../instructions.md) lists the families of the table.",
+        "Instructions by name, and inline text. [Instructions](../internals/instructions.md) lists the families of the "
+        "table.",
         "ptx asm",
     ),
     Family(

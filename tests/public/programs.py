@@ -30,9 +30,9 @@ class Block:
 
 def blocks_of_page(path: Path) -> list[Block]:
     """The Python blocks of a page."""
-    text = path.read_text()
+    text, name = path.read_text(), "_".join(path.relative_to(ROOT).with_suffix("").parts)
     return [
-        Block(path.stem, text.count("\n", 0, found.start()) + 1, found[2], "raises" in found[1])
+        Block(name, text.count("\n", 0, found.start()) + 1, found[2], "raises" in found[1])
         for found in BLOCK.finditer(text)
     ]
 
@@ -49,7 +49,7 @@ def blocks_of_notebook(path: Path) -> list[Block]:
 
 def pages() -> Iterator[list[Block]]:
     """The blocks of each page: the README, the docs and the tutorials."""
-    for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
+    for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))):
         yield blocks_of_page(path)
     for path in sorted((ROOT / "tutorials").glob("*.ipynb")):
         yield blocks_of_notebook(path)

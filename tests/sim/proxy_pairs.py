@@ -1,5 +1,5 @@
 """What orders two accesses to the same bytes, for every pair of proxies, of reads and writes, and for every memory: the
-table of docs/simulator.md. A cell is (first access, second access, memory), and belongs to the first of the RULES that
+table of docs/internals/simulator.md. A cell is (first access, second access, memory), and belongs to the first of the RULES that
 fits."""
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from .config_rules import HIGH, possible, stored_at_once
 
 WAYS = *map(Way, CLUSTERS), Way(stream=True), Way(pair=True), Way(0, clustered=False), Way(0, pair=True, clustered=False)
 WIDEST = {64: 256, 128: 256, 192: 192, 256: 192}   # bm -> the largest bn whose sums registers hold
-# Cycles are SM clock cycles. The thresholds and factors were measured on an H200, unless docs/products_speed.md says otherwise.
+# Cycles are SM clock cycles. The thresholds and factors were measured on an H200, unless docs/lab/matrix_products.md says otherwise.
 NARROWEST = 48           # the smallest bn of tiles that are made to fit a matrix (`fitting`)
 WHOLE = 128 * 160        # elements of a tile up to which all of its columns may be stored at once (`part_of`)
 ROUNDS = 4               # the most rounds of tiles that are made to fit a matrix
