@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from .compile import Code, Lowered
 
 
+PREPOSITIONS = {"load": "from", "store": "to"}
+
+
 @dataclass(frozen=True)
 class TensorMapRecord:
     """A tensor map, for the arrays that the kernel was compiled for: the arguments of ``cuTensorMapEncodeTiled``, innermost
@@ -118,41 +121,19 @@ class CompiledKernel:
         return sass(self.cubin)
 
     def explain(self) -> str:
-        """A readable report: resources, layouts, the variant of each copy, access and product with the reasons, warnings, compile time."""
+        """A readable report: resources, layouts, the variant of each copy, access and product with the reasons,
+        warnings, compile time."""
         lines = [f"{self.name} for {self.target}: {self.registers} registers, {self.shared_bytes} bytes of shared memory"
                  + (f", {self.spills} bytes spilled" if self.spills else "")]
-        for b in self.layouts:
-            lines.append(f"  line {b.line}: {b.source}")
-            lines.append(f"    {list(b.shape)} in shared memory: {b.chosen}")
-            lines += [f"      not {name}: {reason}" for name, reason in b.declined]
-        lines += _once((replace(copy, declined=(), plan=None), [
-            f"  line {copy.line}: {copy.source}",
-            f"    {copy.src_scope} -> {copy.dst_scope} by {_article(copy.exec_scope)}: {copy.variant}, "
-            f"{copy.instructions} instruction{'s' if copy.instructions != 1 else ''} a thread, {copy.bytes} bytes",
-            *(f"      without {hint}=, which only {path} takes" for hint, path in copy.unused),
-            *(f"      not {variant}: {reason}" for variant, reason in copy.declined)]) for copy in self.copies)
-        for before, a in zip((None, *self.accesses), self.accesses):
-            where = a.buffer or f"{a.scope} memory"
-            lines.append(f"  line {a.line}: {a.op} of {a.tile} {'from' if a.op == 'load' else 'to' if a.op == 'store' else 'in'} {where} by "
-                         f"{_article(a.exec_scope)}: {a.variant}, {a.instructions} instruction{'s' if a.instructions != 1 else ''} of {a.vec_bytes} "
-                         f"byte{'s' if a.vec_bytes != 1 else ''} a thread")
-            again = before is not None and before.declined == a.declined
-            lines += [f"    not {longer}: {'as above' if again else reason}" for longer, reason in a.declined]
-        lines += _once((replace(p, declined=()), [
-            f"  line {p.line}: {p.source}",
-            f"    {p.a} by {p.b} to {p.result}, by {_article(p.exec_scope)}: {p.variant}, {p.instructions} "
-            f"instruction{'s' if p.instructions != 1 else ''} a {'thread' if p.variant in ('fma', 'tcgen05') else 'warp'}",
-            *(f"      not {variant}: {reason}" for variant, reason in p.declined)]) for p in self.products)
+        for layout in self.layouts:
+            lines += _explain_layout(layout)
+        lines += _once((replace(copy, declined=(), plan=None), _explain_copy(copy)) for copy in self.copies)
+        for before, access in zip((None, *self.accesses), self.accesses):
+            lines += _explain_access(access, before)
+        lines += _once((replace(product, declined=()), _explain_product(product)) for product in self.products)
         for loop in self.loops:
-            lines.append(f"  line {loop.line}: {loop.source}")
-            where = f"line{'s' if len(loop.loads) > 1 else ''} {', '.join(map(str, loop.loads))}"
-            lines.append(f"    its products' operands are loaded at {where} in the iteration that uses them; a pipelined loop would load them ahead: "
-                         f"for ... in tile.pipelined(range(...), stages={loop.stages})")
-        for m in self.tensor_maps:
-            patches = f"{m.pixels} pixels of {m.channels} channels between the corners {list(m.lower or ())} and {list(m.upper or ())}"
-            what = f"box {list(m.box)}" if m.box else patches
-            lines.append(f"  tensor map of {m.argument}: dimensions {list(m.global_dim)} of {m.dtype}, {what}, "
-                         f"swizzle {m.swizzle}, made on the {m.origin}")
+            lines += _explain_loop(loop)
+        lines += map(_explain_map, self.tensor_maps)
         lines += ["  warning: " + w.replace("\n", "\n    ") for w in self.warnings]
         times = ", ".join(f"{stage} {1000 * seconds:.1f}" for stage, seconds in self.compile_time.items())
         return "\n".join([*lines, f"  compiled in ms: {times}; assembled by {self.assembler}"])
@@ -166,6 +147,54 @@ def _once(parts: Iterable[tuple[object, list[str]]]) -> list[str]:
     """The lines of all parts, given with what they are about; of those about the same the last one's. A pipelined loop has each of its copies
     several times, ahead of it and in it."""
     return [line for part in dict(parts).values() for line in part]
+
+
+def _explain_layout(b: LayoutRecord) -> list[str]:
+    return [f"  line {b.line}: {b.source}",
+            f"    {list(b.shape)} in shared memory: {b.chosen}",
+            *(f"      not {name}: {reason}" for name, reason in b.declined)]
+
+
+def _explain_copy(copy: CopyRecord) -> list[str]:
+    return [f"  line {copy.line}: {copy.source}",
+            f"    {copy.src_scope} -> {copy.dst_scope} by {_article(copy.exec_scope)}: {copy.variant}, "
+            f"{_count(copy.instructions, 'instruction')} a thread, {copy.bytes} bytes",
+            *(f"      without {hint}=, which only {path} takes" for hint, path in copy.unused),
+            *(f"      not {variant}: {reason}" for variant, reason in copy.declined)]
+
+
+def _explain_access(a: AccessRecord, before: AccessRecord | None) -> list[str]:
+    """An access in words; `before` is the one before it, whose reasons may be the same."""
+    where = a.buffer or f"{a.scope} memory"
+    again = before is not None and before.declined == a.declined
+    return [f"  line {a.line}: {a.op} of {a.tile} {PREPOSITIONS.get(a.op, 'in')} {where} by {_article(a.exec_scope)}: "
+            f"{a.variant}, {_count(a.instructions, 'instruction')} of {_count(a.vec_bytes, 'byte')} a thread",
+            *(f"    not {longer}: {'as above' if again else reason}" for longer, reason in a.declined)]
+
+
+def _explain_product(p: ProductRecord) -> list[str]:
+    return [f"  line {p.line}: {p.source}",
+            f"    {p.a} by {p.b} to {p.result}, by {_article(p.exec_scope)}: {p.variant}, "
+            f"{_count(p.instructions, 'instruction')} a {'thread' if p.variant in ('fma', 'tcgen05') else 'warp'}",
+            *(f"      not {variant}: {reason}" for variant, reason in p.declined)]
+
+
+def _explain_loop(loop: LoopRecord) -> list[str]:
+    where = f"line{'s' if len(loop.loads) > 1 else ''} {', '.join(map(str, loop.loads))}"
+    return [f"  line {loop.line}: {loop.source}",
+            f"    its products' operands are loaded at {where} in the iteration that uses them; a pipelined loop would "
+            f"load them ahead: for ... in tile.pipelined(range(...), stages={loop.stages})"]
+
+
+def _explain_map(m: TensorMapRecord) -> str:
+    patches = (f"{m.pixels} pixels of {m.channels} channels between the corners {list(m.lower or ())} and "
+               f"{list(m.upper or ())}")
+    return (f"  tensor map of {m.argument}: dimensions {list(m.global_dim)} of {m.dtype}, "
+            f"{f'box {list(m.box)}' if m.box else patches}, swizzle {m.swizzle}, made on the {m.origin}")
+
+
+def _count(n: int, noun: str) -> str:
+    return f"{n} {noun}{'s' if n != 1 else ''}"
 
 
 def _article(scope: str) -> str:

@@ -178,7 +178,7 @@ def uses() -> frozenset[tuple[str, str]]:
     """(operation, instruction) of all kernels of the corpus."""
     written: set[tuple[str, str]] = set()
     for kernel, arguments, target, constants in _corpus():
-        bound, options, _ = kernel._bind(arguments, constants)
+        bound, options, _ = kernel.bind(arguments, constants)
         with _watched(written):
             emit(kernel._lower(bound, options, target).graph)
     return frozenset(written)

@@ -74,8 +74,8 @@ def _built(columns: int, finish: tuple, sums, waiting, extras: tuple, target: st
     given = ArraySpec((ROWS, columns), sums.name), 0, 0, 0, *extras, *NOTHING[len(extras):]
     kernel: Any = applied  # its parts are private
     try:
-        bound, options, _ = kernel._bind(given, dict(FINISH=finish, EXTRAS=len(extras), COLUMNS=columns, WAITING=waiting))
-        return kernel._build(bound.without_data(), options, target)
+        bound, options, _ = kernel.bind(given, dict(FINISH=finish, EXTRAS=len(extras), COLUMNS=columns, WAITING=waiting))
+        return kernel.build(bound.without_data(), options, target)
     except TileError:
         return None
 

@@ -35,7 +35,7 @@ def spills(kernel, given: tuple, constants: dict, target: str, simulated: bool) 
     this is 0."""
     if not simulated:
         return kernel.compile(*given, target=target, **constants).spills
-    bound, options, _ = kernel._bind(given, constants)
+    bound, options, _ = kernel.bind(given, constants)
     kernel.version(bound, options, target)
     return 0
 
