@@ -3,7 +3,7 @@ Testing has no side effects, and no lowering is tried by catching its errors."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -66,8 +66,9 @@ class Need:
         found = self.test(site)
         if found is True or found is None:
             return None
-        found = found if isinstance(found, Miss) else Miss(found if isinstance(found, str) else "")
-        return Miss(f"needs {self.words}" + (f": {found.words}" if found.words else ""), found.cure)
+        if isinstance(found, Miss):
+            return Miss(f"needs {self.words}: {found.words}" if found.words else f"needs {self.words}", found.cure)
+        return Miss(f"needs {self.words}: {found}" if found else f"needs {self.words}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,22 +119,25 @@ class Choice:
 ONE_DTYPE = Need("one dtype on both sides", lambda s: s.one_dtype(), gate=True)
 
 
-@lru_cache(maxsize=None)
 def _no_option(option: str) -> Need:
     return Need(f"no {option}=", lambda s: not s.options.get(option))
 
 
-def conditions(variant: Variant, site: Site | type[Site]) -> Iterator[Need]:
-    """All needs of a variant at a site, or at the sites of a class, in the order in which they are tested."""
-    if variant.same_dtype:
-        yield ONE_DTYPE
-    yield from variant.needs
-    yield from (_no_option(option) for option in site.selective if option not in variant.takes)
+@lru_cache(maxsize=None)
+def conditions(variant: Variant, sites: type[Site]) -> tuple[Need, ...]:
+    """All needs of a variant at sites of a class, in the order in which they are tested."""
+    untaken = (option for option in sites.selective if option not in variant.takes)
+    return (*(ONE_DTYPE,) * variant.same_dtype, *variant.needs, *map(_no_option, untaken))
 
 
 def variants_at(variants: tuple[Variant, ...], site: Site) -> tuple[Variant, ...]:
     """Those of `variants` that are for the site's place."""
-    return tuple(v for v in variants if v.place in ("", site.place))
+    return _variants_of_place(variants, site.place)
+
+
+@lru_cache(maxsize=None)
+def _variants_of_place(variants: tuple[Variant, ...], place: str) -> tuple[Variant, ...]:
+    return tuple(v for v in variants if v.place in ("", place))
 
 
 def names(variants: Iterable[Variant]) -> tuple[str, ...]:
@@ -144,7 +148,7 @@ def names(variants: Iterable[Variant]) -> tuple[str, ...]:
 def reasons(variant: Variant, site: Site) -> list[Miss]:
     """All needs of `variant` that do not hold at `site`, up to the first failed gate."""
     failed = []
-    for need in conditions(variant, site):
+    for need in conditions(variant, type(site)):
         miss = need.failure(site)
         if miss is not None:
             failed.append(miss)
@@ -166,10 +170,14 @@ def choose(op_name: str, variants: tuple[Variant, ...], site: Site, *, only: str
         raise DispatchError(f"{op_name} has no variant {only!r}; its variants are {', '.join(names(variants))}", loc)
     declined, cures, chosen = [], [], None
     for variant in variants:
-        # Facts of the launch that are asked for only to explain why a variant was not chosen must not become guards.
+        if chosen is not None and variant.name == chosen.name:
+            continue
         asked = only in (None, variant.name) and chosen is None
-        with nullcontext() if asked else site.unrecorded():
+        if asked:
             failed = reasons(variant, site)
+        else:  # facts of the launch that are asked for only to explain why it is not chosen must not become guards
+            with site.unrecorded():
+                failed = reasons(variant, site)
         if failed:
             declined.append((variant.name, "; ".join(miss.words for miss in failed)))
             if asked and all(miss.cure for miss in failed):
@@ -186,7 +194,7 @@ def choose(op_name: str, variants: tuple[Variant, ...], site: Site, *, only: str
         lines = [f"  {name}: {reason}" for name, reason in shown]
         raise DispatchError("\n".join([header, f"  {site}", *lines]), loc, tuple(declined))
     plan = chosen.planned(site)
-    told = tuple(d for d in declined if d[0] != chosen.name)
+    told = tuple([d for d in declined if d[0] != chosen.name])
     if chosen.wider is not None:
         told += chosen.wider(site, plan)
     return Choice(chosen.name, plan, told, tuple(cures), chosen)
