@@ -386,6 +386,18 @@ class Kernel:
             self.warm.add(form_of(kwargs), launcher, version.captured)
 
 
+def built(kernel: Kernel, specs: tuple, constants: dict[str, Any], target: str) -> Built:
+    """What the frontend makes of a kernel for such arguments and constants, before the passes."""
+    bound, options, _ = kernel._bind(specs, constants)
+    return kernel._build(bound.without_data(), options, target)
+
+
+def lowered(kernel: Kernel, specs: tuple, constants: dict[str, Any], target: str) -> Lowered:
+    """A kernel for such arguments and constants, lowered, but not assembled."""
+    bound, options, _ = kernel._bind(specs, constants)
+    return kernel.version(bound, options, target).lowered
+
+
 @cache
 def _say_once_that_a_gpu_is_there() -> None:
     from .runtime.libcuda import device_files

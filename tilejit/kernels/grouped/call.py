@@ -18,8 +18,9 @@ from ...runtime.arrays import ArrayView, describe, row_major
 from ...runtime.element_types import ELEMENT_TYPES, numpy_dtype
 from . import kernel as hopper
 from ..matmul.config import Config
+from ..matmul.constants import Epilogue, GroupedConstants
 from .choice import choose_grouped
-from ..matmul.call import recalled, remember
+from ..matmul.launch import recalled, remember
 from ..operands import (EITHER_MAJOR, NOTHING, RESULTS, check_apart, check_arguments, check_epilogue, check_listed, check_lists_apart, check_out,
                        check_parameters, dtype_of_sums, extents_of, lines, seen_as, span, stored_by_tma)
 from ..pack import copied, pack, readable
@@ -225,10 +226,11 @@ def _constants(config: Config, across: tuple[bool, bool], sums, width: int, epil
     """The kernel's constants."""
     if epilogue is not None:
         check_parameters(epilogue, ("the sums", "the product's number", "the row", "the column"), extras)
-    return dict(BM=config.bm, BN=config.bn, BK=config.bk, STAGES=config.stages, ORDER=config.order, BEHIND=config.behind, REGS=config.regs,
-                A_KM=across[0], B_KN=across[1], SUMS=sums, WIDTH=width, BUFFERS=config.buffers,
-                FINISH=((), epilogue, True, swapped, ()), EXTRAS=extras, KEPT=config.kept and width > 0 and epilogue is None, PAIR=config.pair,
-                cluster=2 if config.pair else None, num_warps=config.num_warps)
+    plan = GroupedConstants(
+        bm=config.bm, bn=config.bn, bk=config.bk, stages=config.stages, order=config.order, behind=config.behind, regs=config.regs, a_km=across[0],
+        b_kn=across[1], sums=sums, width=width, buffers=config.buffers, epilogue=Epilogue((), epilogue, True, swapped, (), extras),
+        kept=config.kept and width > 0 and epilogue is None, pair=config.pair)
+    return dict(PLAN=plan, cluster=2 if config.pair else None, num_warps=config.num_warps)
 
 
 def _launch(plan: Listed, lists, pointers: list[list[int]], arguments) -> None:
@@ -325,7 +327,7 @@ def _stacked(a, b, out, offs, precision: str | None, config: Config | None, epil
     if out is not None:
         check_apart(plan.spans, addresses, arrays, ("a", "b", "offs"))
     A, B = copied(a) if plan.copied[0] else a, copied(turned(b)) if plan.copied[1] else b
-    _run(plan, A, B if plan.constants["B_KN"] or plan.copied[1] else turned(B), made, offs, 0, arguments)
+    _run(plan, A, B if plan.constants["PLAN"].b_kn or plan.copied[1] else turned(B), made, offs, 0, arguments)
     return made
 
 
