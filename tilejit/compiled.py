@@ -131,31 +131,44 @@ class CompiledKernel:
             f"{copy.instructions} instruction{'s' if copy.instructions != 1 else ''} a thread, {copy.bytes} bytes",
             *(f"      without {hint}=, which only {path} takes" for hint, path in copy.unused),
             *(f"      not {variant}: {reason}" for variant, reason in copy.declined)]) for copy in self.copies)
-        for before, a in zip((None, *self.accesses), self.accesses):
-            where = a.buffer or f"{a.scope} memory"
-            lines.append(f"  line {a.line}: {a.op} of {a.tile} {'from' if a.op == 'load' else 'to' if a.op == 'store' else 'in'} {where} by "
-                         f"{_article(a.exec_scope)}: {a.variant}, {a.instructions} instruction{'s' if a.instructions != 1 else ''} of {a.vec_bytes} "
-                         f"byte{'s' if a.vec_bytes != 1 else ''} a thread")
-            again = before is not None and before.declined == a.declined
-            lines += [f"    not {longer}: {'as above' if again else reason}" for longer, reason in a.declined]
+        lines += self._explained_accesses()
         lines += _once((replace(p, declined=()), [
             f"  line {p.line}: {p.source}",
             f"    {p.a} by {p.b} to {p.result}, by {_article(p.exec_scope)}: {p.variant}, {p.instructions} "
             f"instruction{'s' if p.instructions != 1 else ''} a {'thread' if p.variant in ('fma', 'tcgen05') else 'warp'}",
             *(f"      not {variant}: {reason}" for variant, reason in p.declined)]) for p in self.products)
+        lines += [*self._explained_loops(), *self._explained_maps()]
+        lines += ["  warning: " + w.replace("\n", "\n    ") for w in self.warnings]
+        times = ", ".join(f"{stage} {1000 * seconds:.1f}" for stage, seconds in self.compile_time.items())
+        return "\n".join([*lines, f"  compiled in ms: {times}; assembled by {self.assembler}"])
+
+    def _explained_accesses(self) -> list[str]:
+        lines = []
+        for before, a in zip((None, *self.accesses), self.accesses):
+            where, way = a.buffer or f"{a.scope} memory", {"load": "from", "store": "to"}.get(a.op, "in")
+            lines.append(f"  line {a.line}: {a.op} of {a.tile} {way} {where} by {_article(a.exec_scope)}: {a.variant}, "
+                         f"{a.instructions} instruction{_plural(a.instructions)} of {a.vec_bytes} byte{_plural(a.vec_bytes)} a thread")
+            again = before is not None and before.declined == a.declined
+            lines += [f"    not {longer}: {'as above' if again else reason}" for longer, reason in a.declined]
+        return lines
+
+    def _explained_loops(self) -> list[str]:
+        lines = []
         for loop in self.loops:
             lines.append(f"  line {loop.line}: {loop.source}")
             where = f"line{'s' if len(loop.loads) > 1 else ''} {', '.join(map(str, loop.loads))}"
             lines.append(f"    its products' operands are loaded at {where} in the iteration that uses them; a pipelined loop would load them ahead: "
                          f"for ... in tile.pipelined(range(...), stages={loop.stages})")
+        return lines
+
+    def _explained_maps(self) -> list[str]:
+        lines = []
         for m in self.tensor_maps:
             patches = f"{m.pixels} pixels of {m.channels} channels between the corners {list(m.lower or ())} and {list(m.upper or ())}"
             what = f"box {list(m.box)}" if m.box else patches
             lines.append(f"  tensor map of {m.argument}: dimensions {list(m.global_dim)} of {m.dtype}, {what}, "
                          f"swizzle {m.swizzle}, made on the {m.origin}")
-        lines += ["  warning: " + w.replace("\n", "\n    ") for w in self.warnings]
-        times = ", ".join(f"{stage} {1000 * seconds:.1f}" for stage, seconds in self.compile_time.items())
-        return "\n".join([*lines, f"  compiled in ms: {times}; assembled by {self.assembler}"])
+        return lines
 
     def _repr_html_(self) -> str:
         import html
@@ -166,6 +179,10 @@ def _once(parts: Iterable[tuple[object, list[str]]]) -> list[str]:
     """The lines of all parts, given with what they are about; of those about the same the last one's. A pipelined loop has each of its copies
     several times, ahead of it and in it."""
     return [line for part in dict(parts).values() for line in part]
+
+
+def _plural(count: int) -> str:
+    return "" if count == 1 else "s"
 
 
 def _article(scope: str) -> str:

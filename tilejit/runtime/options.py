@@ -19,27 +19,36 @@ def make_launch(options: dict[str, Any]) -> Launch:
     """Launch options from keyword arguments, checked. LaunchError names the option that does not fit."""
     launch = Launch(**{name: plain_constant(value) for name, value in options.items()})
     warps = launch.num_warps
-    if isinstance(warps, bool) or not isinstance(warps, int) or not 1 <= warps <= 32:
+    if not _is_integer(warps) or not 1 <= warps <= 32:
         raise LaunchError(f"num_warps is 1 to 32 (a CTA has at most 1024 threads), not {warps!r}")
     if launch.cluster is not None:
-        shape = launch.cluster if isinstance(launch.cluster, tuple) else (launch.cluster,)
-        if not 1 <= len(shape) <= 3 or any(isinstance(n, bool) or not isinstance(n, int) or n < 1 for n in shape):
-            raise LaunchError(f"cluster is a positive number of CTAs, or a tuple of one to three, not {launch.cluster!r}")
-        shape = shape + (1,) * (3 - len(shape))
-        if shape[0] * shape[1] * shape[2] > 16:
-            raise LaunchError(f"a cluster has at most 16 CTAs (8 unless the device allows more), not {shape}")
-        launch = replace(launch, cluster=shape)
+        launch = replace(launch, cluster=_cluster_shape(launch.cluster))
     for name, least, most in (("min_ctas", 1, 32), ("max_registers", 1, 255), ("spills", 0, None), ("max_shared", 0, None)):
         n = getattr(launch, name)
-        if n is not None and (isinstance(n, bool) or not isinstance(n, int) or n < least or most is not None and n > most):
+        if n is not None and (not _is_integer(n) or n < least or most is not None and n > most):
             raise LaunchError(f"{name} is a number of {f'{least} to {most}' if most else 'at least 0'}, not {n!r}")
     seed = launch.jitter
-    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int) or seed < 0):
+    if seed is not None and (not _is_integer(seed) or seed < 0):
         raise LaunchError(f"jitter is a seed, an integer of at least 0, or None, not {seed!r}")
     for name in ("fast_math", "pdl"):
         if not isinstance(getattr(launch, name), bool):
             raise LaunchError(f"{name} is True or False, not {getattr(launch, name)!r}")
     return launch
+
+
+def _is_integer(x: Any) -> bool:
+    return isinstance(x, int) and not isinstance(x, bool)
+
+
+def _cluster_shape(cluster: Any) -> tuple[int, int, int]:
+    """The option `cluster` as three numbers."""
+    shape = cluster if isinstance(cluster, tuple) else (cluster,)
+    if not 1 <= len(shape) <= 3 or any(not _is_integer(n) or n < 1 for n in shape):
+        raise LaunchError(f"cluster is a positive number of CTAs, or a tuple of one to three, not {cluster!r}")
+    x, y, z = shape + (1,) * (3 - len(shape))
+    if x * y * z > 16:
+        raise LaunchError(f"a cluster has at most 16 CTAs (8 unless the device allows more), not {(x, y, z)}")
+    return x, y, z
 
 
 def padded_grid(grid):

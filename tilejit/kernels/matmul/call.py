@@ -63,6 +63,11 @@ def matmul(a: Any, b: Any, out: Any = None, epilogue: tile.Kernel[..., Any] | No
 
     The kernel is that of the arrays' GPU; for NumPy arrays the setting ``TILEJIT_TARGET`` decides (sm_90a by default). The kernels for Blackwell
     have run on the simulator and been assembled, but not run on a GPU."""
+    return _multiply(a, b, out, epilogue, arguments, tiles, scale_a, scale_b, fast_accum, precision, config)
+
+
+def _multiply(a, b, out, epilogue, arguments, tiles, scale_a, scale_b, fast_accum, precision, config):
+    """`matmul`, by its parameters in their order."""
     scaled = () if scale_a is scale_b is None else (scale("scale_a", scale_a), scale("scale_b", scale_b))
     if epilogue is not None or arguments.__class__ is not tuple or tiles.__class__ is not tuple or arguments or tiles:
         check_listed(arguments=arguments, tiles=tiles)
@@ -71,21 +76,18 @@ def matmul(a: Any, b: Any, out: Any = None, epilogue: tile.Kernel[..., Any] | No
     forms, addresses = seen_as(("a", "b", *TILES[:len(tiles)], "out"), arrays)
     target = settings().target or "sm_90a" if forms[0][3] in ("host", -1) else None
     key = forms, out is None, precision, scaled, fast_accum, epilogue, len(arguments), config, target
-    launch = known = recalled(PLANS, key)
-    if launch is not None and launch.watched and any(w.changed() for w in launch.watched):
-        launch = known = None
+    launch = known = _unchanged(recalled(PLANS, key))
     if launch is None:
         x, y, z = describe(a), describe(b), None if out is None else describe(out)
         if max(len(x.shape), len(y.shape)) > 3:
             made = _folded_out(a, out, x, y, z, scaled)
-            matmul(folded(a, "a"), folded(b, "b"), folded(made, "out", writable=True), epilogue, arguments, tiles=folded_tiles(tiles, describe(made)),
-                   scale_a=scale_a, scale_b=scale_b, fast_accum=fast_accum, precision=precision, config=config)
+            _multiply(folded(a, "a"), folded(b, "b"), folded(made, "out", writable=True), epilogue, arguments, folded_tiles(tiles, describe(made)),
+                      scale_a, scale_b, fast_accum, precision, config)
             return made
         if epilogue is not None:
             check_parameters(epilogue, places_of(x, y), len(arguments) + len(tiles))
-        code = target or driver.target(x.device)
         request = Request(x, y, z, precision, scaled, fast_accum, epilogue, len(arguments), tuple(map(describe, tiles)))
-        launch = plan_launch(request, config, code, taken=None if arguments else asked(epilogue, tiles, code))  # the key lacks the arguments' dtypes
+        launch = _planned(request, config, target or driver.target(x.device), tiles)
     made = new(a, launch.shape, launch.dtype) if out is None else out
     if launch.kernel is None:
         return made
@@ -95,13 +97,23 @@ def matmul(a: Any, b: Any, out: Any = None, epilogue: tile.Kernel[..., Any] | No
     try:
         if known is None:
             if epilogue is not None:
-                launch = fitted(launch, given, code, simulated=target is not None, chosen=config is None)
+                launch = fitted(launch, given, target or driver.target(describe(a).device), simulated=target is not None, chosen=config is None)
             remember(PLANS, key, launch)
         launch.prepared(*given)
     except LaunchError:
         check_arguments(arguments, describe(a).device)
         raise
     return made
+
+
+def _unchanged(launch: Launch | None) -> Launch | None:
+    """A launch that is known, unless something that it depends on has changed."""
+    return None if launch is not None and launch.watched and any(w.changed() for w in launch.watched) else launch
+
+
+def _planned(request: Request, config: Config | BlackwellConfig | None, target: str, tiles) -> Launch:
+    """The launch for a request. The sums of an epilogue with arguments do not wait in 16 bits, since the key of a plan lacks the dtypes of these."""
+    return plan_launch(request, config, target, taken=None if request.arguments else asked(request.epilogue, tiles, target))
 
 
 def _folded_out(a, out, x: ArrayView, y: ArrayView, z: ArrayView | None, scaled: tuple):

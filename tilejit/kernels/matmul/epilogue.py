@@ -71,7 +71,9 @@ def beside(x, z, m, n, shape, AXES: tile.constexpr, row=None):
     COLUMNS: tile.constexpr = shape[1] if AXES[-1] == "n" else 1
     if not is_line(AXES):
         return tile.load(box(x, z if AXES[0] == "z" else 0, m, n if AXES[-1] == "n" else 0, (shape[0], COLUMNS)))
-    found = tile.load(line(x, z, n if AXES[-1] == "n" else 0, COLUMNS, AXES) if row is None else row)
+    if row is None:
+        row = line(x, z, n if AXES[-1] == "n" else 0, COLUMNS, AXES)
+    found = tile.load(row)
     return found[None, :] if AXES[:-1] not in ("", "z") else found
 
 

@@ -228,7 +228,11 @@ def scaled(part, a, b, BLOCKS: tile.constexpr):
     if BLOCKS[0] and BLOCKS[1]:
         return part * a[:, None] * b[None, :]
     both = a * b
-    return part * (both[:, None] if BLOCKS[0] else both[None, :] if BLOCKS[1] else both)
+    if BLOCKS[0]:
+        both = both[:, None]
+    elif BLOCKS[1]:
+        both = both[None, :]
+    return part * both
 
 
 @tile.jit

@@ -109,9 +109,10 @@ def whole(columns: int, width: int) -> int:
 
 
 @tile.jit
-def multiplied_bringing(acc, ring, w, steps, when, stage, ready, C, how, z, row, column, PLAN: tile.constexpr):
+def multiplied_bringing(acc, ring, w, steps, when, stage, ready, C, how, at, PLAN: tile.constexpr):
     """A consumer: adds the products of `steps` slots to `acc`. Under the product of slot `when` it requests the epilogue's tiles that TMA
     loads."""
+    z, row, column = at
     for i in range(steps):
         with ring.consume() as slot:
             acc = product(acc, slot, w, PLAN)

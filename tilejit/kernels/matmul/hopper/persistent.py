@@ -37,7 +37,7 @@ def finish_under_next(ring, w, stage, ready, C, grid, how, PLAN: tile.constexpr)
         acc = begun_over(before, ring, w, stage, C, grid.down, how, PLAN)
         place, more = tile.tile_at(t, grid.rows, grid.across, *PLAN.order), grid.steps - under(PLAN.late) - 1
         acc = multiplied_bringing(acc, ring, w, more, min(time_of(tile.program_id(0), grid.steps), more - 1), stage, ready, C, how,
-                                  *corner(*place, w, grid.down, len(C.shape) == 3, PLAN), PLAN)
+                                  corner(*place, w, grid.down, len(C.shape) == 3, PLAN), PLAN)
         before, phase = finish_but_last(acc, ring, w, stage, ready, phase, place, grid.down, C, how, PLAN)
     finish_left_over(before, w, stage, C, grid.down, how, PLAN)
 

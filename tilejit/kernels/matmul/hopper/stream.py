@@ -138,7 +138,7 @@ def finish_under_next(ring, w, stage, ready, C, grid, how, partial, flags, share
         t, begin, end, place = piece(x, steps, shared)
         at, more = tile.tile_at(t, grid.rows, grid.across, *PLAN.order), end - begin - under(PLAN.late) - 1
         acc = multiplied_bringing(acc, ring, w, more, min(time_of(t, end - begin), more - 1) if begin == 0 else -1, stage, ready, C, how,
-                                  *corner(*at, w, grid.down, len(C.shape) == 3, PLAN), PLAN)
+                                  corner(*at, w, grid.down, len(C.shape) == 3, PLAN), PLAN)
         if begin > 0:
             acc = multiplied(acc, ring, w, 1, PLAN)
             leave(acc, partial, flags, w, place)
