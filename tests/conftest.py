@@ -4,6 +4,7 @@ import atexit
 import gc
 import os
 import shutil
+import sys
 import tempfile
 from contextlib import nullcontext
 from pathlib import Path
@@ -20,12 +21,22 @@ if "TILEJIT_CACHE_DIR" not in os.environ:
     os.environ["TILEJIT_CACHE_DIR"] = tempfile.mkdtemp(prefix="tilejit-tests-")
     atexit.register(shutil.rmtree, os.environ["TILEJIT_CACHE_DIR"], ignore_errors=True)
 
+# Tests start hundreds of Python processes. If no bytecode may be written beside the sources, each would compile all of
+# the package: the run keeps the bytecode in a folder of its own.
+if sys.dont_write_bytecode and not sys.pycache_prefix:
+    sys.dont_write_bytecode, sys.pycache_prefix = False, tempfile.mkdtemp(prefix="tilejit-bytecode-")
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
+    atexit.register(shutil.rmtree, sys.pycache_prefix, ignore_errors=True)
+
 import pytest
 
+from tests import chosen_cases
 from tests.assembled_together import put_off
 from tests import frozen_digests
 from tests.every_kernel import TESTS, Kernels, defined
 from tests.frozen_digests import Digests
+from tests.quick_tier import FILES, is_quick
 
 KERNELS = pytest.StashKey[Kernels]()
 WALKED = pytest.StashKey[set]()   # the locations of lowered kernels, from all processes of the run
@@ -36,18 +47,19 @@ MET = pytest.StashKey[Digests]()  # the digests of lowered kernels, from all pro
 def kernels(request, tmp_path_factory) -> Kernels:
     base = tmp_path_factory.getbasetemp()
     found = Kernels((base.parent if hasattr(request.config, "workerinput") else base) / "assembled")
+    found.for_all = request.config.option.markexpr != "quick"
     request.config.stash[KERNELS] = found
     return found
 
 
-@pytest.fixture(scope="module", autouse=True)
-def every_kernel_of_the_file_assembles(kernels):
+@pytest.fixture(scope="session", autouse=True)
+def every_kernel_of_the_run_assembles(kernels):
     yield
     fail_with(kernels.finish())
 
 
 @pytest.fixture(autouse=True)
-def every_kernel_assembles(kernels, request, every_kernel_of_the_file_assembles):
+def every_kernel_assembles(kernels, request, every_kernel_of_the_run_assembles):
     """Set up before a test's other fixtures and therefore torn down last, when settings that the test changed are restored."""
     yield
     fail_with(kernels.judge(request.node.nodeid, drawn=getattr(request.function, "is_hypothesis_test", False)))
@@ -82,11 +94,25 @@ def pytest_collection_finish(session):
 
 # -- every kernel is lowered by some test ----------------------------------------------------------------------------------
 
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
+    for item in items:
+        if is_quick(item.path, item.nodeid.partition("::")[2]):
+            item.add_marker(pytest.mark.quick)
+    chosen_cases.fewer_examples(items)
+    if not chosen_cases.all_cases() and not any("[" in str(argument) for argument in config.args):
+        gone = chosen_cases.left_out(items)
+        config.hook.pytest_deselected(items=[item for item in items if item in gone])
+        items[:] = [item for item in items if item not in gone]
     if os.environ.get("TILEJIT_JITTER", "").strip():
         for item in items:
             if item.get_closest_marker("unperturbed"):
                 item.add_marker(pytest.mark.skip(reason="measures times or looks at the machine code, and TILEJIT_JITTER is set"))
+
+
+def pytest_ignore_collect(collection_path, config):
+    """With ``-m quick``, other test files are not imported."""
+    if config.option.markexpr == "quick" and collection_path.suffix == ".py" and collection_path not in FILES:
+        return True
 
 
 def pytest_configure(config):
@@ -134,7 +160,7 @@ def keep_digests(session) -> None:
         frozen_digests.write(frozen_digests.updated(recorded, met, files))
     config.frozen = frozen_digests.compared(recorded, met, of_everything(config))
     if frozen_digests.mode() == "check" and of_everything(config) and OWN_CACHE and not os.environ.get("TILEJIT_EVERY") and \
-            frozen_digests.too_few(recorded, met):
+            frozen_digests.too_few(recorded, met, chosen_cases.all_cases()):
         config.frozen.append(frozen_digests.TOO_FEW)
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 

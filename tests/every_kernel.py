@@ -3,12 +3,13 @@
 `tests/conftest.py` lets `Kernels` observe each test: all that a test simulates, compiles or launches is lowered by one
 method of the package, and recorded. After the test, each recorded kernel is lowered for every target and emitted. If a target
 lacks instructions that the kernel needs, the kernel must be rejected by an error that names the target and what is missing
-(`says_what_is_missing`). The PTX is assembled together with that of other tests of the file (`tests/assembled_together.py`),
-at the latest after the file's last test. Kernels that do not assemble are an error there, with the name of their test.
+(`says_what_is_missing`). The PTX is assembled together with that of other tests (`tests/assembled_together.py`),
+at the latest after the last test. Kernels that do not assemble are an error there, with the name of their test.
 
 If a test calls a kernel in many versions (constants, dtypes, facts), as property-based tests do, only a few versions are
-checked; the same holds for the kernels of one name whose texts a property-based test generates. The first and the last
-version are assembled for every target, each other one for one target that accepts it, by turns. Kernels of the package are
+checked; the same holds for the kernels of one name whose texts a property-based test generates. The first version of the first case
+of a parametrized test is assembled for every target, each other one for one target that accepts it, by turns
+(``TILEJIT_ALL_CASES=1``: the first and the last version of every case, for every target). Kernels of the package are
 made for some targets only, and are not lowered for a target any more after it has rejected them a few times.
 
 At the end of a run of the whole suite, kernels in the files of `tests/` that no test has lowered are an error too
@@ -39,9 +40,10 @@ from tilejit.errors import CompilationError, TileError
 from tilejit.ir.graph import Call, walk
 from tilejit.jit import Kernel
 from tilejit.manifest import code_key
-from tilejit.toolchain import llvm
+from tilejit.toolchain import llvm, screen
 
 from tests.assembled_together import LATER, Queue, Waiting
+from tests.chosen_cases import all_cases
 from tests.frozen_digests import Frozen, instructions
 
 TESTS = Path(__file__).resolve().parent
@@ -79,6 +81,8 @@ class Kernels:
         self.sightings: dict[tuple, Sighting] = {}
         self.walked: set[Place] = set()  # kernels and helpers whose lowering was at least begun
         self.count: Counter = Counter()  # of kernels, by target and outcome
+        self.tests: dict[tuple, str] = {}  # by test function and kernel, the first case of a parametrized test
+        self.of_the_oldest: set[tuple] = set()  # the LLVM IR that was assembled for the oldest target
         self.refused: Counter = Counter()  # of rejected versions, by target and `_alike`
         self.queue = Queue()
         self.frozen = Frozen()
@@ -87,6 +91,7 @@ class Kernels:
         self.modules: dict[tuple, object] = {}  # optimised LLVM modules of the current test, by their IR text
         self.of_a_kernel = local()        # .now: whether this thread is compiling a kernel
         self.watching = True
+        self.for_all = True  # whether some kernels are assembled for every target
         self._watch()
 
     # -- recording -------------------------------------------------------------------------------------------------
@@ -158,8 +163,7 @@ class Kernels:
         self.watching = False
         versions: dict[str, list[Sighting]] = {}
         for sighting in seen.values():
-            source = sighting.kernel.source
-            versions.setdefault(source.name if source.file.startswith("<") else source.fingerprint(), []).append(sighting)
+            versions.setdefault(_text(sighting), []).append(sighting)
         compiled, self.compiled = self.compiled, []
         self.frozen.drawn = drawn
         try:
@@ -181,12 +185,14 @@ class Kernels:
     def _problems(self, same: list[Sighting], test: str) -> list[str]:
         """The problems of a kernel's versions."""
         problems = []
+        first = all_cases() or self.for_all and self.tests.setdefault((test.partition("[")[0], _text(same[0])), test) == test
         for n, sighting in enumerate(same):
             turn = (crc32(test.encode()) + n) % len(TARGETS)  # deterministic for each test
-            for target in (*TARGETS[turn:], *TARGETS[:turn]):
+            for_all = first and n in ((0, len(same) - 1) if all_cases() else (0,))
+            for target in TARGETS if for_all else (*TARGETS[turn:], *TARGETS[:turn]):
                 found = self._asked(sighting, target, test)
                 problems += found or []
-                if found is not None and 0 < n < len(same) - 1:
+                if found is not None and not for_all:
                     break
         return problems
 
@@ -212,8 +218,15 @@ class Kernels:
                 return []
             emitted = emit(found.graph)
             self.differing += self.frozen.code(found, emitted.llvm_ir, emitted.params, emitted.maps, test)
+            same = crc32(emitted.llvm_ir.encode()), len(emitted.llvm_ir), emitted.passes, emitted.libdevice
+            if same in self.of_the_oldest and not all_cases():  # what the oldest target accepts, later ones accept
+                screen.check(emitted.llvm_ir, target)
+                self.count[target, "assembled"] += 1
+                return []
             with self._at_work():
                 ptx = llvm.to_ptx(emitted.llvm_ir, target, passes=emitted.passes, libdevice=emitted.libdevice)
+            if target == TARGETS[0]:
+                self.of_the_oldest.add(same)
         except CompilationError as error:
             return None if says_what_is_missing(str(error), target) else [f"{name} is refused, and not for what the target lacks: {error}"]
         except Exception as error:
@@ -231,6 +244,12 @@ class Kernels:
             return line not in self.claimed and os.write(self.claims, line) > 0
         finally:
             fcntl.flock(self.claims, fcntl.LOCK_UN)
+
+
+def _text(sighting: Sighting) -> str:
+    """What tells a test's kernels apart: their texts, or the names of those whose texts the test generates."""
+    source = sighting.kernel.source
+    return source.name if source.file.startswith("<") else source.fingerprint()
 
 
 def _alike(sighting: Sighting, test: str) -> tuple:
@@ -269,7 +288,7 @@ def of_the_tests_own(found: Lowered) -> bool:
 
 @cache
 def _of_the_simulator_alone(op) -> bool:
-    return "emit" not in op.rules and Path(op.rules["infer"].__code__.co_filename).is_relative_to(TESTS)
+    return op.rules.emit is None and Path(op.rules.infer.__code__.co_filename).is_relative_to(TESTS)
 
 
 # -- the kernels in the files of tests -------------------------------------------------------------------------------------

@@ -44,6 +44,7 @@ STAGES = ("graph", "plans", "LLVM IR")
 LETTERS = 6                 # of a digest; a change stays unseen with a probability of 16 ** -LETTERS
 SHOWN = 20                  # new kernels that a run lists
 MAY_BE_ABSENT = 0.05        # of the recorded versions: which test of a file meets a version first, and in which process, varies
+ONE_TARGET = 0.7            # of them, in a run that takes a part of the cases, most of them for one target
 
 _PLAIN = (int, float, complex, bool, str, bytes, type(None), type(Ellipsis))
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
@@ -232,13 +233,13 @@ def updated(recorded: Digests, met: Digests, replaced: Container[str]) -> Digest
     return Digests({**kept, **met.versions}, {**recorded.code, **met.code}, met.unsteady)
 
 
-TOO_FEW = (f"FAILED: more than {MAY_BE_ABSENT:.0%} of the recorded versions were not met. Either kernels are no longer tested, or their keys have "
+TOO_FEW = ("FAILED: too many of the recorded versions were not met. Either kernels are no longer tested, or their keys have "
            "changed (facts, argument kinds, launch options, captured values), so that nothing was compared: look into it, then update the record")
 
 
-def too_few(recorded: Digests, met: Digests) -> bool:
+def too_few(recorded: Digests, met: Digests, all_cases: bool = True) -> bool:
     """Whether a run of all tests compared too few of the recorded versions."""
-    return len(recorded.versions.keys() - met.versions.keys()) > MAY_BE_ABSENT * len(recorded.versions)
+    return len(recorded.versions.keys() - met.versions.keys()) > (MAY_BE_ABSENT if all_cases else ONE_TARGET) * len(recorded.versions)
 
 
 def compared(recorded: Digests, met: Digests, whole: bool) -> list[str]:

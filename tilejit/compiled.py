@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from .records import AccessRecord, CopyRecord, LayoutRecord, LoopRecord, ProductRecord
-from .runtime.facts import evaluate
+from .runtime.expressions import evaluate, expression
 from .types import Buffer
 
 if TYPE_CHECKING:
@@ -238,16 +238,18 @@ def spill_warnings(spilled: int, allowed: int | None) -> tuple[str, ...]:
 
 def map_records(names: list[str], maps: list[dict], bound) -> tuple[TensorMapRecord, ...]:
     """Records of the kernel's tensor maps `maps`, with the sizes and strides of the arrays in `bound`; `names` are the arguments' names."""
-    arrays = bound.runtime
+    def number(data) -> int:
+        return evaluate(expression(data), bound.runtime)
+
     records = []
     for m in maps:
+        patches = {} if "box" in m else {"lower": tuple(m["lower"]), "upper": tuple(m["upper"]), "channels": m["channels"],
+                                         "pixels": m["pixels"], "wide": m.get("wide")}
         records.append(TensorMapRecord(
-            argument=names[m["argument"]], base_offset=evaluate(m["base_offset"], arrays), dtype=m["dtype"], rank=m["rank"],
-            global_dim=tuple(evaluate(n, arrays) for n in m["dims"]), global_strides=tuple(evaluate(n, arrays) for n in m["strides"]),
-            box=tuple(m.get("box", ())), element_strides=tuple(m["element_strides"]), interleave=m["interleave"], swizzle=m["swizzle"],
-            l2_promotion=m["l2_promotion"], oob_fill=m["oob_fill"], origin=m["origin"],
-            **({} if "box" in m else {"lower": tuple(m["lower"]), "upper": tuple(m["upper"]), "channels": m["channels"], "pixels": m["pixels"],
-                                       "wide": m.get("wide")})))
+            argument=names[m["argument"]], base_offset=number(m["base_offset"]), dtype=m["dtype"], rank=m["rank"],
+            global_dim=tuple(map(number, m["dims"])), global_strides=tuple(map(number, m["strides"])),
+            box=tuple(m.get("box", ())), element_strides=tuple(m["element_strides"]), interleave=m["interleave"],
+            swizzle=m["swizzle"], l2_promotion=m["l2_promotion"], oob_fill=m["oob_fill"], origin=m["origin"], **patches))
     return tuple(records)
 
 

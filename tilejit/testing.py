@@ -62,7 +62,8 @@ class Verification:
 
     def raise_first(self) -> None:
         """Raise VerificationError for the first finding or difference, if there is any."""
-        for found in (*self.findings, *self.differences):
+        everything: list[Any] = [*self.findings, *self.differences]
+        for found in everything:
             loc = found.loc if hasattr(found, "loc") else found.writer.loc if found.writer is not None else None
             raise VerificationError(str(found).split("\n")[0], loc, found)
 

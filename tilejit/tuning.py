@@ -53,7 +53,7 @@ class Tuned:
                  prune: Callable[..., Any] | None):
         self.kernel, self.configs, self.key, self.prune = kernel, configs, key, prune
         self.__name__, self.__qualname__, self.__module__, self.__doc__ = kernel.__name__, kernel.__qualname__, kernel.__module__, kernel.__doc__
-        self.recent: dict[tuple[Any, ...], dict[str, Any]] = {}  # choices by `_looks`, which avoids binding arguments
+        self.recent: dict[Any, dict[str, Any]] = {}  # choices by `_looks`, which avoids binding arguments
         self.chosen: dict[tuple[Any, ...], dict[str, Any]] = {}
         self.timings: dict[tuple[Any, ...], dict[int, float]] = {}
         self.rejected: dict[tuple[Any, ...], dict[int, str]] = {}

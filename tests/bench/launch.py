@@ -39,7 +39,7 @@ def bare_call():
     params = (ctypes.c_void_p * 16)(*[ctypes.addressof(values) + 8 * n for n in range(16)])
     a = torch.zeros(64, device="cuda")
     for n in range(16):
-        values[n] = a.data_ptr() if launcher.recipe.params[min(n, len(launcher.recipe.params) - 1)][0] == "ptr" else 1
+        values[n] = a.data_ptr() if launcher.recipe.params[min(n, len(launcher.recipe.params) - 1)].form == "Q" else 1
     launch = driver.cuLaunchKernel
     launch.argtypes = [ctypes.c_void_p] + [ctypes.c_uint] * 7 + [ctypes.c_void_p] * 3
     function, shared = launcher.function, launcher.recipe.shared

@@ -55,6 +55,7 @@ def test_a_kernel_lowers_to_its_golden_graph(name):
     assert found == file.read_text()
 
 
+@pytest.mark.all_cases
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a", "sm_100a", "sm_103a", "sm_120a"])
 @pytest.mark.parametrize("name", KERNELS)
 def test_the_kernels_assemble_for_every_target_that_has_their_instructions(name, target):

@@ -26,7 +26,7 @@ TARGETS = ("sm_80", "sm_90a", "sm_100a")
 @pytest.fixture(scope="module", autouse=True)
 def vectors_checked():
     """The simulator moves single elements. This checks that the elements of each planned vector are contiguous."""
-    kept = {op: op.rules["simulate"] for op in (load_, store_, atomic_, ordered_load)}
+    kept = {op: op.rules.simulate for op in (load_, store_, atomic_, ordered_load)}
 
     def judging(rule):
         def simulate(m, call, place, *operands):
@@ -37,10 +37,10 @@ def vectors_checked():
         return simulate
 
     for op, rule in kept.items():
-        op.rules["simulate"] = judging(rule)
+        op.rules.simulate = judging(rule)
     yield
     for op, rule in kept.items():
-        op.rules["simulate"] = rule
+        op.rules.simulate = rule
 
 
 def judge(m, call, place, mask):

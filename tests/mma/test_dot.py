@@ -125,6 +125,7 @@ def compiled(target, dtype="bfloat16", acc="float32", shape=(64, 64, 64), **opti
     return product.compile(*arrays, target=target, **{**given, **options})
 
 
+@pytest.mark.all_cases
 @pytest.mark.usefixtures("assembled_later")
 @pytest.mark.parametrize("target,variant", [("sm_80", "mma_sync"), ("sm_90a", "wgmma"), ("sm_100a", "tcgen05"), ("sm_120a", "mma_sync")])
 @pytest.mark.parametrize("dtype,acc", [("float16", "float16"), ("bfloat16", "float32"), ("int8", "int32")])
@@ -148,6 +149,7 @@ def test_the_other_types_assemble(dtype, acc, target, shape):
     compiled(target, dtype, acc, shape, VARIANT=None, LAYOUT=None, spills=0)
 
 
+@pytest.mark.all_cases
 @pytest.mark.usefixtures("assembled_later")
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a", "sm_100a", "sm_103a", "sm_120a"])
 @pytest.mark.parametrize("dtype,other,acc,precision", TYPES)
@@ -207,6 +209,7 @@ def test_there_is_no_warning_about_an_automatic_layout_if_no_layout_would_help(t
     assert made.products[0].variant == "mma_sync" and made.warnings == ()
 
 
+@pytest.mark.usefixtures("assembled_later")
 @pytest.mark.parametrize("dtype,precision", [("int8", None), ("uint8", None), ("float8_e4m3fn", None), ("float32", "tf32")])
 def test_an_operand_with_the_wrong_major_for_the_fastest_path_causes_a_warning(dtype, precision):
     """With the remedy, which works. Not if another path is requested, if the product is narrow, or if the target lacks the path."""

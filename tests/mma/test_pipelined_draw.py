@@ -6,13 +6,14 @@ import re
 import numpy as np
 import pytest
 import tilejit as tile
+from tests.chosen_cases import part
 from tests.gpu import in_child, needs_gpu, some
 from tests.mma.drawn_pipelines import TYPES, Draw, drawn
 
 KERNELS = 24  # compiled by one process
 
 
-@pytest.mark.parametrize("number", range(KERNELS))
+@pytest.mark.parametrize("number", part(range(KERNELS)))
 def test_random_pipelined_products_are_right_on_the_simulator(number):
     """Two sets of extents for each kernel, on Hopper and on another target; without findings."""
     draw, targets = Draw.of(number), ("sm_90a", ("sm_80", "sm_100a", "sm_120a")[number % 3])

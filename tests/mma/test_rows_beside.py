@@ -6,6 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import tilejit as tile
+from tests.chosen_cases import part
 from tests.gpu import in_child, needs_gpu
 from tests.mma.products import BF16, E4M3, multiplying_on, planned, product, with_configs
 from tilejit import ArraySpec, kernels
@@ -233,7 +234,8 @@ def test_a_large_product_prefetches_its_bias_without_spilling(shared, dtype, mat
     big = np.lib.stride_tricks.as_strided(np.zeros(16, BF16), (matrices, n, n)[matrices == 1:], (2 * n * n, 2 * n, 2)[matrices == 1:])
     bias, config = np.zeros(n, dtype), choose(Problem(n, n, n, epilogue=True, ahead=True), 132)
     spec, flags = ArraySpec(big.shape, "bfloat16"), ArraySpec((1024, 3), "int64")
-    for epilogue, tiles in ((of_several_added if matrices > 1 else bias_gelu_added, (bias, big)), (with_biases if matrices > 1 else bias_gelu, (bias,))):
+    both = ((of_several_added if matrices > 1 else bias_gelu_added, (bias, big)), (with_biases if matrices > 1 else bias_gelu, (bias,)))
+    for epilogue, tiles in part(both, 2, shared + (dtype == BF16)):
         launch = planned(big, big, big, epilogue, tiles, replace(config, stream=shared))
         c = launch.plan
         assert c.ahead == (True,) * len(tiles) and (c.bm, c.bn, c.buffers, c.late) == (128, 256, 4, LATE)

@@ -211,7 +211,7 @@ def test_products_of_float32_one_after_the_other_take_their_operands_from_the_sa
     """Each took some of its own: five of 64 x 64 did not fit. An operand that is on both sides is stored once."""
     a, o = np.tril(np.random.default_rng(0).integers(-1, 2, (32, 32)), -1).astype(np.float32), np.zeros((32, 32), np.float32)
     made = {}
-    for steps in (1, 3, 5):
+    for steps in (3, 5):
         made[steps] = inverse.compile(a, o, N=32, STEPS=steps, target=target)
     inverse.simulate(1, a, o, N=32, STEPS=5, target=target).raise_first()
     np.testing.assert_array_equal(o @ (np.eye(32) - a), np.eye(32))

@@ -55,6 +55,7 @@ def test_products_with_every_number_of_columns_are_right(n):
         checked(64, n, 32, np.int8, 32, acc=tile.int32, compile=n == 48)
 
 
+@pytest.mark.all_cases
 @pytest.mark.parametrize("swizzle", [0, 32, 64, 128])
 @pytest.mark.parametrize("ta,tb", [(False, True), (False, False), (True, True), (True, False)])
 def test_operands_of_both_majors_in_every_swizzle_are_right(ta, tb, swizzle):
@@ -69,6 +70,7 @@ PAIRS = [(np.float16, np.float16, tile.float32), (np.float16, np.float16, tile.f
          *((a, b, tile.int32) for a in (np.int8, np.uint8) for b in (np.int8, np.uint8))]
 
 
+@pytest.mark.all_cases
 @pytest.mark.parametrize("dtype,other,acc", PAIRS)
 @pytest.mark.parametrize("k", [32, 128, 224])
 def test_every_pair_of_types_with_its_accumulators_is_right(dtype, other, acc, k):

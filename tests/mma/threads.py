@@ -168,4 +168,4 @@ def run_product(call, acc, a, b, threads):
     """The registers that a product's code leaves."""
     e = Threads(threads)
     e.per = max(1, 4 // call.args[1].type.dtype.nbytes)
-    return call.op.rules["emit"](e, call, acc, a, b)
+    return call.op.rules.emit(e, call, acc, a, b)

@@ -268,7 +268,7 @@ def test_every_thread_combines_in_order_in_any_layout(drawn, seed):
     t = Tile(int32, t.shape, t.layout, t.domain)
     xs = maps(t.shape, "int32", seed)
     call = planned(t, axes, Affine())
-    results = reduce_.rules["simulate"](None, Call(reduce_, call.args * 2, call.attrs, call.results * 2, None, call.choice), *(x[None] for x in xs))
+    results = reduce_.rules.simulate(None, Call(reduce_, call.args * 2, call.attrs, call.results * 2, None, call.choice), *(x[None] for x in xs))
     np.testing.assert_array_equal(np.stack([r.reshape(-1) for r in results]), composition(*xs, axes).reshape(2, -1))
     steps, table = call.choice.plan.in_order, thread_table(t.layout, t.domain, threads)
     whole = [np.full(t.domain, identity, np.int32) for identity in Affine.identity]

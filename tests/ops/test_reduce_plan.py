@@ -88,7 +88,7 @@ def test_every_thread_gets_the_simulator_s_float32_sum_bit_for_bit(drawn, seed):
     t, threads, axes = drawn
     x = np.random.default_rng(seed).normal(size=t.shape).astype(np.float32)
     call = planned(t, axes, Known("sum", float32))
-    got, = reduce_.rules["simulate"](None, call, x[None])
+    got, = reduce_.rules.simulate(None, call, x[None])
     np.testing.assert_allclose(got.reshape(-1), x.astype(np.float64).sum(axis=axes).reshape(-1), atol=1e-3)
     want, real = in_threads(got, t, axes, threads)
     held = replayed(x, t, threads, call.choice.plan, np.add, np.float32(-0.0))
@@ -102,7 +102,7 @@ def test_every_element_is_included_exactly_once(drawn, name, seed):
     t, threads, axes = drawn
     t = Tile(int32, t.shape, t.layout, t.domain)
     x = np.random.default_rng(seed).integers(-2**31, 2**31, t.shape, np.int32)
-    got, = reduce_.rules["simulate"](None, planned(t, axes, Known(name, int32)), np.stack([x, ~x]))
+    got, = reduce_.rules.simulate(None, planned(t, axes, Known(name, int32)), np.stack([x, ~x]))
     function = {"sum": np.add, "max": np.maximum, "xor": np.bitwise_xor}[name]
     for x, result in zip((x, ~x), got):
         with np.errstate(over="ignore"):

@@ -106,7 +106,7 @@ def test_a_scan_keeps_the_order_of_elements_in_any_layout(t, data, reverse, seed
     values = tuple(Value(n, t) for n in "ab")
     attrs = {"axis": axis, "reverse": reverse, "combine": combine}
     call = Call(scan_, values, attrs, values, None, Choice("scan", plan_scan(t, axis, reverse, combine)))
-    got = scan_.rules["simulate"](None, call, *xs)
+    got = scan_.rules.simulate(None, call, *xs)
     ordered = [np.moveaxis(flipped(x, axis + 1, reverse), axis + 1, 0).copy() for x in xs]
     for i in range(1, t.shape[axis]):
         a, b = combine.simulate(None, tuple(x[i - 1] for x in ordered), tuple(x[i] for x in ordered))

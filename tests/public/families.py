@@ -1,4 +1,4 @@
-"""The pages of the reference: for each, its title, an introduction, and the public names that it describes, in order."""
+"""The pages of the reference: for each its title, an introduction, and the public names that it describes."""
 
 from __future__ import annotations
 
@@ -7,71 +7,156 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Family:
-    """A page of the reference: names of `tilejit`, names with a dot of a module, and classes of values in kernels (with a ``_``)."""
+    """A page of the reference: names of `tilejit`, names in a module (with a dot), classes of values (with a ``_``)."""
 
     page: str
     title: str
     about: str
-    names: tuple[str, ...]
+    listed: str
+
+    @property
+    def names(self) -> list[str]:
+        return self.listed.split()
 
 
 FAMILIES = (
-    Family("launch", "Kernels and launches",
-           "`@tile.jit` makes a kernel of a function. A kernel is launched, simulated and compiled.",
-           ("jit", "Kernel", "constexpr", "CompiledKernel", "Report", "Finding", "ArraySpec", "to_device", "empty", "DeviceArray", "pack",
-            "Packed")),
-    Family("ids", "Where a thread is", "Indices of CTAs, warps and threads.",
-           ("program_id", "num_programs", "thread_id", "lane_id", "warp_id", "warpgroup_id", "cta_rank", "cluster_id", "cluster_size")),
-    Family("scopes", "Scopes and loops",
-           "A `with` block narrows the execution scope: the threads that execute an operation together. Python's `range` is a loop too.",
-           ("warpgroup", "each_warpgroup", "warp", "thread", "elect", "range", "static_range", "pipelined", "tile_order", "tile_at", "next_tile")),
-    Family("values", "Values in kernels",
-           "What the operations take and return. These classes have no public names: they exist for type checkers and editors only.",
-           ("_Tile", "_Buffer", "_Region", "_Boxes", "_Rows", "_ImageMatrix", "_Token", "_Barrier", "_NamedBarrier", "_Turns", "_Ring",
-            "_Slot", "_TensorMap")),
-    Family("creation", "Creation of tiles", "Tiles that are made from constants, indices and other tiles.",
-           ("zeros", "ones", "full", "arange", "fragment_index", "stack")),
-    Family("elementwise", "Elementwise functions",
-           "They take tiles and scalars, which broadcast by NumPy's rules. The operators `+ - * / // % ** @ << >> & | ^ ~`, comparisons and "
-           "Python's `abs`, `min`, `max`, `pow`, `divmod`, `int`, `float` and `bool` do the same.",
-           ("where", "maximum", "minimum", "clip", "abs", "fma", "cdiv", "cast", "bitcast", "isnan", "isinf", "isfinite", "exp", "exp2",
-            "expm1", "log", "log2", "log10", "log1p", "sqrt", "rsqrt", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh",
-            "sigmoid", "erf", "floor", "ceil", "round", "trunc")),
-    Family("shape", "Shapes", "The same elements in another shape. Tiles are also indexed, as in `x[0:8, None]`.",
-           ("reshape", "transpose", "broadcast_to", "expand_dims")),
-    Family("reductions", "Reductions and scans", "They combine the elements of a tile along an axis.",
-           ("sum", "prod", "mean", "max", "min", "argmax", "argmin", "any", "all", "reduce", "cumsum", "cumprod", "scan")),
-    Family("memory", "Memory",
-           "Allocations, and accesses by each thread. Arrays are indexed by slices (regions) and by integer tiles (points).",
-           ("alloc", "load", "store", "window", "atomic_add", "atomic_max", "atomic_min", "atomic_and", "atomic_or", "atomic_xor",
-            "atomic_exch", "atomic_cas", "atomic_inc", "atomic_dec")),
-    Family("copies", "Copies",
-           "Copies between global, shared and tensor memory. [Copies](../copies.md) describes how each of them is lowered.",
-           ("copy", "copy_async", "prefetch", "cp_async_commit", "cp_async_wait", "bulk_commit", "bulk_wait", "store_async", "reduce_async",
-            "im2col", "tensor_map", "fence_proxy_tensormap", "expect_variant", "plan_copy", "BufferSpec", "Choice")),
-    Family("products", "Matrix products and tensor memory",
-           "[Matrix products](../products.md) and [tensor memory](../tensor_memory.md) describe how they are lowered.",
-           ("dot", "mma", "mma_async", "mma_commit", "mma_wait", "tcgen05_ld", "tcgen05_st", "tcgen05_wait", "tcgen05_commit",
-            "tcgen05_fence", "scale_layout")),
-    Family("synchronisation", "Synchronisation", "Barriers, fences, and structures made of them.",
-           ("sync", "mbarrier", "ring", "named_barrier", "turns", "cluster_sync", "cluster_arrive", "cluster_wait", "threadfence",
-            "fence_proxy_async", "fence_mbarrier_init", "griddepcontrol_wait", "griddepcontrol_launch_dependents")),
-    Family("checks", "Assertions, promises and printing", "What is checked or printed while compiling, and at run time.",
-           ("static_assert", "static_print", "device_assert", "device_print", "assume", "uniform")),
-    Family("ptx", "PTX", "Instructions by name, and inline text. [Instructions](../instructions.md) lists the families of the table.",
-           ("ptx", "asm")),
-    Family("dtypes", "Element types", "Where a dtype is expected, its name and NumPy's dtype are accepted too. In a kernel, a call casts: "
-           "`tile.float32(x)`.",
-           ("DType", "padded", "bool_", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float64", "float32",
-            "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float6_e2m3fn", "float6_e3m2fn", "float4_e2m1fn")),
-    Family("layouts", "Layouts", "Where each element of a tile or a buffer is.",
-           ("TileLayout", "Swizzle", "S", "R", "axis", "auto", "swizzled", "tmem_datapath")),
-    Family("tools", "Tools", "Verification, tuning, and ready-made kernels.",
-           ("testing", "verify", "testing.Verification", "testing.Difference", "tuning", "autotune", "tuning.Tuned", "kernels",
-            "kernels.matmul", "kernels.grouped_matmul", "kernels.tune")),
-    Family("errors", "Errors", "What is raised for a user's mistake.",
-           ("TileError", "CompilationError", "DispatchError", "LaunchError", "SimulationError", "VerificationError", "CacheError",
-            "ToolchainError", "TileWarning")),
+    Family(
+        "launch",
+        "Kernels and launches",
+        "`@tile.jit` makes a kernel of a function. A kernel is launched, simulated and compiled.",
+        "jit Kernel constexpr CompiledKernel Report Finding ArraySpec to_device empty DeviceArray pack Packed",
+    ),
+    Family(
+        "ids",
+        "Where a thread is",
+        "Indices of CTAs, warps and threads.",
+        "program_id num_programs thread_id lane_id warp_id warpgroup_id cta_rank cluster_id cluster_size",
+    ),
+    Family(
+        "scopes",
+        "Scopes and loops",
+        "A `with` block narrows the execution scope: the threads that execute an operation together. Python's `range` "
+        "is a loop too.",
+        "warpgroup each_warpgroup warp thread elect range static_range pipelined tile_order tile_at next_tile",
+    ),
+    Family(
+        "values",
+        "Values in kernels",
+        "What the operations take and return. These classes have no public names: they exist for type checkers and "
+        "editors only.",
+        "_Tile _Buffer _Region _Boxes _Rows _ImageMatrix _Token _Barrier _NamedBarrier _Turns _Ring _Slot _TensorMap",
+    ),
+    Family(
+        "creation",
+        "Creation of tiles",
+        "Tiles that are made from constants, indices and other tiles.",
+        "zeros ones full arange fragment_index stack",
+    ),
+    Family(
+        "elementwise",
+        "Elementwise functions",
+        "They take tiles and scalars, which broadcast by NumPy's rules. The operators `+ - * / // % ** @ << >> & | ^ ~`"
+        ", comparisons and Python's `abs`, `min`, `max`, `pow`, `divmod`, `int`, `float` and `bool` do the same.",
+        (
+            "where maximum minimum clip abs fma cdiv cast bitcast isnan isinf isfinite exp exp2 expm1 log "
+            "log2 log10 log1p sqrt rsqrt sin cos tan asin acos atan sinh cosh tanh sigmoid erf floor ceil "
+            "round trunc"
+        ),
+    ),
+    Family(
+        "shape",
+        "Shapes",
+        "The same elements in another shape. Tiles are also indexed, as in `x[0:8, None]`.",
+        "reshape transpose broadcast_to expand_dims",
+    ),
+    Family(
+        "reductions",
+        "Reductions and scans",
+        "They combine the elements of a tile along an axis.",
+        "sum prod mean max min argmax argmin any all reduce cumsum cumprod scan",
+    ),
+    Family(
+        "memory",
+        "Memory",
+        "Allocations, and accesses by threads. Arrays are indexed by slices (regions) and by integer tiles (points).",
+        (
+            "alloc load store window atomic_add atomic_max atomic_min atomic_and atomic_or atomic_xor "
+            "atomic_exch atomic_cas atomic_inc atomic_dec"
+        ),
+    ),
+    Family(
+        "copies",
+        "Copies",
+        "Copies between global, shared and tensor memory. [Copies](../copies.md) describes how each is lowered.",
+        (
+            "copy copy_async prefetch cp_async_commit cp_async_wait bulk_commit bulk_wait store_async "
+            "reduce_async im2col tensor_map fence_proxy_tensormap expect_variant plan_copy BufferSpec Choice"
+        ),
+    ),
+    Family(
+        "products",
+        "Matrix products and tensor memory",
+        "[Matrix products](../products.md) and [tensor memory](../tensor_memory.md) describe how they are lowered.",
+        (
+            "dot mma mma_async mma_commit mma_wait tcgen05_ld tcgen05_st tcgen05_wait tcgen05_commit "
+            "tcgen05_fence scale_layout"
+        ),
+    ),
+    Family(
+        "synchronisation",
+        "Synchronisation",
+        "Barriers, fences, and structures made of them.",
+        (
+            "sync mbarrier ring named_barrier turns cluster_sync cluster_arrive cluster_wait threadfence "
+            "fence_proxy_async fence_mbarrier_init griddepcontrol_wait griddepcontrol_launch_dependents"
+        ),
+    ),
+    Family(
+        "checks",
+        "Assertions, promises and printing",
+        "What is checked or printed while compiling, and at run time.",
+        "static_assert static_print device_assert device_print assume uniform",
+    ),
+    Family(
+        "ptx",
+        "PTX",
+        "Instructions by name, and inline text. [Instructions](../instructions.md) lists the families of the table.",
+        "ptx asm",
+    ),
+    Family(
+        "dtypes",
+        "Element types",
+        "Where a dtype is expected, its name and NumPy's dtype are accepted too. In a kernel, a call casts: "
+        "`tile.float32(x)`.",
+        (
+            "DType padded bool_ int8 int16 int32 int64 uint8 uint16 uint32 uint64 float64 float32 float16 "
+            "bfloat16 float8_e4m3fn float8_e5m2 float8_e8m0fnu float6_e2m3fn float6_e3m2fn float4_e2m1fn"
+        ),
+    ),
+    Family(
+        "layouts",
+        "Layouts",
+        "Where each element of a tile or a buffer is.",
+        "TileLayout Swizzle S R axis auto swizzled tmem_datapath",
+    ),
+    Family(
+        "tools",
+        "Tools",
+        "Verification, tuning, and ready-made kernels.",
+        (
+            "testing verify testing.Verification testing.Difference tuning autotune tuning.Tuned kernels "
+            "kernels.matmul kernels.grouped_matmul kernels.tune"
+        ),
+    ),
+    Family(
+        "errors",
+        "Errors",
+        "What is raised for a user's mistake.",
+        (
+            "TileError CompilationError DispatchError LaunchError SimulationError VerificationError "
+            "CacheError ToolchainError TileWarning"
+        ),
+    ),
 )
 
 

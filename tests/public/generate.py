@@ -1,6 +1,6 @@
-"""Writes what is generated from public signatures and docstrings: ``tilejit/__init__.pyi`` and the pages of docs/reference.
+"""Writes what is generated from signatures and docstrings: ``tilejit/__init__.pyi`` and the pages of docs/reference.
 
-    python -m tests.public.generate
+python -m tests.public.generate
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ ROOT = Path(__file__).resolve().parents[2]
 def generated() -> dict[Path, str]:
     """The text of each generated file."""
     reference = ROOT / "docs" / "reference"
-    return {ROOT / "tilejit" / "__init__.pyi": stub(), **{reference / f"{name}.md": text for name, text in pages().items()}}
+    return {
+        ROOT / "tilejit" / "__init__.pyi": stub(),
+        **{reference / f"{name}.md": text for name, text in pages().items()},
+    }
 
 
 def main() -> None:

@@ -1,5 +1,5 @@
 # mypy: disallow-untyped-defs, disallow-incomplete-defs, disallow-untyped-calls
-"""For type checkers: each line that ends in ``# wrong`` is one, every other line is right. The functions are annotated throughout."""
+"""For type checkers: each line that ends in ``# wrong`` is, every other line is right. All functions are annotated."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def values(x: Any, y: Any, BLOCK: tile.constexpr = 128) -> None:
     tile.load(x[row, 0:BLOCK], msk=row < 3)  # wrong
     tile.load()  # wrong
     v = tile.load(x[row, 0:BLOCK], mask=(row < 3) & (row >= 0), cache="cg")
-    v = (v + 1) * 2.0 - v / 3 // 2 % 5 ** v @ v
+    v = (v + 1) * 2.0 - v / 3 // 2 % 5**v @ v
     v = 1 + (2 * v) - (3 / v) ** 2
     v = (-v).to(tile.float32) + abs(v)[0:4, None].T
     v = tile.float32(v > 0) + tile.int32(row).to("float16").astype(np.float32)
@@ -99,6 +99,11 @@ def misspelt_option(x: Any) -> None:
     tile.sync()
 
 
+def launched(kernel: tile.Kernel, x: Any) -> None:
+    kernel[1,](x)
+    kernel.lunch(x)  # wrong
+
+
 def host(x: Any, y: Any) -> None:
     values[(4,)](x, y, BLOCK=128)
     values[4, 2](x, y, num_warps=8, backend="sim")
@@ -119,11 +124,12 @@ def host(x: Any, y: Any) -> None:
     tile.autotune([dict(BLOCK=128)])(host)  # wrong
     assert_type(tile.cdiv(5, 2), int)
     assert_type(tile.to_device(x).numpy().tolist(), Any)
-    print(tile.TileLayout([(8, 64, "m"), (64, 1, "m")]), tile.S[(8, 64):(64, 1)], tile.empty((4, 4), "float32").shape)
+    print(tile.S[(8, 64) : (64, 1)], tile.empty((4, 4), "float32").shape)
     matmul(x, y, epilogue=scaled, tiles=(x,))
     matmul(x, y, eplogue=scaled)  # wrong
     grouped_matmul([x], [y])
-    tile.plan_copy(tile.BufferSpec((8, 64), "float16", "shared"), tile.BufferSpec((8, 64), "float16", "global"), variant="tma")
+    spec = tile.BufferSpec((8, 64), "float16", "shared")
+    tile.plan_copy(spec, tile.BufferSpec((8, 64), "float16", "global"), variant="tma")
     tile.plan_copy(tile.BufferSpec((8, 64), "float16"), x)  # wrong
     try:
         tile.kernels.matmul(x, y)

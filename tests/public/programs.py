@@ -1,4 +1,4 @@
-"""The examples of the README, the docs and the tutorials as Python files for type checkers: one for each block, with the names of earlier ones."""
+"""The examples of the README, the docs and the tutorials, as Python files for type checkers: one for each block."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BLOCK = re.compile(r"^```python([^\n]*)\n(.*?)^```[ \t]*$", re.DOTALL | re.MULTI
 
 @dataclass(frozen=True)
 class Block:
-    """A block of code: its page, the line of the page above it (of a notebook, its cell), and whether it is an example of an error."""
+    """A block of code: its page, the line above it (or its cell), and whether it is an example of an error."""
 
     page: str
     at: int
@@ -31,13 +31,20 @@ class Block:
 def blocks_of_page(path: Path) -> list[Block]:
     """The Python blocks of a page."""
     text = path.read_text()
-    return [Block(path.stem, text.count("\n", 0, found.start()) + 1, found[2], "raises" in found[1]) for found in BLOCK.finditer(text)]
+    return [
+        Block(path.stem, text.count("\n", 0, found.start()) + 1, found[2], "raises" in found[1])
+        for found in BLOCK.finditer(text)
+    ]
 
 
 def blocks_of_notebook(path: Path) -> list[Block]:
     """The code cells of a notebook."""
     cells = json.loads(path.read_text())["cells"]
-    return [Block(path.stem, n, "".join(cell["source"]) + "\n") for n, cell in enumerate(cells) if cell["cell_type"] == "code"]
+    return [
+        Block(path.stem, n, "".join(cell["source"]) + "\n")
+        for n, cell in enumerate(cells)
+        if cell["cell_type"] == "code"
+    ]
 
 
 def pages() -> Iterator[list[Block]]:
@@ -55,28 +62,46 @@ def bound_and_used(code: str) -> tuple[set[str], set[str]]:
     for table in tables:
         tables += table.get_children()
     bound = {s.get_name() for s in top.get_symbols() if s.is_assigned() or s.is_imported()}
-    return bound, {s.get_name() for table in tables for s in table.get_symbols() if s.is_referenced() and (table is top or s.is_global())}
+    return bound, {
+        s.get_name()
+        for table in tables
+        for s in table.get_symbols()
+        if s.is_referenced() and (table is top or s.is_global())
+    }
 
 
 def any_parameters(code: str) -> str:
-    """The code with ``: Any`` behind the bare parameters of its functions that are no kernels, where checkers guess from a default."""
+    """The code with ``: Any`` for bare parameters of functions that are no kernels: checkers guess from a default."""
     lines = code.splitlines(keepends=True)
-    functions = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.FunctionDef) and not node.decorator_list]
-    bare = [a for f in functions for a in (*f.args.args, *f.args.kwonlyargs, f.args.vararg, f.args.kwarg) if a is not None and a.annotation is None]
+    functions = [
+        node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.FunctionDef) and not node.decorator_list
+    ]
+    bare = [
+        a
+        for f in functions
+        for a in (*f.args.args, *f.args.kwonlyargs, f.args.vararg, f.args.kwarg)
+        if a is not None and a.annotation is None
+    ]
     for a in sorted(bare, key=lambda a: (a.end_lineno, a.end_col_offset), reverse=True):
         line = lines[a.end_lineno - 1].encode()
-        lines[a.end_lineno - 1] = (line[:a.end_col_offset] + b": Any" + line[a.end_col_offset:]).decode()
+        lines[a.end_lineno - 1] = (line[: a.end_col_offset] + b": Any" + line[a.end_col_offset :]).decode()
     return "".join(lines)
 
 
 def programs() -> dict[str, tuple[Block, str]]:
-    """{module: (its block, its text)}. The first line imports what earlier blocks of the page define; code stands at its page's lines."""
+    """{module: (its block, its text)}.
+
+    The first line imports what earlier blocks of the page define, and the code stands at the lines of its page.
+    """
     texts = {}
     for page in pages():
         home: dict[str, str] = {}
         for block in page:
             own, used = bound_and_used(block.code)
-            first = "".join(f"from {home[name]} import {name}; " for name in sorted((used - own) & set(home))) + "from typing import Any"
+            first = (
+                "".join(f"from {home[name]} import {name}; " for name in sorted((used - own) & set(home)))
+                + "from typing import Any"
+            )
             texts[block.module] = block, first + "\n" * block.at + any_parameters(block.code)
             home |= dict.fromkeys(own, block.module)
     return texts

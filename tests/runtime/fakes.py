@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from tilejit.runtime import dlpack
 from tilejit.runtime.driver import EntryPoints
 from tilejit.runtime.launcher import Launcher, Link
+from tilejit.runtime.recipe import Recipe
 
 
 def address(function) -> int:
@@ -92,8 +93,8 @@ class FakeDriver:
         self.points = EntryPoints(address(launch), address(encode), 0, 0, address(get_context), address(set_context))
 
     def launcher(self, recipe: dict, device=0, **options) -> Launcher:
-        made = Launcher(recipe, 0x1234, Link(device, 77, self.points), **options)
-        self.sizes = [struct.calcsize("<" + form) if form else 128 for form in made.recipe.formats]
+        made = Launcher(Recipe.of(recipe), 0x1234, Link(device, 77, self.points), **options)
+        self.sizes = [struct.calcsize("<" + param.form) if param.form else 128 for param in made.recipe.params]
         return made
 
 

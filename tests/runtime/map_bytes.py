@@ -30,7 +30,7 @@ class Bits:
 
 def encoded(*, dtype, rank, address, dims, strides, element_strides, box=None, lower=None, upper=None, channels=None, pixels=None,
             interleave=0, swizzle=0, l2_promotion=0, oob_fill=0) -> Bits:
-    """The bits of a map with these fields, as in `tensormap.check_tiled` and `tensormap.check_im2col`."""
+    """The bits of a map with these fields, as in `tensormap.TensorMap`."""
     bits = Bits()
     dtype = STORED_AS.get(dtype, dtype)
     bits.put(0, 0, 64, address)

@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 
 from tilejit.errors import LaunchError
 from tilejit.runtime.arrays import ArrayView
-from tilejit.runtime.facts import condition, describe_fact, evaluate, evaluate_fact, kind_of, python
+from tilejit.runtime.expressions import evaluate, expression
+from tilejit.runtime.facts import condition, describe_fact, evaluate_fact, kind_of
+from tilejit.runtime.writer import python_of
 
 EXTENTS = st.one_of(st.integers(0, 5), st.sampled_from([2**31 - 1, 2**31, 2**32, 2**40]))
 STRIDES = st.one_of(st.integers(-6, 6), st.sampled_from([2**31 - 1, 2**31, -2**31, 2**29, 2**40]))
@@ -50,7 +52,7 @@ def as_python(fact, arguments):
             names.update({f"m{i}_{d}": stride for d, stride in enumerate(argument.strides)})
         else:
             names[f"x{i}"] = argument
-    return bool(eval(python(condition(fact, [kind_of(argument) for argument in arguments])), names))
+    return bool(eval(python_of(condition(fact, [kind_of(argument) for argument in arguments])), names))
 
 
 @given(views())
@@ -111,7 +113,7 @@ def test_objects_with_pointer_shape_strides_and_dtype_can_be_evaluated():
 
 def test_expressions_are_evaluated_in_prefix_form():
     view = ArrayView(64, (12, 8), (8, 1), "float32", 0)
-    assert evaluate(["add", ["mul", ["stride", 0, 0], 4], ["floordiv", ["size", 0, 0], 5]], [view]) == 34
+    assert evaluate(expression(["add", ["mul", ["stride", 0, 0], 4], ["floordiv", ["size", 0, 0], 5]]), [view]) == 34
     assert evaluate(7, []) == 7
 
 

@@ -290,9 +290,9 @@ def test_errors_of_the_driver_have_their_names():
     launcher = load({**TWICE_RECIPE, "threads": 1024}, image)  # the code was compiled for at most 128
     words = message(lambda: launcher(1, None, (empty((128,)), empty((128,)), 1.0)))
     assert "the launch failed: CUDA_ERROR" in words and "1024 threads" in words
-    assert "strides[0]" in message(lambda: driver.encode_tiled(dtype="float32", rank=2, address=0, dims=[8, 8], strides=[24],
+    assert "strides[0]" in message(lambda: driver.encode_tensor_map(dtype="float32", rank=2, address=0, dims=[8, 8], strides=[24],
                                                                 box=[8, 8], element_strides=[1, 1]))
-    assert len(driver.encode_tiled(dtype="float32", rank=2, address=4096, dims=[8, 8], strides=[32], box=[8, 8],
+    assert len(driver.encode_tensor_map(dtype="float32", rank=2, address=4096, dims=[8, 8], strides=[32], box=[8, 8],
                                    element_strides=[1, 1])) == 128
 
 

@@ -69,7 +69,7 @@ def test_random_maps_are_encoded_like_the_driver_encodes_them_on_the_gpu():
     from tilejit.errors import LaunchError
     from tilejit.runtime import driver
     dice = random.Random(1)
-    for draw, encode, count in ((tiled, driver.encode_tiled, 400), (im2col, driver.encode_im2col, 200)):
+    for draw, encode, count in ((tiled, driver.encode_tensor_map, 400), (im2col, driver.encode_tensor_map, 200)):
         made = 0
         for _ in range(count):
             fields = draw(dice)

@@ -6,7 +6,7 @@ from tests.runtime.fakes import FakeDriver
 from tilejit.errors import LaunchError
 from tilejit.runtime import tensormap
 from tilejit.runtime.element_types import ELEMENT_TYPES
-from tilejit.runtime.tensormap import check_im2col, check_tiled, tensor_map_type
+from tilejit.runtime.tensormap import TensorMap, tensor_map_type
 
 GOOD = dict(dtype="float16", rank=3, address=1024, dims=[64, 8, 4], strides=[512, 128], box=[64, 8, 4],
             element_strides=[1, 1, 1], interleave=0, swizzle=3, l2_promotion=2, oob_fill=0)
@@ -15,8 +15,8 @@ IM2COL = dict(dtype="float16", rank=4, address=1024, dims=[64, 8, 8, 4], strides
 
 
 def test_a_valid_map_is_accepted():
-    check_tiled(**GOOD)
-    check_im2col(**IM2COL)
+    TensorMap(**GOOD).check()
+    TensorMap(**IM2COL).check()
 
 
 @pytest.mark.parametrize("field, value, words", [
@@ -31,31 +31,31 @@ def test_a_valid_map_is_accepted():
 ])
 def test_an_invalid_field_is_named(field, value, words):
     with pytest.raises(LaunchError, match=words):
-        check_tiled(**{**GOOD, field: value})
+        TensorMap(**{**GOOD, field: value}).check()
 
 
 def test_nan_fill_needs_a_float_dtype():
-    check_tiled(**{**GOOD, "oob_fill": 1})
+    TensorMap(**{**GOOD, "oob_fill": 1}).check()
     with pytest.raises(LaunchError, match="NaN"):
-        check_tiled(**{**GOOD, "dtype": "int16", "oob_fill": 1})
+        TensorMap(**{**GOOD, "dtype": "int16", "oob_fill": 1}).check()
 
 
 def test_interleave_needs_rank_3_and_32_byte_alignment():
     flat = dict(GOOD, rank=2, dims=[64, 8], strides=[128], box=[64, 8], element_strides=[1, 1], swizzle=0)
     with pytest.raises(LaunchError, match="3 or more"):
-        check_tiled(**{**flat, "interleave": 1})
+        TensorMap(**{**flat, "interleave": 1}).check()
     with pytest.raises(LaunchError, match="multiple of 32"):
-        check_tiled(**{**GOOD, "interleave": 2, "swizzle": 1, "address": 16})
+        TensorMap(**{**GOOD, "interleave": 2, "swizzle": 1, "address": 16}).check()
     with pytest.raises(LaunchError, match="swizzle"):
-        check_tiled(**{**GOOD, "interleave": 2})
+        TensorMap(**{**GOOD, "interleave": 2}).check()
 
 
 def test_broadcast_strides_and_boxes_larger_than_the_extent_are_valid():
-    check_tiled(**{**GOOD, "strides": [0, 0], "dims": [8, 1, 1]})
+    TensorMap(**{**GOOD, "strides": [0, 0], "dims": [8, 1, 1]}).check()
 
 
 def test_blackwell_has_more_swizzles():
-    check_tiled(**{**GOOD, "swizzle": 4, "blackwell": True})
+    TensorMap(**{**GOOD, "swizzle": 4, "blackwell": True}).check()
 
 
 @pytest.mark.parametrize("field, value, words", [
@@ -64,27 +64,27 @@ def test_blackwell_has_more_swizzles():
 ])
 def test_an_invalid_field_of_an_im2col_map_is_named(field, value, words):
     with pytest.raises(LaunchError, match=words):
-        check_im2col(**{**IM2COL, field: value})
+        TensorMap(**{**IM2COL, field: value}).check()
 
 
 def test_im2col_w_mode_has_one_corner_needs_a_swizzle_and_exists_on_blackwell_only():
     wide = dict(IM2COL, lower=[-1], upper=[1], wide=0, blackwell=True)
-    check_im2col(**wide)
+    TensorMap(**wide).check()
     for change, words in (({"blackwell": False}, "sm_100a"), ({"swizzle": 0}, "swizzle is 0"), ({"lower": [-1, -1]}, "lower is a list of 2")):
         with pytest.raises(LaunchError, match=words):
-            check_im2col(**{**wide, **change})
+            TensorMap(**{**wide, **change}).check()
     with pytest.raises(LaunchError, match="CUDA 12.8"):
-        tensormap.encode_im2col_wide(0, 0, **wide)
+        TensorMap(**wide).encode(FakeDriver().points, 0)
 
 
 def test_the_range_of_corners_shrinks_with_the_rank():
     rank3 = dict(IM2COL, rank=3, dims=[64, 8, 4], strides=[128, 1024], lower=[-32768], upper=[32767], element_strides=[1] * 3)
-    check_im2col(**rank3)
+    TensorMap(**rank3).check()
     rank5 = dict(IM2COL, rank=5, dims=[64, 8, 8, 8, 4], strides=[128, 1024, 8192, 65536], lower=[-16] * 3, upper=[0] * 3,
                  element_strides=[1] * 5)
-    check_im2col(**rank5)
+    TensorMap(**rank5).check()
     with pytest.raises(LaunchError, match="lower"):
-        check_im2col(**{**rank5, "lower": [-17, 0, 0]})
+        TensorMap(**{**rank5, "lower": [-17, 0, 0]}).check()
 
 
 def test_the_enumerations_match_the_driver_s():
@@ -109,8 +109,8 @@ def test_the_driver_gets_the_checked_fields_and_its_refusal_is_reported_with_all
     driver = FakeDriver()
     room = ctypes.create_string_buffer(192)
     into = ctypes.addressof(room) + -ctypes.addressof(room) % 64
-    tensormap.encode_tiled(driver.points.encode_tiled, into, **GOOD)
+    TensorMap(**GOOD).encode(driver.points, into)
     assert driver.encoded == [(6, 3, 1024, (64, 8, 4), (512, 128), (64, 8, 4), (1, 1, 1), (0, 3, 2, 0))]
     driver.encode_code = 1
     with pytest.raises(LaunchError, match=r"CUDA error 1.*dims=\[64, 8, 4\]"):
-        tensormap.encode_tiled(driver.points.encode_tiled, into, **GOOD)
+        TensorMap(**GOOD).encode(driver.points, into)

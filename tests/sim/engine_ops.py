@@ -7,6 +7,7 @@ import numpy as np
 from tilejit.dtypes import float32
 from tilejit.ir.builder import type_of
 from tilejit.ir.op import op
+from tilejit.ir.op_traits import Reads, Registers, Signals, Writes
 from tilejit.layout import TileLayout
 from tilejit.types import Buffer, Scalar, Tile
 
@@ -48,8 +49,8 @@ def chosen(call):
 
 
 @op("writes", attrs=(*ATTRS, "multicast"))
-def test_tma_load(dst, src, mbar, x, y, box, swizzle=0, dims=None, strides=None, element_strides=None, oob_fill=0, offset=0, dtype=None,
-                  multicast=None):
+def test_tma_load(dst: Writes, src: Reads, mbar: Signals, x: Registers, y: Registers, box, swizzle=0, dims=None,
+                  strides=None, element_strides=None, oob_fill=0, offset=0, dtype=None, multicast=None):
     """A tensor load of `box` at (x, y) to byte `offset` of `dst`."""
 
 
@@ -59,7 +60,8 @@ def _(m, call, dst, src, mbar, x, y):
 
 
 @op("writes", attrs=(*ATTRS, "reduce"))
-def test_tma_store(dst, src, x, y, box, swizzle=0, dims=None, strides=None, element_strides=None, oob_fill=0, offset=0, dtype=None, reduce=None):
+def test_tma_store(dst: Writes, src: Reads, x: Registers, y: Registers, box, swizzle=0, dims=None, strides=None,
+                   element_strides=None, oob_fill=0, offset=0, dtype=None, reduce=None):
     """A tensor store (or reduction) of `box` at (x, y) from byte `offset` of `src`."""
 
 
@@ -73,7 +75,7 @@ def _(m, call, dst, src, x, y):
 
 
 @op("writes", attrs=("nbytes", "rank"))
-def test_bulk(dst, src, mbar, nbytes, rank=None):
+def test_bulk(dst: Writes, src: Reads, mbar: Signals, nbytes, rank=None):
     """A bulk copy of `nbytes` bytes, to CTA `rank` of the cluster if given."""
 
 
@@ -96,7 +98,7 @@ def _(m, call):
 
 
 @op("syncs", attrs=("nbytes",))
-def test_mma(a, d, nbytes):
+def test_mma(a: Reads, d: Writes, nbytes):
     """A warpgroup's tensor core operation that reads `nbytes` bytes of `a` and adds 1 to what it copies to `d`."""
 
 
@@ -142,7 +144,7 @@ def _(m, call):
 
 
 @op("writes", attrs=("warp",))
-def test_tmem_fill(d, value, warp=None):
+def test_tmem_fill(d: Writes, value: Registers, warp=None):
     """Each thread writes `value` to its lane (or to the lane of the same thread in another warp)."""
 
 
@@ -153,7 +155,7 @@ def _(m, call, d, value):
 
 
 @op("reads", attrs=("warp",))
-def test_tmem_sum(d, warp=None):
+def test_tmem_sum(d: Reads, warp=None):
     """The sum of each thread's lane."""
 
 
@@ -175,7 +177,7 @@ def _lanes(m, warp):
 
 
 @op("writes")
-def test_tcgen05_mma(d, a):
+def test_tcgen05_mma(d: Writes, a: Reads):
     """An asynchronous tensor core operation of one thread: adds the first element of shared `a` to all of `d`."""
 
 
@@ -196,7 +198,7 @@ def _(m, call, d, a):
 
 
 @op("syncs")
-def test_tcgen05_commit(mbar):
+def test_tcgen05_commit(mbar: Signals):
     """``tcgen05.commit``."""
 
 
@@ -210,7 +212,7 @@ for nothing in (test_tmem_fill, test_tcgen05_mma, test_tcgen05_commit):
 
 
 @op("writes", attrs=("rows", "store"))
-def test_four_rows(a, s, mbar, x, rows, store=False):
+def test_four_rows(a: Writes, s: Writes, mbar: Signals, x: Registers, rows, store=False):
     """gather4 of `rows` (scatter4 with `store`), 16 columns from `x` on."""
 
 
@@ -224,7 +226,7 @@ def _(m, call, a, s, mbar, x):
 
 
 @op("writes", attrs=("walk", "at", "offsets", "steps"))
-def test_im2col(dst, src, mbar, walk, at, offsets, steps):
+def test_im2col(dst: Writes, src: Reads, mbar: Signals, walk, at, offsets, steps):
     """An im2col load of an NHWC array; `walk` is (lower, upper, channels, pixels)."""
 
 

@@ -65,6 +65,7 @@ def test_products_with_64_or_128_rows_and_every_number_of_columns_are_right(m, n
     checked(m, n, 64, ml_dtypes.bfloat16, targets=BOTH if n == 24 else ())
 
 
+@pytest.mark.all_cases
 @pytest.mark.parametrize("swizzle", [0, 32, 64, 128])
 @pytest.mark.parametrize("ta,tb", [(False, True), (False, False), (True, True), (True, False)])
 def test_operands_of_both_majors_in_every_swizzle_are_right(ta, tb, swizzle):
@@ -79,6 +80,7 @@ def test_operands_of_8_bits_may_be_mn_major(ta, tb, swizzle):
     checked(128, 128, 128, ml_dtypes.float8_e4m3fn, swizzle, ta, tb, targets=BOTH if swizzle == 64 else ())
 
 
+@pytest.mark.all_cases
 @pytest.mark.parametrize("dtype,other,acc", [
     (np.float16, None, tile.float32), (np.float16, None, tile.float16), (ml_dtypes.bfloat16, None, tile.float32),
     *((a, b, acc) for a in (ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2) for b in (ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2)

@@ -60,6 +60,7 @@ def kernel(body, declarations=""):
     return f"{declarations}\ndefine ptx_kernel void @k(ptr addrspace(1) %p) {{\n{body}\nret void\n}}\n"
 
 
+@pytest.mark.all_cases
 @pytest.mark.parametrize("passes", llvm.PASSES)
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_kernel_becomes_a_cubin_for_every_target(target, passes):

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from ..dtypes import DType, float32, int32, int64
 from ..ir.graph import Call, Const, Operand, Value
+from ..ops.tiles.generate import splat
 from ..passes.products.accumulators import PinnedRegisters, is_product
 from .value import V
 
@@ -72,7 +73,7 @@ class AccumulatorMixin:
 
     def _is_zero(self, value: Value) -> bool:
         made = self.made_by.get(value)
-        return made is not None and made.op.name == "splat" and isinstance(made.args[0], Const) and made.args[0].value == 0
+        return made is not None and made.op is splat and isinstance(made.args[0], Const) and made.args[0].value == 0
 
     def handed(self, operands, targets, over=()) -> list:
         """`operands` in the form that `targets` take over an edge of control flow: a pinned tile in its target's registers, anything else as

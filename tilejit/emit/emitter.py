@@ -15,6 +15,8 @@ from ..dtypes import DType, bool_, float32, int32, int64
 from ..ir.builder import ExecScope
 from ..ir.graph import Block, Call, Const, For, Graph, If, Operand, Scope, Value, While, walk
 from ..names import entry_name
+from ..ops.memory.regions import points, region
+from ..ops.mma import mma_async_, renewed
 from ..types import Scalar, Sym
 from .accumulators import AccumulatorMixin, Pins
 from .barriers import BarrierMixin
@@ -291,10 +293,10 @@ class Emitter(PlaceMixin, StructureMixin, InstructionMixin, BarrierMixin, TileMi
                     self._scope(node)
 
     def _call(self, call: Call) -> None:
-        name = call.op.name
-        pinned = name in ("mma_async", "renewed")
-        args = tuple(self._index(a) if name in ("region", "points") else None if pinned and self.pins_of(a) else self.operand(a) for a in call.args)
-        result = call.op.rules["emit"](self, call, *args)
+        op = call.op
+        pinned, indexed = op in (mma_async_, renewed), op in (region, points)
+        args = tuple(self._index(a) if indexed else None if pinned and self.pins_of(a) else self.operand(a) for a in call.args)
+        result = op.rules.emit(self, call, *args)
         if len(call.results) == 1:
             self.values[call.results[0]] = result
         else:

@@ -23,7 +23,7 @@ def has_lane_loops(body: Block) -> bool:
 
 
 def _may_stay(node) -> bool:
-    return isinstance(node, (For, While)) or isinstance(node, Call) and "wait" in node.op.name
+    return isinstance(node, (For, While)) or isinstance(node, Call) and node.op.traits.waits
 
 
 def _divides_warp(node) -> bool:
@@ -191,7 +191,7 @@ class PlaceMixin:
     @cached_property
     def _named_by_number(self) -> set[int]:
         """The ids of the hardware barriers that the kernel uses directly, by ``bar`` and ``barrier`` instructions."""
-        calls = (n for n in walk(self.graph.body) if isinstance(n, Call) and n.op.name.startswith("ptx_"))
+        calls = (n for n in walk(self.graph.body) if isinstance(n, Call) and n.op.traits.instruction)
         barriers = (c.args[0] for c in calls if c.attrs["form"].startswith(("bar.", "barrier.")) and c.args)
         return {int(number.value) for number in barriers if isinstance(number, Const)}
 

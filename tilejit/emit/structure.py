@@ -8,6 +8,7 @@ from ..concurrency import cached_property
 from ..dtypes import bool_, int32, integer_range
 from ..ir.builder import ExecScope
 from ..ir.graph import Call, Const, For, If, Scope, Value, While, leaves_its_range, walk
+from ..ops.mma import mma_async_
 from ..types import Tile
 from .accumulators import Pins
 from .place import has_lane_loops
@@ -36,7 +37,7 @@ class StructureMixin:
 
     @cached_property
     def _multiplies_from_registers(self) -> bool:
-        return any(isinstance(n, Call) and n.op.name == "mma_async" and isinstance(n.args[1].type, Tile) for n in walk(self.graph.body))
+        return any(isinstance(n, Call) and n.op is mma_async_ and isinstance(n.args[1].type, Tile) for n in walk(self.graph.body))
 
     def _phis(self, label: str, inits: list):
         """Start block `label` with a phi for each register of each carried value.

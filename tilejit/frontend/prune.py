@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..ir.graph import Block, Call, For, If, Node, Scope, Value, While, blocks, operands, results
+from ..ops.tiles.generate import splat
 
 
 def prune(block: Block) -> Block:
@@ -55,7 +56,7 @@ def _block(block: Block, needed: set[Value]) -> Block:
 
 def _is_unread_splat(node: Node, needed: set[Value]) -> bool:
     """Whether a node makes a tile of one constant that nothing reads, such as the first value of a carry that is removed."""
-    return isinstance(node, Call) and node.op.name == "splat" and node.result not in needed
+    return isinstance(node, Call) and node.op is splat and node.result not in needed
 
 
 def _node(node: Node, needed: set[Value]) -> Node:

@@ -9,6 +9,9 @@ from ..dtypes import int32, keeps
 from ..ir.builder import Builder, ExecScope, describe, type_of, written
 from ..ir.builtin import builtin
 from ..ir.graph import UNIT, Call, Const, Operand, Value
+from ..ops.language.ids import absolute_thread_id, warp_id, warpgroup_id
+from ..ops.tiles.casts import cast
+from ..ops.tiles.elementwise import eq
 from ..types import Scalar
 from .ranges import LoopRange
 
@@ -180,18 +183,18 @@ def first_operand(spec: ScopeSpec) -> Operand:
 
 # -- conditions that mean a scope ----------------------------------------------------------------------------------------
 
-_IDS = {"thread_id": "thread", "warp_id": "warp", "warpgroup_id": "warpgroup"}
+_IDS = {absolute_thread_id: "thread", warp_id: "warp", warpgroup_id: "warpgroup"}
 
 
 def meant_by(g: Builder, test: Any) -> ScopeSpec | None:
     """The scope to which a condition is equivalent: ``tile.warp_id() == c`` (or thread or warpgroup id) with a uniform `c`. None for other
     conditions."""
     call = g.definitions.get(test) if isinstance(test, Value) else None
-    if call is None or call.op.name != "eq" or not type_of(call.args[0]).dtype.is_int:
+    if call is None or call.op is not eq or not type_of(call.args[0]).dtype.is_int:
         return None
     for one, other in (call.args, call.args[::-1]):
         defined = _definition(g, one)
-        kind = _IDS.get(defined.op.name) if defined is not None else None
+        kind = _IDS.get(defined.op) if defined is not None else None
         if kind is not None and not any(defined.attrs.values()):
             if isinstance(other, Const):
                 return ScopeSpec(kind, other.value)
@@ -203,6 +206,6 @@ def meant_by(g: Builder, test: Any) -> ScopeSpec | None:
 def _definition(g: Builder, x: Operand) -> Call | None:
     """The call that defines `x`, looking through casts that preserve the integer."""
     call = g.definitions.get(x) if isinstance(x, Value) else None
-    while call is not None and call.op.name == "cast" and keeps(type_of(call.args[0]).dtype, call.attrs["dtype"]):
+    while call is not None and call.op is cast and keeps(type_of(call.args[0]).dtype, call.attrs["dtype"]):
         call = g.definitions.get(call.args[0])
     return call

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
 from ..config import architecture
-from ..dtypes import DType, bool_, float32, int32, int64, keeps, shown_integer
+from ..dtypes import DType, bool_, float32, int32, int64, shown_integer
 from ..errors import CompilationError, Loc, at
 from ..types import Buffer, Scalar, Tile, Type, Uniformity
 from .graph import UNIT, Call, Const, Launch, Node, Operand, Value
@@ -118,7 +119,7 @@ class Builder:
     def call(self, op: Op, *args: Operand, name: str | None = None, **attrs):
         """Infer the types of a call of `op`, append it, and return its result (None, a Value, or a tuple of Values)."""
         with at(self.loc):
-            types = op.rules["infer"](self, *args, **attrs)
+            types = op.rules.infer(self, *args, **attrs)
         several = isinstance(types, tuple)
         types = types if several else () if types is None else (types,)
         if self.scope.partial is not None and any(isinstance(t, Tile) for t in (*types, *map(type_of, args))):
@@ -142,7 +143,7 @@ class Builder:
             least = Uniformity.WARPGROUP
         for x in operands:
             if isinstance(x, Value) and isinstance(x.type, Scalar) and x.type.uniform < least:
-                while x in self.definitions and self.definitions[x].op.name == "cast":  # which the source need not show
+                while x in self.definitions and self.definitions[x].op.traits.conversion:  # which the source need not show
                     x = self.definitions[x].args[0]
                 raise self.error(f"the threads of the {self.scope.kind} share {what}, and {written(x)} differs between them; if it does not, "
                                  "tile.uniform(..) around it promises so")
@@ -215,7 +216,7 @@ class Builder:
         waiting = [] if operand in sums else [operand]
         while waiting:  # post-order, each value once: long sums nest deeper than Python's stack, and shared terms would make recursion exponential
             call = self.definitions.get(waiting[-1])
-            parts = call.args if call is not None and call.op.name in ("cast", "add", "sub", "neg", "mul", "floordiv", "shr") else ()
+            parts = call.args if call is not None and call.op.rules.linear is not None else ()
             missing = [a for a in parts if isinstance(a, Value) and a not in sums]
             if missing:
                 waiting += missing
@@ -224,32 +225,13 @@ class Builder:
                 sums[value] = self._sum(value)
         return dict(sums[operand])
 
-    def _sum(self, value: Value) -> dict[Any, int]:
+    def _sum(self, value: Value) -> Mapping[Any, int]:
+        """A value as a linear combination, by the rule of the op that computes it; or else as a term of its own."""
         call = self.definitions.get(value)
-        name = call.op.name if call is not None else None
-        if name == "cast" and keeps(type_of(call.args[0]).dtype, type_of(value).dtype):
-            return self.linear(call.args[0])
-        if name in ("add", "sub"):
-            sign = 1 if name == "add" else -1
-            total = self.linear(call.args[0])
-            for key, coefficient in self.linear(call.args[1]).items():
-                total[key] = total.get(key, 0) + sign * coefficient
-            return {k: c for k, c in total.items() if c}
-        if name == "neg":
-            return {k: -c for k, c in self.linear(call.args[0]).items()}
-        if name == "mul":
-            for one, other in (call.args, call.args[::-1]):
-                factor = self.linear(one)
-                if set(factor) <= {None}:
-                    return {k: c * factor.get(None, 0) for k, c in self.linear(other).items() if factor}
-        if name in ("floordiv", "shr"):
-            by = self.linear(call.args[1])
-            n = by.get(None, 0) if name == "floordiv" else 1 << by.get(None, 0) if 0 <= by.get(None, 0) < 63 else 0
-            if set(by) <= {None} and n > 0:
-                return self._quotient(value, self.linear(call.args[0]), n)
-        return {self._first_of_its_kind(value): 1}
+        terms = call.op.rules.linear(self, call) if call is not None and call.op.rules.linear is not None else None
+        return {self._first_of_its_kind(value): 1} if terms is None else terms
 
-    def _quotient(self, value: Value, terms: dict[Any, int], by: int) -> dict[Any, int]:
+    def quotient(self, value: Value, terms: dict[Any, int], by: int) -> dict[Any, int]:
         """`value`, the sum of `terms` divided by a constant, rounded down: their multiples of it, and the quotient of the rest, which is expressed by
         the first value with the same rest."""
         total, rest = {k: c // by for k, c in terms.items()}, frozenset((k, c % by) for k, c in terms.items() if c % by)

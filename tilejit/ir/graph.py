@@ -59,27 +59,30 @@ class Call:
 
 def _stores_by_map(call: Call) -> bool:
     """Whether a call stores to global memory through a tensor map."""
-    if "stores_by_map" in call.op.rules:
-        return call.op.rules["stores_by_map"](call)
-    return (call.op.effect == "writes" and bool(call.args) and isinstance(call.args[0], Value) and isinstance(call.args[0].type, Region)
-            and call.args[0].type.buffer.map is not None)
+    if call.op.rules.stores_by_map is not None:
+        return call.op.rules.stores_by_map(call)
+    return call.op.writes and any(isinstance(place, Value) and isinstance(place.type, Region) and place.type.buffer.map is not None
+                                  for place in call.op.roles.written(call.args))
 
 
 def written(calls: Iterable[Call]) -> Iterator[Value]:
     """The memory operands that calls may write.
 
-    For a call that does more than read these are all operands but its sources, or what the op's own rule `written` says. That rule is told whether
-    some call stores through a tensor map that the kernel names.
+    These are the operands that the op's signature says it writes, or what its rule `written` says. That rule is told whether some call stores
+    through a tensor map that the kernel names.
     """
     calls = list(calls)
     mapped = any(map(_stores_by_map, calls))
     for call in calls:
-        if "written" in call.op.rules:
-            yield from call.op.rules["written"](call, mapped)
-        elif call.op.effect in ("writes", "syncs"):
-            names = [*call.op.signature.parameters] + [""] * len(call.args)
-            yield from (a for a, name in zip(call.args, names)
-                        if isinstance(a, Value) and isinstance(a.type, MEMORY_TYPES) and name not in ("src", "source"))
+        if call.op.rules.written is not None:
+            yield from call.op.rules.written(call, mapped)
+        elif call.op.writes:
+            yield from (a for a in call.op.roles.written(call.args) if isinstance(a, Value) and isinstance(a.type, MEMORY_TYPES))
+
+
+def is_writer(call: Call) -> bool:
+    """Whether a call itself writes operands, rather than orders or waits for what others write there."""
+    return call.op.writes and call.op.effect != "syncs" or call.op.rules.written is not None
 
 
 def written_arguments(calls: Iterable[Call]) -> frozenset[int]:

@@ -9,6 +9,8 @@ from typing import Any
 from ..concurrency import cached_property
 from ..errors import CompilationError
 from ..names import misspelt
+from .op_rules import RuleDecorator, Rules
+from .op_traits import Traits, roles_of
 
 EFFECTS = ("pure", "reads", "writes", "syncs")
 
@@ -18,13 +20,14 @@ OPS: dict[str, "Op"] = {}
 class Op:
     """An operation of the language, or one that only the compiler uses.
 
-    ``effect``: 'pure' (may be removed, repeated, moved), 'reads' memory, 'writes' memory, or 'syncs'.
-    ``infer(call: Inferring) -> Type | tuple[Type, ...] | None`` checks the operands and returns the results' types;
-    ``simulate(m: Machine, call: Call, *args)`` and ``emit(e: Emitter, call: Call, *args)`` return the results' values.
+    ``effect``: 'pure' (may be removed, repeated, moved), 'reads' memory, 'writes' memory, or 'syncs'. The signature says what each operand of
+    an op with an effect is (`op_traits.Role`), and `traits` what else passes may know.
+    `rules` has the op's functions (`op_rules.Rules`); each is registered by the decorator of its name, as in ``@add.emit``.
     An op with ``variants`` is lowered by the first one whose needs hold; the rule ``site`` describes a call to them.
     """
 
-    def __init__(self, function: Callable, effect: str, attrs: tuple[str, ...], variants: tuple = (), collective: bool = False):
+    def __init__(self, function: Callable[..., Any], effect: str, attrs: tuple[str, ...], variants: tuple[Any, ...] = (), collective: bool = False,
+                 traits: Traits = Traits()):
         if effect not in EFFECTS:
             raise ValueError(f"effect is one of {EFFECTS}, not {effect!r}")
         self.name = function.__name__.rstrip("_")
@@ -35,45 +38,48 @@ class Op:
         self.attrs = attrs
         self.variants = variants
         self.collective = collective
-        self.rules: dict[str, Callable] = {}
+        self.traits = traits
+        self.roles = roles_of(function, attrs, effect != "pure")
+        self.writes = self.roles.writes
+        self.rules = Rules()
         self.place = function.__module__, function.__code__.co_firstlineno
         if self.name in OPS and OPS[self.name].place != self.place:  # the same place: an import that was interrupted is repeated
             raise ValueError(f"an op {self.name!r} exists already")
         OPS[self.name] = self
 
+    # Decorators that register rules; `op_rules.Rules` says what each is.
+    infer = RuleDecorator()
+    linear = RuleDecorator()
+    check = RuleDecorator()
+    site = RuleDecorator()
+    variants_for = RuleDecorator()
+    plan = RuleDecorator()
+    declined = RuleDecorator()
+    layout = RuleDecorator()
+    layout_backward = RuleDecorator()
+    scratch = RuleDecorator()
+    written = RuleDecorator()
+    stores_by_map = RuleDecorator()
+    by_threads = RuleDecorator()
+    by_engines = RuleDecorator()
+    handed_over = RuleDecorator()
+    simulate = RuleDecorator()
+    emit = RuleDecorator()
+    element = RuleDecorator()
+
     @cached_property
     def signature(self) -> inspect.Signature:
-        return inspect.signature(self.__wrapped__)
+        """The declaration's signature, without the roles of operands."""
+        signature = inspect.signature(self.__wrapped__)
+        return signature.replace(parameters=[p.replace(annotation=p.empty) for p in signature.parameters.values()])
 
     def __repr__(self) -> str:
         return f"<op {self.name}>"
 
-    def __call__(self, *args, **kwargs):
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         raise CompilationError(f"tile.{self.name} runs inside @tile.jit kernels, not in plain Python")
 
-    def _rule(self, kind: str) -> Callable:
-        def register(function: Callable) -> Callable:
-            self.rules[kind] = function
-            return function
-        return register
-
-    @property
-    def infer(self) -> Callable:
-        return self._rule("infer")
-
-    @property
-    def simulate(self) -> Callable:
-        return self._rule("simulate")
-
-    @property
-    def emit(self) -> Callable:
-        return self._rule("emit")
-
-    @property
-    def site(self) -> Callable:
-        return self._rule("site")
-
-    def bind(self, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Split a call's arguments into operands, in the signature's order, and attributes. CompilationError if they do not fit."""
         try:
             bound = self.signature.bind(*args, **kwargs)
@@ -91,9 +97,10 @@ class Op:
         return tuple(operands), attrs
 
 
-def op(effect: str, *, attrs: tuple[str, ...] = (), variants: tuple = (), collective: bool = False) -> Callable[[Callable], Op]:
-    """Declare an op by its signature and docstring. `attrs` are the parameters fixed at compile time."""
-    return lambda function: Op(function, effect, attrs, variants, collective)
+def op(effect: str, *, attrs: tuple[str, ...] = (), variants: tuple[Any, ...] = (), collective: bool = False,
+       traits: Traits = Traits()) -> Callable[[Callable[..., Any]], Op]:
+    """Declare an op by its signature and docstring. `attrs` are the parameters fixed at compile time; the others are its operands."""
+    return lambda function: Op(function, effect, attrs, variants, collective, traits)
 
 
 def variant_names() -> list[str]:

@@ -18,7 +18,7 @@ from ..layout import Auto
 from ..types import Buffer, Sym
 from .arrays import ArrayView, checked_shape, describe, row_major
 from .element_types import fits_float32
-from .facts import evaluate_fact, kind_of
+from .facts import Kind, evaluate_fact, kind_of
 
 
 @dataclass(frozen=True)
@@ -84,9 +84,9 @@ class Bound:
         return [v for n, v in self.values.items() if n not in self.constants]
 
     @cached_property
-    def kinds(self) -> tuple[tuple, ...]:
-        """The kind of each argument in `runtime`, as `facts.kind_of` gives it."""
-        return tuple(tuple(kind_of(value)) for value in self.runtime)
+    def kinds(self) -> tuple[Kind, ...]:
+        """The kind of each argument in `runtime`."""
+        return tuple(map(kind_of, self.runtime))
 
     @property
     def names(self) -> list[str]:

@@ -97,7 +97,7 @@ class DeviceArray:
         """The view with its axes reversed."""
         return self.transpose()
 
-    def transpose(self, *axes: int | Sequence[int]) -> DeviceArray:
+    def transpose(self, *axes: Any) -> DeviceArray:
         """The view with its axes in another order, reversed by default."""
         axes = tuple(axes[0]) if len(axes) == 1 and not isinstance(axes[0], int) else axes or range(self.ndim)[::-1]
         if sorted(axes) != list(range(self.ndim)):
@@ -105,7 +105,7 @@ class DeviceArray:
         pick = lambda of: tuple(of[axis] for axis in axes)
         return DeviceArray(self.pointer, pick(self.shape), pick(self.strides), self.dtype, self.device, self._memory)
 
-    def reshape(self, *shape: int | Sequence[int]) -> DeviceArray:
+    def reshape(self, *shape: Any) -> DeviceArray:
         """A view of a row-major array with other extents; one of them may be -1."""
         shape = tuple(shape[0]) if len(shape) == 1 and not isinstance(shape[0], int) else shape
         if not describe(self).contiguous:
@@ -163,7 +163,7 @@ class DeviceArray:
                                    self.__dlpack_device__(), versioned)
 
 
-def empty(shape: int | Sequence[int], dtype: Any = "float32", device: int = 0) -> DeviceArray | Any:
+def empty(shape: Any, dtype: Any = "float32", device: int = 0) -> DeviceArray | Any:
     """A new row-major array on the device, with undefined contents. Elements of less than a byte are packed."""
     shape = checked_shape(shape)
     name = dtype if isinstance(dtype, str) else getattr(dtype, "name", None) or getattr(dtype, "__name__", str(dtype))

@@ -351,22 +351,13 @@ def entry_points() -> EntryPoints:
                                       "cuCtxGetCurrent", "cuCtxSetCurrent")))
 
 
-def encode_tiled(device: int = 0, **fields) -> bytes:
-    """The 128 bytes of a tiled tensor map; the fields are those of `tensormap.check_tiled`."""
-    return _encode("encode_tiled", device, fields)
+def encode_tensor_map(device: int = 0, **fields) -> bytes:
+    """The 128 bytes of a tensor map; the fields are those of `tensormap.TensorMap`."""
+    from .tensormap import ALIGNMENT, NBYTES, TensorMap
 
-
-def encode_im2col(device: int = 0, **fields) -> bytes:
-    """The 128 bytes of an im2col tensor map; the fields are those of `tensormap.check_im2col`."""
-    return _encode("encode_im2col", device, fields)
-
-
-def _encode(kind: str, device: int, fields: dict) -> bytes:
-    from . import tensormap
-
-    room = ctypes.create_string_buffer(tensormap.NBYTES + tensormap.ALIGNMENT)
-    start = -ctypes.addressof(room) % tensormap.ALIGNMENT
+    room = ctypes.create_string_buffer(NBYTES + ALIGNMENT)
+    start = -ctypes.addressof(room) % ALIGNMENT
     blackwell = target(device) in ("sm_100a", "sm_103a", "sm_120a")
     with in_context(device):
-        getattr(tensormap, kind)(getattr(entry_points(), kind), ctypes.addressof(room) + start, blackwell=blackwell, **fields)
-    return room.raw[start: start + tensormap.NBYTES]
+        TensorMap(blackwell=blackwell, **fields).encode(entry_points(), ctypes.addressof(room) + start)
+    return room.raw[start: start + NBYTES]

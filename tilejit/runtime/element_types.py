@@ -68,6 +68,14 @@ def fits_float32(x: float) -> bool:
     return abs(x) < FLOAT32_LIMIT or x - x != 0
 
 
+def integer_limits(dtype: str) -> tuple[int, int] | None:
+    """The least and the largest number of an integer dtype; None for other dtypes."""
+    bits = 8 * ELEMENT_TYPES[dtype].nbytes
+    if dtype.startswith("uint"):
+        return 0, 2 ** bits - 1
+    return (-2 ** (bits - 1), 2 ** (bits - 1) - 1) if dtype.startswith("int") else None
+
+
 def unfit(name: str) -> str:
     """The text of an error: a kernel takes no elements of this type, and which types it takes."""
     advice = "; pass real and imaginary parts, as x.view(numpy.float32) or torch.view_as_real(x)" if "complex" in name else ""

@@ -6,18 +6,17 @@ that offers a C interface, as torch does, `native` compiles machine code that ta
 from __future__ import annotations
 
 import ctypes
-import struct
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..errors import LaunchError
 from ..names import entry_name
-from . import driver, streams, tensormap
+from . import driver, streams
 from .driver import EntryPoints
-from .element_types import scalar_bytes
-from .facts import describe_fact, evaluate, evaluate_fact
+from .expressions import evaluate
+from .facts import ArrayKind, describe_fact
 from .libcuda import error_text
-from .recipe import ATTRIBUTE_BYTES, IM2COL_FIELDS, MAP_FIELDS, PORTABLE_CLUSTER, Recipe
+from .recipe import ATTRIBUTE_BYTES, PORTABLE_CLUSTER, MapParameter, MapRecipe, Recipe
 from .writer import LAUNCH, is_scalar, view_of, write
 
 PATIENCE = 100  # launches after which LLVM is loaded to compile a native launcher
@@ -37,7 +36,8 @@ class Link:
     def to(device: int = 0) -> "Link":
         """The link to a real device. LaunchError if there is none."""
         target = driver.target(device)
-        return Link(device, driver.context(device), driver.entry_points(), target not in ("sm_80", "sm_86", "sm_89", "sm_90a"))
+        return Link(device, driver.context(device), driver.entry_points(),
+                    target not in ("sm_80", "sm_86", "sm_89", "sm_90a"))
 
     def current_context(self) -> int:
         """The handle of the calling thread's current context, 0 if it has none."""
@@ -65,27 +65,28 @@ def load(recipe: dict, image: bytes | str, device: int = 0, *, store=None, nativ
     module = driver.load_module(image, device)
     function = driver.get_function(module, entry_name(checked.name), device)
     driver.set_max_dynamic_shared(function, checked.shared, device)
-    if any(map_.get("nowhere") for map_ in checked.maps):
-        driver.nowhere(device)  # allocated now, since a launch may be captured in a graph, and cuMemAlloc is not allowed there
+    if any(map_.address is None for map_ in checked.maps):
+        # allocated now, since a launch may be captured in a graph, and cuMemAlloc is not allowed there
+        driver.nowhere(device)
     in_code = False
     if checked.cluster:
         x, y, z = checked.cluster
         if x * y * z > PORTABLE_CLUSTER:
             driver.allow_large_clusters(function, device)
         in_code = any(driver.required_cluster(function, device))
-    return Launcher(recipe, function, Link.to(device), cluster_in_code=in_code, store=store, native=native)
+    return Launcher(checked, function, Link.to(device), cluster_in_code=in_code, store=store, native=native)
 
 
 class Launcher:
-    """``launcher(grid, stream, args)`` launches the kernel, or returns False if the call is not one that it was compiled
-    for.
+    """``launcher(grid, stream, args)`` launches the kernel, or returns False if the call is not one that
+    it was compiled for.
 
-    `stream` is a handle, a stream object of a library, or None for the current stream of the arrays' library; `args` are
-    the runtime arguments. Thread-safe."""
+    `stream` is a handle, a stream object of a library, or None for the current stream of the arrays' library; `args`
+    are the runtime arguments. Thread-safe."""
 
-    def __init__(self, recipe: dict, function: int, link: Link, *, cluster_in_code: bool = False, store=None,
+    def __init__(self, recipe: Recipe, function: int, link: Link, *, cluster_in_code: bool = False, store=None,
                  native: bool = True):
-        self.recipe = Recipe.of(recipe)
+        self.recipe = recipe
         self.function = function
         self.link = link
         attributes = self.recipe.attributes(cluster_in_code)
@@ -93,7 +94,8 @@ class Launcher:
         self.attribute_count = len(attributes) // ATTRIBUTE_BYTES
         self.source, self._python = write(self)
         self._native = None
-        self._wait = PATIENCE if native else -1  # launches left until LLVM may be loaded for native code; -1: no attempt any more
+        # launches left until LLVM may be loaded for native code; -1: no attempt any more
+        self._wait = PATIENCE if native else -1
         self._store = store
 
     def __call__(self, grid, stream, args) -> bool:
@@ -136,57 +138,49 @@ class Launcher:
         found, seen = [], []
         for index, (kind, value) in enumerate(zip(kinds, args)):
             title = names[index] if index < len(names) else f"argument {index}"
-            if kind[0] == "scalar":
+            if not isinstance(kind, ArrayKind):
                 seen.append(value)
-                if not is_scalar(value, kind[1]):
-                    found.append(f"{title} is {value!r}, compiled for {kind[1]}")
+                if not is_scalar(value, kind.dtype):
+                    found.append(f"{title} is {value!r}, compiled for {kind.dtype}")
                 continue
             view = view_of(value)
             if view is None:
                 return [*found, f"{title} is {value!r}, compiled for an array"]
             seen.append(view)
-            if view.dtype != kind[1] or len(view.shape) != kind[2]:
-                found.append(f"{title} is {view.dtype} with {len(view.shape)} dimensions, compiled for {kind[1]} with {kind[2]}")
+            if view.dtype != kind.dtype or len(view.shape) != kind.rank:
+                found.append(f"{title} is {view.dtype} with {len(view.shape)} dimensions, "
+                             f"compiled for {kind.dtype} with {kind.rank}")
             if view.device != self.link.device:
                 found.append(f"{title} is on {'the host' if view.device == 'host' else f'device {view.device}'}, "
                              f"the kernel on device {self.link.device}")
         if found:
             return found
-        return [("not: " if answer else "") + describe_fact(fact, names)
-                for fact, answer in self.recipe.guards if evaluate_fact(fact, seen) != answer]
+        return [("not: " if guard.held else "") + describe_fact(guard.fact, names)
+                for guard in self.recipe.guards if bool(evaluate(guard.condition, seen)) != guard.held]
 
     def parameters(self, args) -> list[bytes]:
         """Each parameter's bytes as a launch with `args` packs them; tensor maps as the driver encodes them."""
-        views = [view_of(value) if kind[0] == "array" else value for kind, value in zip(self.recipe.arguments, args)]
+        views = [view_of(value) if isinstance(kind, ArrayKind) else value
+                 for kind, value in zip(self.recipe.arguments, args)]
         packed = []
-        for param, form in zip(self.recipe.params, self.recipe.formats):
-            if param[0] == "map":
+        for param in self.recipe.params:
+            if isinstance(param, MapParameter):
+                map_ = self.recipe.maps[param.index]
                 room = ctypes.create_string_buffer(192)
                 start = ctypes.addressof(room) + -ctypes.addressof(room) % 64
-                self.encode(self.recipe.maps[param[1]], start, views)
+                self.encode(map_, start, *map_.values(views))
                 packed.append(ctypes.string_at(start, 128))
-            elif param[0] == "scalar":
-                packed.append(scalar_bytes(views[param[1]], param[2]))
             else:
-                packed.append(struct.pack("<" + form, evaluate(param[:3] if param[0] != "ptr" else param, views)))
+                packed.append(param.packed(views))
         return packed
 
     # -- slow paths, called by the generated function -----------------------------------------------------------------
 
-    def encode(self, map_: dict, into: int, views) -> None:
+    def encode(self, map_: MapRecipe, into: int, address: int | None, dims: list[int], strides: list[int]) -> None:
         """Encode a tensor map at the address `into`. LaunchError names the field that does not fit."""
-        fields = {key: map_[key] for key in MAP_FIELDS}
-        fields["address"] = driver.nowhere(self.link.device) if map_.get("nowhere") else evaluate(
-            ["add", ["ptr", map_["argument"]], map_["base_offset"]], views)
-        fields["dims"] = [evaluate(part, views) for part in map_["dims"]]
-        fields["strides"] = [evaluate(part, views) for part in map_["strides"]]
-        points = self.link.points
-        if "box" in map_:
-            tensormap.encode_tiled(points.encode_tiled, into, box=map_["box"], blackwell=self.link.blackwell, **fields)
-        else:
-            corners = {key: map_[key] for key in IM2COL_FIELDS if key in map_}
-            kind = "encode_im2col_wide" if "wide" in map_ else "encode_im2col"
-            getattr(tensormap, kind)(getattr(points, kind), into, blackwell=self.link.blackwell, **corners, **fields)
+        device = self.link.device
+        replace(map_.fixed, address=driver.nowhere(device) if address is None else address, dims=dims, strides=strides,
+                blackwell=self.link.blackwell).encode(self.link.points, into)
 
     def again(self, code: int, config: int, params: int, grid) -> None:
         """Handles a failed launch: retries in the right context if another one is current, else raises LaunchError."""
@@ -199,8 +193,8 @@ class Launcher:
     def refused(self, code: int, grid) -> None:
         recipe = self.recipe
         cluster = f", cluster {recipe.cluster}" if recipe.cluster else ""
-        raise LaunchError(f"{recipe.name}: the launch failed: {error_text(code)}; grid {grid}, {recipe.threads} threads, "
-                          f"{recipe.shared} bytes of shared memory{cluster}, device {self.link.device}")
+        raise LaunchError(f"{recipe.name}: the launch failed: {error_text(code)}; grid {grid}, {recipe.threads} "
+                          f"threads, {recipe.shared} bytes of shared memory{cluster}, device {self.link.device}")
 
     def pick_stream(self, views, own: int, arrays: int) -> int:
         """The stream for a call with `arrays` arrays: `views` of other libraries' arrays, `own` arrays of this package,

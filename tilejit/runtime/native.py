@@ -17,9 +17,10 @@ import sys
 
 from ..errors import TileError
 from . import dlpack
-from .element_types import ELEMENT_TYPES
+from .element_types import integer_limits
+from .facts import ScalarKind
 from .native_ir import WORDS, print_ir
-from .recipe import Recipe
+from .recipe import Parameter, Recipe
 
 _METH_FASTCALL = 0x80
 _IS_NEG = sys.intern("is_neg")           # kept alive, since tables hold its address
@@ -37,7 +38,7 @@ def build(launcher, store=None, patient: bool = False):
     If `patient`, also None if the code is not in the store and LLVM is not loaded."""
     torch = sys.modules.get("torch")
     table = dlpack.exchange_table(torch.Tensor) if torch is not None else None
-    arrays = any(kind[0] == "array" for kind in launcher.recipe.arguments)
+    arrays = bool(launcher.recipe.arrays)
     if not _supported_python() or not _expressible(launcher.recipe) or arrays and not table:
         return None
     try:
@@ -63,10 +64,17 @@ def _supported_python() -> bool:
 
 
 def _expressible(recipe: Recipe) -> bool:
-    scalars = [kind[1] for kind in recipe.arguments if kind[0] == "scalar"]
-    plain = all(dtype == "bool" or ELEMENT_TYPES[dtype].pack in "bhiqBHIQfd" and ELEMENT_TYPES[dtype].pack for dtype in scalars)
-    same = all(param[2] == recipe.arguments[param[1]][1] for param in recipe.params if param[0] == "scalar")
-    return plain and same and all("box" in map_ and not map_.get("nowhere") for map_ in recipe.maps)
+    """Whether machine code can read the scalars, which have the dtypes of their parameters, and encode the maps."""
+    kinds = recipe.arguments
+    plain = all(_is_plain(kind.dtype) for kind in kinds if isinstance(kind, ScalarKind))
+    scalars = [param for param in recipe.params if isinstance(param, Parameter) and param.dtype]
+    same = all(param.dtype == kinds[param.value.argument].dtype for param in scalars)
+    return plain and same and all(map_.direct for map_ in recipe.maps)
+
+
+def _is_plain(dtype: str) -> bool:
+    """Whether a number of this dtype is in one of C's types."""
+    return dtype in ("bool", "float32", "float64") or integer_limits(dtype) is not None
 
 
 def _table(launcher, torch, borrow: int, stream_of: int) -> bytes:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import struct
 
-from . import tensormap
 from .arrays import MAY_BE_NEGATED
-from .element_types import ELEMENT_TYPES, FLOAT32_LIMIT
-from .facts import condition
-from .recipe import GRID_LIMIT, Recipe
+from .element_types import ELEMENT_TYPES, FLOAT32_LIMIT, integer_limits
+from .expressions import Expression, Leaf, fold
+from .facts import ArrayKind
+from .recipe import CONFIG_FIELDS, MapParameter, MapRecipe, Parameter, Recipe
 
-# The table's 8-byte words: Python's objects and functions, the array library's functions, the driver's, and this launcher's values.
+# The table's 8-byte words: Python's objects and functions, the array library's functions, the driver's,
+# and this launcher's values.
 WORDS = ("true", "false", "none", "int_type", "float_type", "tuple_type", "tensor_type", "parameter_type",
-          "as_integer", "from_integer", "incref", "decref", "clear_error", "call_method", "is_neg", "save_thread", "restore_thread",
-          "borrow", "stream_of", "launch", "encode_tiled", "get_context",
+          "as_integer", "from_integer", "incref", "decref", "clear_error", "call_method", "is_neg", "save_thread",
+          "restore_thread", "borrow", "stream_of", "launch", "encode_tiled", "get_context",
           "context", "function", "attributes", "attribute_count", "device")
 
 _TOO_LARGE, _INFINITE = struct.unpack("<2Q", struct.pack("<2d", FLOAT32_LIMIT, float("inf")))
@@ -36,19 +37,17 @@ def print_ir(recipe: Recipe) -> str:
     _read(code, recipe, arguments)
     _fill_grid(code, recipe, grid, config)
     code.need(f"icmp eq i64 {_context(code)}, {code.word('context', 'i64')}")
-    handle = code.stream(stream, any(kind[0] == "array" for kind in recipe.arguments))
+    handle = code.stream(stream, bool(recipe.arrays))
     for index, param in enumerate(recipe.params):
         place = code.at(values, 8 * index)
-        if param[0] == "map":
-            place = code.encode(recipe.maps[param[1]])
+        if isinstance(param, MapParameter):
+            place = code.encode(recipe.maps[param.index])
         else:
             code.put(param, place)
         code.store("ptr", place, pointers, 8 * index)
-    for offset, value in ((12, recipe.threads), (16, 1), (20, 1), (24, recipe.shared)):
-        code.store("i32", value, config, offset)
-    code.store("i64", handle, config, 32)
-    code.store("ptr", code.word("attributes"), config, 40)
-    code.store("i64", code.word("attribute_count", "i64"), config, 48)
+    filled = recipe.config((), handle, code.word("attributes"), code.word("attribute_count", "i64"))
+    for (kind, offset), value in zip(CONFIG_FIELDS[3:], filled):
+        code.store(kind, value, config, offset)
     _launch(code, config, pointers)
     lines = ["define ptr @launch(ptr %self, ptr %args, i64 %count) {", "entry:", *code.rooms,
              *code.words.values(), "  br label %start", "start:", *code.lines, "}", ""]
@@ -60,25 +59,24 @@ def _read(code: "_Code", recipe: Recipe, arguments: str) -> None:
     code.need_tuple(arguments, len(recipe.arguments))
     for i, kind in enumerate(recipe.arguments):
         item = code.load("ptr", arguments, _ITEMS + 8 * i)
-        if kind[0] == "array":
-            code.read_array(i, item, kind[1], kind[2])
+        if isinstance(kind, ArrayKind):
+            code.read_array(i, item, kind)
         else:
-            code.read_scalar(i, item, kind[1])
-    for fact, held in recipe.guards:
-        truth = code.truth(condition(fact, recipe.arguments))
-        code.need(f"icmp eq i1 {truth}, {'true' if held else 'false'}")
+            code.read_scalar(i, item, kind.dtype)
+    for guard in recipe.guards:
+        code.need(f"icmp eq i1 {code.value(guard.condition)}, {'true' if guard.held else 'false'}")
 
 
 def _fill_grid(code: "_Code", recipe: Recipe, grid: str, config: str) -> None:
     """Put the grid into the launch configuration. An empty grid counts as launched."""
     code.need_tuple(grid, 3)
     empty = None
-    for axis, limit in enumerate(GRID_LIMIT):
+    for axis, ((limit, multiple), (kind, offset)) in enumerate(zip(recipe.grid_limits, CONFIG_FIELDS)):
         extent = code.integer(code.load("ptr", grid, _ITEMS + 8 * axis))
         code.need(f"icmp ule i64 {extent}, {limit}")
-        if recipe.cluster and recipe.cluster[axis] > 1:
-            code.need(f"icmp eq i64 {code('urem i64', extent, recipe.cluster[axis])}, 0")
-        code.store("i32", code(f"trunc i64 {extent} to i32"), config, 4 * axis)
+        if multiple > 1:
+            code.need(f"icmp eq i64 {code('urem i64', extent, multiple)}, 0")
+        code.store(kind, code(f"trunc i64 {extent} to {kind}"), config, offset)
         zero = code("icmp eq i64", extent, 0)
         empty = zero if empty is None else code("or i1", empty, zero)
     code.line(f"br i1 {empty}, label %launched, label %filled")
@@ -88,7 +86,8 @@ def _fill_grid(code: "_Code", recipe: Recipe, grid: str, config: str) -> None:
 def _launch(code: "_Code", config: str, pointers: str) -> None:
     """Call the driver, and return True, the driver's error, or (label miss) False."""
     thread = code(f"call ptr {code.word('save_thread')}()")
-    result = code(f"call i32 {code.word('launch')}(ptr {config}, ptr {code.word('function')}, ptr {pointers}, ptr null)")
+    result = code(f"call i32 {code.word('launch')}(ptr {config}, ptr {code.word('function')}, "
+                  f"ptr {pointers}, ptr null)")
     code.line(f"call void {code.word('restore_thread')}(ptr {thread})")
     code.line(f"br i1 {code('icmp eq i32', result, 0)}, label %launched, label %failed")
     code.label("failed")
@@ -119,7 +118,8 @@ class _Code:
         self.rooms: list[str] = []                         # allocas in the entry block
         self.words: dict[str, str] = {}                    # loads of the table's words, once each in the entry block
         self.count = 0
-        self.arrays: dict[int, tuple[str, str, str]] = {}  # argument -> (pointer, address of its extents, address of its strides)
+        # argument -> (pointer, address of its extents, address of its strides)
+        self.arrays: dict[int, tuple[str, str, str]] = {}
         self.scalars: dict[int, str] = {}                  # argument -> its value: i64, or double for floats
 
     def __call__(self, text: str, *operands) -> str:
@@ -175,24 +175,24 @@ class _Code:
         self.need(f"icmp eq i32 {self.load('i32', self.overflow)}, 0")
         return value
 
-    def read_array(self, i: int, item: str, dtype: str, rank: int) -> None:
+    def read_array(self, i: int, item: str, array: ArrayKind) -> None:
         known = self("or i1", self.is_a(item, "tensor_type"), self.is_a(item, "parameter_type"))
         self.need(f"icmp eq i1 {known}, true")
         tensor = self.room(48, 8)
         failed = self(f"call i32 {self.word('borrow')}(ptr {item}, ptr {tensor})")
         self.need(f"icmp eq i32 {failed}, 0", "raised")
         self.need(f"icmp eq i64 {self.load('i64', tensor, 8)}, {self.word('device', 'i64')}")
-        self.need(f"icmp eq i32 {self.load('i32', tensor, 16)}, {rank}")
-        code, bits = ELEMENT_TYPES[dtype].dlpack
+        self.need(f"icmp eq i32 {self.load('i32', tensor, 16)}, {array.rank}")
+        code, bits = ELEMENT_TYPES[array.dtype].dlpack
         lanes = 2 if bits == 4 else 1  # torch's float4 elements are pairs in a byte
         self.need(f"icmp eq i32 {self.load('i32', tensor, 20)}, {code | bits << 8 | lanes << 16}")
         pointer = self("add i64", self.load("i64", tensor), self.load("i64", tensor, 40))
         extents, strides = self.load("ptr", tensor, 24), self.load("ptr", tensor, 32)
-        if rank:
+        if array.rank:
             self.need(f"icmp ne ptr {extents}, null")
             self.need(f"icmp ne ptr {strides}, null")
-        if dtype in MAY_BE_NEGATED:
-            self.need_plain(item, pointer, ELEMENT_TYPES[dtype].nbytes)
+        if array.dtype in MAY_BE_NEGATED:
+            self.need_plain(item, pointer, ELEMENT_TYPES[array.dtype].nbytes)
         self.arrays[i] = pointer, extents, strides
 
     def need_plain(self, item: str, pointer: str, nbytes: int) -> None:
@@ -216,7 +216,8 @@ class _Code:
         if dtype in ("float32", "float64"):
             self.need(f"icmp eq i1 {self.is_a(item, 'float_type')}, true")
             self.scalars[i] = self.load("double", item, _HEAD)
-            # Refuse finite numbers that would round to infinity. The bit patterns of absolute values have the order of the values.
+            # Refuse finite numbers that would round to infinity. The bit patterns of absolute values have the
+            # order of the values.
             if dtype == "float32":
                 size = self("and i64", self.load("i64", item, _HEAD), 2**63 - 1)
                 self.need(f"icmp uge i64 {self('sub i64', size, _TOO_LARGE)}, {_INFINITE - _TOO_LARGE}")
@@ -228,14 +229,11 @@ class _Code:
             self.scalars[i] = self(f"zext i1 {yes} to i64")
             return
         value = self.scalars[i] = self.integer(item)
-        bits = 8 * ELEMENT_TYPES[dtype].nbytes
-        if dtype.startswith("uint"):
-            self.need(f"icmp sge i64 {value}, 0")
-            if bits < 64:
-                self.need(f"icmp slt i64 {value}, {1 << bits}")
-        elif bits < 64:
-            self.need(f"icmp sge i64 {value}, {-(1 << bits - 1)}")
-            self.need(f"icmp slt i64 {value}, {1 << bits - 1}")
+        least, most = integer_limits(dtype)
+        if least > -2 ** 63:
+            self.need(f"icmp sge i64 {value}, {least}")
+        if most < 2 ** 63 - 1:
+            self.need(f"icmp slt i64 {value}, {most + 1}")
 
     def stream(self, item: str, arrays: bool) -> str:
         """The handle of the stream argument: an int, or for None the current stream of the arrays' library."""
@@ -259,26 +257,25 @@ class _Code:
 
     # -- expressions -------------------------------------------------------------------------------------------------
 
-    def truth(self, expression) -> str:
-        """The i1 of a condition."""
-        name, *rest = expression
-        if name in ("and", "or"):
-            return self(f"{name} i1", self.truth(rest[0]), self.truth(rest[1]))
-        return self(f"icmp {'eq' if name == 'eq' else 'sle'} i64", self.number(rest[0]), self.number(rest[1]))
+    def value(self, x: Expression) -> str:
+        """The i64 of an expression; the i1 of a condition."""
+        return fold(x, str, self.leaf, self.operation)
 
-    def number(self, expression) -> str:
-        """The i64 of an expression."""
-        if not isinstance(expression, (list, tuple)):
-            return str(int(expression))
-        name, *rest = expression
-        if name == "ptr":
-            return self.arrays[rest[0]][0]
-        if name in ("size", "stride"):
-            return self.load("i64", self.arrays[rest[0]][1 if name == "size" else 2], 8 * rest[1])
-        if name == "scalar":
-            return self.scalars[rest[0]]
-        parts = [self.number(part) for part in rest]
+    def leaf(self, leaf: Leaf) -> str:
+        kind, i, axis = leaf
+        if kind == "scalar":
+            return self.scalars[i]
+        pointer, extents, strides = self.arrays[i]
+        if kind == "ptr":
+            return pointer
+        return self.load("i64", extents if kind == "size" else strides, 8 * axis)
+
+    def operation(self, name: str, *parts: str) -> str:
         match name:
+            case "and" | "or":
+                return self(f"{name} i1", *parts)
+            case "eq" | "le":
+                return self(f"icmp {'eq' if name == 'eq' else 'sle'} i64", *parts)
             case "add" | "sub" | "mul":
                 return self(f"{name} i64", *parts)
             case "min" | "max":
@@ -305,38 +302,35 @@ class _Code:
 
     # -- parameters --------------------------------------------------------------------------------------------------
 
-    def put(self, param, place: str) -> None:
+    def put(self, param: Parameter, place: str) -> None:
         """Write one parameter's value at `place`."""
-        if param[0] == "scalar" and param[2] in ("float32", "float64"):
-            value = self.scalars[param[1]]
-            if param[2] == "float32":
-                single = self(f"fptrunc double {value} to float")
-                self.line(f"store float {single}, ptr {place}, align 4")
-            else:
-                self.line(f"store double {value}, ptr {place}, align 8")
+        value = self.value(param.value)
+        if param.dtype == "float32":
+            single = self(f"fptrunc double {value} to float")
+            self.line(f"store float {single}, ptr {place}, align 4")
             return
-        value = self.number(list(param[:3]) if param[0] in ("size", "stride") else list(param[:2]))
-        if param[0] in ("size", "stride") and param[3] == "i32":
+        if param.dtype == "float64":
+            self.line(f"store double {value}, ptr {place}, align 8")
+            return
+        if param.narrows:
             low = self(f"trunc i64 {value} to i32")
             self.need(f"icmp eq i64 {self(f'sext i32 {low} to i64')}, {value}")
         self.store("i64", value, place)
 
-    def encode(self, map_: dict) -> str:
-        """Encode a tensor map on the stack; returns its address. Values that depend on the call are checked by the driver
-        only."""
+    def encode(self, map_: MapRecipe) -> str:
+        """Encode a tensor map on the stack; returns its address. Values that depend on the call are checked
+        by the driver only."""
+        fixed = map_.fixed
         room, dims, strides = self.room(128, 64), self.room(40, 8), self.room(40, 8)
         box, steps = self.room(20, 4), self.room(20, 4)
-        for axis, part in enumerate(map_["dims"]):
-            self.store("i64", self.number(part), dims, 8 * axis)
-        for axis, part in enumerate(map_["strides"]):
-            self.store("i64", self.number(part), strides, 8 * axis)
-        for axis in range(map_["rank"]):
-            self.store("i32", map_["box"][axis], box, 4 * axis)
-            self.store("i32", map_["element_strides"][axis], steps, 4 * axis)
-        address = self.number(["add", ["ptr", map_["argument"]], map_["base_offset"]])
-        code = tensormap.tensor_map_type(map_["dtype"])[0]
-        tail = ", ".join(f"i32 {map_[key]}" for key in ("interleave", "swizzle", "l2_promotion", "oob_fill"))
-        failed = self(f"call i32 {self.word('encode_tiled')}(ptr {room}, i32 {code}, i32 {map_['rank']}, i64 {address}, "
-                      f"ptr {dims}, ptr {strides}, ptr {box}, ptr {steps}, {tail})")
+        for place, parts in ((dims, map_.dims), (strides, map_.strides)):
+            for axis, part in enumerate(parts):
+                self.store("i64", self.value(part), place, 8 * axis)
+        for axis in range(fixed.rank):
+            self.store("i32", fixed.box[axis], box, 4 * axis)
+            self.store("i32", fixed.element_strides[axis], steps, 4 * axis)
+        tail = ", ".join(f"i32 {mode}" for mode in map_.modes)
+        failed = self(f"call i32 {self.word('encode_tiled')}(ptr {room}, i32 {fixed.code}, i32 {fixed.rank}, "
+                      f"i64 {self.value(map_.address)}, ptr {dims}, ptr {strides}, ptr {box}, ptr {steps}, {tail})")
         self.need(f"icmp eq i32 {failed}, 0")
         return room

@@ -12,9 +12,10 @@ from ..errors import LaunchError
 from . import streams, tensormap
 from .arrays import DESCRIBERS, MAY_BE_NEGATED, ArrayView, describe
 from .device_array import DeviceArray
-from .element_types import ELEMENT_TYPES, FLOAT32_LIMIT, fits_float32, scalar_bytes
-from .facts import LEAVES, condition, python
-from .recipe import CONFIG, Recipe, normal_grid
+from .element_types import ELEMENT_TYPES, FLOAT32_LIMIT, fits_float32, integer_limits, scalar_bytes
+from .expressions import Expression, Leaf, python_text
+from .facts import ArrayKind
+from .recipe import CONFIG, MapParameter, MapRecipe, Parameter, Recipe, normal_grid
 
 LAUNCH = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 4)
 _SCALARS = (int, float, bool, type(None), str)
@@ -36,10 +37,8 @@ def is_scalar(value, dtype: str) -> bool:
     if isinstance(value, bool):
         return dtype == "bool"
     if isinstance(value, int):
-        bits = {"int8": 7, "int16": 15, "int32": 31, "int64": 63}.get(dtype)
-        if bits is None:
-            return dtype.startswith("uint") and 0 <= value < 2 ** int(dtype[4:])
-        return -2 ** bits <= value < 2 ** bits
+        limits = integer_limits(dtype)
+        return limits is not None and limits[0] <= value <= limits[1]
     if isinstance(value, float):
         return "float" in dtype and (dtype != "float32" or fits_float32(value))
     return getattr(getattr(value, "dtype", None), "name", None) == dtype and getattr(value, "shape", None) == ()
@@ -49,59 +48,84 @@ def is_scalar(value, dtype: str) -> bool:
 
 def write(launcher):
     """The text of the launch function for a launcher's recipe, and the function."""
-    recipe, link = launcher.recipe, launcher.link
-    torch = sys.modules.get("torch")
-    arrays = [i for i, kind in enumerate(recipe.arguments) if kind[0] == "array"]
-    strides = _strides_used(recipe)
-    text = ["def launch(grid, stream, args):",
-            f"    if len(args) != {len(recipe.arguments)}: return False",
-            "    others = []; own = 0"]
-    if recipe.arguments:
-        text.append(f"    {', '.join(f'x{i}' for i in range(len(recipe.arguments)))}, = args")
-    for i, (kind, *rest) in enumerate(recipe.arguments):
-        text += _read_array(i, rest[0], i in strides, torch is not None, i in recipe.written) if kind == "array" else _read_scalar(i, rest[0])
-    text += [*_check(recipe, arrays, strides), *_read_grid(recipe)]
-    if arrays:
-        text += ["    if stream is None:",
-                 f"        if others or own: stream = pick_stream(others, own, {len(arrays)}) if own != {len(arrays)} else 0",
-                 "        else: stream = raw_stream(DEVICE)",
-                 "    elif stream.__class__ is not int: stream = stream_handle(stream)"]
-    else:
-        text.append("    stream = 0 if stream is None else stream if stream.__class__ is int else stream_handle(stream)")
-    text += ["    try: frame = pool.pop()",
-             "    except IndexError: frame = make_frame()",
-             "    raw, start, config, params, maps = frame",
-             "    try:"]
-    values = [_value(param) for param in recipe.params if param[0] != "map"]
-    text.append(f"        pack(raw, start, gx, gy, gz, {recipe.threads}, 1, 1, {recipe.shared}, stream, "
-                f"{ctypes.addressof(launcher.attributes) if launcher.attribute_count else 0}, {launcher.attribute_count}"
-                f"{''.join(', ' + value for value in values)})")
-    for slot, index in enumerate(_map_params(recipe)):
-        text += _encode(recipe, slot, index)
-    text += ["        code = call(config, FUNCTION, params, None)",
-             "        if code: again(code, config, params, (gx, gy, gz))",
-             "    except PackError as error: misfit(error, grid)",
-             "    finally: pool.append(frame)",
-             "    return True", ""]
-    source = "\n".join(text)
+    recipe = launcher.recipe
     frames = _Frames(recipe)
+    attributes = ctypes.addressof(launcher.attributes) if launcher.attribute_count else 0
+    source = "\n".join([*_read(recipe, "torch" in sys.modules), *_pick_stream(len(recipe.arrays)),
+                        *_fill(recipe, attributes, launcher.attribute_count), ""])
+    names = _names(launcher, frames)
+    exec(compile(source, f"<launch {recipe.name}>", "exec"), names)
+    return source, names["launch"]
+
+
+def _read(recipe: Recipe, torch: bool) -> list[str]:
+    """Code that reads the arguments and the grid, and returns False for a call that this kernel was
+    not compiled for."""
+    count = len(recipe.arguments)
+    text = ["def launch(grid, stream, args):",
+            f"    if len(args) != {count}: return False",
+            "    others = []; own = 0"]
+    if count:
+        text.append(f"    {', '.join(f'x{i}' for i in range(count))}, = args")
+    strides = _strides_used(recipe)
+    for i, kind in enumerate(recipe.arguments):
+        if isinstance(kind, ArrayKind):
+            text += _read_array(i, kind.dtype, i in strides, torch, i in recipe.written)
+        else:
+            text += _read_scalar(i, kind.dtype)
+    return [*text, *_check(recipe, strides), *_read_grid(recipe)]
+
+
+def _pick_stream(arrays: int) -> list[str]:
+    if not arrays:
+        return ["    stream = 0 if stream is None else stream if stream.__class__ is int else stream_handle(stream)"]
+    return ["    if stream is None:",
+            f"        if others or own: stream = pick_stream(others, own, {arrays}) if own != {arrays} else 0",
+            "        else: stream = raw_stream(DEVICE)",
+            "    elif stream.__class__ is not int: stream = stream_handle(stream)"]
+
+
+def _fill(recipe: Recipe, attributes: int, attribute_count: int) -> list[str]:
+    """Code that fills a frame with the configuration, the parameters and the tensor maps, and calls the driver."""
+    values = [*recipe.config(("gx", "gy", "gz"), "stream", attributes, attribute_count),
+              *(_value(param) for param in recipe.params if isinstance(param, Parameter))]
+    text = ["    try: frame = pool.pop()",
+            "    except IndexError: frame = make_frame()",
+            "    raw, start, config, params, maps = frame",
+            "    try:",
+            f"        pack(raw, start, {', '.join(map(str, values))})"]
+    for slot, map_ in enumerate(recipe.map_params):
+        text += _encode(map_, slot)
+    return [*text,
+            "        code = call(config, FUNCTION, params, None)",
+            "        if code: again(code, config, params, (gx, gy, gz))",
+            "    except PackError as error: misfit(error, grid)",
+            "    finally: pool.append(frame)",
+            "    return True"]
+
+
+def _names(launcher, frames: "_Frames") -> dict:
+    """What the function's text calls by name."""
+    recipe, link = launcher.recipe, launcher.link
+    maps = recipe.map_params
     names = {"view_of": view_of, "is_scalar": is_scalar, "normal_grid": normal_grid, "check_grid": recipe.check_grid,
              "pick_stream": launcher.pick_stream, "stream_handle": streams.stream_handle, "scalar_bytes": scalar_bytes,
              "pool": [], "make_frame": frames.make, "pack": frames.layout.pack_into, "encode": launcher.encode,
-             "MAPS": recipe.maps, "fit": [None],
+             "MAPS": maps, "fit": [None],
              "again": launcher.again, "call": LAUNCH(link.points.launch), "FUNCTION": launcher.function,
              "tiled": tensormap.TILED(link.points.encode_tiled), "pack_extents": frames.extents,
-             "BOX": [_words(map_.get("box", ())) for map_ in recipe.maps],
-             "STEPS": [_words(map_["element_strides"]) for map_ in recipe.maps],
-             "DEVICE": link.device, "PackError": struct.error, "misfit": _misfit(recipe), "View": ArrayView, "Own": DeviceArray,
+             "BOX": [_words(map_.fixed.box or ()) for map_ in maps],
+             "STEPS": [_words(map_.fixed.element_strides) for map_ in maps],
+             "DEVICE": link.device, "PackError": struct.error, "misfit": _misfit(recipe), "Own": DeviceArray,
              "raw_stream": _default_stream}
-    names.update({f"N{i}": _dtype_in_use(recipe.arguments[i][1]) for i in arrays})
+    dtypes = {i: recipe.arguments[i].dtype for i in recipe.arrays}
+    names.update({f"N{i}": _dtype_in_use(dtype) for i, dtype in dtypes.items()})
+    torch = sys.modules.get("torch")
     if torch is not None:
-        names.update({f"D{i}": _torch_dtype(torch, recipe.arguments[i][1]) for i in arrays},
+        names.update({f"D{i}": _torch_dtype(torch, dtype) for i, dtype in dtypes.items()},
                      Tensor=torch.Tensor, Parameter=torch.nn.Parameter,
                      raw_stream=getattr(torch._C, "_cuda_getCurrentRawStream", _default_stream))
-    exec(compile(source, f"<launch {recipe.name}>", "exec"), names)
-    return source, names["launch"]
+    return names
 
 
 def _read_array(i: int, dtype: str, strides: bool, torch: bool, written: bool) -> list[str]:
@@ -114,27 +138,31 @@ def _read_array(i: int, dtype: str, strides: bool, torch: bool, written: bool) -
                   f"        p{i} = x{i}.data_ptr(); s{i} = x{i}.shape" + (f"; t{i} = x{i}.stride()" if strides else "")]
         if dtype in MAY_BE_NEGATED:
             lines.append(f"        if p{i} & {ELEMENT_TYPES[dtype].nbytes} and x{i}.is_neg(): return False")
-    return lines + [f"    {'elif' if torch else 'if'} x{i}.__class__ is Own and x{i}.dtype is N{i} and x{i}.device == DEVICE:",
+    return lines + [f"    {'elif' if torch else 'if'} x{i}.__class__ is Own and x{i}.dtype is N{i} and "
+                    f"x{i}.device == DEVICE:",
                     f"        p{i} = x{i}.pointer; s{i} = x{i}.shape; t{i} = x{i}.strides; own += 1",
                     "    else:",
                     f"        v = view_of(x{i})",
-                    f"        if v is None or v.dtype != {dtype!r} or v.device != DEVICE{' or v.readonly' if written else ''}: return False",
+                    f"        if v is None or v.dtype != {dtype!r} or v.device != "
+                    f"DEVICE{' or v.readonly' if written else ''}: return False",
                     f"        p{i} = v.pointer; s{i} = v.shape; t{i} = v.strides; others.append(v)"]
 
 
-def _check(recipe: Recipe, arrays: list[int], strides: set[int]) -> list[str]:
-    """Code for the guards. Those that depend on shapes and strides only are skipped if these are the same as in the last
-    call that passed them."""
-    ranks = [f"if len(s{i}) != {recipe.arguments[i][2]}: return False" for i in arrays]
-    unpack = [f"{', '.join(f'{letter}{i}_{d}' for d in range(recipe.arguments[i][2]))}, = {of}{i}" for i in arrays if recipe.arguments[i][2]
+def _check(recipe: Recipe, strides: set[int]) -> list[str]:
+    """Code for the guards. Those that depend on shapes and strides only are skipped if these are the same as in the
+    last call that passed them."""
+    arrays = {i: recipe.arguments[i].rank for i in recipe.arrays}
+    ranks = [f"if len(s{i}) != {rank}: return False" for i, rank in arrays.items()]
+    unpack = [f"{', '.join(f'{letter}{i}_{d}' for d in range(rank))}, = {of}{i}" for i, rank in arrays.items() if rank
               for letter, of, used in (("n", "s", True), ("m", "t", i in strides)) if used]
     always, once = [], []
-    needed = bool(recipe.maps) or any(param[0] in ("size", "stride") for param in recipe.params)
-    for fact, answer in recipe.guards:
-        expression = condition(fact, recipe.arguments)
-        leaves, line = _leaves(expression), f"if {'not ' if answer else ''}{python(expression)}: return False"
-        (once if leaves <= {"size", "stride"} else always).append(line)
-        needed |= not leaves.isdisjoint({"size", "stride"}) and line in always
+    needed = (bool(recipe.map_params)
+              or any(param.value.axis is not None for param in recipe.params if isinstance(param, Parameter)))
+    for guard in recipe.guards:
+        line = f"if {'not ' if guard.held else ''}{python_of(guard.condition)}: return False"
+        kinds = {leaf.kind for leaf in guard.leaves}
+        (once if kinds <= {"size", "stride"} else always).append(line)
+        needed |= not kinds.isdisjoint({"size", "stride"}) and line in always
     key = ", ".join([f"s{i}" for i in arrays] + [f"t{i}" for i in sorted(strides)])
     before, inside = ([*ranks, *unpack], once) if needed else ([], [*ranks, *unpack, *once])
     if inside:
@@ -142,18 +170,10 @@ def _check(recipe: Recipe, arrays: list[int], strides: set[int]) -> list[str]:
     return ["    " + line for line in before + always]
 
 
-def _leaves(expression) -> set[str]:
-    """The kinds of leaves that occur in an expression."""
-    if not isinstance(expression, (list, tuple)):
-        return set()
-    return {expression[0]} if expression[0] in LEAVES else set().union(*map(_leaves, expression[1:]))
-
-
 def _read_scalar(i: int, dtype: str) -> list[str]:
-    if dtype == "int32":
-        quick = f"x{i}.__class__ is int and -2147483648 <= x{i} <= 2147483647"
-    elif dtype == "int64":
-        quick = f"x{i}.__class__ is int and {-2**63} <= x{i} <= {2**63 - 1}"
+    limits = integer_limits(dtype)
+    if limits is not None:
+        quick = f"x{i}.__class__ is int and {limits[0]} <= x{i} <= {limits[1]}"
     elif dtype == "float32":
         quick = f"x{i}.__class__ is float and {-FLOAT32_LIMIT} < x{i} < {FLOAT32_LIMIT}"
     elif dtype == "float64":
@@ -164,24 +184,27 @@ def _read_scalar(i: int, dtype: str) -> list[str]:
 
 
 def _read_grid(recipe: Recipe) -> list[str]:
-    fits = "0 < gx < 2147483648 and 0 < gy < 65536 and 0 < gz < 65536"
-    if recipe.cluster:
-        fits += "".join(f" and {part} % {size} == 0" for part, size in zip(("gx", "gy", "gz"), recipe.cluster) if size > 1)
+    axes = list(zip(("gx", "gy", "gz"), recipe.grid_limits))
+    fits = [*(f"0 < {g} < {limit + 1}" for g, (limit, _) in axes),
+            *(f"{g} % {multiple} == 0" for g, (_, multiple) in axes if multiple > 1)]
     return ["    gx, gy, gz = grid if grid.__class__ is tuple and len(grid) == 3 else normal_grid(grid)",
-            f"    if not ({fits}) and not check_grid(gx, gy, gz): return True"]
+            f"    if not ({' and '.join(fits)}) and not check_grid(gx, gy, gz): return True"]
 
 
-def _value(param) -> str:
-    match param:
-        case ["ptr", i]:
-            return f"p{i}"
-        case ["size", i, axis, _]:
-            return f"n{i}_{axis}"
-        case ["stride", i, axis, _]:
-            return f"m{i}_{axis}"
-        case ["scalar", i, dtype]:
-            return f"x{i}" if ELEMENT_TYPES[dtype].pack else f"scalar_bytes(x{i}, {dtype!r})"
-    raise LaunchError(f"{param!r} is not a parameter of a recipe")
+def python_of(x: Expression) -> str:
+    """An expression as Python text over p0 (argument 0's pointer), n0_1 and m0_1 (extent and stride of its dimension
+    1) and x0 (a scalar)."""
+    return python_text(x, _name)
+
+
+def _name(leaf: Leaf) -> str:
+    letter = {"ptr": "p", "size": "n", "stride": "m", "scalar": "x"}[leaf.kind]
+    return f"{letter}{leaf.argument}" + ("" if leaf.axis is None else f"_{leaf.axis}")
+
+
+def _value(param: Parameter) -> str:
+    text = python_of(param.value)
+    return f"scalar_bytes({text}, {param.dtype!r})" if param.raw else text
 
 
 def _torch_dtype(torch, name: str):
@@ -189,49 +212,24 @@ def _torch_dtype(torch, name: str):
     return getattr(torch, name, None) or getattr(torch, f"{name}_x2", None)
 
 
-def _encode(recipe: Recipe, slot: int, index: int) -> list[str]:
+def _encode(map_: MapRecipe, slot: int) -> list[str]:
     """Code that encodes a map by calling the driver directly; if that fails, the checked encoder raises the error."""
-    map_ = recipe.maps[index]
-    checked = f"encode(MAPS[{index}], maps[{slot}][0], [{_views(recipe)}])"
-    if "box" not in map_ or map_.get("nowhere"):
+    dims, strides = (", ".join(map(python_of, parts)) for parts in (map_.dims, map_.strides))
+    address = None if map_.address is None else python_of(map_.address)
+    checked = f"encode(MAPS[{slot}], maps[{slot}][0], {address}, [{dims}], [{strides}])"
+    if not map_.direct:
         return ["        " + checked]
-    extents = ", ".join(python(part) for part in (*map_["dims"], *map_["strides"]))
-    address = python(["add", ["ptr", map_["argument"]], map_["base_offset"]])
-    code = tensormap.tensor_map_type(map_["dtype"])[0]
-    tail = ", ".join(str(map_[key]) for key in ("interleave", "swizzle", "l2_promotion", "oob_fill"))
+    fixed, extents = map_.fixed, ", ".join(filter(None, (dims, strides)))
     return [f"        into, dims, strides = maps[{slot}]",
             f"        pack_extents[{slot}](raw, dims - config + start, {extents})",
-            f"        if tiled(into, {code}, {map_['rank']}, {address}, dims, strides, BOX[{index}], STEPS[{index}], {tail}):",
+            f"        if tiled(into, {fixed.code}, {fixed.rank}, {address}, dims, strides, BOX[{slot}], STEPS[{slot}], "
+            f"{', '.join(map(str, map_.modes))}):",
             f"            {checked}"]
-
-
-def _map_params(recipe: Recipe) -> list[int]:
-    return [param[1] for param in recipe.params if param[0] == "map"]
-
-
-def _views(recipe: Recipe) -> str:
-    """Python text of the arguments in the form that `facts.evaluate` reads."""
-    return ", ".join(f"View(p{i}, s{i}, t{i}, {kind[1]!r}, DEVICE)" if kind[0] == "array" else f"x{i}"
-                     for i, kind in enumerate(recipe.arguments))
 
 
 def _strides_used(recipe: Recipe) -> set[int]:
     """The arrays whose strides the function reads."""
-    if recipe.maps:
-        return {i for i, kind in enumerate(recipe.arguments) if kind[0] == "array"}
-    found = {param[1] for param in recipe.params if param[0] == "stride"}
-
-    def walk(expression):
-        if isinstance(expression, (list, tuple)):
-            if expression[0] == "stride":
-                found.add(expression[1])
-            elif expression[0] not in LEAVES:
-                for part in expression[1:]:
-                    walk(part)
-
-    for fact, _answer in recipe.guards:
-        walk(condition(fact, recipe.arguments))
-    return found
+    return {leaf.argument for leaf in recipe.leaves() if leaf.kind == "stride"}
 
 
 def _dtype_in_use(name: str):
@@ -261,22 +259,22 @@ def _words(values):
 
 
 class _Frames:
-    """Lays out the memory of one launch: configuration, parameter values, tensor maps with their extents, and pointers to
-    the parameters."""
+    """Lays out the memory of one launch: configuration, parameter values, tensor maps with their extents, and
+    pointers to the parameters."""
 
     def __init__(self, recipe: Recipe):
         form, offset, self.places = CONFIG.format, CONFIG.size, []
         self.extents, maps = [], 0
-        for param, piece in zip(recipe.params, recipe.formats):
-            if param[0] == "map":
-                rank = recipe.maps[param[1]]["rank"]
+        for param in recipe.params:
+            if isinstance(param, MapParameter):
+                rank = recipe.maps[param.index].fixed.rank
                 self.extents.append(struct.Struct(f"<{2 * rank - 1}Q").pack_into)
                 self.places.append((maps, rank))
                 maps += 1
                 continue
-            size = struct.calcsize("<" + piece)
+            size = struct.calcsize("<" + param.form)
             padding = -offset % min(size & -size, 8)
-            form += (f"{padding}x" if padding else "") + piece
+            form += (f"{padding}x" if padding else "") + param.form
             self.places.append(offset + padding)
             offset += padding + size
         self.layout = struct.Struct(form)

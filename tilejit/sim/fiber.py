@@ -173,7 +173,7 @@ class Fiber(Control):
             return
         args = [self.value(a) for a in call.args]
         self.m.deeds += call.op.effect != "pure"
-        rule = call.op.rules.get("simulate")
+        rule = call.op.rules.simulate
         stats = self.sim.report.stats["calls"]
         stats[call.op.name] += self.batch
         if rule is not None:

@@ -9,6 +9,9 @@ from collections.abc import Iterator
 from ..concurrency import cached_property
 from ..ir.graph import (UNIT, Block, Call, Const, For, Graph, Node, Operand, Scope, Value, While, blocks, operands, results, walk,
                         written)
+from ..ops.memory.access_ops import load_, store_
+from ..ops.moves.copy_async import copy_async_
+from ..ops.sync.barriers import fence_proxy_async
 from ..types import MEMORY_TYPES, Barrier, Buffer, Scalar, TensorMap, Tile
 from .dependences import Dependences
 from .places import Places
@@ -76,8 +79,8 @@ class Program:
         self._reads: dict[int, tuple[Value, ...]] = {}
         self.nodes = tuple(walk(graph.body))
         self.bounds = sorted({0, self.threads} | set(_boundaries(graph.body, 0, self.threads)))
-        self.atomics = any(isinstance(n, Call) and ("atomic" in n.op.name or "ordered" in n.op.name
-                                                    or n.attrs.get("form", "").startswith(("atom.", "red.", "ld.", "st."))) for n in self.nodes)
+        self.atomics = any(isinstance(n, Call) and (
+            n.op.traits.atomic or n.attrs.get("form", "").startswith(("atom.", "red.", "ld.", "st."))) for n in self.nodes)
         self.fences_global = any(map(_fences_global, self.nodes))
         self.overwrites_global = any(map(_overwrites_global, self.nodes))
         self.written = _maybe_written(self.nodes)
@@ -158,14 +161,14 @@ def _lanes_apart(mask: Operand, low: int, high: int) -> Iterator[int]:
 def _fences_global(node: Node) -> bool:
     """Whether a node is a proxy fence of global memory."""
     return isinstance(node, Call) and (node.attrs.get("form", "") in ("fence.proxy.async", "fence.proxy.async.global")
-                                       or node.op.name == "fence_proxy_async" and node.attrs.get("space") in ("global", "all"))
+                                       or node.op is fence_proxy_async and node.attrs.get("space") in ("global", "all"))
 
 
 def _overwrites_global(node: Node) -> bool:
     """Whether a node is a copy that writes global memory through the async proxy."""
     if not isinstance(node, Call):
         return False
-    copies = node.op.name == "copy_async" and node.choice is not None and node.choice.plan.completion == "bulk"
+    copies = node.op is copy_async_ and node.choice is not None and node.choice.plan.completion == "bulk"
     return copies or re.match(r"cp\.(reduce\.)?async\.bulk.*\.global\.shared", node.attrs.get("form", "")) is not None
 
 
@@ -212,7 +215,7 @@ def _touched(body: Block, times: int = 1, root: dict[Value, Value] | None = None
         names = [r for r in node.results if isinstance(r.type, MEMORY_TYPES)]
         root.update((r, sources[0]) for r in names if sources)
         if not names or any(isinstance(r.type, TensorMap) for r in names):
-            times_here = max(times, node.op.rules.get("touches", 1))
+            times_here = max(times, node.op.traits.accesses)
             found.update({s: times_here * sources.count(s) for s in sources})
     return found
 
@@ -228,11 +231,11 @@ def _for_one_thread(nodes: tuple[Node, ...]) -> set[Node]:
                 users.setdefault(value, []).append(None)
 
     def stored(value: Value) -> bool:
-        return all(isinstance(n, Call) and (n.op.name == "store" and n.args[1] == value != n.args[0] and not n.attrs["each_thread"]
+        return all(isinstance(n, Call) and (n.op is store_ and n.args[1] == value != n.args[0] and not n.attrs["each_thread"]
                                             or n.op.effect == "pure" and all(isinstance(r.type, Scalar) and stored(r) for r in n.results))
                    for n in users.get(value, ()))
 
-    return {n for n in nodes if isinstance(n, Call) and n.op.name == "load" and isinstance(n.result.type, Scalar) and stored(n.result)}
+    return {n for n in nodes if isinstance(n, Call) and n.op is load_ and isinstance(n.result.type, Scalar) and stored(n.result)}
 
 
 def _granule(values: list[Value]) -> int:

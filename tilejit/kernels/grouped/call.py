@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-
 import tilejit as tile
 
 from ...config import config as settings

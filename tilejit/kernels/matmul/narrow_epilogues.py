@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tilejit as tile
 
@@ -107,9 +108,9 @@ def _cast_to(node: Node | None):
     return node.attrs["dtype"] if isinstance(node, Call) and node.op is cast else None
 
 
-def asked(epilogue, extras: tuple, target: str):
+def asked(epilogue, extras: Sequence[Any], target: str):
     """``dtype_taken(finish, sums, width)`` with such tiles; None without an epilogue."""
-    return None if epilogue is None else lambda finish, sums, width: dtype_taken(finish, sums, extras, target, width)
+    return None if epilogue is None else lambda finish, sums, width: dtype_taken(finish, sums, tuple(extras), target, width)
 
 
 __all__ = ["asked", "dtype_taken"]

@@ -56,10 +56,10 @@ cluster_id = _id("cluster_id", "The index of this CTA's cluster in the grid alon
                  lambda m, axis: m.cluster_id(axis), lambda e, axis: e.sreg(f"clusterid.{_XYZ[axis]}"), by_axis=True, since=90)
 cta_rank = _id("cta_rank", "This CTA's rank in its cluster.", Uniformity.CTA,
                lambda m: m.cluster_rank, lambda e: e.sreg("cluster.ctarank"), since=90)
-_absolute = _id("thread_id", "The thread's index in the CTA.", Uniformity.THREAD,
-                lambda m: m.thread_ids(), lambda e: e.absolute_thread())
-_relative = _id("thread_id_in_scope", "The thread's index in its execution scope.", Uniformity.THREAD,
-                lambda m: m.thread_ids() - m.thread_ids()[:, :1], lambda e: e.thread_id())
+absolute_thread_id = _id("thread_id", "The thread's index in the CTA.", Uniformity.THREAD,
+                         lambda m: m.thread_ids(), lambda e: e.absolute_thread())
+relative_thread_id = _id("thread_id_in_scope", "The thread's index in its execution scope.", Uniformity.THREAD,
+                         lambda m: m.thread_ids() - m.thread_ids()[:, :1], lambda e: e.thread_id())
 warp_id = _id("warp_id", "The warp's index in the CTA.", Uniformity.WARP,
               lambda m: m.thread_ids() // 32, lambda e: e.warp_id())
 warpgroup_id = _id("warpgroup_id", "The index of the thread's warpgroup (128 threads) in the CTA.", Uniformity.WARPGROUP,
@@ -78,13 +78,13 @@ def is_number_of_ctas(g, x) -> bool:
 def thread_id(g: Builder, scope=None):
     """The thread's id in the CTA, or in its "warpgroup" or "warp" or in the current execution scope ("scope"), as `scope` says."""
     if scope in (None, "cta"):
-        return g.call(_absolute)
+        return g.call(absolute_thread_id)
     if scope == "scope":
-        return g.call(_relative)
+        return g.call(relative_thread_id)
     if scope == "warp":
         return g.call(lane_id)
     if scope == "warpgroup":
-        return binary(g, "%", g.call(_absolute), 128)
+        return binary(g, "%", g.call(absolute_thread_id), 128)
     raise CompilationError(f"scope is 'cta', 'warpgroup', 'warp' or 'scope', not {scope!r}")
 
 

@@ -13,6 +13,7 @@ from ...ir.builder import Builder, describe, type_of
 from ...ir.builtin import builtin
 from ...ir.graph import Value
 from ...ir.op import op
+from ...ir.op_traits import Registers
 from ...types import Scalar, Tile
 from ..tiles import casts, elementwise as ew
 from . import math as elementary
@@ -153,7 +154,7 @@ cdiv.plain = _plain_cdiv
 # -- facts and checks ------------------------------------------------------------------------------------------------------
 
 @op("syncs")
-def assumed(condition):
+def assumed(condition: Registers):
     """A promise that `condition` holds."""
 
 
@@ -232,7 +233,7 @@ def uniform(g: Builder, x):
 
 
 @op("syncs", attrs=("message",))
-def assert_(condition, message):
+def assert_(condition: Registers, message):
     """Stop the kernel with an error if `condition` is false."""
 
 

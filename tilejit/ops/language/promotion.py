@@ -153,13 +153,13 @@ def as_index(g: Builder, x, size: int | Sym | None = None):
 # An index that is out of bounds of every array, also after a tile's offsets are added to it. As a power of two, it is a multiple of
 # most divisors that are asked about, so that taking the minimum with it keeps the divisibility of an index.
 BEYOND = 1 << 62
-_INDEX_ARITHMETIC = ("add", "sub", "mul", "neg", "splat", "reshape", "broadcast")
+_INDEX_ARITHMETIC = (ew.add, ew.sub, ew.mul, ew.neg, generate.splat, arrange.reshape_, arrange.broadcast)
 
 
 def _counted_in_64(g: Builder, x: Operand, made: dict) -> Operand:
     """An int32 operand recomputed in int64, together with the index arithmetic that computes it. `made` caches what is recomputed."""
     call = g.definitions.get(x) if isinstance(x, Value) and type_of(x).dtype == int32 else None
-    if call is None or call.op.name not in _INDEX_ARITHMETIC:
+    if call is None or call.op not in _INDEX_ARITHMETIC:
         return converted(g, x, int64)
     if x not in made:
         made[x] = g.call(call.op, *(_counted_in_64(g, a, made) for a in call.args), **call.attrs)

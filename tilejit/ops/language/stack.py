@@ -8,6 +8,7 @@ from ...dtypes import int32
 from ...ir.builder import Builder, describe, type_of
 from ...ir.builtin import builtin
 from ...ir.op import op
+from ...ir.op_traits import Traits
 from ...layout import TileLayout, axis as axes, collapse, drop_dim, register_table
 from ...types import Tile
 from ..tiles.elementwise import same_dtype
@@ -15,7 +16,7 @@ from .promotion import common_dtype, converted
 from .shape import checked_axis
 
 
-@op("pure", attrs=("axis",))
+@op("pure", attrs=("axis",), traits=Traits(free=True))
 def stack_(*tiles, axis):
     """Join tiles of one dtype and shape along a new dimension `axis`."""
 
@@ -65,7 +66,8 @@ def _stack_backward(assigner, call, want):
     return (Tile(operand.dtype, operand.shape, layout, domain),) * len(call.args)
 
 
-stack_.rules.update(free=True, layout=_stack_layout, layout_backward=_stack_backward)
+stack_.rules.layout = _stack_layout
+stack_.rules.layout_backward = _stack_backward
 
 
 @builtin

@@ -6,8 +6,9 @@ from ...dtypes import bool_
 from ...ir.builder import Builder, type_of
 from ...ir.graph import Const, Operand, Value
 from ...types import Scalar, Tile
+from ..tiles import elementwise as ew
 
-BOUNDS = "maximum", "minimum"  # LLVM makes min(x, 1) a comparison
+BOUNDS = ew.maximum, ew.minimum  # LLVM makes min(x, 1) a comparison
 
 
 def may_be_truth_values(g: Builder, x: Operand) -> bool:
@@ -22,7 +23,7 @@ def may_be_truth_values(g: Builder, x: Operand) -> bool:
             continue
         seen.add(value)
         call = g.definitions.get(value)
-        if t.dtype == bool_ or call is not None and call.op.name in BOUNDS:
+        if t.dtype == bool_ or call is not None and call.op in BOUNDS:
             return True
         if call is None:
             if value not in g.arguments:  # carried by a loop, or the result of a branch

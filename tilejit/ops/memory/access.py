@@ -81,9 +81,9 @@ def declined(g, call, plan: AccessPlan, most: int | None = None) -> tuple[tuple[
     return narrower(g, call.args[0], tile, call.args[-1], plan.vector, most) if isinstance(plan, AccessPlan) else ()
 
 
-load_.rules["plan"] = _plan_load
-store_.rules["plan"] = _plan_store
-load_.rules["declined"] = store_.rules["declined"] = declined
+load_.rules.plan = _plan_load
+store_.rules.plan = _plan_store
+load_.rules.declined = store_.rules.declined = declined
 
 
 # -- emission ------------------------------------------------------------------------------------------------------------

@@ -5,12 +5,13 @@ from __future__ import annotations
 from ...ir.builder import Builder, type_of
 from ...ir.graph import Operand, Value
 from ...ir.op import op
+from ...ir.op_traits import Reads, Registers, Traits, Writes
 from ...types import Scalar, Tile, Uniformity
 from .regions import coordinates
 
 
-@op("reads", attrs=("cache",))
-def load_(source, other, mask, cache):
+@op("reads", attrs=("cache",), traits=Traits(access=True))
+def load_(source: Reads, other: Registers, mask: Registers, cache):
     """The elements of a region or of points; `other` where they are out of bounds or `mask` is false."""
 
 
@@ -31,8 +32,8 @@ def _uniformity(g: Builder, source: Value, other: Operand, mask: Operand) -> Uni
     return min([type_of(a).uniform for a in operands] + [Uniformity.CTA])
 
 
-@op("writes", attrs=("cache", "each_thread"))
-def store_(target, value, mask, cache, each_thread):
+@op("writes", attrs=("cache", "each_thread"), traits=Traits(access=True))
+def store_(target: Writes, value: Registers, mask: Registers, cache, each_thread):
     """Write `value` to a region or to points. Elements out of bounds, or where `mask` is false, are not written.
 
     A scalar is written by one thread of the scope; with `each_thread`, by each one (if the operands differ between threads).

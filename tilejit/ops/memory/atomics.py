@@ -17,6 +17,7 @@ from ...ir.builder import Builder, describe, type_of
 from ...ir.builtin import builtin
 from ...ir.graph import Call, Value, blocks, operands, walk
 from ...ir.op import op
+from ...ir.op_traits import Registers, Traits, Writes
 from ...types import Buffer, Points, Region, Scalar, Tile, Uniformity
 from ..language.promotion import as_mask, coerce, collective
 from .access import AccessPlan, declined, plan_access
@@ -44,8 +45,8 @@ DTYPES = {
 }
 
 
-@op("writes", attrs=("kind", "sem", "scope", "each_thread"))
-def atomic_(place, value, compare, mask, kind, sem, scope, each_thread):
+@op("writes", attrs=("kind", "sem", "scope", "each_thread"), traits=Traits(access=True, atomic=True))
+def atomic_(place: Writes, value: Registers, compare: Registers, mask: Registers, kind, sem, scope, each_thread):
     """Perform ``element = kind(element, value)`` atomically on each element of a region or of points; returns the old elements.
 
     Elements out of bounds, or where `mask` is false, are left alone, and 0 is returned for them.
@@ -117,9 +118,9 @@ def replicated_scratch(call: Call) -> int:
     return t.size * t.dtype.nbytes if "warpid" in _copies(t) else 0
 
 
-atomic_.rules["plan"] = _plan
-atomic_.rules["declined"] = lambda context, call, plan: declined(context, call, plan.access, most_at_once(context, call))
-atomic_.rules["scratch"] = replicated_scratch
+atomic_.rules.plan = _plan
+atomic_.rules.declined = lambda context, call, plan: declined(context, call, plan.access, most_at_once(context, call))
+atomic_.rules.scratch = replicated_scratch
 
 
 # -- simulation ------------------------------------------------------------------------------------------------------------

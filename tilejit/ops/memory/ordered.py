@@ -10,6 +10,7 @@ from __future__ import annotations
 from ...ir.builder import Builder, type_of
 from ...ir.graph import Call, Operand, Value
 from ...ir.op import op
+from ...ir.op_traits import Reads, Registers, Traits, Writes
 from ...types import Scalar, Tile, Uniformity
 from .access import declined, plan_access
 from .access_ops import differs_by_thread
@@ -42,8 +43,8 @@ def checked_order(g: Builder, what: str, place: Value, sem, scope, cache) -> str
 
 # -- operations ------------------------------------------------------------------------------------------------------------
 
-@op("reads", attrs=("cache", "sem", "scope", "each_thread"))
-def ordered_load(source, other, mask, cache, sem, scope, each_thread):
+@op("reads", attrs=("cache", "sem", "scope", "each_thread"), traits=Traits(access=True, atomic=True, shown="load"))
+def ordered_load(source: Reads, other: Registers, mask: Registers, cache, sem, scope, each_thread):
     """Load a region or points, reading each element once. Elements are `other` where they are out of bounds or `mask` is false."""
 
 
@@ -55,8 +56,8 @@ def _(g, source, other, mask, cache, sem, scope, each_thread):
     return Scalar(t.dtype, Uniformity.THREAD if each_thread else min(g.scope.uniformity, Uniformity.CTA))
 
 
-@op("writes", attrs=("cache", "sem", "scope", "each_thread"))
-def ordered_store(target, value, mask, cache, sem, scope, each_thread):
+@op("writes", attrs=("cache", "sem", "scope", "each_thread"), traits=Traits(access=True, atomic=True, shown="store"))
+def ordered_store(target: Writes, value: Registers, mask: Registers, cache, sem, scope, each_thread):
     """Write `value` to a region or to points. Elements out of bounds, or where `mask` is false, are not written."""
 
 
@@ -82,11 +83,11 @@ def _plan_load(context, call: Call) -> AtomicPlan:
     return AtomicPlan(plan_access(context, source, call.result.type, mask), call.result in used_values(context))
 
 
-ordered_load.rules["plan"] = _plan_load
-ordered_load.rules["declined"] = lambda context, call, plan: declined(context, call, plan.access)
-ordered_load.rules["scratch"] = replicated_scratch
-ordered_store.rules["plan"] = lambda context, call: plan_access(context, call.args[0], type_of(call.args[1]), call.args[2])
-ordered_store.rules["declined"] = declined
+ordered_load.rules.plan = _plan_load
+ordered_load.rules.declined = lambda context, call, plan: declined(context, call, plan.access)
+ordered_load.rules.scratch = replicated_scratch
+ordered_store.rules.plan = lambda context, call: plan_access(context, call.args[0], type_of(call.args[1]), call.args[2])
+ordered_store.rules.declined = declined
 
 
 # -- simulation ------------------------------------------------------------------------------------------------------------

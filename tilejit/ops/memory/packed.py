@@ -52,7 +52,7 @@ def _plan(context, call) -> None:
                                f"{dtype.packing[0]} * i, or promise it by tile.assume(start % {dtype.packing[0]} == 0)", call.loc)
 
 
-byte_of.rules["plan"] = _plan
+byte_of.rules.plan = _plan
 
 
 def _whole(dtype: DType) -> str:

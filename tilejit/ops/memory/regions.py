@@ -9,6 +9,7 @@ from ...dtypes import held, int32
 from ...ir.builder import Builder, describe, type_of
 from ...ir.graph import Const, Value
 from ...ir.op import op
+from ...ir.op_traits import Traits
 from ...types import Points, Region, Scalar, Sym, Tile
 from ..language.operators import binary
 from ..language.promotion import as_index, broadcast_shape, spread
@@ -17,7 +18,7 @@ from ..tiles import arrange, generate
 from . import packed
 
 
-@op("pure", attrs=("extents", "kept"))
+@op("pure", attrs=("extents", "kept"), traits=Traits(view=True))
 def region(buffer, *starts, extents, kept):
     """A box of `buffer`, with a start and a constant extent for each dimension. Dimensions not in `kept` are dropped."""
 
@@ -37,7 +38,7 @@ def _(e, call, buffer, *starts):
     return e.make_region(call.result.type, buffer, starts)
 
 
-@op("pure", attrs=("shape",))
+@op("pure", attrs=("shape",), traits=Traits(view=True))
 def points(buffer, *indices, shape):
     """Elements of `buffer` addressed one by one. The index along each dimension is a tile of the result's `shape`, or a scalar."""
 

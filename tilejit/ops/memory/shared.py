@@ -11,6 +11,7 @@ from ...ir.builder import Builder, describe, written
 from ...ir.builtin import attribute, method
 from ...ir.graph import Call, Value
 from ...ir.op import op
+from ...ir.op_traits import Traits
 from ...layout import Auto, TileLayout, axis, standard
 from ...types import Buffer, Points, Region
 from ..language.creation import checked_shape
@@ -55,7 +56,7 @@ def default_align(layout: TileLayout) -> int:
     return 1024 if layout.swizzle is not None else 128
 
 
-@op("writes", attrs=("dtype", "shape", "layout", "align", "auto", "slots"))
+@op("writes", attrs=("dtype", "shape", "layout", "align", "auto", "slots"), traits=Traits(allocates=True))
 def alloc_shared(dtype, shape, layout, align, auto=None, slots=None):
     """Allocate shared memory for the whole kernel, at the same offset in every CTA.
 

@@ -12,7 +12,9 @@ from ...ir.graph import Const, Operand, Value
 from ...types import Buffer
 from ..language.operators import binary
 from ..language.promotion import as_index, common_dtype, matched, number, uniform_scalar
+from ..language.sizes import size_of
 from ..tiles import elementwise as ew
+from ..tiles.casts import cast
 from .packed import refused
 from .regions import parts, window_
 
@@ -71,7 +73,7 @@ def _uniform(g: Builder, x, what: str, size):
 def _is_size(g: Builder, extent, size) -> bool:
     """Whether an extent is the size of the whole dimension."""
     call = g.definitions.get(extent) if isinstance(extent, Value) else None
-    return extent == size if call is None else call.op.name == "size_of" and call.attrs["sym"] == size
+    return extent == size if call is None else call.op is size_of and call.attrs["sym"] == size
 
 
 def _sum(g: Builder, a, b, symbol: str = "+"):
@@ -94,6 +96,9 @@ def _extreme(g: Builder, name: str, a, b):
     return g.call(getattr(ew, name), *matched(g, a, b))
 
 
+_KEEP_DIVISORS = ew.add, ew.sub, ew.minimum, ew.maximum  # what divides both operands divides the result
+
+
 def _divisor(g: Builder, x: Operand | int, known: dict | None = None) -> int:
     """A divisor of an integer, derived from the operations that compute it (0 for the number 0). `known` caches those of operands."""
     if isinstance(x, (int, Const)):
@@ -101,7 +106,7 @@ def _divisor(g: Builder, x: Operand | int, known: dict | None = None) -> int:
     known = {} if known is None else known
     if x not in known:
         call = g.definitions.get(x)
-        name = call.op.name if call is not None else ""
-        parts = [_divisor(g, a, known) for a in call.args] if name in ("cast", "add", "sub", "minimum", "maximum", "mul") else [1]
-        known[x] = prod(parts) if name == "mul" else gcd(*parts)
+        op = call.op if call is not None else None
+        parts = [_divisor(g, a, known) for a in call.args] if op in (cast, *_KEEP_DIVISORS, ew.mul) else [1]
+        known[x] = prod(parts) if op is ew.mul else gcd(*parts)
     return known[x]

@@ -12,6 +12,7 @@ from ...ir.builder import Builder, describe, type_of
 from ...ir.builtin import builtin
 from ...ir.graph import Value
 from ...ir.op import op
+from ...ir.op_traits import Reads, Registers, Traits
 from ...types import Buffer, Region, Scalar, Tile
 from ..language.expect_variant import asked_variant
 from ..language.promotion import as_condition, collective
@@ -25,8 +26,10 @@ NAMES = (*(v.name for v in VARIANTS), tcgen05.VARIANT.name)
 GROUPS = 7  # the most groups that may stay pending (PTX ISA, wgmma.wait_group; as in the instruction table)
 
 
-@op("reads", attrs=("trans_a", "trans_b", "dtype", "precision", "options"), variants=VARIANTS, collective=True)
-def mma_async_(acc, a, b, accumulate=None, *, trans_a, trans_b, dtype, precision, options):
+@op("reads", attrs=("trans_a", "trans_b", "dtype", "precision", "options"), variants=VARIANTS, collective=True,
+    traits=Traits(product=True, asynchronous=True, anchor=True))
+def mma_async_(acc: Registers, a: Reads, b: Reads, accumulate: Registers = None, *, trans_a, trans_b, dtype,
+               precision, options):
     """Start ``acc + a @ b``, or ``a @ b`` without `acc` or if `accumulate` is false. The result may be read after the ``mma_wait`` for its group."""
 
 
@@ -46,10 +49,9 @@ def _layout(assigner, call, types):
     return (made if acc is not None else None, left, None, *(None for _ in condition)), (made,)
 
 
-mma_async_.rules["layout"] = _layout
-mma_async_.rules["anchor"] = True
-mma_async_.rules["by_threads"] = lambda call: ()
-mma_async_.rules["by_engines"] = lambda call: ((), call.args[1:3])
+mma_async_.rules.layout = _layout
+mma_async_.rules.by_threads = lambda call: ()
+mma_async_.rules.by_engines = lambda call: ((), call.args[1:3])
 
 
 @mma_async_.site
@@ -149,7 +151,7 @@ def mma_commit():
     """Close the group of all products that the scope has started since its last group (``wgmma.commit_group``)."""
 
 
-@op("syncs", attrs=("n",), collective=True)
+@op("syncs", attrs=("n",), collective=True, traits=Traits(waits=True))
 def mma_wait(n=0):
     """Wait until at most the last `n` groups of products are pending (``wgmma.wait_group``). The results of the others may then be
     read, and their operands overwritten."""
@@ -166,7 +168,7 @@ def _of_warpgroups(g, call) -> None:
         raise CompilationError(f"{call.op.name} needs whole warpgroups, as mma_async does, not {scope}")
 
 
-mma_commit.rules["check"] = mma_wait.rules["check"] = _of_warpgroups
+mma_commit.rules.check = mma_wait.rules.check = _of_warpgroups
 
 
 @op("pure")

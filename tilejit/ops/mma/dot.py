@@ -13,6 +13,7 @@ from ...ir.builder import Builder, describe, type_of
 from ...ir.builtin import builtin
 from ...ir.graph import Value
 from ...ir.op import op
+from ...ir.op_traits import Reads, Registers, Traits
 from ...types import Buffer, Region, Tile
 from ..language.expect_variant import asked_variant
 from ..language.promotion import collective, converted
@@ -24,8 +25,9 @@ from .site import MmaSite, checked_options, product_shape
 ACCUMULATORS = (float32, float16, float64, int32, int64)
 
 
-@op("reads", attrs=("trans_a", "trans_b", "dtype", "precision", "options"), collective=True)
-def dot_(acc, a, b, trans_a, trans_b, dtype, precision, options):
+@op("reads", attrs=("trans_a", "trans_b", "dtype", "precision", "options"), collective=True,
+    traits=Traits(product=True))
+def dot_(acc: Registers, a: Reads, b: Reads, trans_a, trans_b, dtype, precision, options):
     """``acc + a @ b``, or ``a @ b`` without `acc`."""
 
 

@@ -32,8 +32,8 @@ def emit(e, plan: LdMatrix, source, t: Tile) -> list:
     return e.unpacked_words(words, t.dtype)
 
 
-_plain_plan, _plain_emit = load_.rules["plan"], load_.rules["emit"]
-load_.rules["plan"] = lambda g, call: plan_matrices(g, call) or _plain_plan(g, call)
+_plain_plan, _plain_emit = load_.rules.plan, load_.rules.emit
+load_.rules.plan = lambda g, call: plan_matrices(g, call) or _plain_plan(g, call)
 
 
 @load_.emit

@@ -34,8 +34,8 @@ def emit(e, plan: StMatrix, target, t: Tile, values: list) -> None:
               [address, *words[group.word:group.word + group.count]], convergent=True)
 
 
-_plain_plan, _plain_emit = store_.rules["plan"], store_.rules["emit"]
-store_.rules["plan"] = lambda g, call: plan_matrices(g, call) or _plain_plan(g, call)
+_plain_plan, _plain_emit = store_.rules.plan, store_.rules.emit
+store_.rules.plan = lambda g, call: plan_matrices(g, call) or _plain_plan(g, call)
 
 
 @store_.emit

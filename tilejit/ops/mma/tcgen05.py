@@ -15,6 +15,7 @@ from ...dtypes import bool_
 from ...ir.builder import Builder, describe, type_of
 from ...ir.graph import Const, Value
 from ...ir.op import op
+from ...ir.op_traits import Reads, Registers, Traits, Writes
 from ...types import Buffer, Region, Scalar
 from ..language.promotion import as_condition
 from ..memory.packed import shape_of
@@ -250,8 +251,10 @@ VARIANT = Variant("tcgen05", plan=plan, emit=emit, simulate=simulate, needs=NEED
 
 # -- the operation ---------------------------------------------------------------------------------------------------------
 
-@op("writes", attrs=("trans_a", "trans_b", "kind", "types", "block", "options"), variants=(VARIANT,))
-def tensor_mma(acc, a, b, accumulate, scale_a=None, scale_b=None, *, trans_a, trans_b, kind, types, block, options):
+@op("writes", attrs=("trans_a", "trans_b", "kind", "types", "block", "options"), variants=(VARIANT,),
+    traits=Traits(product=True, asynchronous=True, shown="mma_async"))
+def tensor_mma(acc: Writes, a: Reads, b: Reads, accumulate: Registers, scale_a: Reads = None, scale_b: Reads = None,
+               *, trans_a, trans_b, kind, types, block, options):
     """Start ``acc + a @ b``, or ``a @ b`` if `accumulate` is false, into the accumulator `acc` in tensor memory."""
 
 
@@ -260,12 +263,9 @@ def _(g, acc, a, b, accumulate, scale_a=None, scale_b=None, *, trans_a, trans_b,
     return None
 
 
-tensor_mma.rules["by_threads"] = lambda call: ()
-tensor_mma.rules["by_engines"] = lambda call: ((), call.args[1:3])
+tensor_mma.rules.by_threads = lambda call: ()
+tensor_mma.rules.by_engines = lambda call: ((), call.args[1:3])
 
-
-tensor_mma.rules["shown"] = "mma_async"
-tensor_mma.rules["written"] = lambda call, mapped: call.args[:1]
 tensor_mma.site(TensorSite.of_call)
 tensor_mma.simulate(lambda m, call, *args: call.choice.lowering.simulate(m, call.choice.plan, call, *args))
 tensor_mma.emit(lambda e, call, *args: call.choice.lowering.emit(e, call.choice.plan, call, *args))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...ir.op import op
+from ...ir.op_traits import Reads, Registers, Traits
 from ...types import Tile
 from ..memory.regions import coordinates
 from ..tiles.casts import cast_array
@@ -12,8 +13,8 @@ from ..tiles.casts import cast_array
 WRITTEN_OUT = 128  # multiplications per thread to unroll at most; more become a loop over k, which is as fast on Hopper
 
 
-@op("reads", attrs=("trans_a", "trans_b", "dtype"), collective=True)
-def thread_product(acc, a, b, trans_a, trans_b, dtype):
+@op("reads", attrs=("trans_a", "trans_b", "dtype"), collective=True, traits=Traits(product=True, anchor=True))
+def thread_product(acc: Registers, a: Reads, b: Reads, trans_a, trans_b, dtype):
     """``acc + a @ b`` of matrices in shared memory, by multiply-adds of each thread."""
 
 
@@ -34,9 +35,8 @@ class Plan:
     instructions: int
 
 
-thread_product.rules["plan"] = lambda g, call: Plan(call.result.type.layout.span("reg") * call.args[1].type.shape[0 if call.attrs["trans_a"] else 1])
-thread_product.rules["layout"] = _layout
-thread_product.rules["anchor"] = True
+thread_product.rules.plan = lambda g, call: Plan(call.result.type.layout.span("reg") * call.args[1].type.shape[0 if call.attrs["trans_a"] else 1])
+thread_product.rules.layout = _layout
 
 
 @thread_product.simulate

@@ -11,6 +11,7 @@ from functools import lru_cache
 
 from ...dtypes import DType, bfloat16, float16, float32
 from ...ir.op import op
+from ...ir.op_traits import Traits
 from ...layout import TileLayout
 from ...layout.fragments import mma_fragment
 from ...types import Tile
@@ -90,7 +91,8 @@ def fragment(t: Tile, operand: str, bits: int, warps: tuple[int, int], transpose
 
 # -- the operation -------------------------------------------------------------------------------------------------------------
 
-@op("pure", attrs=("trans_a", "trans_b", "dtype", "k", "a_at", "b_at", "warps"), collective=True)
+@op("pure", attrs=("trans_a", "trans_b", "dtype", "k", "a_at", "b_at", "warps"), collective=True,
+    traits=Traits(product=True, anchor=True))
 def mma_(acc, a, b, trans_a, trans_b, dtype, k, a_at, b_at, warps):
     """``acc + a @ b`` of register tiles, over `k` elements along k from `a_at` on in a and from `b_at` on in b.
 
@@ -112,9 +114,7 @@ def _layout(assigner, call, types):
             fragment(b.type, "b", bits, warps, t["trans_b"])), (made,)
 
 
-mma_.rules["layout"] = _layout
-mma_.rules["anchor"] = True
-mma_.rules["free"] = False
+mma_.rules.layout = _layout
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ def _plan(g, call) -> Plan:
                 extent(b, not t["trans_b"]), t["b_at"] // k)
 
 
-mma_.rules["plan"] = _plan
+mma_.rules.plan = _plan
 
 
 @mma_.simulate

@@ -6,6 +6,7 @@ from ...dispatch import Need, Variant
 from ...ir.builder import Builder
 from ...ir.builtin import builtin
 from ...ir.op import op
+from ...ir.op_traits import Reads, Traits, Writes
 from ..language.expect_variant import asked_variant
 from ..language.promotion import collective
 from ..memory import vectors
@@ -13,8 +14,8 @@ from .copy_async.options import checked_options
 from .copy_async.site import CopySite
 from .copy_async.copy_sides import checked_sides, moves_tile
 
-@op("writes", attrs=("options",))
-def copy_(dst, src, options):
+@op("writes", attrs=("options",), traits=Traits(copy=True))
+def copy_(dst: Writes, src: Reads, options):
     """Move the elements of the region `src` to the region `dst`; the threads of the scope share the work."""
 
 

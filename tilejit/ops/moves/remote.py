@@ -15,6 +15,7 @@ from ...errors import CompilationError
 from ...ir.builder import Builder, describe, type_of
 from ...ir.builtin import builtin
 from ...ir.op import op
+from ...ir.op_traits import Registers, Signals, Writes
 from ...layout import blocked
 from ...types import BarrierRef, Buffer, Region, Scalar, Tile
 from ..language.promotion import coerce, collective
@@ -28,7 +29,7 @@ from .copy_async.reductions import KINDS, TYPES
 
 
 @op("writes", attrs=("kind", "each_thread"))
-def remote_(place, value, mbar, kind, each_thread):
+def remote_(place: Writes, value: Registers, mbar: Signals, kind, each_thread):
     """Start storing `value` to a region of a peer's shared memory, or combining it with the region by `kind`.
 
     Each element of a tile is written once. A scalar is written once for the scope; with `each_thread`, by each thread (if the
@@ -70,7 +71,7 @@ def _layout(assigner, call, types: tuple) -> tuple[tuple, tuple]:
     return (None, wanted, None), ()
 
 
-remote_.rules["layout"] = _layout
+remote_.rules.layout = _layout
 
 
 def _plan(context, call) -> Plan:
@@ -89,8 +90,8 @@ def _plan(context, call) -> Plan:
     return Plan(access, None, t.nbytes)
 
 
-remote_.rules["plan"] = _plan
-remote_.rules["by_threads"] = lambda call: ()  # of another CTA, whose threads learn of it by the barrier
+remote_.rules.plan = _plan
+remote_.rules.by_threads = lambda call: ()  # of another CTA, whose threads learn of it by the barrier
 
 
 # -- emission --------------------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from ...errors import SimulationError
 from ...ir.builder import Builder, describe, type_of, written
 from ...ir.graph import Call, Const, Operand, Value
 from ...ir.op import Op, op
+from ...ir.op_traits import Traits, Writes
 from ...ir.protocols import Wait
 from ...lazy import Lazy
 from ...types import BarrierRef, Buffer, Region, Scalar, TensorMap, Tile, Uniformity
@@ -52,16 +53,16 @@ _ATTRS = ("form", "slots", "imm", "simulate")
 
 def _declare(name: str, effect: str, doc: str) -> Op:
     """Declare the op for the forms with one kind of effect. Its `slots` are pairs (operand's name, number of arguments it takes)."""
-    def declaration(*operands, form, slots, imm, simulate): ...
+    def declaration(*operands: Writes, form, slots, imm, simulate): ...
     declaration.__name__, declaration.__doc__ = name, doc
-    declared = op(effect, attrs=_ATTRS)(declaration)
+    declared = op(effect, attrs=_ATTRS, traits=Traits(instruction=True))(declaration)
     declared.infer(_infer)
     declared.simulate(_simulate)
     declared.emit(_emit)
-    declared.rules["written"] = _written
-    declared.rules["stores_by_map"] = _stores_by_map
-    declared.rules["by_threads"] = _by_threads
-    declared.rules["by_engines"] = _by_engines
+    declared.rules.written = _written
+    declared.rules.stores_by_map = _stores_by_map
+    declared.rules.by_threads = _by_threads
+    declared.rules.by_engines = _by_engines
     return declared
 
 

@@ -11,6 +11,7 @@ from ...errors import SimulationError
 from ...ir.builder import Builder, describe, type_of
 from ...ir.builtin import builtin
 from ...ir.op import op
+from ...ir.op_traits import Registers
 from ...types import Scalar, Tile
 from ..sync.proxies import ANYWHERE
 from ..tiles.elementwise import result_type
@@ -24,7 +25,7 @@ BY_ENGINES = r"\b(cp\.(reduce\.)?async\.bulk|wgmma\.mma|tcgen05\.(mma|cp))"     
 # -- inline PTX --------------------------------------------------------------------------------------------------------
 
 @op("syncs", attrs=("text", "dtypes", "simulate"))
-def asm_(*operands, text, dtypes, simulate):
+def asm_(*operands: Registers, text, dtypes, simulate):
     """Inline PTX, executed once for each element."""
 
 
@@ -35,8 +36,8 @@ def _(g, *operands, text, dtypes, simulate):
     return tuple(result_type(g, d, *operands) for d in dtypes)
 
 
-asm_.rules["by_threads"] = lambda call: (ANYWHERE,) if re.search(BY_THREADS, call.attrs["text"]) else ()
-asm_.rules["by_engines"] = lambda call: ((ANYWHERE,), (ANYWHERE,)) if re.search(BY_ENGINES, call.attrs["text"]) else ((), ())
+asm_.rules.by_threads = lambda call: (ANYWHERE,) if re.search(BY_THREADS, call.attrs["text"]) else ()
+asm_.rules.by_engines = lambda call: ((ANYWHERE,), (ANYWHERE,)) if re.search(BY_ENGINES, call.attrs["text"]) else ((), ())
 
 
 @asm_.simulate
@@ -102,7 +103,7 @@ def asm(g: Builder, text, result, *operands, simulate=None):
 # -- printing ----------------------------------------------------------------------------------------------------------
 
 @op("syncs", attrs=("text",))
-def print_(*values, text):
+def print_(*values: Registers, text):
     """Print a line from every active thread of the scope."""
 
 

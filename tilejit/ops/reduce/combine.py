@@ -20,7 +20,9 @@ from ...ir.printer import function_text
 from ...types import Scalar, Uniformity
 from ..language.promotion import converted
 from ..tiles import elementwise as ew
+from ..tiles.casts import cast
 from ..tiles.extremes import extreme_of_arrays
+from ..tiles.generate import constant
 
 
 class Combine:
@@ -90,7 +92,7 @@ class Known(Combine):
         plain = _PLAIN.get((self.name, self.dtype.kind))
         if plain is not None:
             return (e.ins(f"{plain} {a[0].typed}, {b[0].text}", self.dtype),)
-        return (self.op.rules["element"](e, self.dtype, a[0], b[0]),)
+        return (self.op.rules.element(e, self.dtype, a[0], b[0]),)
 
     def simulate(self, m, a, b):
         return (_UFUNC[self.name](a[0], b[0]),)
@@ -213,7 +215,7 @@ def _check(g: Builder, body: Block, params: set[Value], what: str) -> None:
     for node in walk(body):
         match node:
             case Call(op=op):
-                computes = op.effect == "pure" and not op.collective and "element" in op.rules or op.name in ("cast", "select", "constant")
+                computes = op.effect == "pure" and not op.collective and op.rules.element is not None or op in (cast, ew.select, constant)
                 if not computes:
                     raise CompilationError(f"the function that {what} combines by may only compute from its operands, and "
                                            f"tile.{op.name} does more", node.loc)
@@ -259,7 +261,7 @@ class _Run:
         for node in block.nodes:
             match node:
                 case Call():
-                    self.env[node.result] = node.op.rules["simulate"](self.m, node, *map(self.value, node.args))
+                    self.env[node.result] = node.op.rules.simulate(self.m, node, *map(self.value, node.args))
                 case If():
                     self._if(node, active)
                 case For():

@@ -105,7 +105,7 @@ def _ragged_loads(g: Builder, x: Value, what: str, axes: Axes) -> Iterator[Ragge
             region = call.args[0]
             bounds = region.type.buffer.narrowed
             yield Ragged(region, axes, at_end and (bounds is None or not any(bounds[region.type.kept[a]] for a in axes)), direct)
-        elif call is not None and ("element" in call.op.rules or call.op in (*MOVED, reduce_)):
+        elif call is not None and (call.op.rules.element is not None or call.op in (*MOVED, reduce_)):
             before = _before(call, axes)
             kept = call.op is not reshape_ or sorted(type_of(call.args[0]).shape[a] for a in before) == sorted(value.type.shape[a] for a in axes)
             queue += [(a, before, at_end and kept, direct and call.op in MOVED) for a in call.args if isinstance(type_of(a), Tile)]
@@ -194,7 +194,7 @@ def _outside(g: Builder, x: Value, axes: Axes) -> bool | int | float | None:
 
 def _computes(call: Call) -> bool:
     """Whether each element of a result is computed from those of the operands at its place, or by a known reduction."""
-    return "element" in call.op.rules or call.op in (*MOVED, ew.select) or _known_reduction(call)
+    return call.op.rules.element is not None or call.op in (*MOVED, ew.select) or _known_reduction(call)
 
 
 def _computed_outside(g: Builder, value: Value, axes: Axes, numbers: list) -> bool | int | float | None:
@@ -213,7 +213,7 @@ def _computed_outside(g: Builder, value: Value, axes: Axes, numbers: list) -> bo
         return x if test or x == y else y if test is not None else None
     if None not in numbers:
         with np.errstate(all="ignore"):
-            return call.op.rules["simulate"](None, call, *(np.array([n]).astype(a.type.dtype.np) for n, a in zip(numbers, call.args))).item()
+            return call.op.rules.simulate(None, call, *(np.array([n]).astype(a.type.dtype.np) for n, a in zip(numbers, call.args))).item()
     if call.op in (ew.mul, ew.bit_and):
         return 0 if 0 in numbers and all(n is None or math.isfinite(n) for n in numbers) else None
     return 0 if call.op in (ew.div, ew.shl, ew.shr) and numbers[0] == 0 else None

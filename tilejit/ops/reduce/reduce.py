@@ -140,9 +140,9 @@ def _scratch(call: Call) -> int:
     return plan.offsets(dtypes)[-1] if plan.warps else 0
 
 
-reduce_.rules["layout"] = _layout
-reduce_.rules["plan"] = _plan
-reduce_.rules["scratch"] = _scratch
+reduce_.rules.layout = _layout
+reduce_.rules.plan = _plan
+reduce_.rules.scratch = _scratch
 
 
 # -- simulation ----------------------------------------------------------------------------------------------------------

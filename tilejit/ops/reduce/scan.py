@@ -94,9 +94,9 @@ def _scratch(call: Call) -> int:
     return max((plan.offsets(d, dtypes)[-1] for d in plan.digits if d.axis == "warpid"), default=0)
 
 
-scan_.rules["layout"] = _layout
-scan_.rules["plan"] = _plan
-scan_.rules["scratch"] = _scratch
+scan_.rules.layout = _layout
+scan_.rules.plan = _plan
+scan_.rules.scratch = _scratch
 
 
 # -- simulation ----------------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from ...ir.builder import Builder, describe
 from ...ir.builtin import method
 from ...ir.graph import Const, Value
 from ...ir.op import op
+from ...ir.op_traits import Traits
 from ...layout import TileLayout, axis
 from ...types import Buffer, Region
 from ..language.shape import as_tuple, completed
@@ -19,7 +20,7 @@ from ..tmem.alloc import columns_of, tensor_layout
 from .indexing import getitem
 
 
-@op("pure", attrs=("dtype", "shape", "layout", "offset"))
+@op("pure", attrs=("dtype", "shape", "layout", "offset"), traits=Traits(view=True))
 def buffer_view(buffer, dtype, shape, layout, offset):
     """The memory of a buffer, from byte `offset` on, with another dtype, shape and layout."""
 

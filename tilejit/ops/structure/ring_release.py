@@ -8,6 +8,7 @@ import numpy as np
 
 from ...ir.builder import describe, type_of
 from ...ir.op import op
+from ...ir.op_traits import Registers, Signals, Writes
 from ...types import BarrierRef
 
 
@@ -17,7 +18,7 @@ def arrivals(threads: int, by_warp: bool = False) -> int:
 
 
 @op("syncs", attrs=("ranks", "met", "by_warp"), collective=True)
-def ring_release(barrier, held, *buffers, ranks, met, by_warp=False):
+def ring_release(barrier: Signals, held: Registers, *buffers: Writes, ranks, met, by_warp=False):
     """Arrive at the barrier, once per warpgroup, after the scope's reads of the buffers. Nothing is done where `held` is 0.
 
     If `ranks` is more than 1, the arrival is at the barrier of each of the first `ranks` CTAs of the cluster.
@@ -37,8 +38,8 @@ def _(g, barrier, held, *buffers, ranks, met, by_warp=False):
         raise g.error(f"one barrier is needed, not {describe(barrier)}")
 
 
-ring_release.rules["by_threads"] = lambda call: ()
-ring_release.rules["handed_over"] = lambda call: call.args[2:]
+ring_release.rules.by_threads = lambda call: ()
+ring_release.rules.handed_over = lambda call: call.args[2:]
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from ...ir.builder import Builder, describe, flag, type_of
 from ...ir.builtin import builtin, method
 from ...ir.graph import Call, Const, Value
 from ...ir.op import op
+from ...ir.op_traits import Registers, Signals, Traits
 from ...types import Barrier, BarrierRef, Scalar, Uniformity
 from ..language.operators import binary
 from ..language.promotion import uniform_scalar
@@ -16,7 +17,7 @@ from ..language.promotion import uniform_scalar
 
 # -- mbarriers -----------------------------------------------------------------------------------------------------------
 
-@op("syncs", attrs=("count", "n"))
+@op("syncs", attrs=("count", "n"), traits=Traits(allocates=True))
 def mbarrier_init(count, n):
     """`n` mbarriers that expect `count` arrivals each, initialised and made visible at the kernel's start."""
 
@@ -97,9 +98,9 @@ def index(g: Builder, value: Value, items: tuple) -> Value:
 
 def _act(name: str, doc: str):
     """Declare an operation on one barrier and one number (of bytes or arrivals, or a phase)."""
-    def declaration(barrier, number): ...
+    def declaration(barrier: Signals, number: Registers): ...
     declaration.__name__, declaration.__doc__ = f"mbarrier_{name}", doc
-    declared = op("syncs")(declaration)
+    declared = op("syncs", traits=Traits(waits=name == "wait"))(declaration)
     result = Scalar(bool_, Uniformity.THREAD) if name == "test" else None
 
     @declared.infer
@@ -174,7 +175,7 @@ def peer(g, barrier, rank):
 
 
 @op("syncs", attrs=("noinc",))
-def arrive_on_copies_(barrier, noinc):
+def arrive_on_copies_(barrier: Signals, noinc):
     """Each thread arrives at the barrier once the ``cp.async`` copies that it has issued so far have landed."""
 
 
@@ -220,14 +221,14 @@ def _parity(g: Builder, phase):
 
 # -- groups, fences, barriers without operands --------------------------------------------------------------------------
 
-def _plain(name: str, doc: str, attrs: tuple[str, ...] = (), check=None):
+def _plain(name: str, doc: str, attrs: tuple[str, ...] = (), check=None, waits: bool = False):
     """Declare an operation without operands. Its rules call the methods of the same name of the simulator and the emitter."""
     parameters = ", ".join(attrs)
     scope: dict = {}
     exec(f"def {name}({parameters}): ...", scope)
     declaration = scope[name]
     declaration.__doc__ = doc
-    declared = op("syncs", attrs=attrs)(declaration)
+    declared = op("syncs", attrs=attrs, traits=Traits(waits=waits))(declaration)
 
     @declared.infer
     def _(g, **values):
@@ -255,7 +256,8 @@ def _hopper(instruction: str):
 
 
 cp_async_commit = _plain("cp_async_commit", "Commit the ``cp.async`` copies that each thread has issued since its last commit as a group.")
-cp_async_wait = _plain("cp_async_wait", "Wait until at most `n` of the thread's ``cp.async`` groups are pending.", ("n",), _group)
+cp_async_wait = _plain("cp_async_wait", "Wait until at most `n` of the thread's ``cp.async`` groups are pending.", ("n",), _group,
+                       waits=True)
 bulk_commit = _plain("bulk_commit", "Commit the bulk stores that each thread has issued since its last commit as a group.",
                      check=_hopper("cp.async.bulk.commit_group"))
 fence_mbarrier_init = _plain(
@@ -266,16 +268,17 @@ griddepcontrol_wait = _plain("griddepcontrol_wait",
 
     With the launch option ``pdl=True``, a kernel may start before the previous kernel of its stream has ended. Only after
     this wait may it read what that kernel writes, or write what that kernel reads. Without ``pdl=True`` it returns at once.
-    """, check=_hopper("griddepcontrol"))
+    """, check=_hopper("griddepcontrol"), waits=True)
 griddepcontrol_launch_dependents = _plain(
     "griddepcontrol_launch_dependents",
     "Let the dependent grid start once every CTA of this grid has called this or ended. (PTX ISA, ``griddepcontrol``.)",
     check=_hopper("griddepcontrol"))
 cluster_arrive = _plain("cluster_arrive", "Arrive at the cluster's barrier without waiting.", check=_hopper("barrier.cluster.arrive"))
-cluster_wait = _plain("cluster_wait", "Wait until every thread of the cluster has arrived at its barrier.", check=_hopper("barrier.cluster.wait"))
+cluster_wait = _plain("cluster_wait", "Wait until every thread of the cluster has arrived at its barrier.",
+                      check=_hopper("barrier.cluster.wait"), waits=True)
 
 
-@op("syncs", attrs=("n", "read"))
+@op("syncs", attrs=("n", "read"), traits=Traits(waits=True))
 def bulk_wait(n, read=False):
     """Wait until at most `n` of the thread's bulk store groups are pending; with `read`, only until their sources may be reused."""
 

@@ -11,6 +11,7 @@ from typing import Any
 from ...ir.builder import Builder, describe, type_of
 from ...ir.builtin import MEMBERS, builtin
 from ...ir.op import op
+from ...ir.op_traits import Registers
 from ...types import Scalar
 from ..language.operators import binary
 from ..language.promotion import collective, uniform_scalar
@@ -42,7 +43,7 @@ class Turns:
 
 
 def _declared(name: str, doc: str):
-    def declaration(index, barriers): ...
+    def declaration(index: Registers, barriers): ...
     declaration.__name__, declaration.__doc__ = name, doc
     declared = op("syncs", attrs=("barriers",), collective=True)(declaration)
 

@@ -8,12 +8,13 @@ from collections.abc import Hashable, Iterator
 from ...dtypes import int32
 from ...ir.builder import Builder
 from ...ir.op import op
+from ...ir.op_traits import Registers
 from ..language.operators import binary, compare
 from ..language.pointwise import where
 
 
 @op("syncs", attrs=("stages",), collective=True)
-def pipeline_slot(stage, phase, stages):
+def pipeline_slot(stage: Registers, phase: Registers, stages):
     """Start of an iteration that uses slot `stage` of the ring; the current phase of the slot's barriers has parity `phase`."""
 
 

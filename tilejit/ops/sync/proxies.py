@@ -17,6 +17,7 @@ from __future__ import annotations
 from ...ir.builder import describe, type_of
 from ...ir.graph import Call, Operand, Value
 from ...ir.op import op
+from ...ir.op_traits import Writes
 from ...types import MEMORY_TYPES, Buffer
 
 ON_BARRIERS = frozenset({"bytes", "commit"})    # completion mechanisms of copies that arrive on mbarriers
@@ -27,15 +28,15 @@ ANYWHERE = None                                 # stands for a place in shared m
 def accessed_by_threads(call: Call) -> tuple[Operand, ...]:
     """The places in shared memory that the scope's threads access at a call, through the generic proxy. Copies have
     been chosen."""
-    if "by_threads" in call.op.rules:
-        return _shared(call.op.rules["by_threads"](call))
+    if call.op.rules.by_threads is not None:
+        return _shared(call.op.rules.by_threads(call))
     return () if call.op.effect == "pure" else _shared(a for a in call.args if a is not None)
 
 
 def accessed_by_engines(call: Call) -> tuple[tuple[Operand, ...], tuple[Operand, ...]]:
     """The places in shared memory, of the CTA or of others, that a call writes and that it reads through the async
     proxy. Copies have been chosen."""
-    written, read = call.op.rules["by_engines"](call) if "by_engines" in call.op.rules else ((), ())
+    written, read = call.op.rules.by_engines(call) if call.op.rules.by_engines is not None else ((), ())
     return _shared(written), _shared(read)
 
 
@@ -53,7 +54,7 @@ def _shared(places) -> tuple[Operand, ...]:
 
 
 @op("syncs", attrs=("filled",), collective=True)
-def hand_over(*buffers, filled):
+def hand_over(*buffers: Writes, filled):
     """The scope's threads have accessed the buffers, and the next barrier or arrival hands these to copies that
     overwrite them; or, if the threads have `filled` them, to what reads them.
 
@@ -69,5 +70,5 @@ def _(g, *buffers, filled):
             raise g.error(f"a buffer is needed, not {describe(buffer)}")
 
 
-hand_over.rules["by_threads"] = lambda call: ()
-hand_over.rules["handed_over"] = lambda call: call.args
+hand_over.rules.by_threads = lambda call: ()
+hand_over.rules.handed_over = lambda call: call.args

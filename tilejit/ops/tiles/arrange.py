@@ -9,11 +9,12 @@ import numpy as np
 from ...errors import CompilationError
 from ...ir.builder import type_of
 from ...ir.op import op
+from ...ir.op_traits import Traits
 from ...layout import TileLayout, collapse
 from ...types import Tile
 
 
-@op("pure", attrs=("shape",))
+@op("pure", attrs=("shape",), traits=Traits(lazy=True))
 def broadcast(x, shape):
     """The tile `x` repeated along dimensions of extent 1 to `shape`, which has the same rank."""
 
@@ -44,10 +45,10 @@ def _broadcast_backward(assigner, call, want):
     return (Tile(t.dtype, t.shape, layout, domain),)
 
 
-broadcast.rules.update(lazy=True, layout_backward=_broadcast_backward)  # computed at each use, in the layout that the use needs
+broadcast.rules.layout_backward = _broadcast_backward
 
 
-@op("pure", attrs=("shape",))
+@op("pure", attrs=("shape",), traits=Traits(free=True))
 def reshape_(x, shape):
     """The tile `x` with another shape and the same row-major order of elements."""
 
@@ -126,10 +127,12 @@ def _reshape_scratch(call) -> int:
     return 0 if _keeps_registers(source, target) else source.size * source.dtype.nbytes
 
 
-reshape_.rules.update(free=True, layout=_reshape_layout, layout_backward=_reshape_backward, scratch=_reshape_scratch)
+reshape_.rules.layout = _reshape_layout
+reshape_.rules.layout_backward = _reshape_backward
+reshape_.rules.scratch = _reshape_scratch
 
 
-@op("pure", attrs=("axes",))
+@op("pure", attrs=("axes",), traits=Traits(free=True))
 def transpose_(x, axes):
     """The tile `x` with its dimensions permuted to the order `axes`."""
 
@@ -172,4 +175,5 @@ def _transpose_backward(assigner, call, want):
     return (_permuted(want, tuple(axes.index(d) for d in range(len(axes))), t.shape, t.dtype),)
 
 
-transpose_.rules.update(free=True, layout=_transpose_layout, layout_backward=_transpose_backward)
+transpose_.rules.layout = _transpose_layout
+transpose_.rules.layout_backward = _transpose_backward

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...dtypes import DType, integer_range
+from ...dtypes import DType, integer_range, keeps
 from ...ir.builder import type_of
 from ...ir.op import op
+from ...ir.op_traits import Traits
 from ...lazy import Lazy
 from .elementwise import result_type
 
 ml_dtypes = Lazy("ml_dtypes")
 
 
-@op("pure", attrs=("dtype", "exact"))
+@op("pure", attrs=("dtype", "exact"), traits=Traits(elementwise=True, conversion=True))
 def cast(x, dtype, exact):
     """Convert `x` to `dtype`.
 
@@ -105,6 +106,11 @@ def _rounded_to_odd(x: np.ndarray) -> np.ndarray:
     toward_zero = np.where(np.abs(near.astype(np.float64)) > np.abs(wide), bits - 1, bits)
     odd = np.where(inexact & ~np.isnan(wide), toward_zero | 1, bits).astype(np.uint32)
     return odd.view(np.float32)
+
+
+@cast.linear
+def _(g, call):
+    return g.linear(call.args[0]) if keeps(type_of(call.args[0]).dtype, call.result.type.dtype) else None
 
 
 @cast.simulate

@@ -71,7 +71,7 @@ def _divides(op: Op, name: str, signed, by_none) -> None:
         known, dtype = call.choice and call.choice.plan, type_of(call.args[0]).dtype
         return map_registers(lambda e, dtype, x, y: one(e, dtype, x, y, known), e, dtype, (x, y))
 
-    op.rules["plan"], op.rules["element"] = _division, one
+    op.rules.plan, op.rules.element = _division, one
 
 
 def _emit_floordiv(e, dtype, x, y):
@@ -118,3 +118,10 @@ mod = elementwise("mod", "``x % y`` of integers; the sign is that of `y`, as in 
                   _int_division(np.remainder), _emit_mod, INTEGER)
 _divides(floordiv, "div", _emit_floordiv, _none_of)
 _divides(mod, "rem", _emit_mod, _rest_of_none)
+
+
+@floordiv.linear
+def _(g, call):
+    by = g.linear(call.args[1])
+    n = by.get(None, 0)
+    return g.quotient(call.result, g.linear(call.args[0]), n) if set(by) <= {None} and n > 0 else None

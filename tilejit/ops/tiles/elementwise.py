@@ -7,13 +7,15 @@ ops to the graph.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from ...dtypes import DType, bool_, int32
 from ...ir.builder import Builder, type_of
-from ...ir.graph import Const, Operand
+from ...ir.graph import Call, Const, Operand
 from ...ir.op import Op, op
+from ...ir.op_traits import Traits
 from ...types import Scalar, Tile, Uniformity
 from .extremes import emit_extreme, extreme_of_arrays
 
@@ -72,7 +74,7 @@ def elementwise(name: str, doc: str, sim: Callable, emit: Callable | dict[str, s
     declare = function[f"{name}_"]
     declare.__doc__ = doc
     declare.__name__ = name
-    made = Op(declare, "pure", ())
+    made = Op(declare, "pure", (), traits=Traits(elementwise=True))
 
     @made.infer
     def _(g: Builder, *operands):
@@ -98,7 +100,7 @@ def elementwise(name: str, doc: str, sim: Callable, emit: Callable | dict[str, s
             return map_words(words, one, e, dtype, args)
         return map_registers(one, e, dtype, args)
 
-    made.rules["element"] = one
+    made.rules.element = one
     return made
 
 
@@ -113,6 +115,33 @@ ANY = ("bool", "int", "uint", "float")
 add = elementwise("add", "``x + y``; integers wrap.", np.add, {"float": "fadd contract", "int": "add", "uint": "add"}, NUMBER)
 sub = elementwise("sub", "``x - y``; integers wrap.", np.subtract, {"float": "fsub contract", "int": "sub", "uint": "sub"}, NUMBER)
 mul = elementwise("mul", "``x * y``; integers wrap.", np.multiply, {"float": "fmul contract", "int": "mul", "uint": "mul"}, NUMBER)
+
+
+@add.linear
+def _(g, call):
+    return _plus(g, call, 1)
+
+
+@sub.linear
+def _(g, call):
+    return _plus(g, call, -1)
+
+
+def _plus(g: Builder, call: Call, sign: int) -> dict[Any, int]:
+    """The first operand plus `sign` times the second."""
+    total = g.linear(call.args[0])
+    for key, coefficient in g.linear(call.args[1]).items():
+        total[key] = total.get(key, 0) + sign * coefficient
+    return {key: n for key, n in total.items() if n}
+
+
+@mul.linear
+def _(g, call):
+    for one, other in (call.args, call.args[::-1]):
+        factor = g.linear(one)
+        if set(factor) <= {None}:
+            return {key: n * factor.get(None, 0) for key, n in g.linear(other).items() if factor}
+    return None
 
 
 def _emit_div(e, dtype, x, y):
@@ -186,6 +215,13 @@ shr = elementwise("shr", "``x >> y``, arithmetic for signed integers.", np.right
                   words=_shifted_words(False))
 
 
+@shr.linear
+def _(g, call):
+    by = g.linear(call.args[1])
+    amount = by.get(None, 0)
+    return g.quotient(call.result, g.linear(call.args[0]), 1 << amount) if set(by) <= {None} and 0 <= amount < 63 else None
+
+
 # -- one operand -----------------------------------------------------------------------------------------------------
 
 def _emit_neg(e, dtype, x):
@@ -205,6 +241,12 @@ def _emit_abs(e, dtype, x):
 
 
 neg = elementwise("neg", "``-x``.", np.negative, _emit_neg, NUMBER, arity=1)
+
+@neg.linear
+def _(g, call):
+    return {key: -n for key, n in g.linear(call.args[0]).items()}
+
+
 bit_not = elementwise("bit_not", "``~x``.", np.invert, _emit_not, BITS, arity=1)
 abs_ = elementwise("abs", "The absolute value. That of the most negative integer is itself.", np.abs, _emit_abs, NUMBER, arity=1)
 
@@ -228,7 +270,7 @@ gt = _compare("gt", np.greater, "ogt", "gt", "``x > y``.")
 ge = _compare("ge", np.greater_equal, "oge", "ge", "``x >= y``.")
 
 
-@op("pure")
+@op("pure", traits=Traits(elementwise=True))
 def select(condition, x, y):
     """`x` where `condition` holds, else `y`."""
 

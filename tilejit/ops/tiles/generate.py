@@ -7,6 +7,7 @@ import numpy as np
 from ...dtypes import int32
 from ...ir.builder import type_of
 from ...ir.op import op
+from ...ir.op_traits import Traits
 from ...types import Scalar, Tile, Uniformity
 
 
@@ -30,7 +31,7 @@ def _(e, call, x):
     return x
 
 
-@op("pure", attrs=("shape",))
+@op("pure", attrs=("shape",), traits=Traits(free=True))
 def splat(x, shape):
     """A tile that holds the scalar `x` in every element."""
 
@@ -52,7 +53,7 @@ def _(e, call, x):
     return [x] * e.registers(call.result.type)
 
 
-@op("pure", attrs=("start", "stop", "axis"))
+@op("pure", attrs=("start", "stop", "axis"), traits=Traits(free=True))
 def iota(start, stop, axis):
     """The integers ``start, ..., stop - 1`` as a one-dimensional int32 tile."""
 
@@ -74,7 +75,7 @@ def _(e, call):
     return [e.as_value(e.coordinates(t, r)[0] + start, int32) for r in range(e.registers(t))]
 
 
-@op("pure", attrs=("shape", "axis"))
+@op("pure", attrs=("shape", "axis"), traits=Traits(free=True))
 def indices(shape, axis):
     """An int32 tile of `shape` that holds the index of each element along `axis`."""
 
@@ -94,6 +95,3 @@ def _(m, call):
 def _(e, call):
     t = call.result.type
     return [e.as_value(e.coordinates(t, r)[call.attrs["axis"]], int32) for r in range(e.registers(t))]
-
-
-splat.rules["free"] = iota.rules["free"] = indices.rules["free"] = True  # recomputed in whichever layout a use needs

@@ -199,4 +199,4 @@ def _scratch(call) -> int:
     return source.size // source.shape[-1] * _pitch(source) * source.dtype.nbytes
 
 
-convert_layout.rules["scratch"] = _scratch
+convert_layout.rules.scratch = _scratch

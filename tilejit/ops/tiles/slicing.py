@@ -78,8 +78,8 @@ def _slice_scratch(call) -> int:
     return 0 if _picked(call, source, call.results[0].type) is not None else source.size * source.dtype.nbytes
 
 
-slice_.rules["layout"] = _slice_layout
-slice_.rules["scratch"] = _slice_scratch
+slice_.rules.layout = _slice_layout
+slice_.rules.scratch = _slice_scratch
 
 
 @op("pure")
@@ -103,7 +103,7 @@ def _(e, call, x):
     return x[0]
 
 
-item_of.rules["layout"] = lambda assigner, call, types: ((assigner.default(call.args[0].type.shape, call.args[0].type.dtype),), (None,))
+item_of.rules.layout = lambda assigner, call, types: ((assigner.default(call.args[0].type.shape, call.args[0].type.dtype),), (None,))
 
 
 # -- indexing --------------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from ...ir.builder import Builder, describe
 from ...ir.builtin import method
 from ...ir.graph import Call, Value
 from ...ir.op import op
+from ...ir.op_traits import Traits, Writes
 from ...layout import TileLayout, axis
 from ...types import Buffer
 from ..memory.shared import sync
@@ -25,7 +26,7 @@ from .targets import needs_tensor_memory
 LANES, COLUMNS = 128, 512
 
 
-@op("writes", attrs=("dtype", "shape", "layout", "cta_group"))
+@op("writes", attrs=("dtype", "shape", "layout", "cta_group"), traits=Traits(allocates=True))
 def alloc_tmem(dtype, shape, layout, cta_group):
     """Allocate columns of tensor memory; they live from the start of the kernel to its end or to their `dealloc_tmem`."""
 
@@ -115,7 +116,7 @@ def _injective(layout: TileLayout, size: int) -> bool:
 # -- deallocation ----------------------------------------------------------------------------------------------------------
 
 @op("syncs", collective=True)
-def dealloc_tmem(buffer):
+def dealloc_tmem(buffer: Writes):
     """Free the columns of `buffer` before the kernel ends (PTX ISA, ``tcgen05.dealloc``)."""
 
 

@@ -15,6 +15,7 @@ from ...ir.builder import Builder, describe, type_of
 from ...ir.builtin import builtin
 from ...ir.graph import Const, Value
 from ...ir.op import op
+from ...ir.op_traits import Reads, Registers, Traits, Writes
 from ...types import Buffer, Region, Tile
 from ..language.expect_variant import asked_variant
 from ..language.promotion import coerce, collective
@@ -186,8 +187,8 @@ VARIANTS = (VARIANT,)
 
 # -- the operations --------------------------------------------------------------------------------------------------------
 
-@op("reads", attrs=ATTRS, variants=VARIANTS, collective=True)
-def tmem_load(src, shape=None, pack=None, wait=True):
+@op("reads", attrs=ATTRS, variants=VARIANTS, collective=True, traits=Traits(copy=True, anchor=True))
+def tmem_load(src: Reads, shape=None, pack=None, wait=True):
     """Load a region of tensor memory to a register tile."""
 
 
@@ -196,8 +197,8 @@ def _(g, src, shape, pack, wait):
     return Tile(src.type.dtype, src.type.shape)
 
 
-@op("writes", attrs=(*ATTRS, "options"), variants=VARIANTS, collective=True)
-def tmem_store(dst, value, shape=None, pack=None, wait=True, options=None):
+@op("writes", attrs=(*ATTRS, "options"), variants=VARIANTS, collective=True, traits=Traits(copy=True))
+def tmem_store(dst: Writes, value: Registers, shape=None, pack=None, wait=True, options=None):
     """Store a register tile to a region of tensor memory. `options` are the hints of a copy, which the store does not use."""
 
 
@@ -214,9 +215,8 @@ def _held(assigner, call, region: Value, t: Tile) -> Tile:
     return assigner.default(t.shape, t.dtype) if isinstance(made, str) else Tile(t.dtype, t.shape, made.layout, made.domain)
 
 
-tmem_load.rules["layout"] = lambda assigner, call, types: ((None,), (_held(assigner, call, call.args[0], call.result.type),))
-tmem_load.rules["anchor"] = True
-tmem_store.rules["layout"] = lambda assigner, call, types: ((None, _held(assigner, call, call.args[0], type_of(call.args[1]))), ())
+tmem_load.rules.layout = lambda assigner, call, types: ((None,), (_held(assigner, call, call.args[0], call.result.type),))
+tmem_store.rules.layout = lambda assigner, call, types: ((None, _held(assigner, call, call.args[0], type_of(call.args[1]))), ())
 
 for moved in (tmem_load, tmem_store):
     moved.site(MoveSite.of_call)

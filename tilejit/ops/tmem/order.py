@@ -13,6 +13,7 @@ from ...ir.builder import Builder, describe, type_of
 from ...ir.builtin import builtin
 from ...ir.graph import Value
 from ...ir.op import op
+from ...ir.op_traits import Registers, Signals, Traits
 from ...types import BarrierRef
 from ..language.promotion import uniform_scalar
 from ..sync.masks import check_mask
@@ -49,7 +50,7 @@ def _(e, call):
     e.tcgen05_fence(call.attrs["side"])
 
 
-@op("syncs", attrs=("what",), collective=True)
+@op("syncs", attrs=("what",), collective=True, traits=Traits(waits=True))
 def tcgen05_wait(what):
     """Wait until all loads from tensor memory ("ld"), or all stores to it ("st"), that these warps have issued are complete.
 
@@ -77,7 +78,7 @@ def _(e, call):
 
 
 @op("syncs", attrs=("cta_group",))
-def tcgen05_commit_(bar, mask=None, cta_group=1):
+def tcgen05_commit_(bar: Signals, mask: Registers = None, cta_group=1):
     """Arrive on `bar` when all tcgen05 products and copies that the thread has issued so far are complete."""
 
 

@@ -9,19 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...dtypes import int32
-from ...ir.builder import Builder
+from ...ir.builder import Builder, type_of
 from ...ir.graph import Block, Call, Const, For, If, Node, Operand, Scope, Value, While, blocks
 from ..language.ids import cta_rank
 from ..language.operators import binary
 from .order import tcgen05_commit_
 
-VIEWS = ("region", "points", "buffer_view")
 PAIR = 3  # multicast mask of both CTAs of a pair, relative to the rank of the even one
 
 
 def reads_late(call: Call) -> bool:
     """Whether a call reads shared memory asynchronously, until a commit of its thread arrives (tcgen05 products and copies)."""
-    return call.op.name == "tensor_mma" or call.op.name == "copy_async" and call.args[0].type.scope == "tmem"
+    return call.op.traits.asynchronous and getattr(type_of(call.args[0]), "scope", None) == "tmem"
 
 
 def products_of(g: Builder, nodes: list[Node], buffers) -> list[tuple[Call, tuple[str, ...]]]:
@@ -40,7 +39,7 @@ def met_in(g: Builder, nodes: list[Node], buffers) -> bool:
     That is so if they certainly used a part of `buffers`: in a product, which a warpgroup executes together, or by a read, after which
     they synchronise. Nodes that a branch, a loop or some threads of the scope may skip do not count.
     """
-    return any(call.op.name != "copy_async" for call, _ in _taking(g, nodes, buffers, _surely))
+    return any(not (call.op.traits.copy and call.op.traits.asynchronous) for call, _ in _taking(g, nodes, buffers, _surely))
 
 
 def _surely(node: Node) -> tuple[Block, ...]:
@@ -58,7 +57,7 @@ def _taking(g: Builder, nodes: list[Node], buffers, inside=blocks) -> Iterator[t
     """
     held = set(buffers)
     return ((call, scopes) for call, scopes in _calls(nodes, (), inside)
-            if call.op.name not in VIEWS and any(_buffer(g, a) in held for a in call.args))
+            if not call.op.traits.view and any(_buffer(g, a) in held for a in call.args))
 
 
 def _calls(nodes, scopes: tuple[str, ...], inside) -> Iterator[tuple[Call, tuple[str, ...]]]:
@@ -70,7 +69,7 @@ def _calls(nodes, scopes: tuple[str, ...], inside) -> Iterator[tuple[Call, tuple
 
 
 def _buffer(g: Builder, x: Operand) -> Operand:
-    while isinstance(x, Value) and x in g.definitions and g.definitions[x].op.name in VIEWS:
+    while isinstance(x, Value) and x in g.definitions and g.definitions[x].op.traits.view:
         x = g.definitions[x].args[0]
     return x
 

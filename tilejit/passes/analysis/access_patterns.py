@@ -17,8 +17,11 @@ from ...ops.language.sizes import size_of
 from ...ops.memory.regions import region
 from ...ops.memory.window import narrower
 from ...ops.moves.copy_async.tma.selections import take
-from ...ops.tiles.arrange import reshape_, transpose_
-from ...ops.tiles.generate import iota
+from ...ops.tiles import elementwise as ew, generate
+from ...ops.tiles.arrange import broadcast, reshape_, transpose_
+from ...ops.tiles.casts import cast
+from ...ops.tiles.generate import iota, splat
+from ...ops.tiles.layout_change import convert_layout
 from ...ops.tiles.slicing import slice_
 from ...types import Points, Region, Sym, Tile
 from .context import Context
@@ -26,10 +29,10 @@ from .index_tile_analysis import FOLLOWED
 from .integer_analysis import INDICES
 from .writing import Writer
 
-FIRST_ELEMENT_KEPT = ("splat", "broadcast", "reshape", "transpose", "convert_layout")  # the result's first element is the operand's
+FIRST_ELEMENT_KEPT = frozenset((splat, broadcast, reshape_, transpose_, convert_layout))  # the result's first element is the operand's
 
 # (smaller operand, larger operand, 1 if they may be equal)
-COMPARISONS = {"lt": (0, 1, 0), "le": (0, 1, 1), "gt": (1, 0, 0), "ge": (1, 0, 1)}
+COMPARISONS = {ew.lt: (0, 1, 0), ew.le: (0, 1, 1), ew.gt: (1, 0, 0), ew.ge: (1, 0, 1)}
 
 LinearSum = dict[object, int]  # {value: coefficient}; the key 1 has the constant
 
@@ -219,12 +222,12 @@ class AccessPattern:
         made = self.context.definitions
         if values.type.shape == (count,):
             return values
-        while values.type.size != count and values in made and made[values].op.name == "broadcast" and made[values].args[0].type.shape[axis] == count:
+        while values.type.size != count and values in made and made[values].op is broadcast and made[values].args[0].type.shape[axis] == count:
             values = made[values].args[0]
         if values.type.size != count:
             shape = tuple(n if d == axis else 1 for d, n in enumerate(values.type.shape))
             values = g.call(slice_, values, starts=(0,) * len(shape), shape=shape, steps=(1,) * len(shape))
-        if values in made and made[values].op.name == "reshape" and made[values].args[0].type.shape == (count,):
+        if values in made and made[values].op is reshape_ and made[values].args[0].type.shape == (count,):
             return made[values].args[0]
         return g.call(reshape_, values, shape=(count,))
 
@@ -245,16 +248,16 @@ class AccessPattern:
         call, is_tile = self.context.definitions.get(x), isinstance(x.type, Tile)
         if not is_tile and (call is None or not self.depends_on_carried(x)):
             return x
-        match call.op.name if call is not None else "":
-            case "iota":
+        match call.op if call is not None else None:
+            case generate.iota:
                 return call.attrs["start"]
-            case "indices":
+            case generate.indices:
                 return 0
-            case name if name in FIRST_ELEMENT_KEPT or name == "cast" and is_tile and keeps(type_of(call.args[0]).dtype, x.type.dtype):
+            case op if op in FIRST_ELEMENT_KEPT or op is cast and is_tile and keeps(type_of(call.args[0]).dtype, x.type.dtype):
                 return self.first_element(g, call.args[0])
-            case "add" if x.type.dtype in INDICES:
+            case ew.add if x.type.dtype in INDICES:
                 return _sum(g, *(self.first_element(g, a) for a in call.args))
-            case _ if call is not None and ("element" in call.op.rules or call.op.name == "cast"):
+            case _ if call is not None and (call.op.rules.element is not None or call.op is cast):
                 return g.call(call.op, *(converted(g, self.first_element(g, a), type_of(a).dtype) for a in call.args), **call.attrs)
         raise PatternMismatch("its index tiles are not made of tile.arange and scalars")
 
@@ -292,13 +295,13 @@ class AccessPattern:
                 continue
             seen.add(term)
             call, shape = self.context.definitions.get(term.value), type_of(term.value).shape
-            inner = call.args[0].type.shape if call is not None and call.op.name in ("broadcast", "reshape") else None
+            inner = call.args[0].type.shape if call is not None and call.op in (broadcast, reshape_) else None
             axes = [a for a, n in enumerate(shape) if n > 1] if inner is not None else []
-            if call is not None and call.op.name == "bit_and":
+            if call is not None and call.op is ew.bit_and:
                 left += (MaskTerm(a, term.placed) for a in reversed(call.args))
-            elif inner is not None and call.op.name == "broadcast" and len(inner) == rank:
+            elif inner is not None and call.op is broadcast and len(inner) == rank:
                 left.append(MaskTerm(call.args[0], None))
-            elif inner is not None and call.op.name == "reshape" and len(shape) == rank and len(inner) == len(axes) == 1:
+            elif inner is not None and call.op is reshape_ and len(shape) == rank and len(inner) == len(axes) == 1:
                 left.append(MaskTerm(call.args[0], axes[0]))
             else:
                 yield term
@@ -313,9 +316,9 @@ class AccessPattern:
         """A term as (dimension, bound) pairs that all mean the same: it keeps the indices below the bound or, `from_below`, those from
         the bound on. Empty if it is no such comparison."""
         call = self.context.definitions.get(term.value)
-        if call is None or call.op.name not in COMPARISONS or type_of(call.args[0]).dtype not in INDICES:
+        if call is None or call.op not in COMPARISONS or type_of(call.args[0]).dtype not in INDICES:
             return []
-        below, above, more = COMPARISONS[call.op.name]
+        below, above, more = COMPARISONS[call.op]
         low, high = call.args[below], call.args[above]
         walking, fixed, plus = (high, low, 1 - more) if from_below else (low, high, more)
         found = []
@@ -355,16 +358,16 @@ class AccessPattern:
         if isinstance(key, (Sym, Const)):
             return {key: 1} if isinstance(key, Sym) else {1: int(key.value)}
         call = self.context.definitions.get(key)
-        match call.op.name if call is not None else "":
-            case "iota":
+        match call.op if call is not None else None:
+            case generate.iota:
                 return {1: call.attrs["start"]}
-            case "indices":
+            case generate.indices:
                 return {}
-            case name if name in FIRST_ELEMENT_KEPT:
+            case op if op in FIRST_ELEMENT_KEPT:
                 return self.parts(call.args[0])
-            case "add" | "sub" if type_of(key).dtype in INDICES:
-                return self.sum((call.args[0], 1), (call.args[1], 1 if call.op.name == "add" else -1))
-            case "mul" if type_of(key).dtype in INDICES:
+            case ew.add | ew.sub if type_of(key).dtype in INDICES:
+                return self.sum((call.args[0], 1), (call.args[1], 1 if call.op is ew.add else -1))
+            case ew.mul if type_of(key).dtype in INDICES:
                 for factor, by in zip(call.args, map(self.context.constant, call.args[::-1])):
                     if by is not None:
                         return self.sum((factor, by))
@@ -374,7 +377,7 @@ class AccessPattern:
     def representative(self, x: Operand) -> Operand:
         """The first value found that is computed by the same operations from the same operands (value numbering)."""
         call = self.context.definitions.get(x)
-        if call is None or call.op.effect != "pure" or call.args and call.op.name != "cast" and "element" not in call.op.rules:
+        if call is None or call.op.effect != "pure" or call.args and call.op is not cast and call.op.rules.element is None:
             return x
         return self.representatives.setdefault((call.op, tuple(map(self.representative, call.args)), tuple(sorted(call.attrs.items()))), x)
 

@@ -5,6 +5,11 @@ from __future__ import annotations
 import operator
 
 from ...ir.graph import Block, Const, For, If, Scope
+from ...ops.language.ids import cta_rank
+from ...ops.tiles import elementwise as ew
+from ...ops.tiles.casts import cast
+from ...ops.tiles.division import floordiv, mod
+from ...ops.tiles.generate import constant
 from ...types import Uniformity
 
 
@@ -38,13 +43,14 @@ def value_at_rank(x, made: dict, own: int, ranks: int) -> int | None:
     if isinstance(x, Const):
         return int(x.value)
     call = made.get(x)
-    name = call.op.name if call is not None else None
-    if name == "cta_rank":
+    op = call.op if call is not None else None
+    if op is cta_rank:
         return own
-    parts = [value_at_rank(a, made, own, ranks) for a in call.args] if name in _OPERATIONS else [None]
-    return None if None in parts or (name in ("mod", "floordiv") and not parts[1]) else _OPERATIONS[name](*parts)
+    parts = [value_at_rank(a, made, own, ranks) for a in call.args] if op in _OPERATIONS else [None]
+    return None if None in parts or (op in (mod, floordiv) and not parts[1]) else _OPERATIONS[op](*parts)
 
 
-_OPERATIONS = {"cast": lambda x: x, "constant": lambda x: x, "add": operator.add, "sub": operator.sub, "mul": operator.mul,
-               "mod": operator.mod, "floordiv": operator.floordiv, "bit_xor": operator.xor, "bit_and": operator.and_, "bit_or": operator.or_,
-               "shl": lambda x, n: x << n if 0 <= n < 32 else 0, "shr": lambda x, n: x >> min(n, 31) if n >= 0 else 0}
+_OPERATIONS = {cast: lambda x: x, constant: lambda x: x, ew.add: operator.add, ew.sub: operator.sub, ew.mul: operator.mul,
+               mod: operator.mod, floordiv: operator.floordiv, ew.bit_xor: operator.xor, ew.bit_and: operator.and_,
+               ew.bit_or: operator.or_, ew.shl: lambda x, n: x << n if 0 <= n < 32 else 0,
+               ew.shr: lambda x, n: x >> min(n, 31) if n >= 0 else 0}

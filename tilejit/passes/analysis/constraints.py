@@ -9,6 +9,10 @@ from typing import TYPE_CHECKING
 
 from ...ir.builder import type_of
 from ...ir.graph import Const, For, Operand, rises
+from ...ir.op import Op
+from ...ops.tiles import elementwise as ew
+from ...ops.tiles.casts import cast
+from ...ops.tiles.division import mod
 
 if TYPE_CHECKING:
     from .integer_analysis import IntegerAnalysis
@@ -40,7 +44,7 @@ def intersection(one: tuple[int | None, int | None], other: tuple[int | None, in
 # (key of the integer, function that finds its constraint). Few constraints are ever asked for and most are slow to find, so they are found on demand.
 Constraints = Iterator[tuple[object, Callable[[], Constraint]]]
 
-NOT = {"lt": "ge", "ge": "lt", "gt": "le", "le": "gt", "eq": "ne", "ne": "eq"}
+NOT = {ew.lt: ew.ge, ew.ge: ew.lt, ew.gt: ew.le, ew.le: ew.gt, ew.eq: ew.ne, ew.ne: ew.eq}
 
 
 def constraints_of_condition(integers: IntegerAnalysis, condition: Operand, holds: bool, wrapping: bool) -> Constraints:
@@ -53,16 +57,16 @@ def constraints_of_condition(integers: IntegerAnalysis, condition: Operand, hold
             yield from constraints_of_condition(integers, then if holds else orelse, holds, wrapping)
         return
     call = integers.definitions.get(condition)
-    name = call.op.name if call is not None else ""
-    if name == "bit_not":
+    op = call.op if call is not None else None
+    if op is ew.bit_not:
         yield from constraints_of_condition(integers, call.args[0], not holds, wrapping)
-    elif name == ("bit_and" if holds else "bit_or"):
+    elif op is (ew.bit_and if holds else ew.bit_or):
         for part in call.args:
             yield from constraints_of_condition(integers, part, holds, wrapping)
-    elif name in NOT and type_of(call.args[0]).dtype.is_int:
-        yield from _of_comparison(integers, name if holds else NOT[name], *call.args, wrapping)
-    elif name == "cast" and type_of(call.args[0]).dtype.is_int:  # `if n % 8:` tests for != 0
-        yield from _of_comparison(integers, "ne" if holds else "eq", call.args[0], Const(0, type_of(call.args[0]).dtype), wrapping)
+    elif op in NOT and type_of(call.args[0]).dtype.is_int:
+        yield from _of_comparison(integers, op if holds else NOT[op], *call.args, wrapping)
+    elif op is cast and type_of(call.args[0]).dtype.is_int:  # `if n % 8:` tests for != 0
+        yield from _of_comparison(integers, ew.ne if holds else ew.eq, call.args[0], Const(0, type_of(call.args[0]).dtype), wrapping)
 
 
 def constraints_of_loop(integers: IntegerAnalysis, loop: For, wrapping: bool) -> Constraints:
@@ -73,15 +77,15 @@ def constraints_of_loop(integers: IntegerAnalysis, loop: For, wrapping: bool) ->
     yield from _ordered(integers, low, high, 1, wrapping)
 
 
-def _of_comparison(integers: IntegerAnalysis, name: str, one: Operand, other: Operand, wrapping: bool) -> Constraints:
-    """The constraints that follow from the comparison `name` of two integers."""
-    if name in ("lt", "le", "eq"):
-        yield from _ordered(integers, one, other, int(name == "lt"), wrapping)
-    if name in ("gt", "ge", "eq"):
-        yield from _ordered(integers, other, one, int(name == "gt"), wrapping)
-    for x, rest in ((one, other), (other, one)) if name == "eq" else ():
+def _of_comparison(integers: IntegerAnalysis, op: Op, one: Operand, other: Operand, wrapping: bool) -> Constraints:
+    """The constraints that follow from the comparison `op` of two integers."""
+    if op in (ew.lt, ew.le, ew.eq):
+        yield from _ordered(integers, one, other, int(op is ew.lt), wrapping)
+    if op in (ew.gt, ew.ge, ew.eq):
+        yield from _ordered(integers, other, one, int(op is ew.gt), wrapping)
+    for x, rest in ((one, other), (other, one)) if op is ew.eq else ():
         call = integers.definitions.get(x)
-        if call is not None and call.op.name == "mod" and isinstance(call.args[1], Const):
+        if call is not None and call.op is mod and isinstance(call.args[1], Const):
             by = abs(int(call.args[1].value)) or 1
             yield integers.key(call.args[0]), lambda rest=rest, by=by: Constraint(divisor=by if integers.bounds(rest, wrapping) == (0, 0) else 1)
 

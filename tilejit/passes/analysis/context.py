@@ -9,8 +9,10 @@ from itertools import takewhile
 from math import prod
 
 from ...ir.builder import ExecScope, Facts, type_of
-from ...ir.graph import Call, Const, For, Graph, Node, Operand, Scope, Value, walk, written, written_arguments
+from ...ir.graph import Call, Const, For, Graph, Node, Operand, Scope, Value, is_writer, walk, written, written_arguments
 from ...ops.memory.access_ops import load_
+from ...ops.moves.copy_async import copy_async_
+from ...ops.structure.buffer_views import buffer_view
 from ...ops.sync.proxies import ON_ENGINES
 from ...types import Points, Region, Selected, Tile
 from .argument_analysis import ArgumentAnalysis
@@ -32,7 +34,7 @@ class Context(ArgumentAnalysis):
     @cached_property
     def stored(self) -> frozenset[int]:
         """The numbers of the arguments that threads of the kernel may write. Before copy engines access these, a proxy fence is needed."""
-        return written_arguments(c for c in self.calls if c.op.name != "copy_async" or c.choice and c.choice.plan.completion not in ON_ENGINES)
+        return written_arguments(c for c in self.calls if c.op is not copy_async_ or c.choice and c.choice.plan.completion not in ON_ENGINES)
 
     def definition(self, value: Value) -> Call:
         """The call that defines a value."""
@@ -48,7 +50,7 @@ class Context(ArgumentAnalysis):
         """The allocation behind a place in memory, and the range of its bytes that the place's buffer, possibly a view, covers."""
         buffer = self.buffer_of(operand)
         made = self.definitions.get(buffer)
-        if made is None or made.op.name != "buffer_view":
+        if made is None or made.op is not buffer_view:
             return buffer, range(1 << 62)
         first = made.attrs["offset"]
         return made.args[0], range(first, first + buffer.type.nbytes)
@@ -87,8 +89,8 @@ def written_by_threads(context: Context) -> Callable[[Operand], bool]:
     ahead = {n for loop in walk(context.graph.body) if isinstance(loop, For) and loop.pipeline for n in loop.body.nodes}
     found: dict[Operand, list[range]] = {}
     for call in context.calls:
-        ordered = call.op.name == "copy_async" and (call.args[2] is not None or call in ahead or call.attrs["options"].get("token"))
-        if (call.op.effect == "writes" or "written" in call.op.rules) and not ordered:
+        ordered = call.op is copy_async_ and (call.args[2] is not None or call in ahead or call.attrs["options"].get("token"))
+        if is_writer(call) and not ordered:
             for place in written([call]):
                 if getattr(place.type, "scope", None) == "shared":
                     buffer, part = context.bytes_of(place)
@@ -118,7 +120,7 @@ def loads_behind(context: Context, x: Value) -> list[Call] | None:
             continue
         seen.add(x)
         call, carried = context.definitions.get(x), context.carried.get(x)
-        if call is not None and (call.op.name == "dot" or "mma" in call.op.name):
+        if call is not None and call.op.traits.product:
             return None
         if call is not None and call.op is load_:
             found.append(call)

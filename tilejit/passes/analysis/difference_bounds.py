@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from ...ir.graph import Call, Const, For, Graph, If, Operand, Value, While, walk
+from ...ops.tiles.casts import cast
+from ...ops.tiles.elementwise import add
 
 
 class DifferenceBounds:
@@ -32,9 +34,9 @@ class DifferenceBounds:
         total = 0
         while isinstance(x, Value) and self.definitions.get(x, ("", None))[0] == "call":
             call = self.definitions[x][1]
-            if call.op.name == "cast":
+            if call.op is cast:
                 x = call.args[0]
-            elif call.op.name == "add" and isinstance(call.args[1], Const):
+            elif call.op is add and isinstance(call.args[1], Const):
                 x, total = call.args[0], total + int(call.args[1].value)
             else:
                 break

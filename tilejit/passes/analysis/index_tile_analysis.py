@@ -8,15 +8,16 @@ from math import gcd, prod
 from ...dtypes import DType
 from ...ir.builder import type_of
 from ...ir.graph import Call, Operand, Value
+from ...ops.tiles import arrange, casts, division, elementwise as ew, generate, layout_change
 from ...types import Scalar, Tile
-from .integer_analysis import INDICES, IntegerAnalysis
+from .integer_analysis import INDICES, REPEATS, IntegerAnalysis
 from .intervals import divisor_in
 
 Ramp = tuple[int, int]  # (step, divisor of the first element)
 
 FOLLOWED = 64  # the longest chain of operations that is followed
 
-FALLS = {"lt": 1, "ge": 1, "gt": -1, "le": -1}  # comparisons as the sign of a difference: of the operands (1) or of the operands swapped (-1)
+FALLS = {ew.lt: 1, ew.ge: 1, ew.gt: -1, ew.le: -1}  # comparisons as the sign of a difference: of the operands (1) or of the operands swapped (-1)
 
 
 class IndexTileAnalysis(IntegerAnalysis):
@@ -53,20 +54,20 @@ class IndexTileAnalysis(IntegerAnalysis):
         if value in self.carried:
             return self._carried_ramp(value, axis, count)
         call = self.definitions.get(value)
-        match call.op.name if call is not None else "":
-            case "splat":
+        match call.op if call is not None else None:
+            case generate.splat:
                 return 0, self.divisor(call.args[0])
-            case "iota":
+            case generate.iota:
                 return 1, gcd(call.attrs["start"], count)
-            case "indices":
+            case generate.indices:
                 return (1, count) if call.attrs["axis"] == axis + len(call.attrs["shape"]) else (0, 1)
-            case "cast" | "convert_layout" | "broadcast":
+            case casts.cast | layout_change.convert_layout | arrange.broadcast:
                 return self.ramp(call.args[0], axis, count)
-            case "transpose":
+            case arrange.transpose_:
                 return self.ramp(call.args[0], call.attrs["axes"][axis] - len(call.attrs["axes"]), count)
-            case "reshape":
+            case arrange.reshape_:
                 return self._reshaped(call, axis, count)
-        return self._computed(call, axis, count) if call is not None and ("element" in call.op.rules or call.op.name == "select") else None
+        return self._computed(call, axis, count) if call is not None and (call.op.rules.element is not None or call.op is ew.select) else None
 
     def _reshaped(self, call: Call, axis: int, count: int) -> Ramp | None:
         """The ramp of a reshape: that of the operand's axis with the same stride in row-major order, if runs are whole along both."""
@@ -89,18 +90,18 @@ class IndexTileAnalysis(IntegerAnalysis):
             return None
         (one, other), known = steps, [self.constant(a) for a in call.args]
         by = known[1] if known[1] is not None else parts[1] if other == 0 and self._not_negative(call.args[1]) else None
-        match call.op.name:
-            case "add" | "sub":
-                return one + other if call.op.name == "add" else one - other, gcd(*parts)
-            case "mul" if None in known and known != [None, None]:
+        match call.op:
+            case ew.add | ew.sub:
+                return one + other if call.op is ew.add else one - other, gcd(*parts)
+            case ew.mul if None in known and known != [None, None]:
                 return (one or other) * next(k for k in known if k is not None), parts[0] * parts[1]
-            case "mul" if known == [None, None] and 0 in steps and self.is_one(call.args[steps.index(0)]):
+            case ew.mul if known == [None, None] and 0 in steps and self.is_one(call.args[steps.index(0)]):
                 return one or other, parts[1 - steps.index(0)]
-            case "floordiv" if _whole(one, count, parts[0], by):
+            case division.floordiv if _whole(one, count, parts[0], by):
                 return 0, self._divisor_of(call, parts)
-            case "mod" if _whole(one, count, parts[0], by):
+            case division.mod if _whole(one, count, parts[0], by):
                 return one, gcd(*parts)
-            case "lt" | "ge" | "gt" | "le" if _whole((one - other) * FALLS[call.op.name], count, gcd(*parts)):
+            case ew.lt | ew.ge | ew.gt | ew.le if _whole((one - other) * FALLS[call.op], count, gcd(*parts)):
                 return 0, 1
         return None
 
@@ -111,7 +112,7 @@ class IndexTileAnalysis(IntegerAnalysis):
     def spread(self, operand: Operand) -> Operand:
         """The scalar that a tile was broadcast from; any other operand itself."""
         call = self.definitions.get(operand)
-        return self.spread(call.args[0]) if call is not None and call.op.name in ("splat", "broadcast", "reshape", "convert_layout") else operand
+        return self.spread(call.args[0]) if call is not None and call.op in REPEATS else operand
 
     def _not_negative(self, operand: Operand) -> bool:
         """Whether a scalar, or the one that a tile was broadcast from, is at least 0."""

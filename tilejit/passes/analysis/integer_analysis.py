@@ -11,6 +11,15 @@ from math import gcd, lcm, prod
 from ...dtypes import int32, int64, integer_range, keeps, stored
 from ...ir.builder import type_of
 from ...ir.graph import Block, Call, Const, For, Graph, If, Node, Operand, Value, While, rises, walk
+from ...ir.op import Op
+from ...ops.language import ids
+from ...ops.language.pointwise import assumed
+from ...ops.language.sizes import size_of
+from ...ops.memory import packed
+from ...ops.structure.ring import ring_slot
+from ...ops.tiles import arrange, casts, division, elementwise as ew, generate
+from ...ops.tiles.casts import cast
+from ...ops.tiles.layout_change import convert_layout
 from ...types import Scalar
 from .constraints import Constraint, Constraints, constraints_of_condition, constraints_of_loop, intersection
 from .intervals import divisor_in, hull, interval, wraps
@@ -18,6 +27,16 @@ from .intervals import divisor_in, hull, interval, wraps
 INDICES = int32, int64  # dtypes of index arithmetic, which is assumed not to wrap: an index that wraps is an error of the kernel
 
 Bounds = tuple[int | None, int | None]
+
+# Ops whose results are tiles that repeat the operand's elements.
+REPEATS = frozenset((generate.splat, arrange.broadcast, arrange.reshape_, convert_layout))
+
+# How many different ids threads of a CTA have, given its number of threads.
+IDS: dict[Op, Callable[[int], int]] = {ids.absolute_thread_id: lambda threads: threads, ids.warp_id: lambda threads: threads // 32,
+                                       ids.warpgroup_id: lambda threads: max(threads // 128, 1), ids.lane_id: lambda threads: 32}
+
+# Ops whose bounds `interval` computes from those of their operands.
+ARITHMETIC = frozenset((ew.add, ew.sub, ew.mul, division.mod, division.floordiv, ew.minimum, ew.maximum, ew.shl, ew.shr, ew.bit_and))
 
 UNCONSTRAINED = Constraint()
 
@@ -110,7 +129,7 @@ class IntegerAnalysis:
 
     def _knowledge_in(self, block: Block) -> Knowledge:
         """What is known in `block`, given what is known around it."""
-        conditions = [n.args[0] for n in block.nodes if isinstance(n, Call) and n.op.name == "assumed"]
+        conditions = [n.args[0] for n in block.nodes if isinstance(n, Call) and n.op is assumed]
         found = [((key, wrapping), finder) for wrapping in self.kinds for key, finder in (
             *self._conditions.get(block, lambda wrapping: ())(wrapping),
             *(p for c in conditions for p in constraints_of_condition(self, c, True, wrapping)))]
@@ -147,9 +166,9 @@ class IntegerAnalysis:
         An extent is a new value wherever the kernel names it, and a widening cast is the same integer: each has one key.
         """
         call = self.definitions.get(operand)
-        if call is not None and call.op.name == "cast" and keeps(type_of(call.args[0]).dtype, type_of(operand).dtype):
+        if call is not None and call.op is cast and keeps(type_of(call.args[0]).dtype, type_of(operand).dtype):
             return self.key(call.args[0])
-        return call.attrs["sym"] if call is not None and call.op.name == "size_of" else operand
+        return call.attrs["sym"] if call is not None and call.op is size_of else operand
 
     def sum_of(self, operand: Operand) -> tuple[object, int]:
         """An integer as (key, constant): their sum. The key of a constant is None, which stands for 0."""
@@ -159,9 +178,9 @@ class IntegerAnalysis:
             if isinstance(operand, Const):
                 return None, total + int(operand.value)
             call = self.definitions.get(operand)
-            if call is None or call.op.name not in ("add", "sub") or not isinstance(call.args[1], Const) or type_of(operand).dtype not in INDICES:
+            if call is None or call.op not in (ew.add, ew.sub) or not isinstance(call.args[1], Const) or type_of(operand).dtype not in INDICES:
                 return operand, total
-            total += int(call.args[1].value) * (1 if call.op.name == "add" else -1)
+            total += int(call.args[1].value) * (1 if call.op is ew.add else -1)
             operand = call.args[0]
 
     def constant(self, operand: Operand) -> int | None:
@@ -171,7 +190,7 @@ class IntegerAnalysis:
             return None
         if isinstance(operand, Const):
             return int(operand.value)
-        if call is None or call.op.name not in ("splat", "broadcast", "reshape", "convert_layout", "cast"):
+        if call is None or call.op not in REPEATS and call.op is not cast:
             return None
         held, (least, most) = self.constant(call.args[0]), integer_range(dtype)
         return held if held is not None and least <= held <= most else None
@@ -209,28 +228,28 @@ class IntegerAnalysis:
     def _divisor_of(self, call: Call, parts: Sequence[int]) -> int:
         """The divisor of the result of a call whose operands have the divisors `parts`."""
         by = self.constant(call.args[1]) if len(call.args) == 2 else None
-        match call.op.name:
-            case "mul":
+        match call.op:
+            case ew.mul:
                 return parts[0] * parts[1]
-            case "add" | "sub":
+            case ew.add | ew.sub:
                 return gcd(*parts)
-            case "bit_or" | "bit_xor":
+            case ew.bit_or | ew.bit_xor:
                 return gcd(*parts, 1 << 62)
-            case "neg" | "cast" | "constant":
+            case ew.neg | casts.cast | generate.constant:
                 return parts[0]
-            case "byte_of":
+            case packed.byte_of:
                 return stored(call.attrs["dtype"], parts[0]) or 1
-            case "minimum" | "maximum" | "mod":
+            case ew.minimum | ew.maximum | division.mod:
                 return gcd(*parts)
-            case "select":
+            case ew.select:
                 return gcd(*parts[1:])
-            case "shl" if by is not None and by >= 0:
+            case ew.shl if by is not None and by >= 0:
                 return parts[0] << min(by, 62)
-            case "floordiv" | "shr" if by is not None:
-                if call.op.name == "shr":
+            case division.floordiv | ew.shr if by is not None:
+                if call.op is ew.shr:
                     by = 1 << min(by, 62) if by >= 0 else 0
                 return parts[0] // abs(by) if by and parts[0] % by == 0 else 1
-            case "bit_and":
+            case ew.bit_and:
                 return max(part & -part for part in parts)
         return 1
 
@@ -365,36 +384,35 @@ class IntegerAnalysis:
             first = self._growth_since(self.carried[operand].init, inner)
             return first and (first[0] if self._rises(operand) else None, first[1] if self._falls(operand) else None)
         call = self.definitions.get(operand)
-        name = call.op.name if call is not None else ""
-        if name == "cast" and keeps(type_of(call.args[0]).dtype, type_of(operand).dtype):
+        op = call.op if call is not None else None
+        if op is cast and keeps(type_of(call.args[0]).dtype, type_of(operand).dtype):
             return self._growth_since(call.args[0], inner)
-        for x, y in (call.args, call.args[::-1])[:2 if name == "add" else 1] if name in ("add", "sub") else ():
+        for x, y in (call.args, call.args[::-1])[:2 if op is ew.add else 1] if op in (ew.add, ew.sub) else ():
             before = self._growth_since(x, inner)
             if before is not None:
-                return interval(name, before, self.bounds(y))
+                return interval(op, before, self.bounds(y))
         return None
 
     def _bounds(self, call: Call, wrapping: bool) -> tuple[int | None, int | None]:
-        name = call.op.name
-        threads = self.graph.launch.threads
-        if name in ("thread_id", "warp_id", "warpgroup_id", "lane_id"):
-            return 0, {"thread_id": threads, "warp_id": threads // 32, "warpgroup_id": max(threads // 128, 1), "lane_id": 32}[name] - 1
-        if name == "cta_rank":
+        op = call.op
+        if op in IDS:
+            return 0, IDS[op](self.graph.launch.threads) - 1
+        if op is ids.cta_rank:
             return 0, prod(self.graph.launch.cluster or (1,)) - 1
-        if name in ("program_id", "cluster_id", "thread_id_in_scope"):
+        if op in (ids.program_id, ids.cluster_id, ids.relative_thread_id):
             return 0, None
-        if name == "num_programs" or (name == "size_of" and call.attrs["sym"].kind == "size"):
-            return int(name == "num_programs"), None
-        if name == "ring_slot":
+        if op is ids.num_programs or (op is size_of and call.attrs["sym"].kind == "size"):
+            return int(op is ids.num_programs), None
+        if op is ring_slot:
             return 0, call.attrs["stages"] - 1
-        if name in ("cast", "constant"):
+        if op in (cast, generate.constant):
             return self.bounds(call.args[0], wrapping)
-        if name == "byte_of":
+        if op is packed.byte_of:
             (low, high), (elements, per) = self.bounds(call.args[0], wrapping), call.attrs["dtype"].packing
             return tuple(None if n is None else n // elements * per for n in (low, high))
-        if name == "select":
+        if op is ew.select:
             return hull(self.bounds(call.args[1], wrapping), self.bounds(call.args[2], wrapping))
-        if name not in ("add", "sub", "mul", "mod", "floordiv", "minimum", "maximum", "shl", "shr", "bit_and"):
+        if op not in ARITHMETIC:
             return None, None
         one, other = (self.bounds(x, wrapping) for x in call.args)
-        return interval(name, one, other)
+        return interval(op, one, other)

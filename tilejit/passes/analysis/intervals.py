@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
-from operator import add, floordiv, mul, sub
 
 from ...dtypes import integer_range
+from ...ir.op import Op
+from ...ops.tiles import elementwise as ew
+from ...ops.tiles.division import floordiv, mod
 
 
 def wraps(dtype, low: int | None, high: int | None) -> bool:
@@ -38,11 +41,11 @@ def _both(f: Callable[[int, int], int], x: int | None, y: int | None) -> int | N
 
 
 def _sum(one: Bounds, other: Bounds) -> Bounds:
-    return _both(add, one[0], other[0]), _both(add, one[1], other[1])
+    return _both(operator.add, one[0], other[0]), _both(operator.add, one[1], other[1])
 
 
 def _difference(one: Bounds, other: Bounds) -> Bounds:
-    return _both(sub, one[0], other[1]), _both(sub, one[1], other[0])
+    return _both(operator.sub, one[0], other[1]), _both(operator.sub, one[1], other[0])
 
 
 def _minimum(one: Bounds, other: Bounds) -> Bounds:
@@ -93,12 +96,12 @@ def _shifted_right(one: Bounds, other: Bounds) -> Bounds:
 def _shifted_left(one: Bounds, other: Bounds) -> Bounds:
     count = other[0]
     step = _power(count) if count is not None and count == other[1] else 0
-    return (_both(mul, one[0], step), _both(mul, one[1], step)) if step > 0 else (None, None)
+    return (_both(operator.mul, one[0], step), _both(operator.mul, one[1], step)) if step > 0 else (None, None)
 
 
 def _floor(one: Bounds, step: int) -> Bounds:
     """Bounds of an integer divided by a constant."""
-    return (_both(floordiv, one[0], step), _both(floordiv, one[1], step)) if step > 0 else (None, None)
+    return (_both(operator.floordiv, one[0], step), _both(operator.floordiv, one[1], step)) if step > 0 else (None, None)
 
 
 def _power(count: int) -> int:
@@ -106,14 +109,15 @@ def _power(count: int) -> int:
     return 1 << count if 0 <= count < 63 else 0
 
 
-_INTERVALS = {"add": _sum, "sub": _difference, "minimum": _minimum, "maximum": _maximum, "mul": _product, "bit_and": _bits_in_both,
-              "mod": _remainder, "floordiv": _quotient, "shr": _shifted_right, "shl": _shifted_left}
+_INTERVALS: dict[Op, Callable[[Bounds, Bounds], Bounds]] = {
+    ew.add: _sum, ew.sub: _difference, ew.minimum: _minimum, ew.maximum: _maximum, ew.mul: _product, ew.bit_and: _bits_in_both,
+    mod: _remainder, floordiv: _quotient, ew.shr: _shifted_right, ew.shl: _shifted_left}
 
 
-def interval(name: str, one: Bounds, other: Bounds) -> Bounds:
-    """Bounds of the operation `name` on two integers with these bounds.
+def interval(op: Op, one: Bounds, other: Bounds) -> Bounds:
+    """Bounds of the operation `op` on two integers with these bounds.
 
     Index arithmetic is assumed not to wrap, because an index that wraps is an error of the kernel.
     """
-    bounds = _INTERVALS.get(name)
+    bounds = _INTERVALS.get(op)
     return (None, None) if bounds is None else bounds(one, other)

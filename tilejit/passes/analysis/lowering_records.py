@@ -10,19 +10,20 @@ from ...ir.builder import type_of
 from ...ir.graph import Call, Graph, Scope, Value, blocks, walk
 from ...layout import register_table
 from ...names import allocation_name
+from ...ops.memory.access_ops import load_
+from ...ops.memory.atomics import atomic_
 from ...ops.mma.matrices import Matrices
 from ...ops.moves.copy_async.options import unused_hints
 from ...records import AccessRecord, CopyRecord, ProductRecord
 from ...types import Region, Selected, Tile
 
-COPIES = ("copy", "copy_async", "prefetch", "tmem_load", "tmem_store")
 
 
 def copy_records(graph: Graph) -> tuple[CopyRecord, ...]:
     """A record for each copy call of the kernel, in order, without the copies that a `dot` has introduced."""
     made = {value: n for n in walk(graph.body) if isinstance(n, Call) for value in n.results}
     return tuple(_copy_record(call, scope, made) for call, scope in _chosen_calls(graph.body, "cta")
-                 if call.op.name in COPIES and call.choice.variant != "dot")
+                 if call.op.traits.copy and call.choice.variant != "dot")
 
 
 def _chosen_calls(block, scope: str):
@@ -57,7 +58,6 @@ def _buffer_name(side: Value, made: dict[Value, Call]) -> str:
     return allocation_name(side.name, side.loc) if side in made else side.name
 
 
-ACCESSES = ("load", "store", "atomic", "ordered_load", "ordered_store")
 
 
 def access_records(graph: Graph) -> tuple[AccessRecord, ...]:
@@ -67,10 +67,10 @@ def access_records(graph: Graph) -> tuple[AccessRecord, ...]:
     """
     calls = list(_chosen_calls(graph.body, "cta"))
     made = {value: n for n in walk(graph.body) if isinstance(n, Call) for value in n.results}
-    products = {c.loc for c, _ in calls if c.op.name in PRODUCTS}
+    products = {c.loc for c, _ in calls if c.op.traits.product}
     found: dict[tuple, list[AccessRecord]] = {}
     for call, scope in calls:
-        if call.op.name in ACCESSES and call.loc not in products:
+        if call.op.traits.access and call.loc not in products:
             record = _access_record(call, scope, made)
             found.setdefault((call.loc.column, replace(record, instructions=0, bytes=0)), []).append(record)
     total = lambda records, name: sum(getattr(r, name) for r in records)
@@ -80,7 +80,7 @@ def access_records(graph: Graph) -> tuple[AccessRecord, ...]:
 def _access_record(call: Call, scope: str, made: dict[Value, Call]) -> AccessRecord:
     place, plan = call.args[0], getattr(call.choice.plan, "access", call.choice.plan)
     t = call.results[0].type if call.results else type_of(call.args[1])
-    name = f"atomic_{call.attrs['kind']}" if call.op.name == "atomic" else call.op.name.removeprefix("ordered_")
+    name = f"atomic_{call.attrs['kind']}" if call.op is atomic_ else call.op.traits.shown or call.op.name
     shape, registers = (list(t.shape), len(register_table(t.layout, t.domain))) if isinstance(t, Tile) else ("", 1)
     if isinstance(plan, Matrices):
         variant, vec_bytes, instructions = {"load": "ldmatrix", "store": "stmatrix"}[name], 4 * plan.groups[0].count, plan.instructions
@@ -91,16 +91,15 @@ def _access_record(call: Call, scope: str, made: dict[Value, Call]) -> AccessRec
                         scope, variant, call.choice.declined, vec_bytes, instructions, prod(shape or ()) * t.dtype.nbytes)
 
 
-PRODUCTS = ("mma", "mma_async", "tensor_mma", "thread_product")
 
 
 def product_records(graph: Graph) -> tuple[ProductRecord, ...]:
     """A record for each matrix product, in order; the instructions that one `dot` became share its record."""
     found: dict[tuple, ProductRecord] = {}
     # An operand that is loaded at the product's own line is one in shared memory that `dot` loads a step of k at a time.
-    loaded = {(n.result, n.loc) for n in walk(graph.body) if isinstance(n, Call) and n.op.name == "load"}
+    loaded = {(n.result, n.loc) for n in walk(graph.body) if isinstance(n, Call) and n.op is load_}
     for call, scope in _chosen_calls(graph.body, "cta"):
-        if call.op.name not in PRODUCTS:
+        if not call.op.traits.product:
             continue
         key, record = (call.loc, id(call.choice.declined)), _product_record(call, scope, loaded)
         found[key] = replace(found[key], instructions=found[key].instructions + record.instructions) if key in found else record

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from ...ir.graph import Block, Call, Carry, For, If, Node, Rewriter, Scope, Value, While, blocks, results, walk
+from ...ops.memory.ordered import ordered_load
 
 REMOVABLE = ("pure", "reads")
 
@@ -35,7 +36,7 @@ def has_effect(call: Call) -> bool:
 
 def has_effect_or_waits(call: Call) -> bool:
     """Whether a call has an effect, or reads what others may write meanwhile: an otherwise empty loop may wait for that."""
-    return has_effect(call) or call.op.name == "ordered_load" or call.op.name.startswith("ptx_") and call.op.effect == "reads"
+    return has_effect(call) or call.op is ordered_load or call.op.traits.instruction and call.op.effect == "reads"
 
 
 def more_than_arithmetic(call: Call) -> bool:

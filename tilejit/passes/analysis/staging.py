@@ -9,21 +9,23 @@ from ...config import architecture
 from ...dispatch import choose
 from ...errors import CompilationError, DispatchError, at
 from ...ir.builder import ExecScope, Warning_
-from ...ir.graph import Block, Call, For, If, Node, Scope, Value, blocks, walk, written, written_arguments
+from ...ir.graph import Block, Call, For, If, Node, Scope, Value, blocks, is_writer, walk, written, written_arguments
 from ...names import allocation_name
 from ...ops.memory.access_ops import load_
+from ...ops.memory.regions import points, region
 from ...ops.memory.shared import alloc_shared
 from ...ops.moves.copy_async import copy_async_
 from ...ops.moves.copy_async.site import CopySite
 from ...ops.sync.barriers import awaits_copies
 from ...ops.sync.pipeline import pipeline_slot
+from ...ops.tmem.order import tcgen05_commit_
 from ...ops.tmem.slots import reads_late
 from ...types import Barrier, BarrierRef
 from ..placement.shared_memory import SHARED_LIMIT
 from .context import Context
 from .program_slices import backward_slice
 
-VIEWS = ("region", "points")
+INDEXED = (region, points)  # ops by which a loop indexes what it stages
 RESERVED = 16384  # bytes of shared memory set aside for barriers and the compiler's scratch
 
 
@@ -122,7 +124,7 @@ class StagedLoopFinder:
         """Whether tensor memory operations (products, copies) read the loop's slots and nothing in the loop commits them."""
         calls = [n for n in walk(loop.body) if isinstance(n, Call)]
         reads = lambda c: any(loop in self.owners.get(self.context.buffer_of(a), ()) for a in c.args if isinstance(a, Value))
-        return any(reads_late(c) and reads(c) for c in calls) and not any(c.op.name == "tcgen05_commit" for c in calls)
+        return any(reads_late(c) and reads(c) for c in calls) and not any(c.op is tcgen05_commit_ for c in calls)
 
     @property
     def warp_specialized(self) -> bool:
@@ -163,13 +165,13 @@ class StagedLoopFinder:
             for o in call.args:
                 if not isinstance(o, Value):
                     continue
-                if o in self.owners and call.op.name not in VIEWS:
+                if o in self.owners and call.op not in INDEXED:
                     raise CompilationError(f"{buffer_name(o)} is staged by the pipelined loop at line {self.owners[o][0].loc.line}, and can only "
                                            "be indexed there", call.loc)
                 if o in self.owners and inside.get(call.results[0]) not in self.owners[o]:
                     raise CompilationError(f"{buffer_name(o)} is staged by the pipelined loop at line {self.owners[o][0].loc.line}: outside that "
                                            "loop it holds no data", call.loc)
-            if (call.op.effect != "writes" and "written" not in call.op.rules) or call in copies:
+            if not is_writer(call) or call in copies:
                 continue
             for buffer in {self.context.buffer_of(place) for place in written([call])} & set(self.owners):
                 raise CompilationError(f"{buffer_name(buffer)} is staged by a pipelined loop: only the copies directly in the loop's body may "
@@ -185,7 +187,7 @@ def missed_copy_warnings(context: Context, loop: For, pipelined: Collection[For]
     calls = [n for n in walk(loop.body) if isinstance(n, Call)]
     if any(map(awaits_copies, calls)):
         return
-    uses = (a for c in calls if c.op.name not in VIEWS for a in c.args if isinstance(a, Value) and a not in written([c]))
+    uses = (a for c in calls if c.op not in INDEXED for a in c.args if isinstance(a, Value) and a not in written([c]))
     read = {context.buffer_of(a) for a in uses}
     wait = "" if groups else "; or wait for it here, by tile.copy_async(...).wait()"
     for copy, (where, cure) in _copies_below(loop.body, pipelined):
@@ -220,7 +222,7 @@ def completes_by_bytes(context: Context, copy: Call, kind: str) -> bool:
         return False
     only = copy.attrs["options"].get("variant")
     try:
-        choice = choose("copy_async", copy.op.rules["variants"](copy), site_with_barrier(context, copy, kind), only=only, loc=copy.loc)
+        choice = choose("copy_async", copy.op.rules.variants_for(copy), site_with_barrier(context, copy, kind), only=only, loc=copy.loc)
     except DispatchError:
         return False
     return choice.plan.completion == "bytes"
@@ -263,5 +265,5 @@ BELOW = {If: ("a branch", "copy in every iteration, from a place that the condit
          Scope: ("a narrower scope", "copy outside of the scope")}
 
 
-__all__ = ["VIEWS", "StagedLoop", "StagedLoopFinder", "completes_by_bytes", "is_staged_copy", "missed_copy_warnings", "shared_memory_left",
+__all__ = ["INDEXED", "StagedLoop", "StagedLoopFinder", "completes_by_bytes", "is_staged_copy", "missed_copy_warnings", "shared_memory_left",
            "site_with_barrier", "why_not_ahead"]

@@ -6,6 +6,8 @@ from ...dtypes import held
 from ...errors import CompilationError
 from ...ir.builder import Facts
 from ...ir.graph import Call, Const, Graph, Operand, Value, walk
+from ...ops.memory.access_ops import load_, store_
+from ...ops.memory.atomics import atomic_
 from ...ops.memory.packed import bytes_of
 from ...types import Points, Region
 
@@ -25,7 +27,7 @@ def check_constant_bounds(graph: Graph, facts: Facts) -> Graph:
 def _moved(call: Call) -> tuple[Operand, ...]:
     """The operands all of whose elements a call accesses. To an instruction called by its PTX name a place is only an address."""
     operands = dict(zip(call.op.signature.parameters, call.args))
-    masked = call.op.name in ("load", "store", "atomic") and operands["mask"] is not None
+    masked = call.op in (load_, store_, atomic_) and operands["mask"] is not None
     return () if masked or call.op.effect == "pure" or "form" in call.attrs else call.args
 
 

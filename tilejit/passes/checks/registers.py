@@ -7,6 +7,8 @@ from collections.abc import Iterator
 
 from ...errors import CompilationError, Loc
 from ...ir.graph import Block, Call, Const, For, Graph, If, Node, Scope, Value, While, blocks, walk
+from ...ops.tiles.layout_change import convert_layout
+from ...ops.tiles.slicing import slice_
 from ...types import Tile
 
 REGISTERS = 255  # 32-bit registers a thread may have (CUDA C++ Programming Guide, "Compute Capabilities")
@@ -20,7 +22,7 @@ def check_registers(graph: Graph) -> Graph:
     elements may be used as soon as it is computed.
     """
     for node, threads in _with_threads(graph.body, graph.launch.threads):
-        whole = not isinstance(node, Call) or node.op.effect == "reads" or node.op.name in ("convert_layout", "slice")
+        whole = not isinstance(node, Call) or node.op.effect == "reads" or node.op in (convert_layout, slice_)
         for value in _made(node):
             t = value.type
             if not isinstance(t, Tile) or t.layout is None:

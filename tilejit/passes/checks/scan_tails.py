@@ -16,7 +16,7 @@ from ...ops.memory.ordered import ordered_store
 from ...ops.reduce.ragged_warnings import Tail
 from ...ops.reduce.reduce import reduce_
 from ...ops.reduce.scan import scan_
-from ...ops.tiles.arrange import reshape_, transpose_
+from ...ops.tiles.arrange import broadcast, reshape_, transpose_
 from ...types import Region, Tile
 from ..analysis.context import Context
 
@@ -106,7 +106,7 @@ def _axis_after(node: Node, value: Value, axis: int) -> int | None:
     if not isinstance(node, Call):
         return None
     op, attrs, shape = node.op, node.attrs, type_of(value).shape
-    if "element" in op.rules or op.name in ("cast", "select", "broadcast"):
+    if op.traits.elementwise or op is broadcast:
         return axis
     if op is transpose_:
         return attrs["axes"].index(axis)

@@ -13,10 +13,15 @@ from math import prod
 
 from ...errors import CompilationError
 from ...ir.graph import Block, Call, Const, Graph, Value, blocks, operands, walk
+from ...ops.memory.shared import peer_buffer
+from ...ops.moves.copy_async import copy_async_
+from ...ops.moves.remote import remote_
+from ...ops.sync.barriers import arrive_expect_tx_op, mbarrier_at, test_op, wait_op
 from ...types import Barrier, BarrierRef
 from ..analysis.clusters import cluster_uniform_blocks, value_at_rank
 
-ARM, COPIES, HARMLESS = "mbarrier_arrive_expect_tx", {"copy_async": 2, "remote": 2}, ("mbarrier_wait", "mbarrier_test")  # {copy: its barrier operand}
+COPIES = (copy_async_, remote_)
+BARRIER = 2  # the operand of a copy that is its barrier
 
 
 @dataclass
@@ -57,22 +62,20 @@ def _collect(block: Block, uses: dict, refs: dict) -> None:
 
 
 def _call(block: Block, call: Call, uses: dict, refs: dict) -> None:
-    name = call.op.name
-    if name == "mbarrier_at" and isinstance(call.args[0].type, Barrier):
+    if call.op is mbarrier_at and isinstance(call.args[0].type, Barrier):
         made = uses.setdefault(call.args[0], BarrierUses())
         index = call.args[1].value if isinstance(call.args[1], Const) else call.args[1]
         made.indices.add(index)
         made.understood = made.understood and not call.attrs["peer"]
         refs[call.result] = call.args[0], index
         return
-    at = COPIES.get(name, len(call.args))
-    if at < len(call.args) and call.args[at] in refs:
-        barriers, index = refs[call.args[at]]
+    if call.op in COPIES and call.args[BARRIER] in refs:
+        barriers, index = refs[call.args[BARRIER]]
         uses[barriers].copies.setdefault(index, []).append((block, call))
-    elif name == ARM and call.args[0] in refs:
+    elif call.op is arrive_expect_tx_op and call.args[0] in refs:
         barriers, index = refs[call.args[0]]
         uses[barriers].arms.setdefault(index, []).append((block, call))
-    elif name not in HARMLESS:
+    elif call.op not in (wait_op, test_op):
         _give_up(call.args, uses, refs)
 
 
@@ -97,7 +100,7 @@ def _compare(arms: list, copies: list, count) -> None:
     counts = [count(where, copy) for where, copy in copies]
     if None in counts:
         return
-    brought = sum(n * (copy.args[0] if copy.op.name == "remote" else copy.args[1]).type.nbytes for n, (_, copy) in zip(counts, copies))
+    brought = sum(n * (copy.args[0] if copy.op is remote_ else copy.args[1]).type.nbytes for n, (_, copy) in zip(counts, copies))
     if brought != announced.value:
         lines = ", ".join(str(line) for line in sorted({copy.loc.line for _, copy in copies}))
         raise CompilationError(f"{announced.value} bytes are announced, and the copies on this barrier transfer {brought} (line {lines}): "
@@ -110,7 +113,7 @@ def _count(copy: Call, ranks: int, alike: bool, made: dict) -> int | None:
         return None
     if copy.args[0].type.buffer.peer and not (alike and _permutes_ranks(copy.args[0], made, ranks)):
         return None
-    if copy.op.name == "remote":
+    if copy.op is remote_:
         return None if copy.attrs["each_thread"] else 1
     options = copy.attrs["options"]
     mask = options.get("multicast")
@@ -124,7 +127,7 @@ def _count(copy: Call, ranks: int, alike: bool, made: dict) -> int | None:
 def _permutes_ranks(place: Value, made: dict, ranks: int) -> bool:
     """Whether the CTAs of a cluster address different peers by this place: the peer's rank is a permutation of the CTA's own, such as
     a constant added modulo the cluster's size, or exclusive-or a constant."""
-    while place in made and made[place].op.name != "peer_buffer":
+    while place in made and made[place].op is not peer_buffer:
         place = made[place].args[0]
     if place not in made or len(made[place].args) < 2:
         return False

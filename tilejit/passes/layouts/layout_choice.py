@@ -11,6 +11,10 @@ from ...errors import CompilationError
 from ...ir.builder import ExecScope, Facts, type_of
 from ...ir.graph import Call, Graph, Operand
 from ...layout import blocked, exchanged
+from ...ops.memory.shared import alloc_shared
+from ...ops.mma.thread import thread_product
+from ...ops.reduce.reduce import reduce_
+from ...ops.reduce.scan import scan_
 from ...types import Region, Tile
 from ..analysis.context import Context
 from ..placement.shared_memory import SHARED_LIMIT
@@ -85,7 +89,7 @@ def reduced_axes(context: Context) -> dict[tuple, tuple[int, ...]]:
     found: dict[tuple, set[int]] = {}
     for call in context.definitions.values():
         axes = call.attrs.get("axes", call.attrs.get("axis"))
-        if call.op.name in ("reduce", "scan") and isinstance(type_of(call.args[0]), Tile):
+        if call.op in (reduce_, scan_) and isinstance(type_of(call.args[0]), Tile):
             found.setdefault(call.args[0].type.shape, set()).update(axes if isinstance(axes, tuple) else (axes,))
     return {shape: tuple(sorted(axes)) for shape, axes in found.items()}
 
@@ -103,8 +107,8 @@ def derived_from_products(context: Context, stored: bool = False) -> set[Operand
         return a in found or left or any(reached(side, *followed) for side in context.branch_values.get(a, ()))
 
     for call in context.calls:
-        goes_on = is_elementwise(call) or "layout_backward" in call.op.rules or call.op.name == "reduce"
-        made = "anchor" in call.op.rules and not (stored and call.op.name == "thread_product")
+        goes_on = is_elementwise(call) or call.op.rules.layout_backward is not None or call.op is reduce_
+        made = call.op.traits.anchor and not (stored and call.op is thread_product)
         if made or goes_on and any(map(reached, call.args)):
             found.update(call.results)
     if stored:
@@ -113,11 +117,11 @@ def derived_from_products(context: Context, stored: bool = False) -> set[Operand
 
 
 def is_elementwise(call: Call) -> bool:
-    return "element" in call.op.rules or call.op.name in ("cast", "select")
+    return call.op.traits.elementwise
 
 
 def _spare_shared_memory(graph: Graph, context: Context) -> int:
     """The bytes of shared memory that the kernel's buffers leave for optional changes of layout (a cautious estimate)."""
     most = SHARED_LIMIT[architecture(graph.target)]
-    used = sum(r.type.nbytes for call in context.calls if call.op.name == "alloc_shared" for r in call.results)
+    used = sum(r.type.nbytes for call in context.calls if call.op is alloc_shared for r in call.results)
     return max(0, min(most, graph.launch.max_shared or most) - used - 8192) * 7 // 8

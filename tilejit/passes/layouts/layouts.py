@@ -16,6 +16,8 @@ from dataclasses import dataclass, field, replace
 from ...errors import at
 from ...ir.builder import Facts, type_of
 from ...ir.graph import Block, Call, Carry, For, Graph, If, Node, Operand, Rewriter, Scope, Value, While
+from ...ops.memory.access_ops import load_, store_
+from ...ops.tiles.arrange import reshape_
 from ...ops.tiles.layout_change import convert_layout
 from ...types import Points, Region, Tile
 from .layout_choice import LayoutChoice, in_layout_of, is_elementwise, same_layout
@@ -139,20 +141,20 @@ class Assigner(LayoutChoice):
 
     def call(self, call: Call) -> None:
         tiles = [a for a in call.args if isinstance(type_of(a), Tile)]
-        if not tiles and "layout" not in call.op.rules and not any(isinstance(r.type, Tile) for r in call.results):
+        if not tiles and call.op.rules.layout is None and not any(isinstance(r.type, Tile) for r in call.results):
             self.block.nodes.append(call)  # no tiles: no layouts
             return
         if self.is_free(call, tiles):
             self.free[call.result] = call
             return
         types = tuple(map(self.settled, call.args))
-        needs, results = call.op.rules.get("layout", _same)(self, call, types)
-        if call.op.name == "store" and types[1] is not None:
+        needs, results = (call.op.rules.layout or _same)(self, call, types)
+        if call.op is store_ and types[1] is not None:
             needs = self.needs_of_store(call, types[1], needs)
         with self.hoisted_to_home(call, tiles):
             chain = self.extensible_chain(call, tiles)
             new = self.append(call, needs, self.retyped(call.results, results))
-        if call.op.name == "load" and not tiles and isinstance(call.args[0].type, Region) and isinstance(call.result.type, Tile):
+        if call.op is load_ and not tiles and isinstance(call.args[0].type, Region) and isinstance(call.result.type, Tile):
             self.open(Chain(call.result, new.result, new.result, load=(call, new), block=self.block))
         elif chain is not None and chain.end in new.args:
             self.open(replace(chain, end=new.result, call=(call, new), shorter=chain))
@@ -160,8 +162,8 @@ class Assigner(LayoutChoice):
     @contextmanager
     def hoisted_to_home(self, call: Call, tiles: list[Value]) -> Iterator[None]:
         """A reshape of loaded or computed values is hoisted out of the loops that these enter from outside, with any change of its layout."""
-        blocks, made = self.blocks, self.context.definitions.get(tiles[0]) if call.op.name == "reshape" else None
-        if made is not None and (made.op.name == "load" or is_elementwise(made)):
+        blocks, made = self.blocks, self.context.definitions.get(tiles[0]) if call.op is reshape_ else None
+        if made is not None and (made.op is load_ or is_elementwise(made)):
             self.blocks = blocks[:blocks.index(self.home(self.new(tiles[0]))) + 1]
         yield
         self.blocks = blocks
@@ -170,9 +172,9 @@ class Assigner(LayoutChoice):
         """Whether a call's result is rematerialised wherever it is used."""
         if len(call.results) != 1 or not isinstance(call.result.type, Tile):
             return False
-        if "lazy" in call.op.rules:
+        if call.op.traits.lazy:
             return True
-        return call.op.effect == "pure" and all(a in self.free for a in tiles) and call.op.rules.get("free", is_elementwise(call))
+        return call.op.effect == "pure" and all(a in self.free for a in tiles) and (call.op.traits.free or call.op.traits.elementwise)
 
     def needs_of_store(self, call: Call, have: Tile, needs: Types) -> Types:
         """The types that a store needs, where another layout than that of its rule makes it cheaper."""
@@ -223,7 +225,7 @@ class Assigner(LayoutChoice):
         if operand not in self.anchored:
             call = self.context.definitions.get(operand)
             sides = self.context.branch_values.get(operand, ())
-            self.anchored[operand] = any(map(self.is_anchored, sides)) if sides else call is not None and "anchor" in call.op.rules
+            self.anchored[operand] = any(map(self.is_anchored, sides)) if sides else call is not None and call.op.traits.anchor
         return self.anchored[operand]
 
     def snapshot(self) -> tuple:
@@ -327,7 +329,7 @@ class Assigner(LayoutChoice):
         """A free value rematerialised in the layout that a use asks for."""
         needs, made = self.backward(call, want), in_layout_of(want, call.result.type.dtype)
         if needs is None:  # it cannot be computed in that layout
-            needs, (made,) = call.op.rules["layout"](self, call, tuple(map(self.settled, call.args)))
+            needs, (made,) = call.op.rules.layout(self, call, tuple(map(self.settled, call.args)))
         value = replace(call.result, type=made)
         self.append(call, needs, (value,))
         return value if same_layout(made, want) else self.converted(value, want, call.loc)
@@ -338,7 +340,7 @@ class Assigner(LayoutChoice):
         return result
 
     def backward(self, call: Call, want: Tile) -> Types | None:
-        return call.op.rules.get("layout_backward", _same_backward)(self, call, want)
+        return (call.op.rules.layout_backward or _same_backward)(self, call, want)
 
     # -- loads whose layout is open ------------------------------------------------------------------------------------
 
@@ -358,7 +360,7 @@ class Assigner(LayoutChoice):
     def extensible_chain(self, call: Call, tiles: list[Value]) -> Chain | None:
         """The chain that a call can extend."""
         held = [a for a in tiles if a not in self.free]
-        if len(held) != 1 or not (is_elementwise(call) or "layout_backward" in call.op.rules):
+        if len(held) != 1 or not (is_elementwise(call) or call.op.rules.layout_backward is not None):
             return None
         chain = self.chain_ending_at(held[0])
         return chain if chain is not None and chain.block in (None, self.block) else None

@@ -22,10 +22,13 @@ from ...errors import DispatchError
 from ...ir.builder import Facts
 from ...ir.graph import Block, Call, For, Graph, Value, blocks
 from ...layout import TileLayout, axis, standard
-from ...ops.memory.shared import alloc_shared, default_align
+from ...ops.memory.regions import points, region
+from ...ops.memory.shared import alloc_shared, default_align, peer_buffer
 from ...ops.mma.dot import dot_
 from ...ops.moves.copy import copy_
 from ...ops.moves.copy_async import copy_async_
+from ...ops.structure.ring_release import ring_release
+from ...ops.sync.proxies import hand_over
 from ...records import LayoutRecord
 from ...types import Barrier, BarrierRef, Buffer, Points, Region
 from ..analysis.context import Context
@@ -35,7 +38,7 @@ COLUMNS, ROW_MAJOR, APART = "columns of 16 bytes", "row-major", "row-major, each
 COLUMN_MAJOR = "column-major"
 SLOWER_VARIANTS = {copy_: ("scalar",), copy_async_: ("vector",), dot_: ("mma_sync", "fma")}
 PLACES = Buffer, Region, Points
-NO_ACCESS = ("region", "points", "peer_buffer", "ring_release", "hand_over")  # calls that touch no element
+NO_ACCESS = (region, points, peer_buffer, ring_release, hand_over)  # calls that touch no element
 
 
 def candidates(dtype, shape: tuple[int, ...], slots: bool = False) -> dict[str, TileLayout]:
@@ -188,7 +191,7 @@ class _UseEvaluator:
     def call(self, call: Call, pipelined: bool) -> None:
         roots = {a: self.root(a) for a in call.args if isinstance(a, Value) and isinstance(a.type, PLACES)}
         buffers = {r for r in roots.values() if r in self.opened}
-        if not buffers or call.op.name in NO_ACCESS:
+        if not buffers or call.op in NO_ACCESS:
             return
         if call.op not in (copy_, copy_async_):
             for buffer in buffers:
@@ -228,8 +231,8 @@ class _UseEvaluator:
             found = self.evaluate(ahead, False)  # as the pipelined loop issues it if it completes by bytes
             if not isinstance(found, DispatchError):
                 return found
-        site = call.op.rules["site"](self.context, call)
-        variants = call.op.rules["variants"](call) if "variants" in call.op.rules else call.op.variants
+        site = call.op.rules.site(self.context, call)
+        variants = call.op.rules.variants_for(call) if call.op.rules.variants_for is not None else call.op.variants
         only, before = (call.attrs.get("options") or {}).get("variant"), dict(self.facts.asked)
         try:
             found = next((v for v in variants if only in (None, v.name) and not reasons(v, site)), None)

@@ -40,15 +40,15 @@ def _call(context: Context, call: Call) -> Call:
 
 def _chosen(context: Context, call: Call) -> Call:
     with at(call.loc):
-        if "check" in call.op.rules:
-            call.op.rules["check"](context, call)
+        if call.op.rules.check is not None:
+            call.op.rules.check(context, call)
         if call.op.variants:
-            site = call.op.rules["site"](context, call)
-            variants = call.op.rules["variants"](call) if "variants" in call.op.rules else call.op.variants
+            site = call.op.rules.site(context, call)
+            variants = call.op.rules.variants_for(call) if call.op.rules.variants_for is not None else call.op.variants
             only = (call.attrs.get("options") or {}).get("variant")
-            return replace(call, choice=choose(call.op.rules.get("shown", call.op.name), variants, site, only=only, loc=call.loc))
-        plan = call.op.rules["plan"](context, call) if "plan" in call.op.rules else None
+            return replace(call, choice=choose(call.op.traits.shown or call.op.name, variants, site, only=only, loc=call.loc))
+        plan = call.op.rules.plan(context, call) if call.op.rules.plan is not None else None
         if plan is not None:
-            declined = call.op.rules["declined"](context, call, plan) if "declined" in call.op.rules else ()
+            declined = call.op.rules.declined(context, call, plan) if call.op.rules.declined is not None else ()
             return replace(call, choice=Choice(call.op.name, plan, declined))
     return call

@@ -16,13 +16,12 @@ import numpy as np
 
 from ...ir.graph import Block, Call, For, Graph, Operand, Scope, Value, While, blocks, walk
 from ...layout import TileLayout, thread_table
-from ...ops.memory.atomics import most_at_once
+from ...ops.memory.atomics import atomic_, most_at_once
 from ...ops.memory.vector_proofs import widest, widest_of
 from ...ops.tiles.layout_change import register_exchange, register_moves
 from ...types import Points, Region, Tile
 from ..analysis.context import Context
 
-THROUGH_REGISTERS = ("load", "store", "atomic", "ordered_load", "ordered_store")
 SECTOR, LANES = 32, 32
 # Costs are in sectors moved by the L1 cache.
 REQUEST = 4          # cost of a request beside its sectors: the L1 cache takes one request a cycle, and moves four sectors in it
@@ -96,7 +95,7 @@ def _weighted_accesses(context: Context, body: Block, weight: int):
     """The accesses in order, each with how often it is assumed to run. The constraints of an access's block are in force while it is yielded."""
     with context.in_block(body):
         for node in body.nodes:
-            if isinstance(node, Call) and node.op.name in THROUGH_REGISTERS:
+            if isinstance(node, Call) and node.op.traits.access:
                 yield node, weight
             for block in blocks(node):
                 yield from _weighted_accesses(context, block, weight * TRIPS if isinstance(node, (For, While)) else weight)
@@ -207,7 +206,7 @@ def cost_of_change(source: Tile, target: Tile) -> float:
 
 def _access_of(context: Context, call: Call, most: int = LONGEST) -> Access | None:
     """The access of a load, a store or an atomic operation, with vectors of at most `most` elements."""
-    most = min(most, most_at_once(context, call)) if call.op.name == "atomic" else most
+    most = min(most, most_at_once(context, call)) if call.op is atomic_ else most
     return _access_to(context, call.args[0], call.args[-1], most)
 
 

@@ -14,14 +14,19 @@ from dataclasses import replace
 from ...concurrency import cached_property
 from ...ir.builder import Facts
 from ...ir.graph import Block, Call, For, Graph, If, Node, Operand, walk, with_blocks
+from ...ir.op import Op
+from ...ops.memory.shared import sync
+from ...ops.mma import mma_async_, mma_commit, mma_wait
+from ...ops.structure.ring_release import ring_release
+from ...ops.sync.barriers import bulk_wait, wait_op
 from ..analysis.context import Context, written_by_threads
 
-WAITS = ("mma_commit", "mma_wait", "mbarrier_wait", "ring_release")  # synchronisation that may come before the wait and its barrier as well
+WAITS = (mma_commit, mma_wait, wait_op, ring_release)  # synchronisation that may come before the wait and its barrier as well
 
 
 def delay_bulk_store_waits(graph: Graph, facts: Facts) -> Graph:
     """The graph with waits for a bulk store's reads moved to where the next trip needs them."""
-    if not any(isinstance(n, Call) and n.op.name == "bulk_wait" and n.attrs["read"] for n in walk(graph.body)):
+    if not any(isinstance(n, Call) and n.op is bulk_wait and n.attrs["read"] for n in walk(graph.body)):
         return graph
     return replace(graph, body=_WaitDelayer(graph, facts).block(graph.body))
 
@@ -45,7 +50,7 @@ class _WaitDelayer:
         """The loop with its wait moved, and what then stands after it."""
         nodes = list(loop.body.nodes)
         last = [n for n in nodes if not _computes(n)][-2:]
-        if len(last) < 2 or not _is(last[0], "bulk_wait") or not last[0].attrs["read"] or not _is(last[1], "sync"):
+        if len(last) < 2 or not _is(last[0], bulk_wait) or not last[0].attrs["read"] or not _is(last[1], sync):
             return [loop]
         first = next((i for i, n in enumerate(nodes) if not self.independent(n)), len(nodes))
         if not any(isinstance(n, For) for n in nodes[:first]):
@@ -55,19 +60,19 @@ class _WaitDelayer:
 
     def independent(self, node: Node) -> bool:
         """Whether a node, with all in it, accesses nothing that threads of the scope have written or will write."""
-        return all(isinstance(n, (For, If)) or isinstance(n, Call) and (n.op.effect == "pure" or n.op.name in WAITS or self.multiplies(n))
+        return all(isinstance(n, (For, If)) or isinstance(n, Call) and (n.op.effect == "pure" or n.op in WAITS or self.multiplies(n))
                    for n in walk(Block((node,))))
 
     def multiplies(self, call: Call) -> bool:
-        return call.op.name == "mma_async" and not any(map(self.written, call.args))
+        return call.op is mma_async_ and not any(map(self.written, call.args))
 
 
 def _computes(node: Node) -> bool:
     return isinstance(node, Call) and node.op.effect == "pure"
 
 
-def _is(node: Node, name: str) -> bool:
-    return isinstance(node, Call) and node.op.name == name
+def _is(node: Node, op: Op) -> bool:
+    return isinstance(node, Call) and node.op is op
 
 
 __all__ = ["delay_bulk_store_waits"]

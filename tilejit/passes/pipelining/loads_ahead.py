@@ -16,10 +16,12 @@ from ...ir.graph import Block, Call, Const, For, Graph, Node, Value, walk, with_
 from ...layout import auto
 from ...ops.memory.access_ops import load_
 from ...ops.memory.atomics import atomic_, used_values
+from ...ops.memory.ordered import ordered_load
 from ...ops.memory.regions import whole
 from ...ops.memory.shared import allocated
 from ...ops.mma.dot import dot_
 from ...ops.moves.copy_async import copy_async_
+from ...ops.ptx.escape import asm_
 from ...ops.sync.barriers import waits_for_grids
 from ...ops.sync.pipeline import pipeline_slot
 from ...ops.tiles.arrange import transpose_
@@ -62,8 +64,8 @@ def observes_other_kernels(context: Context, node: Node) -> bool:
         return False
     if node.op is atomic_:
         return node.attrs["sem"] in ("acquire", "acq_rel") or node.result in used_values(context)
-    unknown = node.op.name == "asm" or node.op.name.startswith("ptx_") and node.op.effect != "pure"
-    return unknown or node.op.name == "ordered_load" or waits_for_grids(node)
+    unknown = node.op is asm_ or node.op.traits.instruction and node.op.effect != "pure"
+    return unknown or node.op is ordered_load or waits_for_grids(node)
 
 
 @dataclass(eq=False)
@@ -123,7 +125,7 @@ class _LoadsAhead:
         A load on which the place of another one depends stays: it is done ahead with that one, and again in its own trip for other uses. False if
         nothing runs ahead: then the loop is not pipelined.
         """
-        products = [n for n in walk(loop.body) if isinstance(n, Call) and (n.op is dot_ or "mma" in n.op.name)]
+        products = [n for n in walk(loop.body) if isinstance(n, Call) and n.op.traits.product]
         multiplied = {c for p in products for x in p.args[1:3] for c in loads_behind(self.context, x) or ()}
         waits = "the loop waits for other threads' writes" if any(observes_other_kernels(self.context, n) for n in walk(loop.body)) else ""
         tables = [c for c in reversed(loop.body.nodes) if is_load(c) and c in self.loads_of_places(loop)]  # users come before what they use
@@ -221,7 +223,7 @@ class _LoadsAhead:
         kind = "thread" if for_roles else self.context.scope.kind
         if completes_by_bytes(self.context, copy, kind):
             return ""
-        variants, site = copy.op.rules["variants"](copy), copy.op.rules["site"](self.context, copy)
+        variants, site = copy.op.rules.variants_for(copy), copy.op.rules.site(self.context, copy)
         if not for_roles and any(v.name != "vector" and not reasons(v, site) for v in variants):
             return ""
         sites = {"ldgsts": site} if not for_roles else {}

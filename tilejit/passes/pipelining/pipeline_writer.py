@@ -25,7 +25,7 @@ from ...ops.tmem.slots import commit, products_of
 from ...types import Barrier, Buffer
 from ..analysis.context import Context
 from ..analysis.program_slices import Copier
-from ..analysis.staging import VIEWS, StagedLoop
+from ..analysis.staging import INDEXED, StagedLoop
 from ..analysis.writing import Writer
 from ..products.products_in_flight import deferrable_wait, with_deferred_wait
 
@@ -110,9 +110,9 @@ class PipelineWriter:
     def call(self, call: Call) -> None:
         """A call. Regions and points of a staged buffer become those of the trip's slot."""
         self.g.loc = call.loc
-        if call.op.name == "alloc_shared" and any(call.result in s.rings for s in self.loops.values()):
+        if call.op is alloc_shared and any(call.result in s.rings for s in self.loops.values()):
             return
-        if call.op.name in VIEWS and call.args[0] in self.slot:
+        if call.op in INDEXED and call.args[0] in self.slot:
             self.new[call.result] = view(self.g, call, *self.slot[call.args[0]], self.all(call.args[1:]))
             return
         self.g.append(replace(call, args=self.all(call.args)))
@@ -253,7 +253,7 @@ class PipelineWriter:
         copier = Copier()
         copier.values.update({**self.new, staged.loop.index: index})
         for node in staged.address_nodes:
-            if isinstance(node, Call) and node.op.name in VIEWS and node.args[0] in staged.rings:
+            if isinstance(node, Call) and node.op in INDEXED and node.args[0] in staged.rings:
                 copier.values[node.result] = view(self.g, node, staged.rings[node.args[0]], slot, copier.all(node.args[1:]))
             else:
                 self.g.append(*copier.node(node))
@@ -290,7 +290,7 @@ class PipelineWriter:
 
     @staticmethod
     def read_by_tensor_cores(staged: StagedLoop) -> bool:
-        return any(isinstance(n, Call) and n.op.name in ("mma_async", "tensor_mma") for n in walk(staged.loop.body))
+        return any(isinstance(n, Call) and n.op.traits.product and n.op.traits.asynchronous for n in walk(staged.loop.body))
 
 
 def deferrable_wait_of(staged: StagedLoop) -> Call | None:
@@ -303,7 +303,7 @@ def deferrable_wait_of(staged: StagedLoop) -> Call | None:
 def refuse_other_groups(loop: For, target: str) -> None:
     """CompilationError for cp.async groups of the author's in the loop, which would upset the counting of the loop's own."""
     for node in walk(loop.body):
-        if isinstance(node, Call) and (node.op.name in ("cp_async_commit", "cp_async_wait")
+        if isinstance(node, Call) and (node.op in (bars.cp_async_commit, bars.cp_async_wait)
                                        or node.op is copy_async_ and node.attrs["options"].get("token")):
             old = f"; copies that complete by bytes need sm_90 or later, and the target is {target}" if architecture(target) < 90 else ""
             raise CompilationError("the pipelined loop around this counts the groups of its cp.async copies, and no others may come between: "
@@ -313,7 +313,7 @@ def refuse_other_groups(loop: For, target: str) -> None:
 def view(g: Writer, call: Call, ring: Value, slot: Operand, starts: tuple) -> Value:
     """The region or points of a buffer that `call` makes, in one slot of the buffer's ring."""
     g.loc = call.loc
-    if call.op.name == "points":
+    if call.op is points:
         return g.call(points, ring, slot, *starts, shape=call.attrs["shape"])
     extents, kept = call.attrs["extents"], call.attrs["kept"]
     return g.call(region, ring, slot, *starts, extents=(1, *extents), kept=tuple(d + 1 for d in kept))

@@ -27,7 +27,7 @@ def insert_proxy_fences(graph: Graph, facts: Facts) -> Graph:
     """The graph without `hand_over`, with the fences that it and the releases of rings need. The releases are
     planned."""
     calls = [node for node in walk(graph.body) if isinstance(node, Call)]
-    if not any("handed_over" in call.op.rules for call in calls):
+    if not any(call.op.rules.handed_over is not None for call in calls):
         return graph
     definitions = {r: call for call in calls for r in call.results}
     inserter = _FenceInserter(graph, calls, definitions)
@@ -75,7 +75,7 @@ class _FenceInserter:
         by_engines = [accessed_by_engines(call) for call in calls]
         self.refilled = {self.allocation(p) for written, _ in by_engines for p in written}
         self.read = {self.allocation(p) for _, read in by_engines for p in read}
-        self.handed = {call: self.buffers(call) for call in calls if "handed_over" in call.op.rules}
+        self.handed = {call: self.buffers(call) for call in calls if call.op.rules.handed_over is not None}
         self.fenced_before = {call: self.for_engines(call) for call in self.handed if architecture(graph.target) >= 90}
         self.followed = set().union(*self.fenced_before.values())
 
@@ -83,7 +83,7 @@ class _FenceInserter:
         return allocation_of(self.definitions, place)
 
     def buffers(self, call: Call) -> set[Value | None]:
-        return {self.allocation(b) for b in call.op.rules["handed_over"](call)}
+        return {self.allocation(b) for b in call.op.rules.handed_over(call)}
 
     def for_engines(self, call: Call) -> set[Value | None]:
         """Of the buffers that a call hands over, those that the async proxy then accesses."""

@@ -25,6 +25,7 @@ from ...ir.builder import Facts, type_of
 from ...ir.graph import UNIT, Block, Call, Const, For, Graph, Operand, Scope, Value, While, blocks, walk, with_blocks
 from ...ops.language.ids import cta_rank
 from ...ops.memory.shared import sync
+from ...ops.moves.copy_async import copy_async_
 from ...ops.moves.copy_async.tokens import CHOSEN, token_wait
 from ...ops.sync import barriers as bars
 from ...ops.sync.proxies import ON_BARRIERS, ON_ENGINES
@@ -36,7 +37,7 @@ from ..analysis.context import Context
 from ..analysis.difference_bounds import DifferenceBounds
 from ..checks.transaction_counts import check_transaction_counts
 
-MANUAL = {"cp_async_commit": "group", "cp_async_wait": "group", "bulk_commit": "bulk", "bulk_wait": "bulk"}
+MANUAL = {bars.cp_async_commit: "group", bars.cp_async_wait: "group", bars.bulk_commit: "bulk", bars.bulk_wait: "bulk"}
 MAX_SLOTS = 32
 BY_THREADS = {"group", "issue"}      # those of copies by which the threads themselves write shared memory
 MAX_PENDING = (1 << 20) - 1          # the most bytes that a phase of an mbarrier counts (PTX ISA, tx-count)
@@ -100,13 +101,13 @@ def complete_tokens(graph: Graph, facts: Facts) -> Graph:
 
 def _token(call: Call) -> bool:
     """Whether a call is a copy that gives a token."""
-    return call.op.name == "copy_async" and bool(call.attrs["options"].get("token"))
+    return call.op is copy_async_ and bool(call.attrs["options"].get("token"))
 
 
 def _read_by_engines(context: Context) -> set[Operand]:
     """The shared buffers that products and copies read through the async proxy. Copies with tokens have a fence of their own."""
-    readers = (c for c in context.calls if c.op.name in ("mma_async", "tensor_mma")
-               or c.op.name == "copy_async" and not _token(c) and c.choice.plan.completion in ON_ENGINES)
+    readers = (c for c in context.calls if c.op.traits.product and c.op.traits.asynchronous
+               or c.op is copy_async_ and not _token(c) and c.choice.plan.completion in ON_ENGINES)
     return {context.bytes_of(a)[0] for c in readers for a in c.args[1:] if getattr(type_of(a), "scope", None) == "shared"}
 
 
@@ -128,7 +129,7 @@ def _refuse_manual_groups(body: Block) -> None:
     calls = list(_with_scopes(body, ()))
     scopes = {(where, call.choice.plan.completion): call for call, where in calls if _token(call)}
     for call, where in calls:
-        copy = scopes.get((where, MANUAL.get(call.op.name)))
+        copy = scopes.get((where, MANUAL.get(call.op)))
         if copy is not None and call.choice is None:
             raise CompilationError(f"{call.op.name} counts groups by hand, in a scope whose copies give tokens (line {copy.loc.line}): "
                                    "wait for the tokens, or leave the results of copy_async unused", call.loc)
@@ -211,7 +212,7 @@ class Multicasts:
 def _fenced(nodes: list[Call], stored: frozenset[int]) -> list[Call]:
     """The nodes of a copy, with a proxy fence of global memory where threads of the kernel may have stored what a copy engine accesses. It
     stands in the CTA of the copy, after the barrier: there it also covers what other CTAs have stored."""
-    copy = next(n for n in nodes if n.op.name == "copy_async")
+    copy = next(n for n in nodes if n.op is copy_async_)
     arrays = {getattr(getattr(a.type, "buffer", None), "arg", None) for a in copy.args[:2]} - {None}
     if copy.choice.plan.completion not in ON_ENGINES or arrays.isdisjoint(stored):
         return nodes

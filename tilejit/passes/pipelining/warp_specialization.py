@@ -16,6 +16,7 @@ from ...errors import CompilationError
 from ...ir.graph import (Block, Call, Const, For, Graph, If, Operand, Scope, Value, While, blocks, operands, walk,
                          written, written_arguments)
 from ...ops.language.operators import compare
+from ...ops.memory.ordered import ordered_load
 from ...ops.memory.shared import sync
 from ...ops.structure.ring_release import arrivals, ring_release
 from ...ops.sync import barriers as bars
@@ -23,12 +24,10 @@ from ...ops.sync.proxies import accessed_by_threads
 from ...ops.tmem.slots import met_in, reads_late
 from ..analysis.context import Context
 from ..analysis.program_slices import Copier, defined, has_effect, has_effect_or_waits, live_values, without_dead_code
-from ..analysis.staging import VIEWS, StagedLoop, StagedLoopFinder
+from ..analysis.staging import INDEXED, StagedLoop, StagedLoopFinder
 from ..products.products_in_flight import with_deferred_wait
 from .pipeline_writer import PipelineWriter, bounded_slot, deferrable_wait_of, slot_after
 
-HOISTED = ("alloc_shared", "alloc_tmem", "mbarrier_init")  # calls that stay outside of both scopes
-PRODUCTS = ("mma_async", "mma", "thread_product")      # calls that whole warps make together
 # {number of consumer warpgroups: registers of a thread of (the producer, a consumer)} on Hopper, where accumulators take most of the 64 K
 # registers of a multiprocessor.
 REGISTERS = {2: (40, 232), 3: (32, 160)}
@@ -54,7 +53,7 @@ def specialize_warps(context: Context, found: StagedLoopFinder) -> Graph:
     consumer = Consumer(context, loops)
     body = consumer.block(graph.body)
     producer = Producer(context, loops).body_of(graph.body)
-    fixed = tuple(n for n in body.nodes if isinstance(n, Call) and n.op.name in HOISTED)
+    fixed = tuple(n for n in body.nodes if isinstance(n, Call) and n.op.traits.allocates)
     spared = unused_reads(context)
     rest = without_dead_code(Block(tuple(n for n in body.nodes if n not in fixed)),
                              lambda call: has_effect_or_waits(call) or not spared.isdisjoint(call.results))
@@ -74,7 +73,7 @@ def unused_reads(context: Context) -> set[Value]:
 def _synchronises_cluster(call: Call) -> bool:
     """Whether all threads of the cluster meet at a call: its barrier, or a multicast whose token is waited for."""
     options = call.attrs.get("options") or {}
-    return call.op.name in ("cluster_arrive", "cluster_wait") or bool(options.get("multicast") and options.get("token"))
+    return call.op in (bars.cluster_arrive, bars.cluster_wait) or bool(options.get("multicast") and options.get("token"))
 
 
 def _registers(target: str, launch, warps: int, asked: list) -> tuple[int | None, int | None]:
@@ -105,7 +104,7 @@ class Consumer(PipelineWriter):
 
     def reads(self, node, staged: StagedLoop) -> bool:
         """Whether the threads themselves read a slot at a node, synchronously."""
-        if not isinstance(node, Call) or node.op.name in VIEWS or node in staged.copies or reads_late(node):
+        if not isinstance(node, Call) or node.op in INDEXED or node in staged.copies or reads_late(node):
             return False
         return any(self.context.buffer_of(a) in staged.rings for a in node.args if isinstance(a, Value))
 
@@ -165,7 +164,7 @@ class Producer:
     def body_of(self, body: Block) -> Block:
         """The producer's part of a kernel. CompilationError where it would not be right ahead of the other warps."""
         for call in self.calls_before_loops(body, False):
-            if call.op.name == "ordered_load":
+            if call.op is ordered_load:
                 raise CompilationError(f"this load (sem={call.attrs['sem']!r}) orders what follows it after other threads' writes, and the "
                                        "producer, which runs ahead of the other warps, would not wait for it: assign the roles by hand "
                                        "(tile.warpgroup, tile.ring)", call.loc)
@@ -202,7 +201,7 @@ class Producer:
 
     def kept(self, call: Call):
         """The nodes for a call in the producer: it computes and loads, and waits for the preceding grids as the others do."""
-        computes = call.op.effect in ("pure", "reads") and call.op.name not in (*HOISTED, *PRODUCTS)
+        computes = call.op.effect in ("pure", "reads") and not call.op.traits.product
         return (call,) if computes or bars.waits_for_grids(call) else ()
 
     def sliced(self, copier: Copier, block: Block) -> Block:
@@ -241,7 +240,7 @@ class Producer:
 
     def check_dependencies(self, body: Block) -> None:
         """CompilationError where the copies depend on something that the producer does not run."""
-        known = {r for n in self.context.graph.body.nodes if isinstance(n, Call) and n.op.name in HOISTED for r in n.results}
+        known = {r for n in self.context.graph.body.nodes if isinstance(n, Call) and n.op.traits.allocates for r in n.results}
         known |= set(self.context.graph.params) | {v for s in self.loops.values() for v in (*s.rings.values(), s.full, s.empty)}
         there = known | {r for n in walk(body) for r in defined(n)}
         changed = {self.context.buffer_of(place) for place in written(self.context.calls)}

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from ...config import architecture
 from ...errors import SharedMemoryError
 from ...ir.graph import UNIT, Block, Call, For, Graph, If, Scope, Value, While, blocks, walk
-from ...ops.memory.shared import sync
+from ...ops.memory.shared import alloc_shared, sync
 from ...types import Barrier, Buffer
 
 # Bytes of shared memory a CTA may have (CUDA C++ Programming Guide, "Compute Capabilities").
@@ -53,7 +53,7 @@ def _allocations(graph: Graph) -> Iterator[tuple[int, int, Value, str, object]]:
         for value in node.results if isinstance(node, Call) else ():
             if value in graph.tensor_memory and graph.tensor_memory[value].leader is value:
                 yield 4, 4, value, f"the address of {value.name}", node.loc
-            if isinstance(value.type, Barrier) or (isinstance(value.type, Buffer) and node.op.name == "alloc_shared"):
+            if isinstance(value.type, Barrier) or (isinstance(value.type, Buffer) and node.op is alloc_shared):
                 nbytes = 8 * value.type.n if isinstance(value.type, Barrier) else value.type.nbytes
                 yield node.attrs.get("align") or 8, nbytes, value, f"{value.name}: {value.type}", node.loc
 
@@ -123,7 +123,7 @@ def _place_scratch(body: Block, trip: list | None, base: int, threads: int, smal
 
 def _scratch_bytes(node) -> int:
     """The scratch that a node needs. A call with scratch has a barrier in its middle."""
-    return node.op.rules["scratch"](node) if isinstance(node, Call) and "scratch" in node.op.rules else 0
+    return node.op.rules.scratch(node) if isinstance(node, Call) and node.op.rules.scratch is not None else 0
 
 
 def _owners(block: Block, looped: bool) -> dict[Call, Call]:

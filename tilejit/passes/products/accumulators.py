@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from ...ir.builder import type_of
 from ...ir.graph import Block, Call, For, Graph, If, Operand, Scope, Value, While
+from ...ops.mma import mma_async_, renewed
 from ...types import Tile
 
 Interval = tuple[int, int]
@@ -19,7 +20,7 @@ Interval = tuple[int, int]
 
 def is_product(node) -> bool:
     """Whether a node is an asynchronous product into registers."""
-    return isinstance(node, Call) and node.op.name == "mma_async"
+    return isinstance(node, Call) and node.op is mma_async_
 
 
 @dataclass
@@ -58,7 +59,7 @@ class _LiveRanges:
             self.step()
             match node:
                 case Call(args=args, results=results):
-                    if is_product(node) or node.op.name == "renewed":
+                    if is_product(node) or node.op is renewed:
                         self.products.append((node.result, args[0]))
                     self.use(args)
                     self.define(results)

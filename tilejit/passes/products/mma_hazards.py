@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from ...errors import CompilationError
 from ...ir.builder import Facts, type_of
 from ...ir.graph import Block, Call, For, Graph, If, Operand, Scope, Value, While, walk
+from ...ops.mma import mma_commit, mma_wait
+from ...ops.tmem.ldst import tmem_load
+from ...ops.tmem.order import tcgen05_wait
 from ...types import Tile
 from .accumulators import PinnedRegisters, is_product
 
@@ -54,7 +57,7 @@ def check_mma_hazards(graph: Graph, facts: Facts) -> Graph:
 
 def _moves(node) -> bool:
     """Whether a node starts a load from tensor memory that a later wait completes."""
-    return isinstance(node, Call) and node.op.name == "tmem_load" and not node.attrs["wait"]
+    return isinstance(node, Call) and node.op is tmem_load and not node.attrs["wait"]
 
 
 class _HazardChecker:
@@ -82,7 +85,6 @@ class _HazardChecker:
         return state
 
     def call(self, call: Call, state: _PendingState) -> None:
-        name = call.op.name
         for result in call.results:
             if result in state.operands:
                 other = state.operands[result][1]
@@ -98,14 +100,14 @@ class _HazardChecker:
             state.results[call.result] = 0, call
             if isinstance(type_of(a), Tile):
                 state.operands[a] = 0, call
-        elif name == "mma_commit":
+        elif call.op is mma_commit:
             for table in (state.results, state.operands):
                 table.update({v: (age + 1, c) for v, (age, c) in table.items()})
-        elif name == "mma_wait":
+        elif call.op is mma_wait:
             for table in (state.results, state.operands):
                 for v in [v for v, (age, _) in table.items() if age > call.attrs["n"]]:
                     del table[v]
-        elif name == "tcgen05_wait" and call.attrs["what"] == "ld":
+        elif call.op is tcgen05_wait and call.attrs["what"] == "ld":
             state.moves.clear()
         else:
             self.read(call.args, state, call)

@@ -7,12 +7,16 @@ from dataclasses import replace
 
 from ...ir.builder import type_of
 from ...ir.graph import Block, Call, For, Node, operands, walk, with_blocks
+from ...ir.op import Op
+from ...ops.memory.access_ops import load_, store_
 from ...ops.memory.shared import sync
+from ...ops.mma import mma_async_, mma_commit, mma_wait
+from ...ops.sync.barriers import fence_proxy_async
 from ...types import Tile
 from ..analysis.program_slices import without_dead_code
 
-PRODUCT = ["mma_async", "mma_commit", "mma_wait"]
-STAGE_OPERANDS = ["sync", "store", "fence_proxy_async", "sync"]  # how operands in registers are staged; several stores count as one
+PRODUCT = [mma_async_, mma_commit, mma_wait]
+STAGE_OPERANDS = [sync, store_, fence_proxy_async, sync]  # how operands in registers are staged; several stores count as one
 
 
 def deferrable_wait(loop: For, apart: Collection[Node] = ()) -> Call | None:
@@ -23,8 +27,8 @@ def deferrable_wait(loop: For, apart: Collection[Node] = ()) -> Call | None:
     """
     rest = without_dead_code(replace(loop.body, nodes=tuple(n for n in loop.body.nodes if n not in apart)))
     others = [n for n in rest.nodes if not (isinstance(n, Call) and n.op.effect == "pure")]
-    product = next((n for n in others if isinstance(n, Call) and n.op.name == "mma_async"), None)
-    if product is None or _significant_names(others) not in (PRODUCT, STAGE_OPERANDS + PRODUCT):
+    product = next((n for n in others if isinstance(n, Call) and n.op is mma_async_), None)
+    if product is None or _significant_ops(others) not in (PRODUCT, STAGE_OPERANDS + PRODUCT):
         return None
     inner = next((c.inner for c, y in zip(loop.carried, loop.body.yields) if y is product.result), None)
     changed = [c.inner for c in loop.carried] + [r for n in loop.body.nodes if isinstance(n, Call) for r in n.results]
@@ -35,11 +39,11 @@ def deferrable_wait(loop: For, apart: Collection[Node] = ()) -> Call | None:
     return others[-1] if used == [product] and len(handed) == 1 else None
 
 
-def _significant_names(nodes: list[Node]) -> list[str]:
-    """The names of the calls, without leading loads; a run of stores counts as one."""
-    names = [n.op.name if isinstance(n, Call) else "" for n in nodes]
-    first = next((n for n, name in enumerate(names) if name != "load"), 0)
-    return [name for n, name in enumerate(names) if n >= first and not name == names[n - 1] == "store"]
+def _significant_ops(nodes: list[Node]) -> list[Op | None]:
+    """The ops of the calls, without leading loads; a run of stores counts as one."""
+    ops = [n.op if isinstance(n, Call) else None for n in nodes]
+    first = next((n for n, op in enumerate(ops) if op is not load_), 0)
+    return [op for n, op in enumerate(ops) if n >= first and not (op is store_ and ops[n - 1] is store_)]
 
 
 def with_deferred_wait(nodes: list[Node], wait: Call) -> list[Node]:

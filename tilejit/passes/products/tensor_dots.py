@@ -30,7 +30,7 @@ from ...ops.sync import barriers as bars
 from ...ops.sync.barriers import fence_proxy_async
 from ...ops.sync.pipeline import pipeline_slot
 from ...ops.tiles.generate import splat
-from ...ops.tmem.alloc import COLUMNS, LANES, alloc_tmem, allocate
+from ...ops.tmem.alloc import COLUMNS, LANES, alloc_tmem, allocate, dealloc_tmem
 from ...ops.tmem.ldst import tmem_load, tmem_store
 from ...ops.tmem.order import tcgen05_commit_, tcgen05_fence
 from ...types import Barrier, Region, Tile
@@ -56,7 +56,7 @@ class TensorDots:
     def prepare(self) -> None:
         self.context.tensor_room = self.room
         self.allocations = [c for c in self.context.calls if c.op is alloc_tmem]
-        self.freed = {c.args[0] for c in self.context.calls if c.op.name == "dealloc_tmem"}
+        self.freed = {c.args[0] for c in self.context.calls if c.op is dealloc_tmem}
         self.places: dict[tuple, list[Value]] = {}     # the compiler's own allocations, by scope and (role, dtype, shape, layout)
         self.in_use: set[Value] = set()                # those that hold the accumulator of a loop around
         self.commit_barriers: dict[tuple, Value] = {}  # by scope
@@ -179,7 +179,7 @@ class TensorDots:
     def issue(self, call: Call, choice: Choice, place: Value, a: Value, b: Value, adds: Operand) -> None:
         """Issue the instructions of a product: one for each 128 rows, or one of 64."""
         t, m = call.attrs, call.result.type.shape[0]
-        kind, types = kind_of(dot_.rules["site"](self.context, call))
+        kind, types = kind_of(dot_.rules.site(self.context, call))
         for first in range(0, m, LANES):
             rows = slice(first, first + LANES) if m > LANES else slice(None)
             part = getitem(self.g, a, (slice(None), rows) if t["trans_a"] else (rows, slice(None))) if m > LANES else a
@@ -191,7 +191,7 @@ class TensorDots:
         """The lowering of a `dot`."""
         if call.result in self.choices:
             return self.choices[call.result]
-        site = dot_.rules["site"](self.context, self.staged(call)[0])
+        site = dot_.rules.site(self.context, self.staged(call)[0])
         return choose("dot", dot_.variants, site, only=call.attrs["options"]["variant"], loc=call.loc)
 
     # -- accumulators that stay over a loop -------------------------------------------------------------------------------

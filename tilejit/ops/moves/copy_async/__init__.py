@@ -11,6 +11,7 @@ from ....ir.builder import Builder, describe, type_of
 from ....ir.builtin import builtin
 from ....ir.graph import Call
 from ....ir.op import op
+from ....ir.op_traits import Reads, Registers, Signals, Traits, Writes
 from ....types import BarrierRef, Patches, Rows
 from ...language.expect_variant import asked_variant
 from ...language.promotion import uniform_scalar
@@ -56,8 +57,9 @@ PATCHES = (declining(selected.PATCHES, *TENSOR),)
 NAMED = (declining(tma_map.VARIANT, *TENSOR),)  # for boxes of a tensor map that the kernel names
 
 
-@op("writes", attrs=("options", "partial"))
-def copy_async_(dst, src, mbar, mask=None, count=None, options=None, partial=None):
+@op("writes", attrs=("options", "partial"), traits=Traits(copy=True, asynchronous=True))
+def copy_async_(dst: Writes, src: Reads, mbar: Signals, mask: Registers = None, count: Registers = None, options=None,
+                partial=None):
     """Start copying the region `src` to the region `dst`.
 
     `mask` is the multicast mask of ranks; `count` is the number of a copy with a token, and its last operand. `partial` names the
@@ -86,9 +88,9 @@ def _(e, call, dst, src, mbar, *mask):
 
 
 copy_async_.variants = VARIANTS
-copy_async_.rules["by_threads"] = lambda call: () if call.choice.plan.completion in ON_ENGINES else call.args[:2]
-copy_async_.rules["by_engines"] = lambda call: (call.args[:1], call.args[1:2]) if call.choice.plan.completion in ON_ENGINES else ((), ())
-copy_async_.rules["variants"] = lambda call: variants_of(*(a.type for a in call.args[:2]))
+copy_async_.rules.by_threads = lambda call: () if call.choice.plan.completion in ON_ENGINES else call.args[:2]
+copy_async_.rules.by_engines = lambda call: (call.args[:1], call.args[1:2]) if call.choice.plan.completion in ON_ENGINES else ((), ())
+copy_async_.rules.variants_for = lambda call: variants_of(*(a.type for a in call.args[:2]))
 
 
 def variants_of(dst, src) -> tuple[Variant, ...]:

@@ -11,6 +11,7 @@ from ....ir.builder import Builder, describe, type_of
 from ....ir.builtin import builtin
 from ....ir.graph import Const
 from ....ir.op import op
+from ....ir.op_traits import Reads, Traits
 from ....layout import Swizzle, TileLayout, axis
 from ....types import Buffer, Patches, Region, Selected
 from ...language.expect_variant import asked_variant
@@ -28,8 +29,8 @@ LINE = 128  # bytes
 MODES = tma.LOAD_MODES | {"tile": ".tile"}
 
 
-@op("reads", attrs=("options", "partial"))
-def prefetch_(src, options=None, partial=None):
+@op("reads", attrs=("options", "partial"), traits=Traits(copy=True))
+def prefetch_(src: Reads, options=None, partial=None):
     """Prefetch the region `src` of an array into L2. There is no completion to wait for."""
 
 
@@ -243,4 +244,4 @@ SELECTED = replace(BOXES, needs=(
     POLICY,
 ))
 prefetch_.variants = (RUNS, BOXES, LINES)
-prefetch_.rules["variants"] = lambda call: (SELECTED,) if isinstance(call.args[0].type, Selected) else prefetch_.variants
+prefetch_.rules.variants_for = lambda call: (SELECTED,) if isinstance(call.args[0].type, Selected) else prefetch_.variants

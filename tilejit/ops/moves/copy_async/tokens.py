@@ -15,6 +15,7 @@ from ....ir.builder import Builder, flag
 from ....ir.builtin import MEMBERS
 from ....ir.graph import Value, results
 from ....ir.op import op
+from ....ir.op_traits import Registers, Traits
 from ...language.operators import binary
 
 
@@ -32,8 +33,8 @@ class NoToken:
     """The result of a copy with ``mbar=``, which completes on that barrier; waiting for it is an error."""
 
 
-@op("syncs", attrs=("pool", "read"))
-def token_wait(count, now, pool, read):
+@op("syncs", attrs=("pool", "read"), traits=Traits(waits=True))
+def token_wait(count: Registers, now: Registers, pool, read):
     """Wait for copy number `count` of the `now` copies that the scope `pool` has issued so far."""
 
 

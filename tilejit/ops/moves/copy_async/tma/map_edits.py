@@ -14,11 +14,12 @@ from .....ir.builder import Builder, describe, type_of, written
 from .....ir.builtin import builtin, method
 from .....ir.graph import Call, Const, Value
 from .....ir.op import op
+from .....ir.op_traits import Reads, Registers, Traits, Writes
 from .....lazy import Lazy
 from .....types import Buffer, Region, Scalar, Sym, TensorMap, Tile
 from ....language.operators import binary
 from ....language.promotion import converted, uniform_scalar
-from ....language.sizes import extent_value
+from ....language.sizes import extent_value, size_of
 from ....memory.regions import index
 from ....sync.barriers import FENCE_SCOPES
 from .tensor_map import host_born, in_steps
@@ -51,27 +52,27 @@ def _own(g: Builder, m, what: str) -> TensorMap:
 
 
 @op("writes")
-def map_seed(map):
+def map_seed(map: Reads):
     """Copy the 128 bytes of the map that the launch encodes to the slot of `map`."""
 
 
-@op("writes", attrs=("rank",))
-def map_rebind(map, place, *numbers, rank):
+@op("writes", attrs=("rank",), traits=Traits(accesses=2))
+def map_rebind(map: Reads, place: Writes, *numbers: Registers, rank):
     """Bind a map to another array. `numbers` are its `rank` dimensions and ``rank - 1`` strides in bytes, innermost first."""
 
 
 @op("syncs", attrs=("scope",))
-def map_release(map, scope):
+def map_release(map: Reads, scope):
     """Order the thread's edits of a map before copies by threads that acquire it."""
 
 
 @op("syncs", attrs=("scope",))
-def map_acquire(map, scope):
+def map_acquire(map: Reads, scope):
     """Make the released edits of a map visible to the copies that follow."""
 
 
 @op("syncs", attrs=("scope",))
-def map_publish(map, scope):
+def map_publish(map: Reads, scope):
     """Copy the 128 bytes of a map from shared memory to its slot, by one warp, and release it."""
 
 
@@ -97,10 +98,8 @@ def _simple(declared, machine: str, emitter: str) -> None:
 
 for _declared in (map_seed, map_rebind, map_release, map_acquire, map_publish, map_prefetch):
     _simple(_declared, _declared.name, _declared.name)
-    _declared.rules["written"] = lambda call, mapped: ()
-map_rebind.rules["touches"] = 2
 # If copies write by the map, they write the array that it is bound to.
-map_rebind.rules["written"] = lambda call, mapped: [call.args[1]] if mapped and isinstance(type_of(call.args[1]), Region) else []
+map_rebind.rules.written = lambda call, mapped: [call.args[1]] if mapped and isinstance(type_of(call.args[1]), Region) else []
 
 
 def _whole_granules(context, call: Call) -> None:
@@ -109,8 +108,8 @@ def _whole_granules(context, call: Call) -> None:
     The TMA unit clips the rows of a store only at multiples of 16 bytes.
     """
     map_, nbytes = call.args[0], call.args[0].type.dtype.nbytes
-    stored = any(c.op.name == "copy_async" and c.args[0].type.buffer.map is not None and context.definition(c.args[0]).args[0] is map_
-                 for c in context.calls)
+    copies = (c for c in context.calls if c.op.traits.copy and c.op.traits.asynchronous)
+    stored = any(c.args[0].type.buffer.map is not None and context.definition(c.args[0]).args[0] is map_ for c in copies)
     if not stored or 16 % nbytes or nbytes == 16:
         return None
     if call.op is map_rebind:
@@ -119,7 +118,7 @@ def _whole_granules(context, call: Call) -> None:
         return None
     else:
         columns = map_.type.array.shape[-1]
-    size = context.definition(columns).attrs["sym"] if isinstance(columns, Value) and context.definition(columns).op.name == "size_of" else columns
+    size = context.definition(columns).attrs["sym"] if isinstance(columns, Value) and context.definition(columns).op is size_of else columns
     if isinstance(size, Sym):
         fits = context.facts.ask("size_multiple", size.arg, size.dim, 16 // nbytes)
     else:
@@ -131,7 +130,7 @@ def _whole_granules(context, call: Call) -> None:
     return None
 
 
-map_seed.rules["plan"] = map_rebind.rules["plan"] = _whole_granules
+map_seed.rules.plan = map_rebind.rules.plan = _whole_granules
 
 
 @method(TensorMap)

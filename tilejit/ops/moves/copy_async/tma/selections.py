@@ -56,7 +56,7 @@ def _rows_layout(assigner, call, types):
     return (None, None, held), (None,)
 
 
-rows.rules["layout"] = _rows_layout
+rows.rules.layout = _rows_layout
 
 
 def _simulate(m, call, buffer, *at):
@@ -68,7 +68,7 @@ def _emit(e, call, buffer, *at):
 
 
 for declared in (patches, rows):
-    declared.rules.update(simulate=_simulate, emit=_emit)
+    declared.rules.simulate, declared.rules.emit = _simulate, _emit
 
 
 # -- patches -------------------------------------------------------------------------------------------------------------

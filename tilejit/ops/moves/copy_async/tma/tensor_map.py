@@ -12,6 +12,7 @@ from .....ir.builder import Builder, describe, type_of
 from .....ir.builtin import attribute, builtin
 from .....ir.graph import Call, Const, Value
 from .....ir.op import op
+from .....ir.op_traits import Traits, Writes
 from .....layout import TileLayout
 from .....types import Buffer, Patches, Region, Scalar, Selected, Sym, TensorMap
 from ....memory.packed import bytes_along, refused, shape_of
@@ -29,8 +30,8 @@ MODES = {0: 0, 32: 1, 64: 2, 128: 3}           # bytes of a swizzled row -> mode
 
 # -- creation --------------------------------------------------------------------------------------------------------------
 
-@op("pure", attrs=("map",))
-def tensor_map_(array, slot, shared, map):
+@op("pure", attrs=("map",), traits=Traits(accesses=2))
+def tensor_map_(array, slot: Writes, shared, map):
     """A tensor map of `array`. It is a parameter of the kernel or, with `slot`, 128 bytes in that region, edited there or in `shared`."""
 
 
@@ -69,9 +70,7 @@ def _plan(context, call: Call) -> None:
     return None
 
 
-tensor_map_.rules["plan"] = _plan
-tensor_map_.rules["touches"] = 2
-tensor_map_.rules["written"] = lambda call, mapped: [call.args[1]] if call.args[1] is not None else []
+tensor_map_.rules.plan = _plan
 
 
 @builtin
