@@ -169,7 +169,8 @@ def bind(A, B, C, maps, at, extents, addresses, strides, PLAN: tile.constexpr):
     """Edit the three maps from slot `at` on for a listed group's matrices: their `addresses`, and `strides` in elements between rows (or k)."""
     rows, columns, k, wide = extents
     c = map_of(C, maps, at + 2, 64, PLAN.width, "shared")
-    a, b = operand_map(A, maps, at, PLAN.bm, PLAN.bk, PLAN.a_km, PLAN.pair, "shared"), operand_map(B, maps, at + 1, PLAN.bn, PLAN.bk, PLAN.b_kn, PLAN.pair, "shared")
+    a = operand_map(A, maps, at, PLAN.bm, PLAN.bk, PLAN.a_km, PLAN.pair, "shared")
+    b = operand_map(B, maps, at + 1, PLAN.bn, PLAN.bk, PLAN.b_kn, PLAN.pair, "shared")
     with tile.elect():
         edit_operand(a, addresses[0], rows, k, strides[0], PLAN.a_km)
         edit_operand(b, addresses[1], columns, k, strides[1], PLAN.b_kn)
@@ -251,7 +252,8 @@ def load(work, ring, A, B, maps, own, LISTED: tile.constexpr, PLAN: tile.constex
             backwards, which, start, same = tile.load(piece.T[4]), tile.load(piece.T[5]), tile.load(piece.T[6]), tile.load(piece.T[8])
             a, b = A, B
             if LISTED:
-                a, b, start = operand_map(A, maps, at, PLAN.bm, PLAN.bk, PLAN.a_km, PLAN.pair), operand_map(B, maps, at + 1, PLAN.bn, PLAN.bk, PLAN.b_kn, PLAN.pair), 0
+                a = operand_map(A, maps, at, PLAN.bm, PLAN.bk, PLAN.a_km, PLAN.pair)
+                b, start = operand_map(B, maps, at + 1, PLAN.bn, PLAN.bk, PLAN.b_kn, PLAN.pair), 0
             for s in range(steps):
                 k = (steps - 1 - s if backwards > 0 else s) * PLAN.bk
                 with ring.produce() as slot:

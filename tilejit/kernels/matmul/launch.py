@@ -18,11 +18,13 @@ from .workspace import workspace
 
 @dataclass(frozen=True)
 class Launch:
-    """What a call with such extents, strides and dtypes runs: the kernel (None: there is nothing to launch) with its grid and constants, which are
-    its record PLAN and launch options, and the result's shape and dtype. `swapped`: the operands change places. `turned`: which of A, B and C are then passed transposed. `copied`: which of
-    A and B are copied first; `either`: the element sizes of A and of B that need not be contiguous along k. `rows`: the rows of all matrices of A
-    together, where they share one B. `shares`: how CTAs share tiles; `room`: shape and dtype of the sums that they write for each other. `spans`:
-    the bytes, relative to their addresses, that the operands, the tiles and the result occupy. `watched`: what must not change meanwhile."""
+    """What a call with such extents, strides and dtypes runs: the kernel (None: there is nothing to launch) with its
+    grid and constants, which are its record PLAN and launch options, and the result's shape and dtype. `swapped`: the
+    operands change places. `turned`: which of A, B and C are then passed transposed. `copied`: which of A and B are
+    copied first; `either`: the element sizes of A and of B that need not be contiguous along k. `rows`: the rows of
+    all matrices of A together, where they share one B. `shares`: how CTAs share tiles; `room`: shape and dtype of the
+    sums that they write for each other. `spans`: the bytes, relative to their addresses, that the operands, the tiles
+    and the result occupy. `watched`: what must not change meanwhile."""
 
     shape: tuple[int, ...]
     dtype: str

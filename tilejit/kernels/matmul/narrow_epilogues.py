@@ -46,7 +46,8 @@ def dtype_taken(finish: Epilogue, sums, extras: tuple, target: str, width: int) 
     """The 16-bit float dtype to which an epilogue casts its accumulators, of dtype `sums`, before it does anything else with them; None for other
     epilogues, and for those that cast them back to compute in a wider dtype: so much work is slower under other products. It is the same
     for a `PIECE` of columns, as they are finished under other products, and for `width`, as those of a CTA's last tile are; and what is done
-    with accumulators that have that dtype already is the same too. `extras` are the arguments and tiles of the epilogue `finish`. Invalid ones give None: the call of the kernel reports them."""
+    with accumulators that have that dtype already is the same too. `extras` are the arguments and tiles of the
+    epilogue `finish`. Invalid ones give None: the call of the kernel reports them."""
     first = _at(PIECE, finish, sums, extras, target)
     other = first if first is None or width == PIECE else _at(width, finish, sums, extras, target)
     return None if other is None or other[0] != first[0] else Taken(first[0], width, tuple(map(Watch, dict.fromkeys((*first[1], *other[1])))))

@@ -65,7 +65,8 @@ def persistent(A, B, C, SA, SB, E0, E1, E2, E3, PLAN: tile.constexpr):
                         acc.release()
                     values = finished(values, z, row, column, how)
                     if PLAN.by_tma:
-                        send(values, stage[part % PLAN.buffers], box(C, z, row, column, (ROWS, PLAN.width)), newer(part, PLAN.bn // PLAN.width, PLAN.buffers))
+                        send(values, stage[part % PLAN.buffers], box(C, z, row, column, (ROWS, PLAN.width)),
+                             newer(part, PLAN.bn // PLAN.width, PLAN.buffers))
                     else:
                         tile.store(box(C, z, row, column, (ROWS, PLAN.width)), values)
         if PLAN.by_tma:

@@ -83,7 +83,8 @@ def fill(ring, A, B, z, m, n, first, stop, turn, PLAN: tile.constexpr, PASSING: 
                 half = operand(B, z, n if PLAN.b_kn else n + at, k + at if PLAN.b_kn else k, (HALF, slot.B.shape[1]), PLAN.b_kn)
                 tile.copy_async(slot.B[at:at + HALF, :], half, mbar=slot.full, precision=ROUNDED, cache=KEPT, prefetch_map=True, multicast=0b11)
             else:
-                tile.copy_async(slot.B, operand(B, z, n, k, slot.B.shape, PLAN.b_kn), mbar=slot.full, precision=ROUNDED, cache=KEPT, prefetch_map=True)
+                tile.copy_async(slot.B, operand(B, z, n, k, slot.B.shape, PLAN.b_kn), mbar=slot.full, precision=ROUNDED,
+                                cache=KEPT, prefetch_map=True)
 
 
 @tile.jit
@@ -178,8 +179,9 @@ def added(sums, ring, w, first, stop, scales, PLAN: tile.constexpr, MIXED: tile.
 
 @tile.jit
 def promoted(sums, ring, w, first, stop, scales, PLAN: tile.constexpr):
-    """A consumer of float8 products, in whose accumulators the tensor cores keep fewer bits than float32: threads add the products of each
-    slot, of 128 along k, to `sums` (tiles of neighbouring columns), and scale them before if there are block scales. `scales` are those of A and of B, and the row and column where the sums begin.
+    """A consumer of float8 products, in whose accumulators the tensor cores keep fewer bits than float32: threads add
+    the products of each slot, of 128 along k, to `sums` (tiles of neighbouring columns), and scale them before if
+    there are block scales. `scales` are those of A and of B, and the row and column where the sums begin.
 
     Threads load the scales from global memory to registers, under the products of the slot before. In shared memory, where TMA would
     overwrite them, each slot would need a proxy fence before its release."""

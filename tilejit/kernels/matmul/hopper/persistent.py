@@ -23,7 +23,8 @@ def store_under_next(ring, w, stage, C, grid, how, PLAN: tile.constexpr):
     """A consumer that keeps a tile's results in registers until the first products of its next tile run. Between the products of two tiles it only
     converts the sums."""
     acc, before = tile.zeros((64, PLAN.bn), PLAN.sums), none_kept(C.dtype, PLAN.bn, stage.shape[2])
-    for t in range(tile.program_id(0), grid.rows * grid.across + tile.num_programs(0), tile.num_programs(0)):  # a last turn without slots sends the last tile
+    # a last turn without slots sends the last tile
+    for t in range(tile.program_id(0), grid.rows * grid.across + tile.num_programs(0), tile.num_programs(0)):
         acc, place, turn = multiplied_over(acc, before, ring, w, grid.steps if t < grid.rows * grid.across else 0, t, stage, C, grid, PLAN)
         values = finished(acc, *corner(*place, w, grid.down, len(C.shape) == 3, PLAN), how)
         before = kept(tile.cast(values, C.dtype), place, turn, stage.shape[2])

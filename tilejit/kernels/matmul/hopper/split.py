@@ -80,8 +80,9 @@ def through_memory(room, w, share, PART: tile.constexpr, SPLITS: tile.constexpr,
 
 @tile.jit
 def split(A, B, C, SA, SB, E0, E1, E2, E3, partial, flags, PLAN: tile.constexpr):
-    """The product of `persistent` for few tiles, each shared by `splits` CTAs. CTA `rank` of a tile multiplies its part of the slots of k, then adds up
-    one of `shares` shares of the columns over all CTAs, in an order that is the same each time.
+    """The product of `persistent` for few tiles, each shared by `splits` CTAs. CTA `rank` of a tile multiplies its
+    part of the slots of k, then adds up one of `shares` shares of the columns over all CTAs, in an order that is the
+    same each time.
 
     CTAs of a cluster (`clustered`) send each other their sums. Others write them to `partial`, which has room for a tile from each, and
     wait for the rest of their tile's CTAs, for at most `patience` polls (`taken`). `flags`, of 64 bits, are 0 before and after the launch.
