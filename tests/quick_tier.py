@@ -65,6 +65,16 @@ QUICK = {
         "sim/test_shared_races.py", "sim/test_tensor_copies.py", "sim/test_tensor_memory.py",
     ),
     "kernels": ("mma/test_multicast.py",),
+    "kernels/grouped": (
+        "mma/test_grouped.py::test_memory_between_the_elements_of_a_result_is_unchanged",
+        "mma/test_grouped.py::test_the_chosen_tile_depends_on_the_groups",
+    ),
+    "kernels/matmul": ("mma/test_multicast.py",),
+    "kernels/matmul/blackwell": (
+        "mma/test_matmul_blackwell.py::test_the_chosen_tile_depends_on_the_waves",
+        "mma/test_matmul_blackwell.py::test_prefetched_epilogue_tiles_work_and_block_scales_are_hopper_s",
+    ),
+    "kernels/matmul/hopper": ("mma/test_multicast.py",),
     "docs": (
         "docs/test_docs.py::test_every_example_of_a_page_runs_and_prints_the_output_shown_below_it[README.md]",
         "docs/test_docs.py::test_every_example_of_a_page_runs_and_prints_the_output_shown_below_it[simulator.md]",

@@ -183,8 +183,8 @@ def _slower_products(calls: list[Call]) -> list[Warning_]:
     """A warning for each `dot` that a change to the kernel (a cure) would give a faster variant, unless the call names its variant."""
     found = {}
     for call in calls:
-        for missed, cure in call.choice.cures[:1] if call.choice is not None else ():
-            variant = call.choice.variant
+        for missed, cure in call.told.cures[:1] if call.told is not None else ():
+            variant = call.told.variant
             found[call.loc] = Warning_(f"this dot uses {variant} instead of {missed}: {cure} "
                                        f"(or call it with variant={variant!r}, if that is intended)", call.loc)
     return list(found.values())

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from .compile import Code, Lowered
 
 
+PREPOSITIONS = {"load": "from", "store": "to"}
+
+
 @dataclass(frozen=True)
 class TensorMapRecord:
     """A tensor map, for the arrays that the kernel was compiled for: the arguments of ``cuTensorMapEncodeTiled``, innermost
@@ -118,57 +121,22 @@ class CompiledKernel:
         return sass(self.cubin)
 
     def explain(self) -> str:
-        """A readable report: resources, layouts, the variant of each copy, access and product with the reasons, warnings, compile time."""
+        """A readable report: resources, layouts, the variant of each copy, access and product with the reasons,
+        warnings, compile time."""
         lines = [f"{self.name} for {self.target}: {self.registers} registers, {self.shared_bytes} bytes of shared memory"
                  + (f", {self.spills} bytes spilled" if self.spills else "")]
-        for b in self.layouts:
-            lines.append(f"  line {b.line}: {b.source}")
-            lines.append(f"    {list(b.shape)} in shared memory: {b.chosen}")
-            lines += [f"      not {name}: {reason}" for name, reason in b.declined]
-        lines += _once((replace(copy, declined=(), plan=None), [
-            f"  line {copy.line}: {copy.source}",
-            f"    {copy.src_scope} -> {copy.dst_scope} by {_article(copy.exec_scope)}: {copy.variant}, "
-            f"{copy.instructions} instruction{'s' if copy.instructions != 1 else ''} a thread, {copy.bytes} bytes",
-            *(f"      without {hint}=, which only {path} takes" for hint, path in copy.unused),
-            *(f"      not {variant}: {reason}" for variant, reason in copy.declined)]) for copy in self.copies)
-        lines += self._explained_accesses()
-        lines += _once((replace(p, declined=()), [
-            f"  line {p.line}: {p.source}",
-            f"    {p.a} by {p.b} to {p.result}, by {_article(p.exec_scope)}: {p.variant}, {p.instructions} "
-            f"instruction{'s' if p.instructions != 1 else ''} a {'thread' if p.variant in ('fma', 'tcgen05') else 'warp'}",
-            *(f"      not {variant}: {reason}" for variant, reason in p.declined)]) for p in self.products)
-        lines += [*self._explained_loops(), *self._explained_maps()]
+        for layout in self.layouts:
+            lines += _explain_layout(layout)
+        lines += _once((replace(copy, declined=(), plan=None), _explain_copy(copy)) for copy in self.copies)
+        for before, access in zip((None, *self.accesses), self.accesses):
+            lines += _explain_access(access, before)
+        lines += _once((replace(product, declined=()), _explain_product(product)) for product in self.products)
+        for loop in self.loops:
+            lines += _explain_loop(loop)
+        lines += map(_explain_map, self.tensor_maps)
         lines += ["  warning: " + w.replace("\n", "\n    ") for w in self.warnings]
         times = ", ".join(f"{stage} {1000 * seconds:.1f}" for stage, seconds in self.compile_time.items())
         return "\n".join([*lines, f"  compiled in ms: {times}; assembled by {self.assembler}"])
-
-    def _explained_accesses(self) -> list[str]:
-        lines = []
-        for before, a in zip((None, *self.accesses), self.accesses):
-            where, way = a.buffer or f"{a.scope} memory", {"load": "from", "store": "to"}.get(a.op, "in")
-            lines.append(f"  line {a.line}: {a.op} of {a.tile} {way} {where} by {_article(a.exec_scope)}: {a.variant}, "
-                         f"{a.instructions} instruction{_plural(a.instructions)} of {a.vec_bytes} byte{_plural(a.vec_bytes)} a thread")
-            again = before is not None and before.declined == a.declined
-            lines += [f"    not {longer}: {'as above' if again else reason}" for longer, reason in a.declined]
-        return lines
-
-    def _explained_loops(self) -> list[str]:
-        lines = []
-        for loop in self.loops:
-            lines.append(f"  line {loop.line}: {loop.source}")
-            where = f"line{'s' if len(loop.loads) > 1 else ''} {', '.join(map(str, loop.loads))}"
-            lines.append(f"    its products' operands are loaded at {where} in the iteration that uses them; a pipelined loop would load them ahead: "
-                         f"for ... in tile.pipelined(range(...), stages={loop.stages})")
-        return lines
-
-    def _explained_maps(self) -> list[str]:
-        lines = []
-        for m in self.tensor_maps:
-            patches = f"{m.pixels} pixels of {m.channels} channels between the corners {list(m.lower or ())} and {list(m.upper or ())}"
-            what = f"box {list(m.box)}" if m.box else patches
-            lines.append(f"  tensor map of {m.argument}: dimensions {list(m.global_dim)} of {m.dtype}, {what}, "
-                         f"swizzle {m.swizzle}, made on the {m.origin}")
-        return lines
 
     def _repr_html_(self) -> str:
         import html
@@ -181,8 +149,52 @@ def _once(parts: Iterable[tuple[object, list[str]]]) -> list[str]:
     return [line for part in dict(parts).values() for line in part]
 
 
-def _plural(count: int) -> str:
-    return "" if count == 1 else "s"
+def _explain_layout(b: LayoutRecord) -> list[str]:
+    return [f"  line {b.line}: {b.source}",
+            f"    {list(b.shape)} in shared memory: {b.chosen}",
+            *(f"      not {name}: {reason}" for name, reason in b.declined)]
+
+
+def _explain_copy(copy: CopyRecord) -> list[str]:
+    return [f"  line {copy.line}: {copy.source}",
+            f"    {copy.src_scope} -> {copy.dst_scope} by {_article(copy.exec_scope)}: {copy.variant}, "
+            f"{_count(copy.instructions, 'instruction')} a thread, {copy.bytes} bytes",
+            *(f"      without {hint}=, which only {path} takes" for hint, path in copy.unused),
+            *(f"      not {variant}: {reason}" for variant, reason in copy.declined)]
+
+
+def _explain_access(a: AccessRecord, before: AccessRecord | None) -> list[str]:
+    """An access in words; `before` is the one before it, whose reasons may be the same."""
+    where = a.buffer or f"{a.scope} memory"
+    again = before is not None and before.declined == a.declined
+    return [f"  line {a.line}: {a.op} of {a.tile} {PREPOSITIONS.get(a.op, 'in')} {where} by {_article(a.exec_scope)}: "
+            f"{a.variant}, {_count(a.instructions, 'instruction')} of {_count(a.vec_bytes, 'byte')} a thread",
+            *(f"    not {longer}: {'as above' if again else reason}" for longer, reason in a.declined)]
+
+
+def _explain_product(p: ProductRecord) -> list[str]:
+    return [f"  line {p.line}: {p.source}",
+            f"    {p.a} by {p.b} to {p.result}, by {_article(p.exec_scope)}: {p.variant}, "
+            f"{_count(p.instructions, 'instruction')} a {'thread' if p.variant in ('fma', 'tcgen05') else 'warp'}",
+            *(f"      not {variant}: {reason}" for variant, reason in p.declined)]
+
+
+def _explain_loop(loop: LoopRecord) -> list[str]:
+    where = f"line{'s' if len(loop.loads) > 1 else ''} {', '.join(map(str, loop.loads))}"
+    return [f"  line {loop.line}: {loop.source}",
+            f"    its products' operands are loaded at {where} in the iteration that uses them; a pipelined loop would "
+            f"load them ahead: for ... in tile.pipelined(range(...), stages={loop.stages})"]
+
+
+def _explain_map(m: TensorMapRecord) -> str:
+    patches = (f"{m.pixels} pixels of {m.channels} channels between the corners {list(m.lower or ())} and "
+               f"{list(m.upper or ())}")
+    return (f"  tensor map of {m.argument}: dimensions {list(m.global_dim)} of {m.dtype}, "
+            f"{f'box {list(m.box)}' if m.box else patches}, swizzle {m.swizzle}, made on the {m.origin}")
+
+
+def _count(n: int, noun: str) -> str:
+    return f"{n} {noun}{'s' if n != 1 else ''}"
 
 
 def _article(scope: str) -> str:

@@ -3,9 +3,10 @@ Testing has no side effects, and no lowering is tried by catching its errors."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from .errors import DispatchError, Loc
@@ -18,6 +19,35 @@ class Miss:
 
     words: str
     cure: str = ""
+
+
+class Site:
+    """The facts of one call, on which the needs of its variants are tested. `str(site)` describes the call in errors.
+
+    `selective` are the options that only some variants of the op take; `options` has those that the call gives.
+    """
+
+    selective: tuple[str, ...] = ()
+
+    @property
+    def place(self) -> str:
+        """The kind of memory that the call reaches, where the op's variants depend on it."""
+        return ""
+
+    def one_dtype(self) -> bool | str:
+        """Whether both sides of a copy have one dtype; a string says which they have."""
+        return True
+
+    def searched(self, key: str, search: Callable[[], Any]) -> Any:
+        """The memoised result of `search()`, which a variant's needs and its plan share."""
+        memo = self.__dict__.setdefault("_searched", {})
+        if key not in memo:
+            memo[key] = search()
+        return memo[key]
+
+    def unrecorded(self) -> AbstractContextManager[Any]:
+        """A context in which facts of the launch that needs ask for do not become guards."""
+        return nullcontext()
 
 
 @dataclass(frozen=True)
@@ -40,26 +70,43 @@ class Need:
         return Miss(f"needs {self.words}" + (f": {found.words}" if found.words else ""), found.cure)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Variant:
     """One way to lower an operation.
 
     `plan(site)` returns immutable data and cannot fail if all needs hold; `emit(e, plan, call, *args)` and
-    `simulate(m, plan, call, *args)` both work from it. A search that may fail runs in a need, and is cached on the site.
+    `simulate(m, plan, call, *args)` both work from it. Without these two, the op's own rules emit and simulate it, or,
+    without a plan, a pass writes the call out as calls of other operations. A search that may fail runs in a need, and
+    is cached on the site.
+
+    More needs follow from the fields (`conditions`): of the options that only some variants have (`Site.selective`),
+    the variant `takes` these; with `same_dtype`, it copies bytes unchanged. It is a candidate only at sites of its
+    `place`; "" stands for all. Variants of one name are forms of one lowering, among which a call cannot choose.
+    `wider(site, plan)` gives (form, reason) for each form with more bytes per instruction that the plan does not have.
     """
 
     name: str
     needs: tuple[Need, ...]
-    plan: Callable
-    emit: Callable
-    simulate: Callable
-    doc: str = ""
+    plan: Callable[[Any], Any] | None = None
+    emit: Callable[..., Any] | None = None
+    simulate: Callable[..., Any] | None = None
+    doc: str | None = ""
+    takes: tuple[str, ...] = ()
+    place: str = ""
+    same_dtype: bool = False
+    wider: Callable[[Any, Any], tuple[tuple[str, str], ...]] | None = None
+
+    def planned(self, site: Site) -> Any:
+        """The plan for a site at which all needs hold; None if a pass writes the call out."""
+        return self.plan(site) if self.plan is not None else None
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The variant chosen for a call, its plan, and (variant, reason) for each other one. `cures` has (variant, cure) for earlier variants
-    whose failed needs all have a cure."""
+    """The variant chosen for a call, its plan, and (variant, reason) for each candidate of another name or wider form.
+
+    `cures` has (variant, cure) for earlier variants whose failed needs all have a cure.
+    """
 
     variant: str
     plan: Any
@@ -68,10 +115,36 @@ class Choice:
     lowering: Variant | None = field(default=None, repr=False, compare=False)
 
 
-def reasons(variant: Variant, site) -> list[Miss]:
+ONE_DTYPE = Need("one dtype on both sides", lambda s: s.one_dtype(), gate=True)
+
+
+@lru_cache(maxsize=None)
+def _no_option(option: str) -> Need:
+    return Need(f"no {option}=", lambda s: not s.options.get(option))
+
+
+def conditions(variant: Variant, site: Site | type[Site]) -> Iterator[Need]:
+    """All needs of a variant at a site, or at the sites of a class, in the order in which they are tested."""
+    if variant.same_dtype:
+        yield ONE_DTYPE
+    yield from variant.needs
+    yield from (_no_option(option) for option in site.selective if option not in variant.takes)
+
+
+def variants_at(variants: tuple[Variant, ...], site: Site) -> tuple[Variant, ...]:
+    """Those of `variants` that are for the site's place."""
+    return tuple(v for v in variants if v.place in ("", site.place))
+
+
+def names(variants: Iterable[Variant]) -> tuple[str, ...]:
+    """The names of `variants`, in order, each once."""
+    return tuple(dict.fromkeys(v.name for v in variants))
+
+
+def reasons(variant: Variant, site: Site) -> list[Miss]:
     """All needs of `variant` that do not hold at `site`, up to the first failed gate."""
     failed = []
-    for need in variant.needs:
+    for need in conditions(variant, site):
         miss = need.failure(site)
         if miss is not None:
             failed.append(miss)
@@ -80,19 +153,22 @@ def reasons(variant: Variant, site) -> list[Miss]:
     return failed
 
 
-def choose(op_name: str, variants: tuple[Variant, ...], site, *, only: str | None = None, loc: Loc | None = None) -> Choice:
-    """The first of `variants` whose needs all hold. DispatchError with all reasons if there is none.
+def choose(op_name: str, variants: tuple[Variant, ...], site: Site, *, only: str | None = None,
+           loc: Loc | None = None) -> Choice:
+    """The first of `variants` that is for the site's place and whose needs all hold.
+
+    DispatchError with all reasons if there is none.
 
     `only` names the variant that the call or an `expect_variant` block asks for.
     """
-    names = [v.name for v in variants]
-    if only is not None and only not in names:
-        raise DispatchError(f"{op_name} has no variant {only!r}; its variants are {', '.join(names)}", loc)
+    variants = variants_at(variants, site)
+    if only is not None and only not in names(variants):
+        raise DispatchError(f"{op_name} has no variant {only!r}; its variants are {', '.join(names(variants))}", loc)
     declined, cures, chosen = [], [], None
     for variant in variants:
         # Facts of the launch that are asked for only to explain why a variant was not chosen must not become guards.
         asked = only in (None, variant.name) and chosen is None
-        with nullcontext() if asked else getattr(site, "unrecorded", nullcontext)():
+        with nullcontext() if asked else site.unrecorded():
             failed = reasons(variant, site)
         if failed:
             declined.append((variant.name, "; ".join(miss.words for miss in failed)))
@@ -109,4 +185,8 @@ def choose(op_name: str, variants: tuple[Variant, ...], site, *, only: str | Non
         shown = declined if only is None else [d for d in declined if d[0] == only]
         lines = [f"  {name}: {reason}" for name, reason in shown]
         raise DispatchError("\n".join([header, f"  {site}", *lines]), loc, tuple(declined))
-    return Choice(chosen.name, chosen.plan(site), tuple(declined), tuple(cures), chosen)
+    plan = chosen.planned(site)
+    told = tuple(d for d in declined if d[0] != chosen.name)
+    if chosen.wider is not None:
+        told += chosen.wider(site, plan)
+    return Choice(chosen.name, plan, told, tuple(cures), chosen)

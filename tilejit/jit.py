@@ -167,7 +167,7 @@ class Kernel:
 
     # -- versions ------------------------------------------------------------------------------------------------------
 
-    def _bind(self, args: tuple, kwargs: dict) -> tuple[Bound, dict[str, Any], dict[str, Any]]:
+    def bind(self, args: tuple, kwargs: dict) -> tuple[Bound, dict[str, Any], dict[str, Any]]:
         """Split and bind a call's arguments: (arguments, launch options, call options)."""
         if self.source.rest is not None:
             raise CompilationError(f"a kernel's parameters are named one by one, and `*{self.source.rest.name}` takes any number: that is for the "
@@ -185,9 +185,9 @@ class Kernel:
                 raise LaunchError(f"{self.name} has no parameter {name!r}{misspelt((name,), sorted(names) + list(LAUNCH_OPTIONS + CALL_OPTIONS))}")
         return bind_arguments(self.name, self.parameters, args, rest), options, call
 
-    def _bind_alone(self, words: str, args: tuple, kwargs: dict) -> tuple[Bound, dict[str, Any]]:
-        """As `_bind`, for methods that do not launch: call options, such as a stream, raise a LaunchError that begins with `words`."""
-        bound, options, call = self._bind(args, kwargs)
+    def bind_alone(self, words: str, args: tuple, kwargs: dict) -> tuple[Bound, dict[str, Any]]:
+        """As `bind`, for methods that do not launch: call options, such as a stream, raise a LaunchError that begins with `words`."""
+        bound, options, call = self.bind(args, kwargs)
         if call:
             raise LaunchError(f"{words}: {next(iter(call))!r} is not for it")
         return bound, options
@@ -244,7 +244,7 @@ class Kernel:
         from .compile import lower
         return lower(self.source, **self._frontend_inputs(bound, options, target))
 
-    def _build(self, bound: Bound, options: dict[str, Any], target: str) -> Built:
+    def build(self, bound: Bound, options: dict[str, Any], target: str) -> Built:
         """What the frontend makes of the kernel, before the passes."""
         from .frontend.building import build
         return build(self.source, **self._frontend_inputs(bound, options, target))
@@ -303,7 +303,7 @@ class Kernel:
         keyword. Raises CompilationError.
         """
         target = checked_target(target or config().target or "sm_90a")
-        bound, options = self._bind_alone("compile launches nothing", specs, kwargs)
+        bound, options = self.bind_alone("compile launches nothing", specs, kwargs)
         return self.compiled(bound, options, target).told_for(bound)
 
     @_plain
@@ -317,7 +317,7 @@ class Kernel:
         for name, given in (("seed", seed != 0), ("checks", not checks), ("target", target is not None)):
             if given and name in self.names[len(args):]:
                 raise LaunchError(f"{name}= is the simulator's here, and {self.name} has a parameter of that name: give that by position")
-        bound, options = self._bind_alone("simulate runs on the simulator", args, kwargs)
+        bound, options = self.bind_alone("simulate runs on the simulator", args, kwargs)
         return self._simulated(bound, options, checked_grid(grid, bound), target, seed=seed, checks=checks, max_steps=max_steps)
 
     def _simulated(self, bound: Bound, options: dict, grid: tuple, target: str | None = None, **how):
@@ -343,7 +343,7 @@ class Kernel:
 
     @_plain
     def launch(self, grid, args: tuple, kwargs: dict):
-        bound, options, call = self._bind(args, kwargs)
+        bound, options, call = self.bind(args, kwargs)
         backend = call.get("backend") or config().backend or ("sim" if is_host(bound) else "cuda")
         if backend not in ("sim", "cuda"):
             raise LaunchError(f"backend is 'sim' or 'cuda', not {backend!r}")
@@ -384,18 +384,6 @@ class Kernel:
             return
         if not any(has_zero(v) for n, v in kwargs.items() if n in bound.constants):
             self.warm.add(form_of(kwargs), launcher, version.captured)
-
-
-def built(kernel: Kernel, specs: tuple, constants: dict[str, Any], target: str) -> Built:
-    """What the frontend makes of a kernel for such arguments and constants, before the passes."""
-    bound, options, _ = kernel._bind(specs, constants)
-    return kernel._build(bound.without_data(), options, target)
-
-
-def lowered(kernel: Kernel, specs: tuple, constants: dict[str, Any], target: str) -> Lowered:
-    """A kernel for such arguments and constants, lowered, but not assembled."""
-    bound, options, _ = kernel._bind(specs, constants)
-    return kernel.version(bound, options, target).lowered
 
 
 @cache

@@ -8,7 +8,7 @@ from numbers import Integral
 from typing import Any
 
 from .config import checked_target
-from .dispatch import Choice, choose
+from .dispatch import Choice, choose, names
 from .dtypes import dtype_of, int32, stored
 from .errors import CompilationError
 from .ir.builder import Facts
@@ -250,10 +250,10 @@ def plan_copy(dst: BufferSpec, src: BufferSpec, *, op: str = "copy_async", scope
         raise CompilationError(f"multicast={options['multicast']!r} is for copies to tensor memory; for the CTAs of a cluster give a mask "
                                "of their ranks")
     primitive = OPS[op]
-    names = tuple(v.name for v in primitive.variants)
+    known = names(primitive.variants)
     align = [1024 if r.buffer.layout is not None and r.buffer.layout.swizzle is not None else 128 for r in (to, of)]
     array = 1 if of.scope == "global" else 0
-    site = CopySite(to, of, to_starts, of_starts, scope, wide, None, mbar, target, checked_options(options, names),
+    site = CopySite(to, of, to_starts, of_starts, scope, wide, None, mbar, target, checked_options(options, known),
                     _Numbers(offsets), planning=True, base_offset=offsets[array] // of.dtype.nbytes, dst_align=align[0], src_align=align[1])
     return choose(op, primitive.variants, site, only=site.options.get("variant"))
 

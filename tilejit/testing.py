@@ -94,7 +94,7 @@ def verify(kernel: tile.Kernel[..., Any], grid: Any, /, *args: Any, reference: C
     for name, value in (("rtol", rtol), ("atol", atol)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, Real) or not value >= 0):
             raise LaunchError(f"{name} is a number of at least 0, not {value!r}")
-    bound, options = kernel._bind_alone("verify chooses where a kernel runs", args, kwargs)
+    bound, options = kernel.bind_alone("verify chooses where a kernel runs", args, kwargs)
     for name in kwargs:
         if isinstance(bound.values.get(name), ArraySpec):
             raise LaunchError(f"verify copies the arrays that are given by position, and {name} is given by keyword")
@@ -130,7 +130,7 @@ def verify(kernel: tile.Kernel[..., Any], grid: Any, /, *args: Any, reference: C
 def _copied(kernel: Kernel, args: tuple, kwargs: dict) -> tuple:
     """A call with copies of its arrays, of the same strides: the bound arguments, and the positional arguments."""
     copies: dict[int, Any] = {}
-    bound = kernel._bind(args, kwargs)[0]
+    bound = kernel.bind(args, kwargs)[0]
 
     def copy(x, value):
         if not isinstance(value, ArraySpec) or value.view is None:
@@ -140,7 +140,7 @@ def _copied(kernel: Kernel, args: tuple, kwargs: dict) -> tuple:
             copies[id(x)] = Packed(twin, x.dtype) if isinstance(x, Packed) else twin
         return copies[id(x)]
     given = tuple(map(copy, args, bound.values.values()))
-    return kernel._bind(given, kwargs)[0], given
+    return kernel.bind(given, kwargs)[0], given
 
 
 def _twin(x):

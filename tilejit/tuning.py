@@ -111,7 +111,7 @@ class Tuned:
     def _bound(self, args: tuple, kwargs: dict) -> Bound:
         """Bind a call's arguments, together with the values of the first configuration. LaunchError if the call sets one of them itself."""
         self._check_free(kwargs)
-        return self.kernel._bind(args, {**kwargs, **self.configs[0]})[0]
+        return self.kernel.bind(args, {**kwargs, **self.configs[0]})[0]
 
     def _check_free(self, kwargs: dict) -> None:
         for name in self.configs[0]:
@@ -169,7 +169,7 @@ class Tuned:
         first: TileError | None = None
         for i, chosen in self._candidates(bound).items():
             try:
-                bound, options, _ = self.kernel._bind(args, {**kwargs, **chosen})
+                bound, options, _ = self.kernel.bind(args, {**kwargs, **chosen})
                 self.kernel.version(bound, options, target)
                 self.chosen[kind] = chosen
                 return chosen

@@ -23,7 +23,7 @@ def records_of(kernel, case):
     """The copies and the tensor maps of a kernel, before it is assembled."""
     given = dict(case.options)
     target = given.pop("target", "sm_90a")
-    bound, options, _ = kernel._bind(case.arguments, given)
+    bound, options, _ = kernel.bind(case.arguments, given)
     version = kernel.version(bound, options, target)
     return version.copies, map_records(bound.names, emit(version.lowered.graph).maps, bound)
 

@@ -149,7 +149,7 @@ def _watched(written: set):
         return asm(self, text, *args, **kwargs)
 
     def calling(self, call):
-        variant = call.choice.variant if call.choice is not None else call.op.name
+        variant = call.told.variant if call.told is not None else call.op.name
         current.append(call.op.name + (f" by {variant}" if variant != call.op.name else ""))
         try:
             return call_(self, call)
@@ -178,7 +178,7 @@ def uses() -> frozenset[tuple[str, str]]:
     """(operation, instruction) of all kernels of the corpus."""
     written: set[tuple[str, str]] = set()
     for kernel, arguments, target, constants in _corpus():
-        bound, options, _ = kernel._bind(arguments, constants)
+        bound, options, _ = kernel.bind(arguments, constants)
         with _watched(written):
             emit(kernel._lower(bound, options, target).graph)
     return frozenset(written)

@@ -239,17 +239,19 @@ MEANING = {
 
 
 def _needs(name: str) -> str:
-    from tilejit.ops.moves.copy_async import VARIANTS
+    from tilejit.dispatch import Site, conditions
+    from tilejit.ops.moves.copy_async import VARIANTS, CopySite
     from tilejit.ops.mma import tcgen05
     from tilejit.ops.tmem import ldst
-    (variant,) = (v for v in (*VARIANTS, *ldst.VARIANTS, tcgen05.VARIANT) if v.name == name)
-    return "".join(f"- {need.words}\n" for need in variant.needs)
+    copies = {v.name: v for v in reversed(VARIANTS)}
+    variant, site = (copies[name], CopySite) if name in copies else ({v.name: v for v in (*ldst.VARIANTS, tcgen05.VARIANT)}[name], Site)
+    return "".join(f"- {need.words}\n" for need in conditions(variant, site))
 
 
 def _further(name: str) -> str:
     """The needs of a variant that tensor copies of regions do not have."""
     from tilejit.ops.moves.copy_async.tma import selected_variant as selected, variant as tma, named_map as tma_map
-    known = {need.words for need in tma.NEEDS}
+    known = {need.words for need in tma.VARIANT.needs}
     variant = tma_map.VARIANT if name == "named" else getattr(selected, name)
     return "".join(f"- {need.words}\n" for need in variant.needs if need.words not in known)
 
@@ -338,7 +340,7 @@ def test_every_variant_of_copy_async_is_documented_with_needs_program_graph_ptx_
     """In the section of its name on the page of copies. Its examples are run by the test above."""
     from tilejit.ops.moves.copy_async import VARIANTS
     page = (ROOT / "docs" / "copies.md").read_text()
-    for name in (v.name for v in VARIANTS):
+    for name in dict.fromkeys(v.name for v in VARIANTS):
         section = re.split(r"^## ", page[page.index(f"\n## {name}\n") + 4:], flags=re.MULTILINE)[0]
         printed = "".join(example.expected or "" for example in examples(section))
         assert f"<!-- table {name} -->" in section, f"{name}: what it needs"

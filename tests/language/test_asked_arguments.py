@@ -163,7 +163,7 @@ def test_the_refusal_of_an_unaligned_start_suggests_an_assumption():
 def versions_of(kernel, calls, **constants):
     """The number of compiled versions of a kernel after these calls."""
     for arguments in calls:
-        bound, options, _ = kernel._bind(arguments, constants)
+        bound, options, _ = kernel.bind(arguments, constants)
         kernel.version(bound, options, "sm_90a")
     return sum(map(len, kernel.versions.values()))
 

@@ -67,7 +67,7 @@ def program(lines: list[str]) -> str:
 
 def lowered(text: str) -> Graph:
     kernel = tile.jit(source=text)
-    bound, options, _ = kernel._bind((np.zeros(64, np.int64), 1, 1), {})
+    bound, options, _ = kernel.bind((np.zeros(64, np.int64), 1, 1), {})
     return kernel.version(bound, options, "sm_90a").lowered.graph
 
 
@@ -143,7 +143,7 @@ def has_bounds_checks(text: str) -> bool:
     """Whether the only load of the text has bounds checks."""
     body = text.replace("\n", "\n    ")
     kernel = tile.jit(source=f"def k(x, y, n):\n    tile.assume((x.shape[1] == 64) & (y.shape[1] == 64))\n    size = x.shape[0]\n    {body}\n")
-    bound, options, _ = kernel._bind((np.zeros((64, 64), np.float32), np.zeros((8, 64), np.float32), 3), {})
+    bound, options, _ = kernel.bind((np.zeros((64, 64), np.float32), np.zeros((8, 64), np.float32), 3), {})
     graph = kernel.version(bound, options, "sm_90a").lowered.graph
     load, = (c for c in walk(graph.body) if isinstance(c, Call) and c.op.name == "load" and isinstance(c.result.type, Tile))
     return bool(load.choice.plan.checked)

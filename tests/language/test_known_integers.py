@@ -46,7 +46,7 @@ def known_and_computed(text: str, n: int, wrapping: bool = False):
     except (tile.CompilationError, tile.LaunchError) as error:
         assert "does not fit" in str(error) or "ZeroDivisionError" in str(error), error
         return None
-    bound, options, _ = kernel._bind((out, n), {})
+    bound, options, _ = kernel.bind((out, n), {})
     graph = kernel.version(bound, options, "sm_90a").lowered.graph
     stored = next(c for c in walk(graph.body) if isinstance(c, Call) and c.op.name == "store").args[1]
     context = Context(graph, Facts(lambda fact: False), wrapping=True)
@@ -160,7 +160,7 @@ def test_a_carried_value_is_a_multiple_of_what_divides_its_start_and_every_chang
     kernel.source.globals.update(tile=tile, inner=four_more)
     out = np.zeros(7, np.int32)
     kernel.simulate(1, out, 5).raise_first()
-    bound, options, _ = kernel._bind((out, 5), {})
+    bound, options, _ = kernel.bind((out, 5), {})
     graph = kernel.version(bound, options, "sm_90a").lowered.graph
     inside, after = (c.args[1] for c in walk(graph.body) if isinstance(c, Call) and c.op.name == "store")
     known = [Context(graph, Facts(lambda fact: False)).divisor(x) for x in (inside, after)]

@@ -53,7 +53,7 @@ def known_and_computed(text: str, n: int):
     except tile.TileError as error:
         assert "does not fit" in str(error) or "shift" in str(error) or "float" in str(error), error
         return None
-    bound, options, _ = kernel._bind((x, out, n), {})
+    bound, options, _ = kernel.bind((x, out, n), {})
     graph = kernel.version(bound, options, "sm_90a").lowered.graph
     return Context(graph, Facts(lambda fact: False)), next(c for c in walk(graph.body) if isinstance(c, Call) and c.op.name == "store").args[1], out
 

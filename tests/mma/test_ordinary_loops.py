@@ -122,7 +122,7 @@ def test_the_report_agrees_with_the_pipelined_loop(target, dtype, k, n, ta, turn
 
 
 def lowered(kernel, *args, target, **constants):
-    bound, options, _ = kernel._bind(args, constants)
+    bound, options, _ = kernel.bind(args, constants)
     return kernel.version(bound, options, target).lowered
 
 

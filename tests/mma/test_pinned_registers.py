@@ -84,7 +84,7 @@ class Way:
 def follow_registers(lines):
     """Follow the kernel's graph along several paths."""
     made = kernel(lines)
-    bound, options, _ = made._bind((A, B, np.ones((64, 8), np.float32), 3, 1), {})
+    bound, options, _ = made.bind((A, B, np.ones((64, 8), np.float32), 3, 1), {})
     graph = made.version(bound, options, "sm_90a").lowered.graph
     for seed in range(25):
         Way(graph, seed)

@@ -6,8 +6,8 @@ import pytest
 import tilejit as tile
 from tests.mma.threads import registers_of, load_matrices, run_product, store_matrices
 from tilejit.ir.graph import Call, walk
-from tilejit.ops.mma.ldmatrix import LdMatrix
-from tilejit.ops.mma.stmatrix import StMatrix
+from tilejit.ops.memory.ldmatrix import LdMatrix
+from tilejit.ops.memory.stmatrix import StMatrix
 
 
 @tile.jit
@@ -26,7 +26,7 @@ def run(m, n, k, dtype, ta=False, tb=True, swizzle=0, warps=4):
     a, b = (rng.integers(-8, 8, shape).astype(np.float64) for shape in (a_shape, b_shape))
     acc_dtype = {"int8": "int32", "float64": "float64"}.get(dtype, "float32")
     c = np.zeros((m, n), acc_dtype)
-    bound, options, _ = product._bind((c,), dict(a_shape=a_shape, b_shape=b_shape, dtype=getattr(tile, dtype), TA=ta, TB=tb,
+    bound, options, _ = product.bind((c,), dict(a_shape=a_shape, b_shape=b_shape, dtype=getattr(tile, dtype), TA=ta, TB=tb,
                                                  SWIZZLE=swizzle, num_warps=warps))
     version = product.version(bound, options, "sm_90a")
     calls = [x for x in walk(version.lowered.graph.body) if isinstance(x, Call)]
@@ -109,7 +109,7 @@ def kept_as(values, layout, row, column, warps, variant="wgmma", turned=False):
     """The buffer's contents after the code has stored `values` or their transpose, and the plan of the store."""
     m, n = values.shape
     a, b = (tile.ArraySpec((extent, 16), "bfloat16") for extent in (m, n))
-    bound, options, _ = kept._bind((a, b, 2), dict(M=m, N=n, LAYOUT=layout, ROW=row, COLUMN=column, MOVING=column is None, TURNED=turned, num_warps=warps,
+    bound, options, _ = kept.bind((a, b, 2), dict(M=m, N=n, LAYOUT=layout, ROW=row, COLUMN=column, MOVING=column is None, TURNED=turned, num_warps=warps,
                                                 VARIANT=variant))
     calls = [x for x in walk(kept.version(bound, options, "sm_90a").lowered.graph.body) if isinstance(x, Call)]
     call, = [x for x in calls if isinstance(x.choice and x.choice.plan, StMatrix)]

@@ -51,7 +51,7 @@ def checked(lines):
             c = C.copy()
             kernel.simulate(1, A, B, c, n, m).raise_first()
             np.testing.assert_array_equal(c, expected_result(lines, n, m))
-        bound, options, _ = kernel._bind((A, B, C, 3, 1), {})
+        bound, options, _ = kernel.bind((A, B, C, 3, 1), {})
         for seed in range(10):
             Way(kernel.version(bound, options, "sm_90a").lowered.graph, seed)
         made = kernel.compile(A, B, C, 3, 1, target="sm_90a")

@@ -10,7 +10,7 @@ import numpy as np
 from tilejit.emit.tiles import register_table
 from tilejit.layout import thread_table
 from tilejit.ir.graph import Const
-from tilejit.ops.mma import ldmatrix, stmatrix
+from tilejit.ops.memory import ldmatrix, stmatrix
 from tilejit.types import Tile
 
 G, T = np.arange(32) // 4, np.arange(32) % 4  # groupID and threadID_in_group
@@ -150,7 +150,7 @@ def load_matrices(call, region, values, threads):
     e.itemsize, e.per = itemsize, 4 // itemsize
     source = type("Region", (), {"type": region.result.type, "starts": [s.value for s in region.args[1:]],
                                  "buffer": type("Buffer", (), {"type": buffer, "offset": 0})})
-    return ldmatrix.emit(e, call.choice.plan, source, call.result.type)
+    return ldmatrix.emit(e, call.choice.plan, call, source, None, None)
 
 
 def store_matrices(call, region, values, threads, index):
@@ -160,7 +160,7 @@ def store_matrices(call, region, values, threads, index):
     e.itemsize, e.per = t.dtype.nbytes, 2
     starts = [s.value if isinstance(s, Const) else np.int64(next(index)) for s in region.args[1:]]
     target = type("Region", (), {"type": region.result.type, "starts": starts, "buffer": type("Buffer", (), {"type": buffer, "offset": 0})})
-    stmatrix.emit(e, call.choice.plan, target, t, registers_of(t, values, threads))
+    stmatrix.emit(e, call.choice.plan, call, target, registers_of(t, values, threads), None)
     return e.memory[np.asarray(buffer.layout.offset_of(*np.indices(buffer.shape), shape=buffer.shape))]
 
 

@@ -29,7 +29,7 @@ class Problem:
     def bound(self, arguments: list, **options):
         """The arguments and the launch options, bound to the kernel's parameters."""
         named = {**self.constants, **options}
-        return self.kernel._bind_alone("a mutant has no launch of its own", tuple(arguments), named)
+        return self.kernel.bind_alone("a mutant has no launch of its own", tuple(arguments), named)
 
     def lowered(self, copies: int = 1):
         """The kernel after the passes for sm_90a, as the simulator and the emitter get it."""

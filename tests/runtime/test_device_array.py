@@ -321,7 +321,7 @@ def test_host_arrays_are_copied_to_the_device_and_back(device):
 
 def test_a_host_array_passed_twice_is_copied_once(device, memory):
     x, held = np.zeros(4, np.float32), len(memory)
-    copies = on_device(both._bind((x, x), {})[0], 0)[1]
+    copies = on_device(both.bind((x, x), {})[0], 0)[1]
     assert copies["x"][1] is copies["y"][1] and len(memory) == held + 1
     launched(both, x, x)
     assert (x == 7).all()

@@ -100,7 +100,7 @@ def test_instances_of_subclasses_of_int_and_float_are_launched_by_value(torch, l
 def test_instances_of_subclasses_share_a_compiled_version_with_python_s_numbers():
     kernel = tile.jit(source="def k(y, n, x):\n    tile.store(y[0], n * x)\n")
     y = np.zeros(1, np.float32)
-    bound, plain = (kernel._bind((y, *numbers), {})[0] for numbers in ((Level.HIGH, np.float64(2)), (4, 2.0)))
+    bound, plain = (kernel.bind((y, *numbers), {})[0] for numbers in ((Level.HIGH, np.float64(2)), (4, 2.0)))
     assert bound.key == plain.key and [type(v) for v in bound.runtime[1:]] == [int, float]
 
 

@@ -46,7 +46,7 @@ def launches(monkeypatch):
     done = []
 
     def cold(self, grid, args, kwargs):
-        bound, options, _ = self._bind(args, kwargs)
+        bound, options, _ = self.bind(args, kwargs)
         version = self.version(bound, options, "sm_90a")
         self._remember(lambda *call: done.append("warm") or True, bound, (args, kwargs), version)
         done.append("cold")

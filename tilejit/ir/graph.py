@@ -42,7 +42,10 @@ Operand = Value | Const | None
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Call:
-    """An application of `op`. `choice` is its lowering, once variants have been chosen."""
+    """An application of `op`. `choice` is its lowering, once variants have been chosen.
+
+    `origin` is the choice of the `dot` that a pass has written out, on the products and moves that it became.
+    """
 
     op: Any
     args: tuple[Operand, ...]
@@ -50,6 +53,12 @@ class Call:
     results: tuple[Value, ...]
     loc: Loc
     choice: Choice | None = None
+    origin: Choice | None = None
+
+    @property
+    def told(self) -> Choice | None:
+        """The choice that graphs and records tell of: that of the author's own call."""
+        return self.origin or self.choice
 
     @property
     def result(self) -> Value:

@@ -10,7 +10,7 @@ from ..concurrency import cached_property
 from ..errors import CompilationError
 from ..names import misspelt
 from .op_rules import RuleDecorator, Rules
-from .op_traits import Traits, roles_of
+from .op_traits import NO_TRAITS, Traits, roles_of
 
 EFFECTS = ("pure", "reads", "writes", "syncs")
 
@@ -20,14 +20,14 @@ OPS: dict[str, "Op"] = {}
 class Op:
     """An operation of the language, or one that only the compiler uses.
 
-    ``effect``: 'pure' (may be removed, repeated, moved), 'reads' memory, 'writes' memory, or 'syncs'. The signature says what each operand of
-    an op with an effect is (`op_traits.Role`), and `traits` what else passes may know.
-    `rules` has the op's functions (`op_rules.Rules`); each is registered by the decorator of its name, as in ``@add.emit``.
+    ``effect``: 'pure' (may be removed, repeated, moved), 'reads' memory, 'writes' memory, or 'syncs'. The signature says
+    what each operand of an op with an effect is (`op_traits.Role`), and `traits` what else passes may know.
+    `rules` has the op's functions (`op_rules.Rules`). A decorator registers each of them, as in ``@add.emit``.
     An op with ``variants`` is lowered by the first one whose needs hold; the rule ``site`` describes a call to them.
     """
 
-    def __init__(self, function: Callable[..., Any], effect: str, attrs: tuple[str, ...], variants: tuple[Any, ...] = (), collective: bool = False,
-                 traits: Traits = Traits()):
+    def __init__(self, function: Callable[..., Any], effect: str, attrs: tuple[str, ...], variants: tuple[Any, ...] = (),
+                 collective: bool = False, traits: Traits = NO_TRAITS):
         if effect not in EFFECTS:
             raise ValueError(f"effect is one of {EFFECTS}, not {effect!r}")
         self.name = function.__name__.rstrip("_")
@@ -52,9 +52,7 @@ class Op:
     linear = RuleDecorator()
     check = RuleDecorator()
     site = RuleDecorator()
-    variants_for = RuleDecorator()
     plan = RuleDecorator()
-    declined = RuleDecorator()
     layout = RuleDecorator()
     layout_backward = RuleDecorator()
     scratch = RuleDecorator()
@@ -98,11 +96,12 @@ class Op:
 
 
 def op(effect: str, *, attrs: tuple[str, ...] = (), variants: tuple[Any, ...] = (), collective: bool = False,
-       traits: Traits = Traits()) -> Callable[[Callable[..., Any]], Op]:
-    """Declare an op by its signature and docstring. `attrs` are the parameters fixed at compile time; the others are its operands."""
+       traits: Traits = NO_TRAITS) -> Callable[[Callable[..., Any]], Op]:
+    """Declare an op by its signature and docstring. `attrs` are the parameters fixed at compile time, the others its
+    operands."""
     return lambda function: Op(function, effect, attrs, variants, collective, traits)
 
 
 def variant_names() -> list[str]:
-    """The names of all variants of all ops."""
-    return sorted({v.name for o in OPS.values() for v in o.variants})
+    """The names of all variants that a call, or the block around it, may ask for: those of ops with `options`."""
+    return sorted({v.name for o in OPS.values() if "options" in o.attrs for v in o.variants})

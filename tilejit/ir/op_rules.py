@@ -18,61 +18,64 @@ if TYPE_CHECKING:  # the modules of these types import this one, or come after i
 
 @dataclass(slots=True)
 class Rules:
-    """What an op says about its calls; None for what it does not say. An op has `infer`; and `simulate` and `emit`, or variants that have
-    them, or a pass that replaces its calls before they are emitted.
+    """What an op says about its calls; None for what it does not say.
 
-    Passes are in `tilejit/passes`. `context` is their `analysis.context.Context`, and `assigner` their `layouts.layouts.Assigner`.
+    An op has `infer`; and `simulate` and `emit`, unless a pass replaces its calls before they run. Arguments of rules:
+    `g` is a `Builder`, `m` a `protocols.Machine` and `e` a `protocols.Emitter`; `context` is an
+    `analysis.context.Context` and `assigner` a `layouts.layouts.Assigner` of `tilejit/passes`.
     """
 
-    # -- the graph. `Builder.call` ------------------------------------------------------------------------------------------
-    #: ``infer(g, *operands, **attrs)`` checks a call and returns its results' types: one, a tuple, or None for no result.
+    # -- the graph. `Builder.call` -------------------------------------------------------------------------------------
+    #: ``infer(g, *operands, **attrs)`` checks a call and returns its results' types: one, a tuple, or None.
     infer: Callable[..., Any] | None = None
-    #: ``linear(g, call)`` is an integer result as a linear combination {value: coefficient} of others, with the constant under None, or None
-    #: where it is none. Those of its operands are known. `Builder.linear`.
+    #: ``linear(g, call)`` is an integer result as a linear combination {value: coefficient} of others, with the
+    #: constant under None, or None where it is none. Those of its operands are known. `Builder.linear`.
     linear: Callable[[Builder, Call], Mapping[Any, int] | None] | None = None
 
-    # -- choosing a lowering. passes/layouts/variants.py ----------------------------------------------------------------------
+    # -- choosing a lowering. passes/layouts/variants.py ---------------------------------------------------------------
     #: ``check(context, call)`` raises CompilationError for a call that is not allowed where it stands.
     check: Callable[[Any, Call], None] | None = None
-    #: ``site(context, call)`` describes a call to the needs of the op's variants. Also passes that ask which variant a call will get.
+    #: ``site(context, call)`` describes a call to the needs of the op's variants. Also passes that ask which variant a
+    #: call will get.
     site: Callable[[Any, Call], Any] | None = None
-    #: ``variants_for(call)`` are the variants that a call may have, in the order in which they are tried; without it, the op's `variants`.
-    variants_for: Callable[[Call], tuple[Any, ...]] | None = None
-    #: ``plan(context, call)`` is the plan (immutable data) of a call of an op without variants; None if there is nothing to choose.
+    #: ``plan(context, call)`` is the plan (immutable data) of a call of an op without variants; None if there is
+    #: nothing to choose.
     plan: Callable[[Any, Call], Any] | None = None
-    #: ``declined(context, call, plan)`` gives (a wider access, why it was not chosen) pairs for the report of a memory access.
-    declined: Callable[[Any, Call, Any], tuple[tuple[str, str], ...]] | None = None
 
-    # -- layouts of register tiles. passes/layouts/layouts.py -----------------------------------------------------------------
-    #: ``layout(assigner, call, types)`` returns the types that a call needs of its operands (None: as they are), and those of its results.
-    #: Without it, all tiles have the layout of the first operand that is a tile.
+    # -- layouts of register tiles. passes/layouts/layouts.py ----------------------------------------------------------
+    #: ``layout(assigner, call, types)`` returns the types that a call needs of its operands (None: as they are), and
+    #: those of its results. Without it, all tiles have the layout of the first operand that is a tile.
     layout: Callable[[Any, Call, Types], tuple[Types, Types]] | None = None
-    #: ``layout_backward(assigner, call, want)`` returns the operand types that give a result in the layout of `want`; None if no types do.
+    #: ``layout_backward(assigner, call, want)`` returns the operand types that give a result in the layout of `want`;
+    #: None if no types do.
     layout_backward: Callable[[Any, Call, Any], Types | None] | None = None
-    #: ``scratch(call)`` is the number of bytes of shared memory that a call needs while it runs. passes/placement/shared_memory.py.
+    #: ``scratch(call)`` is the number of bytes of shared memory that a call needs while it runs.
+    #: passes/placement/shared_memory.py.
     scratch: Callable[[Call], int] | None = None
 
-    # -- what a call accesses --------------------------------------------------------------------------------------------------
-    #: ``written(call, mapped)`` are the places that a call may write, for ops whose signature cannot say it; `mapped`: some call of the kernel
-    #: stores through a tensor map that the kernel names. `ir.graph.written`.
+    # -- what a call accesses ------------------------------------------------------------------------------------------
+    #: ``written(call, mapped)`` are the places that a call may write, for ops whose signature cannot say it; `mapped`:
+    #: some call of the kernel stores through a tensor map that the kernel names. `ir.graph.written`.
     written: Callable[[Call, bool], Iterable[Value]] | None = None
     #: ``stores_by_map(call)``: whether a call stores to global memory through a tensor map. `ir.graph.written`.
     stores_by_map: Callable[[Call], bool] | None = None
-    #: ``by_threads(call)`` are the places in shared memory that threads access, through the generic proxy; without it, all operands of a call
-    #: with an effect. ops/sync/proxies.py.
+    #: ``by_threads(call)`` are the places in shared memory that threads access, through the generic proxy; without it,
+    #: all operands of a call with an effect. ops/sync/proxies.py.
     by_threads: Callable[[Call], Places] | None = None
-    #: ``by_engines(call)`` are the places that a call writes, and those that it reads, through the async proxy; without it, none.
-    #: ops/sync/proxies.py.
+    #: ``by_engines(call)`` are the places that a call writes, and those that it reads, through the async proxy; without
+    #: it, none. ops/sync/proxies.py.
     by_engines: Callable[[Call], tuple[Places, Places]] | None = None
-    #: ``handed_over(call)`` are the buffers that a call hands to copies that overwrite them. passes/pipelining/proxy_fences.py.
+    #: ``handed_over(call)`` are the buffers that a call hands to copies that overwrite them.
+    #: passes/pipelining/proxy_fences.py.
     handed_over: Callable[[Call], Places] | None = None
 
-    # -- running it --------------------------------------------------------------------------------------------------------------
+    # -- running it ----------------------------------------------------------------------------------------------------
     #: ``simulate(m, call, *operands)`` returns the results' values, or a `protocols.Wait`. sim/fiber.py.
     simulate: Callable[Concatenate[Any, Call, ...], Any] | None = None
     #: ``emit(e, call, *operands)`` returns the results' values. `emit.emitter.Emitter.call`.
     emit: Callable[Concatenate[Any, Call, ...], Any] | None = None
-    #: ``element(e, dtype, *values)`` is one element of an elementwise op's result, as an emitted value. ops/reduce/combine.py.
+    #: ``element(e, dtype, *values)`` is one element of an elementwise op's result, as an emitted value.
+    #: ops/reduce/combine.py.
     element: Callable[..., Any] | None = None
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from inspect import CO_VARARGS
-from types import FunctionType
 from typing import Annotated, Any
 
 
@@ -17,13 +16,13 @@ class Traits:
     # -- what its results are
     elementwise: bool = False   # each element of the result is computed from those at the same place in the operands
     conversion: bool = False    # the result is the operand in another dtype
-    view: bool = False          # the result is a part of the buffer that is the first operand: the same memory, indexed otherwise
+    view: bool = False          # the result is a part of the buffer that is the first operand, or all of it
     allocates: bool = False     # the result is memory, or barriers, that the CTA has from the kernel's start on
     product: bool = False       # the result is a matrix product: the operands are the accumulator and both matrices
 
     # -- how it accesses memory
-    access: bool = False        # threads move the elements of the first operand from or to their registers, as an `AccessPlan` says
-    copy: bool = False          # elements move from one memory to another; the compiled kernel's `.copies` have a record for it
+    access: bool = False        # threads move elements between the first operand and their registers (`AccessPlan`)
+    copy: bool = False          # elements move from memory to memory; `.copies` of the compiled kernel has a record
     asynchronous: bool = False  # the call only issues it: it is complete after a wait
     atomic: bool = False        # other threads see each element of the access as a whole, and may wait for it
     instruction: bool = False   # one instruction of the PTX table, the one that the attribute `form` names
@@ -32,11 +31,14 @@ class Traits:
 
     # -- layouts of register tiles (passes/layouts)
     anchor: bool = False        # the hardware determines the layout of the result, and computations keep it
-    free: bool = False          # cheap: the result is computed again in each layout that a use needs, if the operands can be. So are those
-                                # of elementwise ops
+    free: bool = False          # the result is computed again in each layout that a use needs, if the operands can be.
+                                # So are those of elementwise ops
     lazy: bool = False          # the result is always computed at its use, in the layout that the use needs
 
-    shown: str = ""             # the name of the function by which kernels call it, in messages and records, if it has another
+    shown: str = ""             # its name in messages and records, if kernels call it by another
+
+
+NO_TRAITS = Traits()
 
 
 class Role(Enum):
@@ -57,7 +59,7 @@ Signals = Annotated[Any, Role.SIGNALS]
 
 @dataclass(frozen=True, slots=True)
 class Roles:
-    """The roles of an op's operands, in order: of those with a name of their own, and of each one that ``*rest`` takes."""
+    """The roles of an op's operands, in order: of those with names, and of each one that ``*rest`` takes."""
 
     named: tuple[Role | None, ...]
     rest: Role | None
@@ -73,20 +75,24 @@ class Roles:
         return [x for x, role in zip(operands, roles) if role is Role.WRITES]
 
 
-def roles_of(declaration: FunctionType, attrs: tuple[str, ...], needed: bool) -> Roles:
-    """The roles that a declaration gives its operands. ValueError for an annotation that is no role, and if `needed` for a missing one."""
+def roles_of(declaration: Callable[..., Any], attrs: tuple[str, ...], needed: bool) -> Roles:
+    """The roles that a declaration gives its operands.
+
+    ValueError for an annotation that is no role; with `needed`, also for an operand without one.
+    """
     code = declaration.__code__
     count = code.co_argcount + code.co_kwonlyargcount
-    rest = code.co_varnames[count:count + bool(code.co_flags & CO_VARARGS)]
-    role = lambda name: _role(declaration, name, needed)
-    return Roles(tuple(role(name) for name in code.co_varnames[:code.co_argcount] if name not in attrs), *map(role, rest or ("",)))
+    named = [name for name in code.co_varnames[:code.co_argcount] if name not in attrs]
+    rest = _role(declaration, code.co_varnames[count], needed) if code.co_flags & CO_VARARGS else None
+    return Roles(tuple(_role(declaration, name, needed) for name in named), rest)
 
 
-def _role(declaration: FunctionType, operand: str, needed: bool) -> Role | None:
+def _role(declaration: Callable[..., Any], operand: str, needed: bool) -> Role | None:
     annotation = declaration.__annotations__.get(operand)
     if isinstance(annotation, str):  # under ``from __future__ import annotations``
         annotation = declaration.__globals__.get(annotation, annotation)
     found = getattr(annotation, "__metadata__", (None,))[0]
-    if not isinstance(found, Role) and (annotation is not None or needed and operand):
-        raise ValueError(f"the operand {operand!r} of the op {declaration.__name__} is Writes, Reads, Registers or Signals, not {annotation!r}")
+    if not isinstance(found, Role) and (annotation is not None or needed):
+        raise ValueError(f"the operand {operand!r} of the op {declaration.__name__} is Writes, Reads, Registers or "
+                         f"Signals, not {annotation!r}")
     return found

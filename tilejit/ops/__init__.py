@@ -1,7 +1,7 @@
 """The operations of the language. Each is one declaration, followed by its rules.
 
 All modules are imported together, because some of them register rules for operations that another module declares:
-`memory.access` those of load and store, `mma.stmatrix` the store of accumulators, `memory.atomics_emit` those of atomics.
+`memory.atomics_emit` those of atomics.
 """
 
 from .language import creation, ids, math, operators, pointwise, shape, stack  # noqa: F401

@@ -98,6 +98,8 @@ class Operand:
     "imm" for an immediate), ``kind`` is "register", "address" or "imm", ``role`` is "in", "out" or "inout".
     ``count`` is None for a single value and the number of registers for a vector in braces.
     ``space`` is what an address points to, ``values`` are the immediates allowed.
+    ``access`` says for an address whether the instruction only reads the memory there ("r") or writes it ("w"); ""
+    if the row does not say it.
     """
 
     name: str
@@ -107,6 +109,7 @@ class Operand:
     count: int | None = None
     space: str | None = None
     values: Values | None = None
+    access: str = ""
 
     @property
     def register(self) -> RegisterClass:
@@ -141,7 +144,7 @@ class Operand:
         return one if self.count is None else f"{self.count} values, each {one}"
 
 
-_TOKEN = re.compile(r"(?P<role>[=+]?)(?P<name>\w+):(?P<type>imm\([^)]*\)|\.?(?:v\d+\.)?\w+)"
+_TOKEN = re.compile(r"(?P<role>[=+]?)(?P<name>\w+):(?P<type>imm\([^)]*\)|\.?(?:v\d+\.)?\w+)(?:/(?P<access>[rw]))?"
                     r"(?:\*(?P<count>[\w.*/+-]+|))?(?:\?(?P<present>!?[\w:]+))?")
 _ROLES = {"": "in", "=": "out", "+": "inout"}
 
@@ -151,12 +154,12 @@ def parse_operand(token: str) -> tuple[Operand, str | None]:
     """Parse one token of a row's operand column, with its slots filled in: the operand, and the word on which its presence depends."""
     match = _TOKEN.fullmatch(token)
     assert match, f"not an operand: {token!r}"
-    role, name, kind, count, present = match.group("role", "name", "type", "count", "present")
+    role, name, kind, access, count, present = match.group("role", "name", "type", "access", "count", "present")
     total = None if count is None else _evaluate(count)
     if kind.startswith("imm("):
         return Operand(name, "imm", "imm", _ROLES[role], total, None, _values(kind[4:-1])), present
     if kind in SPACES:
-        return Operand(name, SPACES[kind][0], "address", _ROLES[role], total, kind), present
+        return Operand(name, SPACES[kind][0], "address", _ROLES[role], total, kind, None, access or ""), present
     vector, _, element = kind.lstrip(".").rpartition(".")
     if vector:
         total = int(vector[1:])

@@ -9,11 +9,13 @@ A row is pure data. Its text is spelled as in the PTX ISA manual, with
     <n>          after the slot n: the alternative that was chosen there
     #tag         an alternative that appears only in the form's name, for forms that differ in their operands
 
-The operand column holds one token for each operand, `role name:type*count?word`:
+The operand column holds one token for each operand, `role name:type/access*count?word`:
 
     role         empty for an input, = for an output, + for a register that is read and written
     type         a PTX type (b32, f16x2, v4.f32, pred), the state space that an address points to (shared, cluster,
                  tmem, global, generic, map), or imm(...) with the immediates allowed: 0..4, 24..256/8, 128, 1,-1
+    /access      of an address: r if the instruction only reads the memory there, w if it writes it. Left out of
+                 instructions that name one place in memory
     *count       the number of registers of a vector in braces: 4, <dim>-2, <n>/2
     ?word        the operand exists only in forms whose name contains this word (?!word: does not contain it).
                  If it does not exist, the comma before it is removed too

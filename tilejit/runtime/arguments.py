@@ -210,7 +210,8 @@ def _runtime_value(kernel: str, name: str, value):
     if isinstance(value, ArraySpec):
         return value.in_memory()
     if isinstance(value, (bool, int, float)):
-        value = value if isinstance(value, bool) else int(value) if isinstance(value, int) else float(value)  # subclasses become plain numbers
+        if not isinstance(value, bool):  # instances of subclasses become plain numbers
+            value = int(value) if isinstance(value, int) else float(value)
         if isinstance(value, int) and not -2**63 <= value < 2**63:
             raise LaunchError(f"{kernel}: {name} = {shown_integer(value)} does not fit in 64 bits (int64 holds {-2**63} to {2**63 - 1})")
         if isinstance(value, float) and not fits_float32(value):

@@ -22,13 +22,13 @@ def make_launch(options: dict[str, Any]) -> Launch:
     if not _is_integer(warps) or not 1 <= warps <= 32:
         raise LaunchError(f"num_warps is 1 to 32 (a CTA has at most 1024 threads), not {warps!r}")
     if launch.cluster is not None:
-        launch = replace(launch, cluster=_cluster_shape(launch.cluster))
+        launch = replace(launch, cluster=_cluster(launch.cluster))
     for name, least, most in (("min_ctas", 1, 32), ("max_registers", 1, 255), ("spills", 0, None), ("max_shared", 0, None)):
         n = getattr(launch, name)
-        if n is not None and (not _is_integer(n) or n < least or most is not None and n > most):
+        if n is not None and not (_is_integer(n) and n >= least and (most is None or n <= most)):
             raise LaunchError(f"{name} is a number of {f'{least} to {most}' if most else 'at least 0'}, not {n!r}")
     seed = launch.jitter
-    if seed is not None and (not _is_integer(seed) or seed < 0):
+    if seed is not None and not (_is_integer(seed) and seed >= 0):
         raise LaunchError(f"jitter is a seed, an integer of at least 0, or None, not {seed!r}")
     for name in ("fast_math", "pdl"):
         if not isinstance(getattr(launch, name), bool):
@@ -36,15 +36,15 @@ def make_launch(options: dict[str, Any]) -> Launch:
     return launch
 
 
-def _is_integer(x: Any) -> bool:
-    return isinstance(x, int) and not isinstance(x, bool)
+def _is_integer(n: Any) -> bool:
+    return isinstance(n, int) and not isinstance(n, bool)
 
 
-def _cluster_shape(cluster: Any) -> tuple[int, int, int]:
-    """The option `cluster` as three numbers."""
-    shape = cluster if isinstance(cluster, tuple) else (cluster,)
-    if not 1 <= len(shape) <= 3 or any(not _is_integer(n) or n < 1 for n in shape):
-        raise LaunchError(f"cluster is a positive number of CTAs, or a tuple of one to three, not {cluster!r}")
+def _cluster(given: Any) -> tuple[int, int, int]:
+    """The shape of a cluster, from a number of CTAs or a tuple of one to three."""
+    shape = given if isinstance(given, tuple) else (given,)
+    if not 1 <= len(shape) <= 3 or not all(_is_integer(n) and n >= 1 for n in shape):
+        raise LaunchError(f"cluster is a positive number of CTAs, or a tuple of one to three, not {given!r}")
     x, y, z = shape + (1,) * (3 - len(shape))
     if x * y * z > 16:
         raise LaunchError(f"a cluster has at most 16 CTAs (8 unless the device allows more), not {(x, y, z)}")

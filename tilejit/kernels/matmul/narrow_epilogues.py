@@ -13,7 +13,6 @@ from ...errors import TileError
 from ...frontend.building import Built
 from ...frontend.captures import Watch
 from ...ir.graph import Block, Call, Const, Node, Value, blocks, operands, walk
-from ...jit import built
 from ...ops.memory.access_ops import load_
 from ...ops.tiles.casts import cast
 from ...runtime.arguments import ArraySpec
@@ -76,7 +75,8 @@ def _built(columns: int, finish: Epilogue, sums, waiting, extras: tuple, target:
     """The epilogue of so many columns that have waited in dtype `waiting`, before the passes; None if it is invalid."""
     given = ArraySpec((ROWS, columns), sums.name), 0, 0, 0, *extras, *NOTHING[len(extras):]
     try:
-        return built(applied, given, dict(EPILOGUE=replace(finish, extras=len(extras)), COLUMNS=columns, WAITING=waiting), target)
+        bound, options, _ = applied.bind(given, dict(EPILOGUE=replace(finish, extras=len(extras)), COLUMNS=columns, WAITING=waiting))
+        return applied.build(bound.without_data(), options, target)
     except TileError:
         return None
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from ...errors import SharedMemoryError, warn
-from ...jit import lowered
 from .constants import PersistentConstants
 from .hopper.overlap import whole
 
@@ -35,7 +34,8 @@ def spills(kernel, given: tuple, constants: dict, target: str, simulated: bool) 
     this is 0."""
     if not simulated:
         return kernel.compile(*given, target=target, **constants).spills
-    lowered(kernel, given, constants, target)
+    bound, options, _ = kernel.bind(given, constants)
+    kernel.version(bound, options, target)
     return 0
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import Any
 
+from ...dispatch import Site, Variant
 from ...ir.builder import type_of
-from ...ir.graph import Operand, Value
+from ...ir.graph import Call, Operand, Value
 from ...layout import register_table
 from ...types import Points, Region, Scalar, Tile, Uniformity
-from .access_ops import load_, store_
 from .vector_proofs import inside, joint, narrower, widest, widest_of
 
 # Where a thread's registers have at least so many different coordinates along a dimension, the launch is asked whether the extent is a
@@ -67,23 +69,41 @@ def _many(g, t: Region, tile: Tile, d: int) -> bool:
     return len({at[k] for at in register_table(tile.layout, tile.domain)}) >= MANY
 
 
-def _plan_load(g, call) -> AccessPlan:
-    return plan_access(g, call.args[0], call.result.type, call.args[2])
+@dataclass(frozen=True)
+class AccessSite(Site):
+    """One load, store or atomic operation: a call whose first operand is memory and whose last is a mask."""
+
+    g: Any
+    call: Call
+
+    def __str__(self) -> str:
+        return f"{self.memory.type}, by one {self.g.scope.kind} of {self.g.scope.threads} threads, for {self.g.target}"
+
+    @property
+    def memory(self) -> Value:
+        return self.call.args[0]
+
+    @property
+    def tile(self) -> Tile | Scalar:
+        """What is moved from or to registers."""
+        return self.call.result.type if self.call.results else type_of(self.call.args[1])
+
+    @property
+    def mask(self) -> Operand:
+        return self.call.args[-1]
+
+    def unrecorded(self) -> AbstractContextManager[Any]:
+        return self.g.facts.unrecorded()
 
 
-def _plan_store(g, call) -> AccessPlan:
-    return plan_access(g, call.args[0], type_of(call.args[1]), call.args[2])
+def plan(site: AccessSite, most: int | None = None) -> AccessPlan:
+    """The plan with the widest vectors of at most `most` elements."""
+    return plan_access(site.g, site.memory, site.tile, site.mask, most)
 
 
-def declined(g, call, plan: AccessPlan, most: int | None = None) -> tuple[tuple[str, str], ...]:
-    """Why a load, store or atomic operation has no wider instructions, as (width in words, needs that do not hold); empty if it could not."""
-    tile = call.result.type if call.results else type_of(call.args[1])
-    return narrower(g, call.args[0], tile, call.args[-1], plan.vector, most) if isinstance(plan, AccessPlan) else ()
-
-
-load_.rules.plan = _plan_load
-store_.rules.plan = _plan_store
-load_.rules.declined = store_.rules.declined = declined
+def wider(site: AccessSite, plan: AccessPlan, most: int | None = None) -> tuple[tuple[str, str], ...]:
+    """Why an access has no wider instructions, as (width in words, needs that do not hold); empty if none could be."""
+    return narrower(site.g, site.memory, site.tile, site.mask, plan.vector, most)
 
 
 # -- emission ------------------------------------------------------------------------------------------------------------
@@ -201,9 +221,8 @@ class Access:
                 yield self._once(("ghost", k, at[k]), lambda: e.in_bounds(e.thread_coordinate(t, k) + at[k], extent))
 
 
-@load_.emit
-def _(e, call, source, other, mask):
-    plan, t = call.choice.plan, call.result.type
+def emit_load(e, plan: AccessPlan, call, source, other, mask):
+    t = call.result.type
     dtype, cache = source.type.dtype, call.attrs["cache"]
     space = source.buffer.type.scope
     if isinstance(t, Scalar):
@@ -224,9 +243,8 @@ def _(e, call, source, other, mask):
     return result
 
 
-@store_.emit
-def _(e, call, target, value, mask):
-    plan, t = call.choice.plan, type_of(call.args[1])
+def emit_store(e, plan: AccessPlan, call, target, value, mask):
+    t = type_of(call.args[1])
     dtype, cache = target.type.dtype, call.attrs["cache"]
     space = target.buffer.type.scope
     if isinstance(t, Scalar):
@@ -240,3 +258,7 @@ def _(e, call, target, value, mask):
     for run in plan.groups(t):
         address, offset = access.address(run[0])
         e.vector_store(space, address, offset, dtype, [value[r] for r in run], access.predicate(run[0], mask and mask[run[0]], owned=True), cache)
+
+
+LOAD = Variant("load", needs=(), plan=plan, emit=emit_load, wider=wider, doc=__doc__)
+STORE = Variant("store", needs=(), plan=plan, emit=emit_store, wider=wider, doc=__doc__)

@@ -1,4 +1,4 @@
-"""The ops of load and store; `access` lowers them, `moves.load_store` has the functions that users call."""
+"""The ops of load and store, and the order of their variants; `moves.load_store` has the functions that users call."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from ...ir.graph import Operand, Value
 from ...ir.op import op
 from ...ir.op_traits import Reads, Registers, Traits, Writes
 from ...types import Scalar, Tile, Uniformity
+from . import ldmatrix, stmatrix
+from .access import LOAD, STORE, AccessSite
 from .regions import coordinates
 
 
-@op("reads", attrs=("cache",), traits=Traits(access=True))
+@op("reads", attrs=("cache",), variants=(ldmatrix.VARIANT, LOAD), traits=Traits(access=True))
 def load_(source: Reads, other: Registers, mask: Registers, cache):
     """The elements of a region or of points; `other` where they are out of bounds or `mask` is false."""
 
@@ -32,7 +34,7 @@ def _uniformity(g: Builder, source: Value, other: Operand, mask: Operand) -> Uni
     return min([type_of(a).uniform for a in operands] + [Uniformity.CTA])
 
 
-@op("writes", attrs=("cache", "each_thread"), traits=Traits(access=True))
+@op("writes", attrs=("cache", "each_thread"), variants=(stmatrix.VARIANT, STORE), traits=Traits(access=True))
 def store_(target: Writes, value: Registers, mask: Registers, cache, each_thread):
     """Write `value` to a region or to points. Elements out of bounds, or where `mask` is false, are not written.
 
@@ -69,3 +71,17 @@ def _(m, call, target, value, mask):
     t = type_of(call.args[1])
     owner = m.owners(t) if isinstance(t, Tile) else None
     m.write(target.buffer, coordinates(m, target), value, mask=mask, owner=owner, region=target)
+
+
+@load_.emit
+def _(e, call, source, other, mask):
+    return call.choice.lowering.emit(e, call.choice.plan, call, source, other, mask)
+
+
+@store_.emit
+def _(e, call, target, value, mask):
+    call.choice.lowering.emit(e, call.choice.plan, call, target, value, mask)
+
+
+load_.site(AccessSite)
+store_.site(AccessSite)

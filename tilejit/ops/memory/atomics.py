@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...config import architecture
+from ...dispatch import Variant
 from ...dtypes import DType
 from ...ir.builder import Builder, describe, type_of
 from ...ir.builtin import builtin
@@ -20,7 +21,8 @@ from ...ir.op import op
 from ...ir.op_traits import Registers, Traits, Writes
 from ...types import Buffer, Points, Region, Scalar, Tile, Uniformity
 from ..language.promotion import as_mask, coerce, collective
-from .access import AccessPlan, declined, plan_access
+from . import access
+from .access import AccessPlan, AccessSite
 from .access_ops import differs_by_thread
 from .regions import coordinates, reached, whole
 from .vector_proofs import widest_of
@@ -73,9 +75,12 @@ class AtomicPlan:
     returns: bool
 
 
-def _plan(context, call: Call) -> AtomicPlan:
-    place, _, _, mask = call.args
-    return AtomicPlan(plan_access(context, place, call.result.type, mask, most_at_once(context, call)), call.result in used_values(context))
+def _plan(s: AccessSite) -> AtomicPlan:
+    return AtomicPlan(access.plan(s, most_at_once(s.g, s.call)), s.call.result in used_values(s.g))
+
+
+def _wider(s: AccessSite, plan: AtomicPlan) -> tuple[tuple[str, str], ...]:
+    return access.wider(s, plan.access, most_at_once(s.g, s.call))
 
 
 def most_at_once(context, call: Call) -> int:
@@ -118,8 +123,8 @@ def replicated_scratch(call: Call) -> int:
     return t.size * t.dtype.nbytes if "warpid" in _copies(t) else 0
 
 
-atomic_.rules.plan = _plan
-atomic_.rules.declined = lambda context, call, plan: declined(context, call, plan.access, most_at_once(context, call))
+atomic_.site(AccessSite)
+atomic_.variants = (Variant("atomic", needs=(), plan=_plan, wider=_wider, doc=__doc__),)
 atomic_.rules.scratch = replicated_scratch
 
 

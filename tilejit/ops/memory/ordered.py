@@ -7,12 +7,14 @@ Consistency Model".
 
 from __future__ import annotations
 
+from ...dispatch import Variant
 from ...ir.builder import Builder, type_of
-from ...ir.graph import Call, Operand, Value
+from ...ir.graph import Operand, Value
 from ...ir.op import op
 from ...ir.op_traits import Reads, Registers, Traits, Writes
 from ...types import Scalar, Tile, Uniformity
-from .access import declined, plan_access
+from . import access
+from .access import AccessSite
 from .access_ops import differs_by_thread
 from .atomics import SCOPES, AtomicPlan, replicated_scratch, used_values
 from .regions import coordinates
@@ -78,16 +80,19 @@ def store(g: Builder, target: Value, value: Operand, mask: Operand, cache, sem: 
 
 # -- the plan --------------------------------------------------------------------------------------------------------------
 
-def _plan_load(context, call: Call) -> AtomicPlan:
-    source, _, mask = call.args
-    return AtomicPlan(plan_access(context, source, call.result.type, mask), call.result in used_values(context))
+def _plan_load(s: AccessSite) -> AtomicPlan:
+    return AtomicPlan(access.plan(s), s.call.result in used_values(s.g))
 
 
-ordered_load.rules.plan = _plan_load
-ordered_load.rules.declined = lambda context, call, plan: declined(context, call, plan.access)
+def _wider_load(s: AccessSite, plan: AtomicPlan) -> tuple[tuple[str, str], ...]:
+    return access.wider(s, plan.access)
+
+
+ordered_load.site(AccessSite)
+ordered_store.site(AccessSite)
+ordered_load.variants = (Variant("ordered_load", needs=(), plan=_plan_load, wider=_wider_load, doc=__doc__),)
+ordered_store.variants = (Variant("ordered_store", needs=(), plan=access.plan, wider=access.wider, doc=__doc__),)
 ordered_load.rules.scratch = replicated_scratch
-ordered_store.rules.plan = lambda context, call: plan_access(context, call.args[0], type_of(call.args[1]), call.args[2])
-ordered_store.rules.declined = declined
 
 
 # -- simulation ------------------------------------------------------------------------------------------------------------

@@ -67,10 +67,7 @@ def fill_bits(dtype, bits: int, fill) -> int:
     return int.from_bytes(pattern[:bits // 8], "little", signed=True)
 
 
-MOVABLE = ("global", "shared")
-
-NEEDS = (
-    Need("global or shared memory on both sides", lambda s: set(s.scopes) <= set(MOVABLE) or f"{s.scopes[0]} to {s.scopes[1]}", gate=True),
-    Need("at least one element", lambda s: s.elements > 0, gate=True),
-    Need("all threads of the scope", lambda s: not s.partial or s.partial_reason),
-)
+MOVABLE = Need("global or shared memory on both sides",
+               lambda s: set(s.scopes) <= {"global", "shared"} or f"{s.scopes[0]} to {s.scopes[1]}", gate=True)
+NOT_EMPTY = Need("at least one element", lambda s: s.elements > 0, gate=True)
+ALL_THREADS = Need("all threads of the scope", lambda s: not s.partial or s.partial_reason)

@@ -18,7 +18,7 @@ from ..language.expect_variant import asked_variant
 from ..language.promotion import as_condition, collective
 from ..memory.packed import refused
 from ..memory.regions import whole
-from . import ldmatrix, stmatrix, tcgen05, wgmma  # noqa: F401 - ldmatrix and stmatrix register plans of load and store
+from . import tcgen05, wgmma
 from .site import MmaSite, checked_options, product_shape
 
 VARIANTS: tuple[Variant, ...] = (wgmma.VARIANT,)

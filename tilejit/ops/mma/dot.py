@@ -7,7 +7,7 @@ passes/products/dots.py then expands the call to the operations of that path.
 
 from __future__ import annotations
 
-from ...dispatch import Need, Variant
+from ...dispatch import names
 from ...dtypes import DType, dtype_of, float16, float32, float64, int32, int64
 from ...ir.builder import Builder, describe, type_of
 from ...ir.builtin import builtin
@@ -19,13 +19,14 @@ from ..language.expect_variant import asked_variant
 from ..language.promotion import collective, converted
 from ..memory.packed import refused
 from ..memory.regions import whole
-from . import dot_tensor, warp, wgmma
+from . import dot_tensor, thread, warp, wgmma
 from .site import MmaSite, checked_options, product_shape
 
 ACCUMULATORS = (float32, float16, float64, int32, int64)
+VARIANTS = (wgmma.DOT, dot_tensor.DOT, warp.DOT, thread.DOT)
 
 
-@op("reads", attrs=("trans_a", "trans_b", "dtype", "precision", "options"), collective=True,
+@op("reads", attrs=("trans_a", "trans_b", "dtype", "precision", "options"), variants=VARIANTS, collective=True,
     traits=Traits(product=True))
 def dot_(acc: Registers, a: Reads, b: Reads, trans_a, trans_b, dtype, precision, options):
     """``acc + a @ b``, or ``a @ b`` without `acc`."""
@@ -42,41 +43,6 @@ def _(g, acc, a, b, *, trans_a, trans_b, dtype, precision, options):
 @dot_.site
 def _(g, call):
     return MmaSite.of_call(g, call)
-
-
-# -- variants ------------------------------------------------------------------------------------------------------------
-
-def _exists(s: MmaSite) -> bool | str:
-    results = warp.results_of(*(warp.multiplied_as(x, y, s.target).name for x, y in ((s.a.dtype, s.b.dtype), (s.b.dtype, s.a.dtype))))
-    if not results:
-        return f"{s.a.dtype} by {s.b.dtype}"
-    return s.dtype.name in results or f"{s.a.dtype} by {s.b.dtype} to {s.dtype}"
-
-
-def _precision(s: MmaSite) -> bool | str:
-    return s.a.dtype.name != "float32" or s.precision == "tf32" or "they would be rounded to 10 bits"
-
-
-def _written_out(*_):
-    raise AssertionError("passes/products/dots.py writes products out before they are simulated or emitted")
-
-
-def _nothing(s: MmaSite) -> None:
-    return None
-
-
-WARPGROUP = Variant("wgmma", plan=_nothing, emit=_written_out, simulate=_written_out, doc=wgmma.__doc__, needs=(
-    wgmma.NEEDS[0], Need("b in shared memory", lambda s: isinstance(s.b, Region) or "in registers", gate=True), *wgmma.NEEDS[1:]))
-TENSOR = Variant("tcgen05", plan=_nothing, emit=_written_out, simulate=_written_out, doc=dot_tensor.__doc__, needs=dot_tensor.NEEDS)
-WARP = Variant("mma_sync", plan=_nothing, emit=_written_out, simulate=_written_out, doc=warp.__doc__, needs=(
-    Need("whole warps as the scope", lambda s: s.threads % 32 == 0 or f"a {s.scope} of {s.threads} threads", gate=True),
-    Need("types that an instruction multiplies, and an accumulator that it has for them", _exists, gate=True),
-    Need("precision='tf32' for float32 operands", _precision),
-))
-THREAD = Variant("fma", plan=_nothing, emit=_written_out, simulate=_written_out,
-                 doc="Sums that each thread makes of its own elements, operands read from shared memory.", needs=())
-
-dot_.variants = VARIANTS = (WARPGROUP, TENSOR, WARP, THREAD)
 
 
 # -- builtins ------------------------------------------------------------------------------------------------------------
@@ -97,7 +63,7 @@ def dot(g: Builder, a, b, acc=None, trans_a=False, trans_b=False, dtype=None, pr
     a, b = _operand(g, a, "a"), _operand(g, b, "b")
     dtype = _dtype(g, acc, a.type.dtype, b.type.dtype, dtype)
     checked_options(g, acc, a, b, dtype, precision, trans_a, trans_b)
-    options = {"variant": asked_variant(g, variant, tuple(v.name for v in VARIANTS))}
+    options = {"variant": asked_variant(g, variant, names(VARIANTS))}
     return g.call(dot_, acc, a, b, trans_a=trans_a, trans_b=trans_b, dtype=dtype, precision=precision, options=options)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ...dispatch import Miss, Need
+from ...dispatch import Miss, Need, Variant
 from ...layout import TileLayout, axis
 from ...types import Buffer, Region, Tile
 from ..tmem.alloc import LANES
@@ -130,7 +130,7 @@ def _of_each(need: Need) -> Need:
     return Need(need.words, test, need.gate)
 
 
-NEEDS = (
+DOT = Variant("tcgen05", doc=__doc__, needs=(
     TENSOR_MEMORY,
     Need("whole warpgroups as the scope, with indices known at compile time", _scope, gate=True),
     Need("b in shared memory", lambda s: isinstance(s.b, Region) or "in registers", gate=True),
@@ -139,9 +139,21 @@ NEEDS = (
     Need("types that a kind of tcgen05.mma multiplies (float32 with precision='tf32')", _types, gate=True),
     Need("rows whose start is known at compile time, where there are more than 128", _named, gate=True),
     Need("sums, and an a in registers, that can be divided among the warpgroups of the scope", _shared_out, gate=True),
-    *map(_of_each, tcgen05.NEEDS[1:-1]),
+    _of_each(tcgen05.ONE_THREAD),
+    _of_each(tcgen05.TARGET),
+    _of_each(tcgen05.ELEMENT_TYPES),
+    _of_each(tcgen05.SUMS),
+    _of_each(tcgen05.NEGATION),
+    _of_each(tcgen05.ROWS),
+    _of_each(tcgen05.WHOLE_STEPS),
+    _of_each(tcgen05.A_PLACE),
+    _of_each(tcgen05.B_LAYOUT),
+    _of_each(tcgen05.COLUMNS),
+    _of_each(tcgen05.MAJOR),
+    _of_each(tcgen05.ACCUMULATOR),
+    _of_each(tcgen05.A_LANES),
     Need("enough free tensor memory", lambda s: s.g.tensor_room(s)),
-)
+))
 
 
-__all__ = ["NEEDS", "kind_of", "left_layout", "left_shape", "sums_layout"]
+__all__ = ["DOT", "kind_of", "left_layout", "left_shape", "sums_layout"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from ...dispatch import Site
 from ...dtypes import DType, float32
 from ...ir.builder import Builder, describe, type_of
 from ...ir.graph import Value
@@ -13,7 +14,7 @@ from ..moves.copy_async.site import alignment
 
 
 @dataclass(frozen=True)
-class MmaSite:
+class MmaSite(Site):
     """One call of dot or mma_async: ``acc[m, n] (+)= a[m, k] @ b[k, n]``.
 
     `a` and `b` are types of tiles or regions, given as [k, m] with `trans_a` and as [n, k] with `trans_b`. With `negate`, the product
@@ -70,13 +71,6 @@ class MmaSite:
     def warpgroup_scope(self) -> bool:
         """Whether the scope consists of whole warpgroups."""
         return self.scope in ("cta", "warpgroup") and self.threads % 128 == 0
-
-    def searched(self, key: str, search):
-        """The memoised result of `search()`, which the needs and the plan share."""
-        memo = self.__dict__.setdefault("_searched", {})
-        if key not in memo:
-            memo[key] = search()
-        return memo[key]
 
 
 def checked_options(g: Builder, acc, a: Value, b: Value, dtype: DType, precision, trans_a, trans_b) -> None:

@@ -178,23 +178,20 @@ def scale_type(s: TensorSite) -> str:
     return SCALES[s.scales[0].dtype.name]
 
 
-NEEDS = (
-    TENSOR_MEMORY,
-    Need("one thread", lambda s: s.threads == 1 or f"{s.threads} threads of a {s.scope}: use tile.elect()", gate=True),
-    Need("a target that has the kind", lambda s: s.target in _kind(s).targets or f"kind::{s.kind} on {s.target}"),
-    Need("element types of the kind, and an accumulator that it has", _types, gate=True),
-    Need("float32 sums of bfloat16", _half),
-    Need("a kind that negates, where the product is subtracted (negate=True)", lambda s: not s.negate or _kind(s).negates or f"kind::{s.kind}"),
-    Need("64 or 128 rows in each CTA (128 with scale factors)", _rows, gate=True),
-    Need("a multiple of 32 bytes along k", lambda s: (s.k_bytes > 0 and s.k_bytes % K_BYTES == 0) or f"{s.k_bytes} bytes", gate=True),
-    Need("an A in tensor memory in the accumulator's lanes, or in a layout that a matrix descriptor names", _in_shared("a"), gate=True),
-    Need("a B in a layout that a matrix descriptor names", _in_shared("b"), gate=True),
-    Need("columns that an instruction has", _columns),
-    Need("elements contiguous along k, for types that are not transposed", _major),
-    Need("an accumulator in the layout that the tensor cores write", _accumulator),
-    Need("an A in tensor memory that lies in the accumulator's lanes", _a_in_tensor_memory),
-    Need("scale factors for block-scaled kinds, as tile.scale_layout puts them", _scales),
-)
+ONE_THREAD = Need("one thread", lambda s: s.threads == 1 or f"{s.threads} threads of a {s.scope}: use tile.elect()", gate=True)
+TARGET = Need("a target that has the kind", lambda s: s.target in _kind(s).targets or f"kind::{s.kind} on {s.target}")
+ELEMENT_TYPES = Need("element types of the kind, and an accumulator that it has", _types, gate=True)
+SUMS = Need("float32 sums of bfloat16", _half)
+NEGATION = Need("a kind that negates, where the product is subtracted (negate=True)", lambda s: not s.negate or _kind(s).negates or f"kind::{s.kind}")
+ROWS = Need("64 or 128 rows in each CTA (128 with scale factors)", _rows, gate=True)
+WHOLE_STEPS = Need("a multiple of 32 bytes along k", lambda s: (s.k_bytes > 0 and s.k_bytes % K_BYTES == 0) or f"{s.k_bytes} bytes", gate=True)
+A_PLACE = Need("an A in tensor memory in the accumulator's lanes, or in a layout that a matrix descriptor names", _in_shared("a"), gate=True)
+B_LAYOUT = Need("a B in a layout that a matrix descriptor names", _in_shared("b"), gate=True)
+COLUMNS = Need("columns that an instruction has", _columns)
+MAJOR = Need("elements contiguous along k, for types that are not transposed", _major)
+ACCUMULATOR = Need("an accumulator in the layout that the tensor cores write", _accumulator)
+A_LANES = Need("an A in tensor memory that lies in the accumulator's lanes", _a_in_tensor_memory)
+SCALE_FACTORS = Need("scale factors for block-scaled kinds, as tile.scale_layout puts them", _scales)
 
 
 def plan(s: TensorSite) -> Plan:
@@ -246,7 +243,23 @@ def simulate(m, plan: Plan, call, acc, a, b, accumulate, *scales):
     m.tensor_product(plan, acc, a, b, accumulate, *scales)
 
 
-VARIANT = Variant("tcgen05", plan=plan, emit=emit, simulate=simulate, needs=NEEDS, doc=__doc__)
+VARIANT = Variant("tcgen05", plan=plan, emit=emit, simulate=simulate, doc=__doc__, needs=(
+    TENSOR_MEMORY,
+    ONE_THREAD,
+    TARGET,
+    ELEMENT_TYPES,
+    SUMS,
+    NEGATION,
+    ROWS,
+    WHOLE_STEPS,
+    A_PLACE,
+    B_LAYOUT,
+    COLUMNS,
+    MAJOR,
+    ACCUMULATOR,
+    A_LANES,
+    SCALE_FACTORS,
+))
 
 
 # -- the operation ---------------------------------------------------------------------------------------------------------

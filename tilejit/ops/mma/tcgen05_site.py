@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from ...dispatch import Site
 from ...ir.builder import type_of
 from ...types import Region
 from ..moves.copy_async.site import alignment
@@ -13,7 +14,7 @@ from .tcgen05_kinds import KINDS
 
 
 @dataclass(frozen=True)
-class TensorSite:
+class TensorSite(Site):
     """One product, ``acc[m, n] (+)= a[m, k] @ b[k, n]``, with the operands of this CTA.
 
     The last dimension of regions of packed elements counts bytes, as everywhere. With `negate`, the product is subtracted. `starts`
@@ -83,9 +84,3 @@ class TensorSite:
         """The rows of the whole product, in both CTAs of a pair."""
         return self.m * self.cta_group
 
-    def searched(self, key: str, search):
-        """The memoised result of `search()`, which the needs and the plan share."""
-        memo = self.__dict__.setdefault("_searched", {})
-        if key not in memo:
-            memo[key] = search()
-        return memo[key]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ...dispatch import Variant
 from ...ir.op import op
 from ...ir.op_traits import Reads, Registers, Traits
 from ...types import Tile
@@ -87,4 +88,6 @@ def _multiplied(e, x, y, acc):
     return e.ins(f"add {llvm} {e.ins(f'mul {llvm} {x.text}, {y.text}', acc.dtype).text}, {acc.text}", acc.dtype)
 
 
-__all__ = ["WRITTEN_OUT", "thread_product"]
+DOT = Variant("fma", needs=(), doc=__doc__)
+
+__all__ = ["DOT", "WRITTEN_OUT", "thread_product"]

@@ -9,12 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
+from ...dispatch import Need, Variant
 from ...dtypes import DType, bfloat16, float16, float32
 from ...ir.op import op
 from ...ir.op_traits import Traits
 from ...layout import TileLayout
 from ...layout.fragments import mma_fragment
 from ...types import Tile
+from .site import MmaSite
 
 # bits of an operand's elements -> (shape of the instruction; its m, n and k)
 SHAPES = {8: ("m16n8k32", 16, 8, 32), 16: ("m16n8k16", 16, 8, 16), 32: ("m16n8k8", 16, 8, 8), 64: ("m8n8k4", 8, 8, 4)}
@@ -234,3 +236,24 @@ def _without_ghosts(e, t: Tile, values: list, dim: int) -> list:
         inside = e.cached(("along k", t, dim, at), lambda: e.in_bounds(e.thread_coordinate(t, dim) + at, t.shape[dim]))
         kept.append(e.select(inside, v, zero))
     return kept
+
+
+# -- the variant of dot ------------------------------------------------------------------------------------------------------
+
+def _exists(s: MmaSite) -> bool | str:
+    pairs = (s.a.dtype, s.b.dtype), (s.b.dtype, s.a.dtype)
+    results = results_of(*(multiplied_as(x, y, s.target).name for x, y in pairs))
+    if not results:
+        return f"{s.a.dtype} by {s.b.dtype}"
+    return s.dtype.name in results or f"{s.a.dtype} by {s.b.dtype} to {s.dtype}"
+
+
+def _precision(s: MmaSite) -> bool | str:
+    return s.a.dtype.name != "float32" or s.precision == "tf32" or "they would be rounded to 10 bits"
+
+
+DOT = Variant("mma_sync", doc=__doc__, needs=(
+    Need("whole warps as the scope", lambda s: s.threads % 32 == 0 or f"a {s.scope} of {s.threads} threads", gate=True),
+    Need("types that an instruction multiplies, and an accumulator that it has for them", _exists, gate=True),
+    Need("precision='tf32' for float32 operands", _precision),
+))

@@ -16,7 +16,7 @@ from ...dtypes import DType
 from ...errors import CompilationError
 from ...layout.fragments import wgmma_a_registers, wgmma_accumulator
 from ...lazy import Lazy
-from ...types import Tile
+from ...types import Region, Tile
 from .descriptor import K_BYTES, Derived
 from .shared_matrix import innermost, missed, shared_matrix, sideways
 from .site import MmaSite, bare
@@ -112,25 +112,6 @@ def _major(s: MmaSite) -> bool | Miss:
     return True
 
 
-NEEDS = (
-    Need("the target sm_90a", lambda s: s.target == "sm_90a" or s.target, gate=True),
-    Need("whole warpgroups as the scope", lambda s: s.warpgroup_scope or f"a {s.scope} of {s.threads} threads", gate=True),
-    Need("operands of float16, bfloat16, float32, float8 or 8-bit integers, and an accumulator of float32, float16 or int32", _types, gate=True),
-    Need("precision='tf32' for float32 operands",
-         lambda s: s.a.dtype.name != "float32" or s.precision == "tf32" or "they would be rounded to 10 bits"),
-    Need("floats where the product is subtracted (negate=True)", lambda s: not s.negate or s.a.dtype.is_float or str(s.a.dtype), gate=True),
-    Need("64 rows, or a multiple of that, for each warpgroup",
-         lambda s: (s.m > 0 and s.m % (ROWS * s.warpgroups) == 0) or f"{s.m} rows and {s.warpgroups} warpgroups", gate=True),
-    Need("a multiple of 32 bytes along k",
-         lambda s: (s.k > 0 and s.k * s.a.dtype.nbytes % K_BYTES == 0) or f"{s.k} elements of {s.a.dtype}", gate=True),
-    Need("types and columns that an instruction has (8 to 256 in steps of 8; of 16 above 32 for integers)", _exists, gate=True),
-    Need("A from registers as [m, k]", lambda s: not (isinstance(s.a, Tile) and s.trans_a)),
-    Need("elements contiguous along k, for types of other than 16 bits", _major, gate=True),
-    Need("an A in registers, or in a layout that a matrix descriptor names", _operand("a"), gate=True),
-    Need("a B in a layout that a matrix descriptor names", _operand("b"), gate=True),
-)
-
-
 def plan(s: MmaSite) -> Plan:
     a = None if isinstance(s.a, Tile) else matrix(s, "a")
     tiles = s.m // (ROWS * s.warpgroups)
@@ -145,9 +126,6 @@ def _blocks_in_line(s: MmaSite) -> bool | str:
     rows, tiles = matrix(s, "a").rows, s.m // (ROWS * s.warpgroups)
     step = rows[tiles]
     return all(rows[w * tiles + t] == rows[t] + w * step for w in range(s.warpgroups) for t in range(tiles)) or "they do not"
-
-
-NEEDS += (Need("rows of A at equal steps from one warpgroup to the next", _blocks_in_line),)
 
 
 # -- emission ----------------------------------------------------------------------------------------------------------------
@@ -210,4 +188,25 @@ def simulate(m, plan: Plan, call, acc, a, b, accumulate=None):
     return m.wgmma(plan, call, acc, a, b)
 
 
+NEEDS = (
+    Need("the target sm_90a", lambda s: s.target == "sm_90a" or s.target, gate=True),
+    Need("b in shared memory", lambda s: isinstance(s.b, Region) or "in registers", gate=True),
+    Need("whole warpgroups as the scope", lambda s: s.warpgroup_scope or f"a {s.scope} of {s.threads} threads", gate=True),
+    Need("operands of float16, bfloat16, float32, float8 or 8-bit integers, and an accumulator of float32, float16 or int32", _types, gate=True),
+    Need("precision='tf32' for float32 operands",
+         lambda s: s.a.dtype.name != "float32" or s.precision == "tf32" or "they would be rounded to 10 bits"),
+    Need("floats where the product is subtracted (negate=True)", lambda s: not s.negate or s.a.dtype.is_float or str(s.a.dtype), gate=True),
+    Need("64 rows, or a multiple of that, for each warpgroup",
+         lambda s: (s.m > 0 and s.m % (ROWS * s.warpgroups) == 0) or f"{s.m} rows and {s.warpgroups} warpgroups", gate=True),
+    Need("a multiple of 32 bytes along k",
+         lambda s: (s.k > 0 and s.k * s.a.dtype.nbytes % K_BYTES == 0) or f"{s.k} elements of {s.a.dtype}", gate=True),
+    Need("types and columns that an instruction has (8 to 256 in steps of 8; of 16 above 32 for integers)", _exists, gate=True),
+    Need("A from registers as [m, k]", lambda s: not (isinstance(s.a, Tile) and s.trans_a)),
+    Need("elements contiguous along k, for types of other than 16 bits", _major, gate=True),
+    Need("an A in registers, or in a layout that a matrix descriptor names", _operand("a"), gate=True),
+    Need("a B in a layout that a matrix descriptor names", _operand("b"), gate=True),
+    Need("rows of A at equal steps from one warpgroup to the next", _blocks_in_line),
+)
+
 VARIANT = Variant("wgmma", plan=plan, emit=emit, simulate=simulate, needs=NEEDS, doc=__doc__)
+DOT = Variant("wgmma", needs=NEEDS, doc=__doc__)

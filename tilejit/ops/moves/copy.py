@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...dispatch import Need, Variant
+from ...dispatch import Need, Variant, names
 from ...ir.builder import Builder
 from ...ir.builtin import builtin
 from ...ir.op import op
@@ -54,8 +54,8 @@ def copy(g: Builder, dst, src, variant=None):
     dst, src = checked_sides(g, "copy", dst, src)
     if dst.type.buffer.peer or src.type.buffer.peer:
         raise g.error("copy reaches the CTA's own shared memory; a peer's is written with tile.copy_async(buf.peer(rank), ..., mbar=bar)")
-    names = tuple(v.name for v in copy_.variants)
-    g.call(copy_, dst, src, options=checked_options({"variant": asked_variant(g, variant, names)}, names))
+    known = names(copy_.variants)
+    g.call(copy_, dst, src, options=checked_options({"variant": asked_variant(g, variant, known)}, known))
 
 
 # -- variants ------------------------------------------------------------------------------------------------------------
@@ -68,11 +68,15 @@ def _emit(e, plan, call, dst, src):
     vectors.emit(e, plan, dst, src)
 
 
-VECTORISED = Variant("vectorised", plan=vectors.partition, emit=_emit, simulate=_simulate, doc=__doc__, needs=vectors.NEEDS + (
+VECTORISED = Variant("vectorised", plan=vectors.partition, emit=_emit, simulate=_simulate, doc=__doc__, needs=(
+    vectors.MOVABLE,
+    vectors.NOT_EMPTY,
+    vectors.ALL_THREADS,
     Need("runs of two or more elements that are provably contiguous, aligned and in bounds together on both sides",
          lambda s: vectors.partition(s).vec > 1 or "single elements only"),
 ))
-SCALAR = Variant("scalar", plan=vectors.scalars, emit=_emit, simulate=_simulate, doc=__doc__, needs=vectors.NEEDS)
+SCALAR = Variant("scalar", plan=vectors.scalars, emit=_emit, simulate=_simulate, doc=__doc__,
+                 needs=(vectors.MOVABLE, vectors.NOT_EMPTY, vectors.ALL_THREADS))
 
 copy_.variants = VARIANTS = (VECTORISED, SCALAR)
 

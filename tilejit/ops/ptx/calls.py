@@ -254,11 +254,11 @@ def _first_element(g: Builder, x: Value) -> Value:
 
 
 def _written(call: Call, _mapped: bool) -> tuple[Value, ...]:
-    """The places that an instruction may write: those whose address it takes, unless the operand is named ``src``, and for a
-    tensor store the map."""
+    """The places that an instruction may write: those whose address it takes, unless its row says that it only reads
+    there, and for a tensor store the map."""
     if _form(call.attrs["form"]).effect not in ("writes", "syncs"):
         return ()
-    return tuple(x for operand, x in _addresses(call) if operand.name != "src" and (
+    return tuple(x for operand, x in _addresses(call) if operand.access != "r" and (
         isinstance(type_of(x), TensorMap) and _stores_by_map(call) if operand.space == "map" else isinstance(type_of(x), Region)))
 
 
@@ -289,8 +289,8 @@ def _by_engines(call: Call) -> tuple:
         return (), (ANYWHERE,)
     if not call.attrs["form"].startswith(_BULK):
         return (), ()
-    named = [(o.name, _in_shared((o, x))) for o, x in _addresses(call)]
-    return tuple(x for name, x in named if name == "dst"), tuple(x for name, x in named if name == "src")
+    places = [(o.access, _in_shared((o, x))) for o, x in _addresses(call)]
+    return tuple(x for access, x in places if access == "w"), tuple(x for access, x in places if access == "r")
 
 
 def _in_shared(address: tuple) -> Operand:

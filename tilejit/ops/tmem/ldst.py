@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...dispatch import Need, Variant
+from ...dispatch import Need, Site, Variant
 from ...dtypes import int32
 from ...ir.builder import Builder, describe, type_of
 from ...ir.builtin import builtin
@@ -28,7 +28,7 @@ ATTRS = ("shape", "pack", "wait")
 
 
 @dataclass(frozen=True)
-class MoveSite:
+class MoveSite(Site):
     """One move between a region of tensor memory and a register tile.
 
     `first` is the scope's first warp (`first_warp`); `registers` is how many registers a thread has when the CTA starts.
@@ -56,13 +56,6 @@ class MoveSite:
 
     def __str__(self) -> str:
         return f"{self.region} and registers, by one {self.scope} of {self.threads} threads, for {self.target}"
-
-    def searched(self, key: str, search):
-        """The memoised result of `search()`, which the needs and the plan share."""
-        memo = self.__dict__.setdefault("_searched", {})
-        if key not in memo:
-            memo[key] = search()
-        return memo[key]
 
 
 def first_warp(scope) -> int | None:

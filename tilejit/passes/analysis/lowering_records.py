@@ -12,7 +12,7 @@ from ...layout import register_table
 from ...names import allocation_name
 from ...ops.memory.access_ops import load_
 from ...ops.memory.atomics import atomic_
-from ...ops.mma.matrices import Matrices
+from ...ops.memory.matrices import Matrices
 from ...ops.moves.copy_async.options import unused_hints
 from ...records import AccessRecord, CopyRecord, ProductRecord
 from ...types import Region, Selected, Tile
@@ -23,7 +23,7 @@ def copy_records(graph: Graph) -> tuple[CopyRecord, ...]:
     """A record for each copy call of the kernel, in order, without the copies that a `dot` has introduced."""
     made = {value: n for n in walk(graph.body) if isinstance(n, Call) for value in n.results}
     return tuple(_copy_record(call, scope, made) for call, scope in _chosen_calls(graph.body, "cta")
-                 if call.op.traits.copy and call.choice.variant != "dot")
+                 if call.op.traits.copy and call.origin is None)
 
 
 def _chosen_calls(block, scope: str):
@@ -101,7 +101,7 @@ def product_records(graph: Graph) -> tuple[ProductRecord, ...]:
     for call, scope in _chosen_calls(graph.body, "cta"):
         if not call.op.traits.product:
             continue
-        key, record = (call.loc, id(call.choice.declined)), _product_record(call, scope, loaded)
+        key, record = (call.loc, id(call.told.declined)), _product_record(call, scope, loaded)
         found[key] = replace(found[key], instructions=found[key].instructions + record.instructions) if key in found else record
     return tuple(found.values())
 
@@ -110,7 +110,7 @@ def _product_record(call: Call, scope: str, loaded: set) -> ProductRecord:
     acc = call.results[0] if call.results else call.args[0]
     where = lambda x: f"{x.type.dtype}{list(x.type.shape)} in {_memory(x, (x, call.loc) in loaded)}"
     return ProductRecord(call.loc.line, call.op.name, call.loc.source_line.strip(), where(call.args[1]), where(call.args[2]),
-                         f"{acc.type.dtype}{list(acc.type.shape)}", scope, call.choice.variant, call.choice.declined,
+                         f"{acc.type.dtype}{list(acc.type.shape)}", scope, call.told.variant, call.told.declined,
                          call.choice.plan.instructions)
 
 

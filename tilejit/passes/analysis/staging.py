@@ -222,7 +222,7 @@ def completes_by_bytes(context: Context, copy: Call, kind: str) -> bool:
         return False
     only = copy.attrs["options"].get("variant")
     try:
-        choice = choose("copy_async", copy.op.rules.variants_for(copy), site_with_barrier(context, copy, kind), only=only, loc=copy.loc)
+        choice = choose("copy_async", copy.op.variants, site_with_barrier(context, copy, kind), only=only, loc=copy.loc)
     except DispatchError:
         return False
     return choice.plan.completion == "bytes"

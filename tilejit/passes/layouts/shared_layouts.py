@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from math import prod
 
-from ...dispatch import Choice, choose, reasons
+from ...dispatch import Choice, choose, reasons, variants_at
 from ...errors import DispatchError
 from ...ir.builder import Facts
 from ...ir.graph import Block, Call, For, Graph, Value, blocks
@@ -196,7 +196,7 @@ class _UseEvaluator:
         if call.op not in (copy_, copy_async_):
             for buffer in buffers:
                 self.opened[buffer].by_rows = True
-        if not call.op.variants:
+        if not call.op.variants or call.op.traits.access:  # registers have no layouts yet, on which these depend
             return
         args = tuple(self.with_tried_layout(a, roots.get(a)) for a in call.args)
         found = self.evaluate(replace(call, args=args), pipelined)
@@ -232,11 +232,11 @@ class _UseEvaluator:
             if not isinstance(found, DispatchError):
                 return found
         site = call.op.rules.site(self.context, call)
-        variants = call.op.rules.variants_for(call) if call.op.rules.variants_for is not None else call.op.variants
+        variants = variants_at(call.op.variants, site)
         only, before = (call.attrs.get("options") or {}).get("variant"), dict(self.facts.asked)
         try:
             found = next((v for v in variants if only in (None, v.name) and not reasons(v, site)), None)
-            return Choice(found.name, found.plan(site)) if found else choose(call.op.name, variants, site, only=only)
+            return Choice(found.name, found.planned(site)) if found else choose(call.op.name, variants, site, only=only)
         except DispatchError as error:
             return error
         finally:

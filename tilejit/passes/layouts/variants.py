@@ -1,4 +1,4 @@
-"""Choose the lowering of every call that has several: a variant, by the variants' needs, or the plan of a memory access."""
+"""Choose the lowering of every call whose op has variants, by their needs, and make the plans of other ops."""
 
 from __future__ import annotations
 
@@ -24,18 +24,9 @@ def _block(context: Context, block: Block) -> Block:
 
 def _node(context: Context, node):
     if isinstance(node, Call):
-        return _call(context, node)
+        return _chosen(context, node)
     with context.in_scope_of(node):
         return with_blocks(node, lambda block: _block(context, block))
-
-
-def _call(context: Context, call: Call) -> Call:
-    """The call with its choice. One that an earlier pass has chosen keeps that variant's name, with the reasons and cures of the others."""
-    made = _chosen(context, call)
-    if call.choice is None:
-        return made
-    lowered, before = made.choice or call.choice, call.choice
-    return replace(made, choice=replace(lowered, variant=before.variant, declined=before.declined, cures=before.cures))
 
 
 def _chosen(context: Context, call: Call) -> Call:
@@ -44,11 +35,10 @@ def _chosen(context: Context, call: Call) -> Call:
             call.op.rules.check(context, call)
         if call.op.variants:
             site = call.op.rules.site(context, call)
-            variants = call.op.rules.variants_for(call) if call.op.rules.variants_for is not None else call.op.variants
             only = (call.attrs.get("options") or {}).get("variant")
-            return replace(call, choice=choose(call.op.traits.shown or call.op.name, variants, site, only=only, loc=call.loc))
+            shown = call.op.traits.shown or call.op.name
+            return replace(call, choice=choose(shown, call.op.variants, site, only=only, loc=call.loc))
         plan = call.op.rules.plan(context, call) if call.op.rules.plan is not None else None
         if plan is not None:
-            declined = call.op.rules.declined(context, call, plan) if call.op.rules.declined is not None else ()
-            return replace(call, choice=Choice(call.op.name, plan, declined))
+            return replace(call, choice=Choice(call.op.name, plan))
     return call

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from ...config import architecture
-from ...dispatch import reasons
+from ...dispatch import reasons, variants_at
 from ...ir.builder import Facts, Warning_
 from ...ir.graph import Block, Call, Const, For, Graph, Node, Value, walk, with_blocks
 from ...layout import auto
@@ -223,7 +223,8 @@ class _LoadsAhead:
         kind = "thread" if for_roles else self.context.scope.kind
         if completes_by_bytes(self.context, copy, kind):
             return ""
-        variants, site = copy.op.rules.variants_for(copy), copy.op.rules.site(self.context, copy)
+        site = copy.op.rules.site(self.context, copy)
+        variants = variants_at(copy.op.variants, site)
         if not for_roles and any(v.name != "vector" and not reasons(v, site) for v in variants):
             return ""
         sites = {"ldgsts": site} if not for_roles else {}

@@ -125,7 +125,7 @@ class _Dots(TensorDots):
             self.g.call(sync)
         result = self.g.call(mma_async_, acc, a, b, name=call.result.name, trans_a=t["trans_a"], trans_b=t["trans_b"], dtype=t["dtype"],
                              precision=t["precision"], options={"variant": "wgmma"})
-        self.chosen(choice)
+        self.set_origin(choice)
         self.g.call(mma_commit)
         self.g.call(mma_wait, n=0)
         return result
@@ -137,10 +137,10 @@ class _Dots(TensorDots):
         words = (sums.size * sums.dtype.bits + a.type.size * a.type.dtype.bits) // (32 * self.context.scope.threads)
         return words + OTHER_REGISTERS >= self.registers
 
-    def chosen(self, choice: Choice) -> None:
-        """Attach the choice to the product written last."""
+    def set_origin(self, choice: Choice) -> None:
+        """Say of the call written last that it comes of this choice."""
         nodes = self.g.blocks[-1]
-        nodes[-1] = replace(nodes[-1], choice=choice)
+        nodes[-1] = replace(nodes[-1], origin=choice)
 
     def by_warps(self, call: Call, choice: Choice) -> Value:
         """By mma.sync: both operands in registers at once, or a step of k at a time from shared memory."""
@@ -159,7 +159,7 @@ class _Dots(TensorDots):
             y = b if isinstance(b.type, Tile) else self.loaded("b", b, t["trans_b"], first, width, kinds[1])
             acc = self.g.call(mma_, acc, x, y, name=call.result.name, trans_a=t["trans_a"], trans_b=t["trans_b"], dtype=result.dtype, k=width,
                               a_at=first if x is a else 0, b_at=first if y is b else 0, warps=warps)
-            self.chosen(choice)
+            self.set_origin(choice)
         return acc
 
     def warps(self, call: Call) -> tuple[int, int]:
@@ -211,7 +211,7 @@ class _Dots(TensorDots):
         def product(acc, first, width):
             x, y = self.part(a, not t["trans_a"], first, width), self.part(b, t["trans_b"], first, width)
             acc = g.call(thread_product, acc, x, y, name=call.result.name, trans_a=t["trans_a"], trans_b=t["trans_b"], dtype=result.dtype)
-            self.chosen(choice)
+            self.set_origin(choice)
             return acc
 
         whole_steps = k // step * step

@@ -97,12 +97,12 @@ class TensorDots:
 
     def load(self, place: Value, name: str) -> Value:
         loaded = self.g.call(tmem_load, whole(self.g, place), name=name, **MOVE)
-        self.chosen(Choice("dot", None))  # copy records leave it out: it is not the kernel's own
+        self.set_origin(Choice("dot", None))  # copy records leave it out: it is not the kernel's own
         return loaded
 
     def store(self, place: Value, tile: Operand, shape: str | None = None) -> None:
         self.g.call(tmem_store, whole(self.g, place), tile, **{**MOVE, "shape": shape})
-        self.chosen(Choice("dot", None))
+        self.set_origin(Choice("dot", None))
 
     # -- order -----------------------------------------------------------------------------------------------------------
 
@@ -185,7 +185,7 @@ class TensorDots:
             part = getitem(self.g, a, (slice(None), rows) if t["trans_a"] else (rows, slice(None))) if m > LANES else a
             self.g.call(tensor_mma, getitem(self.g, place, (rows, slice(None))), part, b, adds, trans_a=t["trans_a"], trans_b=t["trans_b"], kind=kind,
                         types=types, block=None, options={"variant": "tcgen05"})
-            self.chosen(choice)
+            self.set_origin(choice)
 
     def chosen_for(self, call: Call) -> Choice:
         """The lowering of a `dot`."""

@@ -65,13 +65,13 @@ ROWS = (
     Row("fence.proxy.tensormap::generic.release<scope>;",                              "",                           "syncs", SM90),
 
     # Scheduling.
-    Row("griddepcontrol<.launch_dependents|.wait>;",                                                                                         "",                        "syncs",    SM90),
-    Row("clusterlaunchcontrol.try_cancel.async.shared::cta.mbarrier::complete_tx::bytes<|.multicast::cluster::all>.b128 [{dst}], [{bar}];",  "dst:shared bar:shared",   "writes",   SM100),
-    Row("clusterlaunchcontrol.query_cancel.is_canceled.pred.b128 {d}, {response};",                                                          "=d:pred response:b128",   "pure",     SM100),
-    Row("clusterlaunchcontrol.query_cancel.get_first_ctaid.v4.b32.b128 {d}, {response};",                                                    "=d:b32*4 response:b128",  "pure",     SM100),
-    Row("clusterlaunchcontrol.query_cancel<.get_first_ctaid::x|.get_first_ctaid::y|.get_first_ctaid::z>.b32.b128 {d}, {response};",          "=d:b32 response:b128",    "pure",     SM100),
-    Row("setmaxnreg<.inc|.dec>.sync.aligned.u32 {count};",                                                                                   "count:imm(24..256/8)",    "syncs",    ARCH),
-    Row("nanosleep.u32 {nanoseconds};",                                                                                                      "nanoseconds:u32",         "volatile", SM80),
-    Row("trap;",                                                                                                                             "",                        "volatile", SM80),
-    Row("brkpt;",                                                                                                                            "",                        "volatile", SM80),
+    Row("griddepcontrol<.launch_dependents|.wait>;",                                                                                         "",                         "syncs",    SM90),
+    Row("clusterlaunchcontrol.try_cancel.async.shared::cta.mbarrier::complete_tx::bytes<|.multicast::cluster::all>.b128 [{dst}], [{bar}];",  "dst:shared/w bar:shared",  "writes",   SM100),
+    Row("clusterlaunchcontrol.query_cancel.is_canceled.pred.b128 {d}, {response};",                                                          "=d:pred response:b128",    "pure",     SM100),
+    Row("clusterlaunchcontrol.query_cancel.get_first_ctaid.v4.b32.b128 {d}, {response};",                                                    "=d:b32*4 response:b128",   "pure",     SM100),
+    Row("clusterlaunchcontrol.query_cancel<.get_first_ctaid::x|.get_first_ctaid::y|.get_first_ctaid::z>.b32.b128 {d}, {response};",          "=d:b32 response:b128",     "pure",     SM100),
+    Row("setmaxnreg<.inc|.dec>.sync.aligned.u32 {count};",                                                                                   "count:imm(24..256/8)",     "syncs",    ARCH),
+    Row("nanosleep.u32 {nanoseconds};",                                                                                                      "nanoseconds:u32",          "volatile", SM80),
+    Row("trap;",                                                                                                                             "",                         "volatile", SM80),
+    Row("brkpt;",                                                                                                                            "",                         "volatile", SM80),
 )

@@ -6,7 +6,7 @@ TITLE = "Tensor memory and tcgen05"
 
 ROWS = (
     # Tensor memory: columns in powers of two from 32 to 512.
-    Row("tcgen05.alloc<g=.cta_group::1|.cta_group::2>.sync.aligned.shared::cta.b32 [{dst}], {columns};",                         "dst:shared columns:u32",                 "syncs",  TMEM),
+    Row("tcgen05.alloc<g=.cta_group::1|.cta_group::2>.sync.aligned.shared::cta.b32 [{dst}], {columns};",                         "dst:shared/w columns:u32",               "syncs",  TMEM),
     Row("tcgen05.dealloc<g=.cta_group::1|.cta_group::2>.sync.aligned.b32 {a}, {columns};",                                       "a:tmem columns:u32",                     "syncs",  TMEM),
     Row("tcgen05.relinquish_alloc_permit<g=.cta_group::1|.cta_group::2>.sync.aligned;",                                          "",                                       "syncs",  TMEM),
     Row("tcgen05.ld.sync.aligned<.16x64b|.32x32b><n=.x1|.x2|.x4|.x8|.x16|.x32|.x64|.x128><|.pack::16b>.b32 {d}, [{a}];",         "=d:b32*<n> a:tmem",                      "reads",  TMEM),
@@ -24,7 +24,7 @@ ROWS = (
 
     # Copies from shared to tensor memory, and shifts down by a row.
     Row("tcgen05.cp<g=.cta_group::1|.cta_group::2><.128x256b|.4x256b|.128x128b|.64x128b.warpx2::02_13|.64x128b.warpx2::01_23|.32x128b.warpx4><|.b8x16.b6x16_p32|.b8x16.b4x16_p64> [{dst}], {src};",
-        "dst:tmem src:b64",  "writes", TMEM),
+        "dst:tmem/w src:b64",  "writes", TMEM),
     Row("tcgen05.shift<g=.cta_group::1|.cta_group::2>.down [{a}];",  "a:tmem",  "writes", TMEM),
 
     # Completion of all the thread's earlier tcgen05 operations, as an arrive on an mbarrier.

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import prod
 
-from ....dispatch import Need, Variant, choose
+from ....dispatch import names
 from ....dtypes import int32
 from ....ir.builder import Builder, describe, type_of
 from ....ir.builtin import builtin
 from ....ir.graph import Call
 from ....ir.op import op
 from ....ir.op_traits import Reads, Registers, Signals, Traits, Writes
-from ....types import BarrierRef, Patches, Rows
+from ....types import BarrierRef, Rows
 from ...language.expect_variant import asked_variant
 from ...language.promotion import uniform_scalar
 from ...sync.masks import check_mask
@@ -22,42 +21,20 @@ from .copy_sides import checked_sides, moves_tile
 from . import bulk, dsmem, gathered, ldgsts, tcgen05_cp, vector
 from .options import checked_options
 from .site import CopySite
-from .tma import selected_variant as selected, variant as tma, named_map as tma_map
+from .tma import selected_variant as selected, variant as tma, named_map
 from .tma.selections import by_threads
 from .tokens import NoToken, Token, next_token
 
 
-def declining(variant: Variant, *options: str) -> Variant:
-    """`variant` with needs that decline calls which give any of these options."""
-    return replace(variant, needs=(*variant.needs, *(Need(f"no {o}=", lambda s, o=o: not s.options.get(o)) for o in options)))
+VARIANTS = (
+    ldgsts.VARIANT, tma.VARIANT, bulk.VARIANT, dsmem.VARIANT, tcgen05_cp.VARIANT, vector.VARIANT,
+    selected.TAKEN, gathered.VARIANT,  # for rows that an index selects
+    selected.PATCHES,
+    named_map.VARIANT,
+)
 
 
-def without(variant: Variant, *options: str) -> Variant:
-    """`variant` restricted to the CTA's own shared memory, and to calls that give none of these options."""
-    own = Need("the CTA's own shared memory", lambda s: not (s.dst.buffer.peer or s.src.buffer.peer) or "the shared memory of a peer", gate=True)
-    return declining(replace(variant, needs=(own, *variant.needs)), *options)
-
-
-def as_it_is(variant: Variant) -> Variant:
-    """`variant` with the need of one dtype on both sides, since it copies bytes unchanged."""
-    same = Need("one dtype on both sides", lambda s: s.src.dtype == s.dst.dtype or f"{s.src.dtype} to {s.dst.dtype}, which only tma pads", gate=True)
-    return replace(variant, needs=(same, *variant.needs))
-
-
-ENGINE = ("multicast", "reduce", "precision", "cta_group")  # options that only instructions of the copy engine can have
-
-TENSOR = ("shape",)  # options that only copies to tensor memory can have
-
-VARIANTS = (as_it_is(without(ldgsts.VARIANT, *ENGINE, *TENSOR)), declining(tma.VARIANT, *TENSOR),
-            as_it_is(declining(bulk.VARIANT, *ENGINE[2:], *TENSOR)), as_it_is(declining(dsmem.VARIANT, *ENGINE[2:], *TENSOR)),
-            as_it_is(tcgen05_cp.VARIANT), as_it_is(without(vector.VARIANT, *ENGINE, *TENSOR)))
-
-ROWS = (declining(selected.TAKEN, *TENSOR), as_it_is(without(gathered.VARIANT, *ENGINE, *TENSOR)))  # for rows that an index selects
-PATCHES = (declining(selected.PATCHES, *TENSOR),)
-NAMED = (declining(tma_map.VARIANT, *TENSOR),)  # for boxes of a tensor map that the kernel names
-
-
-@op("writes", attrs=("options", "partial"), traits=Traits(copy=True, asynchronous=True))
+@op("writes", attrs=("options", "partial"), variants=VARIANTS, traits=Traits(copy=True, asynchronous=True))
 def copy_async_(dst: Writes, src: Reads, mbar: Signals, mask: Registers = None, count: Registers = None, options=None,
                 partial=None):
     """Start copying the region `src` to the region `dst`.
@@ -87,19 +64,8 @@ def _(e, call, dst, src, mbar, *mask):
     call.choice.lowering.emit(e, call.choice.plan, call, dst, src, mbar, *mask)
 
 
-copy_async_.variants = VARIANTS
 copy_async_.rules.by_threads = lambda call: () if call.choice.plan.completion in ON_ENGINES else call.args[:2]
 copy_async_.rules.by_engines = lambda call: (call.args[:1], call.args[1:2]) if call.choice.plan.completion in ON_ENGINES else ((), ())
-copy_async_.rules.variants_for = lambda call: variants_of(*(a.type for a in call.args[:2]))
-
-
-def variants_of(dst, src) -> tuple[Variant, ...]:
-    """The candidate variants for regions of these types: those of a named tensor map, of gathered rows, of patches, or `VARIANTS`."""
-    if any(getattr(side.buffer, "map", None) is not None for side in (dst, src)):
-        return NAMED
-    if isinstance(dst, Rows) or isinstance(src, Rows):
-        return ROWS
-    return PATCHES if isinstance(dst, Patches) or isinstance(src, Patches) else VARIANTS
 
 
 @builtin
@@ -138,13 +104,13 @@ def copy_async(g: Builder, dst, src, mbar=None, variant=None, cache=None, fill=0
     dst, src = checked_sides(g, "copy_async", dst, src)
     if mbar is not None and not isinstance(type_of(mbar), BarrierRef):
         raise g.error(f"mbar is one barrier, as tile.mbarrier() makes, not {describe(mbar)}")
-    names = tuple(v.name for v in VARIANTS)
-    options = {"variant": asked_variant(g, variant, names), **options}
+    known = names(VARIANTS)
+    options = {"variant": asked_variant(g, variant, known), **options}
     if isinstance(multicast, str) and dst.type.scope != "tmem":
         raise g.error(f"multicast={multicast!r} is for copies to tensor memory; for the CTAs of a cluster give a mask of their ranks")
     partial = g.scope.partial.name if g.scope.partial is not None else None
     extra = () if multicast is None or isinstance(multicast, str) else (uniform_scalar(g, multicast, "a multicast mask"),)
-    options = checked_options(options, names)
+    options = checked_options(options, known)
     token = None if g.discarded else NoToken() if mbar is not None else next_token(g)
     if isinstance(token, Token):
         if extra and g.scope.kind != "cta":
@@ -178,4 +144,4 @@ def _check_cluster(g: Builder, mbar, options: dict) -> None:
         raise g.error("the bytes complete in the CTA that receives them, on its instance of the barrier: give the CTA's own barrier as mbar=")
 
 
-__all__ = ["choose", "copy_async", "copy_async_", "VARIANTS", "CopySite"]
+__all__ = ["copy_async", "copy_async_", "VARIANTS", "CopySite"]

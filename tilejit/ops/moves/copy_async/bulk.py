@@ -119,4 +119,5 @@ def simulate(m, plan: Plan, call, dst, src, mbar, mask=None):
                             multicast=None if mask is None else of_thread(np.asarray(mask), thread, positions), positions=positions)
 
 
-VARIANT = Variant("bulk", plan=plan, emit=emit, simulate=simulate, doc=__doc__, needs=NEEDS)
+VARIANT = Variant("bulk", plan=plan, emit=emit, simulate=simulate, doc=__doc__, place="region", same_dtype=True,
+                  takes=("multicast", "reduce"), needs=NEEDS)

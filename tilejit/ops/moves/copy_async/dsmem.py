@@ -118,4 +118,5 @@ def simulate(m, plan: Plan, call, dst, src, mbar):
                         positions=positions)
 
 
-VARIANT = Variant("dsmem", plan=plan, emit=emit, simulate=simulate, doc=__doc__, needs=NEEDS)
+VARIANT = Variant("dsmem", plan=plan, emit=emit, simulate=simulate, doc=__doc__, place="region", same_dtype=True,
+                  takes=("multicast", "reduce"), needs=NEEDS)

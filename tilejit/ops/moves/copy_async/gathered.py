@@ -17,7 +17,7 @@ from ....layout import row_lanes
 from ...memory.partition import Side, checked, region_fits
 from . import ldgsts
 from .options import policy_of
-from .site import CopySite
+from .site import OWN_MEMORY, CopySite
 
 
 @dataclass(frozen=True)
@@ -191,7 +191,8 @@ class Rows:
         return e.all_of([e.in_bounds(at, n) for at, most, n in zip(place, last, plan.shape) if most >= n])
 
 
-VARIANT = Variant("ldgsts", plan=plan, emit=emit, simulate=simulate, doc=__doc__, needs=(
+VARIANT = Variant("ldgsts", plan=plan, emit=emit, simulate=simulate, doc=__doc__, place="rows", same_dtype=True, needs=(
+    OWN_MEMORY,
     Need("a global source and a shared destination", lambda s: s.scopes == ("global", "shared") or f"{s.scopes[0]} to {s.scopes[1]}; rows are "
          "written by tile.store(A[rows, k:k + BLOCK], tile.load(buffer))", gate=True),
     Need("no mbar, since cp.async completes by groups",

@@ -13,7 +13,7 @@ import numpy as np
 from ....dispatch import Need, Variant
 from ...memory.partition import Partition, Side, make_partition
 from .options import policy_of
-from .site import CopySite
+from .site import OWN_MEMORY, CopySite
 
 WIDTHS = (16, 8, 4)
 
@@ -75,7 +75,9 @@ def emit(e, plan: Plan, call, dst, src, mbar):
                    prefetch=options.get("prefetch"), policy=policy_of(options))
 
 
-VARIANT = Variant("ldgsts", plan=plan, emit=emit, simulate=simulate, doc=__doc__, needs=(
+VARIANT = Variant("ldgsts", plan=plan, emit=emit, simulate=simulate, doc=__doc__, place="region", same_dtype=True,
+                  needs=(
+    OWN_MEMORY,
     Need("a global source and a shared destination", lambda s: s.scopes == ("global", "shared") or f"{s.scopes[0]} to {s.scopes[1]}", gate=True),
     Need("no mbar, since cp.async completes by groups", lambda s: s.mbar is None),
     Need("all threads of the scope", lambda s: not s.partial or s.partial_reason),

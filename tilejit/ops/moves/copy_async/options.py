@@ -15,6 +15,8 @@ POLICIES = {"evict_normal": 0x1000000000000000, "evict_first": 0x12F000000000000
 PREFETCH = (64, 128, 256)              # bytes that a cp.async may prefetch into L2 (PTX ISA, .level::prefetch_size)
 L2_PROMOTION = {0: 0, 64: 1, 128: 2, 256: 3}  # bytes -> CUtensorMapL2promotion
 
+SELECTIVE = ("multicast", "reduce", "precision", "cta_group", "shape")  # options that only some variants take
+
 HINTS = {"prefetch": "ldgsts", "l2_promotion": "tma", "prefetch_map": "tma"}  # hint, which does not influence the choice -> variant that uses it
 
 PRIMARY, SECONDARY = (*POLICIES, "evict_unchanged"), ("evict_unchanged", "evict_first")  # PTX ISA, createpolicy

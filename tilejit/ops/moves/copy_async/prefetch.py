@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import prod
 
-from ....dispatch import Need, Variant
+from ....dispatch import Need, Variant, names
 from ....dtypes import int32
 from ....ir.builder import Builder, describe, type_of
 from ....ir.builtin import builtin
@@ -23,7 +23,6 @@ from .runs import UNIT, ArrayRegion, aligned, few, found, in_bounds, runs_of, wh
 from .site import SM90, CopySite
 from .tma import selected_variant as selected, variant as tma
 from .tma.boxes import MAX_BOX, largest
-from .tma.selected_boxes import filter_fits, goes_along
 
 LINE = 128  # bytes
 MODES = tma.LOAD_MODES | {"tile": ".tile"}
@@ -72,8 +71,9 @@ def prefetch(g: Builder, region, cache=None):
     region = region if isinstance(type_of(region), Selected) else reached(g, "prefetch", whole(g, region))
     if partial is None:
         g.shared("this prefetch", *g.definitions[region].args[1:])
-    names = tuple(v.name for v in prefetch_.variants)
-    g.call(prefetch_, region, options=checked_options({"cache": cache, "variant": asked_variant(g, None, names)}, names), partial=partial)
+    known = names(prefetch_.variants)
+    options = checked_options({"cache": cache, "variant": asked_variant(g, None, known)}, known)
+    g.call(prefetch_, region, options=options, partial=partial)
 
 
 # -- variants ------------------------------------------------------------------------------------------------------------
@@ -212,9 +212,17 @@ def _emit_lines(e, plan: Lines, call, src):
         e.prefetch_line(pointer, e.all_of([t for t in (active, inside) if t is not None]))
 
 
-RUNS = Variant("bulk", plan=_plan_runs, emit=_emit_runs, simulate=None, doc=__doc__, needs=(
-    replace(SM90, gate=True),
-    Need("at least one element", lambda s: s.elements > 0, gate=True),
+def _of_the_copy(need: Need) -> Need:
+    """A need of copies by tensor maps, as a need of the prefetch: tested for the copy to an imaginary buffer."""
+    return Need(need.words, lambda s: need.test(engine_site(s)), need.gate)
+
+
+BULK_ENGINE = Need(SM90.words, SM90.test, gate=True)
+NOT_EMPTY = Need("at least one element", lambda s: s.elements > 0, gate=True)
+
+RUNS = Variant("bulk", plan=_plan_runs, emit=_emit_runs, doc=__doc__, place="region", needs=(
+    BULK_ENGINE,
+    NOT_EMPTY,
     Need("contiguous runs", found, gate=True),
     Need(f"runs of a multiple of {UNIT} bytes", whole_units, gate=True),
     Need("at most 256 such runs", few, gate=True),
@@ -223,25 +231,51 @@ RUNS = Variant("bulk", plan=_plan_runs, emit=_emit_runs, simulate=None, doc=__do
     Need("a region that is provably inside the array", in_bounds),
     POLICY,
 ))
-BOXES = Variant("tma", plan=_plan_boxes, emit=_emit_boxes, simulate=_simulate_boxes, doc=__doc__, needs=(
-    replace(SM90, gate=True),
-    Need("at least one element", lambda s: s.elements > 0, gate=True),
-    *(Need(n.words, lambda s, n=n: n.test(engine_site(s)), gate=n.gate) for n in tma.ARRAY_NEEDS),
+BOXES = Variant("tma", place="region", plan=_plan_boxes, emit=_emit_boxes, simulate=_simulate_boxes, doc=__doc__,
+                needs=(
+    BULK_ENGINE,
+    NOT_EMPTY,
+    _of_the_copy(tma.CONTIGUOUS),
+    _of_the_copy(tma.BOUNDS),
+    _of_the_copy(tma.STRIDES),
+    _of_the_copy(tma.EXTENTS),
+    _of_the_copy(tma.BASE),
+    _of_the_copy(tma.COORDINATE),
+    _of_the_copy(tma.BOXES),
     Need("starts that are provably at least 0", not_negative),
     POLICY,
 ))
-LINES = Variant("lines", plan=_plan_lines, emit=_emit_lines, simulate=None, doc=__doc__, needs=(
+LINES = Variant("lines", plan=_plan_lines, emit=_emit_lines, doc=__doc__, place="region", needs=(
     Need("at least one element", lambda s: s.elements > 0),
     Need("no cache option", lambda s: s.options.get("cache") is None or f"cache={s.options['cache']!r}"),
 ))
-SELECTED = replace(BOXES, needs=(
-    *BOXES.needs[:2],
-    Need("sm_100a or sm_103a for rows", lambda s: isinstance(s.src, Patches) or s.target in tma.PAIRED or s.target, gate=True),
-    Need(selected.WALKS, lambda s: not isinstance(s.src, Patches) or goes_along(engine_site(s)), gate=True),
-    Need("columns of at least 32 bytes for a walk along w", lambda s: not isinstance(s.src, Patches) or selected.swizzled_along(engine_site(s))),
-    Need("a filter that a tensor map can hold", lambda s: not isinstance(s.src, Patches) or filter_fits(s), gate=True),
-    *BOXES.needs[2:2 + len(tma.ARRAY_NEEDS)],
+PATCHES = Variant("tma", place="patches", plan=_plan_boxes, emit=_emit_boxes, simulate=_simulate_boxes, doc=__doc__,
+                needs=(
+    BULK_ENGINE,
+    NOT_EMPTY,
+    _of_the_copy(selected.WALK),
+    Need("columns of at least 32 bytes for a walk along w", lambda s: selected.swizzled_along(engine_site(s))),
+    selected.FILTER,
+    _of_the_copy(tma.CONTIGUOUS),
+    _of_the_copy(tma.BOUNDS),
+    _of_the_copy(tma.STRIDES),
+    _of_the_copy(tma.EXTENTS),
+    _of_the_copy(tma.BASE),
+    _of_the_copy(tma.COORDINATE),
+    _of_the_copy(tma.BOXES),
     POLICY,
 ))
-prefetch_.variants = (RUNS, BOXES, LINES)
-prefetch_.rules.variants_for = lambda call: (SELECTED,) if isinstance(call.args[0].type, Selected) else prefetch_.variants
+ROWS = Variant("tma", place="rows", plan=_plan_boxes, emit=_emit_boxes, simulate=_simulate_boxes, doc=__doc__, needs=(
+    BULK_ENGINE,
+    NOT_EMPTY,
+    Need("sm_100a or sm_103a for rows", lambda s: s.target in tma.PAIRED or s.target, gate=True),
+    _of_the_copy(tma.CONTIGUOUS),
+    _of_the_copy(tma.BOUNDS),
+    _of_the_copy(tma.STRIDES),
+    _of_the_copy(tma.EXTENTS),
+    _of_the_copy(tma.BASE),
+    _of_the_copy(tma.COORDINATE),
+    _of_the_copy(tma.BOXES),
+    POLICY,
+))
+prefetch_.variants = (RUNS, BOXES, LINES, PATCHES, ROWS)

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
 from ....concurrency import cached_property
 from ....config import architecture
-from ....dispatch import Need
-from ....types import Region
+from ....dispatch import Need, Site
+from ....types import Patches, Region, Rows
+from .options import SELECTIVE
 
 
 SM90 = Need("sm_90 or later", lambda s: s.architecture() >= 90 or s.target)
+OWN_MEMORY = Need("the CTA's own shared memory",
+                  lambda s: not (s.dst.buffer.peer or s.src.buffer.peer) or "the shared memory of a peer", gate=True)
 
 
 @dataclass(frozen=True)
-class CopySite:
+class CopySite(Site):
     """One call of copy or copy_async. `g` answers facts about arguments, and divisors and bounds of the starts.
 
     `partial` names the condition on which the threads of the scope diverge, None if all take part. With `planning`, the question is
@@ -41,6 +45,8 @@ class CopySite:
     src_align: int = 128
     dst_buffer: Any = field(default=None, repr=False, hash=False, compare=False)
 
+    selective = SELECTIVE
+
     @staticmethod
     def of_call(g, call) -> "CopySite":
         dst, src, *rest = call.args
@@ -51,6 +57,19 @@ class CopySite:
 
     def __str__(self) -> str:
         return f"{self.src} to {self.dst}, by one {self.scope} of {self.threads} thread{'s' if self.threads != 1 else ''}, for {self.target}"
+
+    @cached_property
+    def place(self) -> str:
+        """What is copied: boxes of a "map" that the kernel names, selected "rows" or "patches", or a "region"."""
+        if any(getattr(side.buffer, "map", None) is not None for side in (self.dst, self.src)):
+            return "map"
+        for kind, place in ((Rows, "rows"), (Patches, "patches")):
+            if isinstance(self.dst, kind) or isinstance(self.src, kind):
+                return place
+        return "region"
+
+    def one_dtype(self) -> bool | str:
+        return self.src.dtype == self.dst.dtype or f"{self.src.dtype} to {self.dst.dtype}, which only tma pads"
 
     @property
     def scopes(self) -> tuple[str, str]:
@@ -108,14 +127,7 @@ class CopySite:
         """The target's number: 80, 90, 100, 103, 120."""
         return architecture(self.target)
 
-    def searched(self, key: str, search):
-        """The memoised result of `search()`, which a variant's needs and its plan share."""
-        memo = self.__dict__.setdefault("_searched", {})
-        if key not in memo:
-            memo[key] = search()
-        return memo[key]
-
-    def unrecorded(self):
+    def unrecorded(self) -> AbstractContextManager[Any]:
         return self.g.facts.unrecorded()
 
 

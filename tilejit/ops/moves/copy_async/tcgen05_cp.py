@@ -10,7 +10,7 @@ from __future__ import annotations
 from ....dispatch import Need, Variant
 from ...tmem.alloc import allocation
 from ...tmem.targets import TENSOR_MEMORY
-from .options import HINTS
+from .options import HINTS, SELECTIVE
 from .site import CopySite
 from .tcgen05_cp_plan import Plan, search
 
@@ -64,4 +64,5 @@ def simulate(m, plan: Plan, call, dst, src, mbar):
     m.tensor_copy(plan, dst, src)
 
 
-VARIANT = Variant("tcgen05_cp", plan=found, emit=emit, simulate=simulate, needs=NEEDS, doc=__doc__)
+VARIANT = Variant("tcgen05_cp", plan=found, emit=emit, simulate=simulate, doc=__doc__, place="region", same_dtype=True,
+                  takes=SELECTIVE, needs=NEEDS)  # one of the needs excludes some options

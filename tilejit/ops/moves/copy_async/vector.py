@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from ....dispatch import Need, Variant
 from ...memory import vectors
 from ...memory.partition import Partition
-from .site import CopySite
+from .site import OWN_MEMORY, CopySite
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,12 @@ def simulate(m, plan: Plan, call, dst, src, mbar):
     vectors.simulate(m, plan, dst, src, plan.fill)
 
 
-VARIANT = Variant("vector", plan=plan, emit=emit, simulate=simulate, doc=__doc__, needs=vectors.NEEDS + (
+VARIANT = Variant("vector", plan=plan, emit=emit, simulate=simulate, doc=__doc__, place="region", same_dtype=True,
+                  needs=(
+    OWN_MEMORY,
+    vectors.MOVABLE,
+    vectors.NOT_EMPTY,
+    vectors.ALL_THREADS,
     Need("no mbar=, since ordinary stores complete on no barrier", lambda s: s.mbar is None),
     Need("zero as the fill, or NaN for a float type",
          lambda s: s.options.get("fill") is None or s.src.dtype.is_float and not s.src.dtype.packed or f"fill='nan' on {s.src.dtype}"),

@@ -11,9 +11,9 @@ from math import prod
 
 from .....dispatch import Need, Variant
 from .....types import TensorMap
-from ..one_thread import LOAD, MULTICAST, POLICY
+from ..one_thread import COMPLETION, COUNTED, GLOBAL_AND_SHARED, LOAD, MULTICAST, ONE_THREAD, POLICY
 from ..reductions import TYPES
-from ..site import CopySite, finds
+from ..site import SM90, CopySite, finds
 from . import variant as tma
 from .boxes import Group, MAX_ISSUES, packed, SPAN, TensorMap as Fields
 from .selected_boxes import walk_of
@@ -160,23 +160,6 @@ def _paired(s: CopySite) -> bool | str:
             "the map as it is, with nothing checked")
 
 
-NEEDS = (
-    *tma.PLACE_NEEDS[:-1],
-    Need("a shared layout of plain memory or a standard swizzle, the map's own", _layout, gate=True),
-    Need("whole boxes of the map, one after the other in shared memory", finds(boxes), gate=True),
-    Need("a start along the innermost dimension at a multiple of 16 bytes", _coordinate),
-    tma.STORE_STARTS,
-    Need("an innermost dimension of a multiple of 16 bytes for a store that may be clipped there", lambda s: s.scopes == LOAD or _clipped(s)),
-    Need("the map's own fill, if fill= is given", _filled),
-    Need("a map that rounds to TF32 on loads only, and for precision=", _rounded),
-    POLICY,
-    MULTICAST,
-    Need("a reduction that the hardware has, by a map of its type", _reduced),
-    Need("cta_group= on loads only, for sm_100a or sm_103a, and of a pair by a map of the launch", _paired),
-    tma.shared_address(view, boxes),
-)
-
-
 def plan(site: CopySite) -> tma.Plan:
     found, map_ = boxes(site), named(site)
     made = tma.planned(site, template(map_), found, prod(map_.box) * site.itemsize)
@@ -193,4 +176,24 @@ def simulate(m, plan: tma.Plan, call, dst, src, mbar, mask=None):
     tma.simulate_by(lambda positions: m.reading_map(array.buffer, positions), m, plan, dst, src, mbar, mask)
 
 
-VARIANT = Variant("tma", plan=plan, emit=emit, simulate=simulate, doc=__doc__, needs=NEEDS)
+VARIANT = Variant("tma", plan=plan, emit=emit, simulate=simulate, doc=__doc__, place="map", takes=tma.TAKES, needs=(
+    GLOBAL_AND_SHARED,
+    SM90,
+    ONE_THREAD,
+    COMPLETION,
+    COUNTED,
+    tma.SHARED_LAYOUT,
+    Need("a shared layout of plain memory or a standard swizzle, the map's own", _layout, gate=True),
+    Need("whole boxes of the map, one after the other in shared memory", finds(boxes), gate=True),
+    Need("a start along the innermost dimension at a multiple of 16 bytes", _coordinate),
+    tma.STORE_STARTS,
+    Need("an innermost dimension of a multiple of 16 bytes for a store that may be clipped there",
+         lambda s: s.scopes == LOAD or _clipped(s)),
+    Need("the map's own fill, if fill= is given", _filled),
+    Need("a map that rounds to TF32 on loads only, and for precision=", _rounded),
+    POLICY,
+    MULTICAST,
+    Need("a reduction that the hardware has, by a map of its type", _reduced),
+    Need("cta_group= on loads only, for sm_100a or sm_103a, and of a pair by a map of the launch", _paired),
+    tma.shared_address(view, boxes),
+))

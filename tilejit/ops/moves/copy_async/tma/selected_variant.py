@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from .....dispatch import Need, Variant
 from .....types import Patches
-from ..one_thread import LOAD, STORE
-from ..site import CopySite, finds
+from ..one_thread import COMPLETION, COUNTED, GLOBAL_AND_SHARED, LOAD, MULTICAST, ONE_THREAD, POLICY, STORE
+from ..site import SM90, CopySite, finds
 from . import variant as tma
 from .selected_boxes import ROWS, column_start, filter_fits, goes_along, stays_inside, walk
 
@@ -40,31 +40,9 @@ def swizzled_along(s: CopySite) -> bool:
     return s.array.window.along is None or tma.view(s).mode > 0
 
 
-WALKS = "a walk through all dimensions, or for loads on sm_100a and sm_103a along w, by 128 pixels along w128"
-PATCH_NEEDS = (
-    *tma.PLACE_NEEDS,
-    Need(WALKS, goes_along, gate=True),
-    Need("a swizzle for a walk along w", swizzled_along),
-    Need("a filter that a tensor map can hold", filter_fits, gate=True),
-    *tma.ARRAY_NEEDS[:-1],
-    Need("for a store, one place in the filter at which all pixels are inside", lambda s: s.scopes == LOAD or stays_inside(s), gate=True),
-    Need("a first image and channel of a store that are provably at least 0", lambda s: s.scopes == LOAD or _not_negative(s)),
-    *tma.OPTION_NEEDS,
-    Need("pixels that one instruction takes, in rows that are packed or at the span of a swizzle", finds(tma.boxes), gate=True),
-    tma.SHARED_ADDRESS,
-)
-ROW_NEEDS = (
-    *tma.PLACE_NEEDS,
-    Need("sm_100a or sm_103a; for plain loads also sm_120a", _gathers),
-    *tma.ARRAY_NEEDS[:-1],
-    Need("a first column of a store that is provably at least 0", lambda s: s.scopes == LOAD or _column_not_negative(s)),
-    *tma.OPTION_NEEDS,
-    Need("no reduce=", lambda s: not s.options.get("reduce")),
-    Need("rows in groups of four, packed or at the span of a swizzle", finds(tma.boxes), gate=True),
-    tma.SHARED_ADDRESS,
-)
-
-
+WALK = Need("a walk through all dimensions, or for loads on sm_100a and sm_103a along w, by 128 pixels along w128",
+            goes_along, gate=True)
+FILTER = Need("a filter that a tensor map can hold", filter_fits, gate=True)
 def plan(site: CopySite) -> tma.Plan:
     found, patches = tma.boxes(site), isinstance(site.array, Patches)
     extra, steps = walk(site, found.width) if patches else (None, (1, 1))
@@ -73,8 +51,68 @@ def plan(site: CopySite) -> tma.Plan:
     return tma.planned(site, tma.tensor_map(site, found, steps, extra), found, nbytes, mode)
 
 
-PATCHES = Variant("tma", plan=plan, emit=tma.emit, simulate=tma.simulate, doc=__doc__, needs=PATCH_NEEDS)
-TAKEN = Variant("tma", plan=plan, emit=tma.emit, simulate=tma.simulate, doc=__doc__, needs=ROW_NEEDS)
+PATCHES = Variant("tma", plan=plan, emit=tma.emit, simulate=tma.simulate, doc=__doc__, place="patches", takes=tma.TAKES,
+                  needs=(
+    GLOBAL_AND_SHARED,
+    SM90,
+    ONE_THREAD,
+    COMPLETION,
+    COUNTED,
+    tma.SHARED_LAYOUT,
+    tma.PADDING,
+    WALK,
+    Need("a swizzle for a walk along w", swizzled_along),
+    FILTER,
+    tma.CONTIGUOUS,
+    tma.BOUNDS,
+    tma.STRIDES,
+    tma.EXTENTS,
+    tma.BASE,
+    tma.COORDINATE,
+    Need("for a store, one place in the filter at which all pixels are inside",
+         lambda s: s.scopes == LOAD or stays_inside(s), gate=True),
+    Need("a first image and channel of a store that are provably at least 0",
+         lambda s: s.scopes == LOAD or _not_negative(s)),
+    tma.CLIPPED,
+    tma.FILL,
+    tma.ROUNDING,
+    POLICY,
+    MULTICAST,
+    tma.REDUCTION,
+    tma.PAIR,
+    Need("pixels that one instruction takes, in rows that are packed or at the span of a swizzle",
+         finds(tma.boxes), gate=True),
+    tma.SHARED_ADDRESS,
+))
+TAKEN = Variant("tma", plan=plan, emit=tma.emit, simulate=tma.simulate, doc=__doc__, place="rows", takes=tma.TAKES,
+                needs=(
+    GLOBAL_AND_SHARED,
+    SM90,
+    ONE_THREAD,
+    COMPLETION,
+    COUNTED,
+    tma.SHARED_LAYOUT,
+    tma.PADDING,
+    Need("sm_100a or sm_103a; for plain loads also sm_120a", _gathers),
+    tma.CONTIGUOUS,
+    tma.BOUNDS,
+    tma.STRIDES,
+    tma.EXTENTS,
+    tma.BASE,
+    tma.COORDINATE,
+    Need("a first column of a store that is provably at least 0",
+         lambda s: s.scopes == LOAD or _column_not_negative(s)),
+    tma.CLIPPED,
+    tma.FILL,
+    tma.ROUNDING,
+    POLICY,
+    MULTICAST,
+    tma.REDUCTION,
+    tma.PAIR,
+    Need("no reduce=", lambda s: not s.options.get("reduce")),
+    Need("rows in groups of four, packed or at the span of a swizzle", finds(tma.boxes), gate=True),
+    tma.SHARED_ADDRESS,
+))
 
 
 __all__ = ["PATCHES", "TAKEN"]

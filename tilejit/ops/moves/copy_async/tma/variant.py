@@ -241,39 +241,25 @@ def shared_address(view: Callable, boxes: Callable) -> Need:
     return Need("boxes that begin at multiples of 128 bytes in shared memory", test)
 
 
-# The needs concerning the array and its region.
-ARRAY_NEEDS = (
-    Need("the same contiguous elements innermost in both memories", lambda s: inner(s) is not None, gate=True),
-    Need("the bounds of the array, which its tensor map has", _bounds),
-    Need("an array without negative strides", _strides),
-    Need("extents below 2^31, which coordinates of 32 bits reach", _extents),
-    Need("an array that starts at a multiple of 16 bytes", _base),
-    Need("a start along the innermost dimension at a multiple of 16 bytes", _coordinate),
-    Need("a tensor map with strides of 16 bytes, at most five dimensions and boxes of at most 256", finds(boxes), gate=True),
-)
-# The needs concerning threads, bytes and shared memory; then those concerning the options of the call.
-PLACE_NEEDS = (
-    GLOBAL_AND_SHARED,
-    SM90,
-    ONE_THREAD,
-    COMPLETION,
-    COUNTED,
-    Need("a shared layout of plain memory or a standard swizzle", _shared_layout, gate=True),
-    Need("for elements that are padded on the way: a load, sm_100a or later, 32-byte alignment, and no swizzle or that of 128 bytes",
-         _padding, gate=True),
-)
-OPTION_NEEDS = (
-    Need("an innermost dimension of a multiple of 16 bytes for a store that may be clipped there", _clipped),
-    Need("zero as the fill of a ragged read, or NaN for a float type", filled),
-    Need("rounding to TF32 on loads of float32 only", _rounded),
-    POLICY,
-    MULTICAST,
-    Need("a reduction that the hardware has, into global memory", _reduced),
-    Need("cta_group= on loads only, for sm_100a or sm_103a", paired),
-)
-SHARED_ADDRESS = shared_address(view, boxes)
+TAKES = ("multicast", "reduce", "precision", "cta_group")
+SHARED_LAYOUT = Need("a shared layout of plain memory or a standard swizzle", _shared_layout, gate=True)
+PADDING = Need("for elements that are padded on the way: a load, sm_100a or later, 32-byte alignment, and no swizzle "
+               "or that of 128 bytes", _padding, gate=True)
+CONTIGUOUS = Need("the same contiguous elements innermost in both memories", lambda s: inner(s) is not None, gate=True)
+BOUNDS = Need("the bounds of the array, which its tensor map has", _bounds)
+STRIDES = Need("an array without negative strides", _strides)
+EXTENTS = Need("extents below 2^31, which coordinates of 32 bits reach", _extents)
+BASE = Need("an array that starts at a multiple of 16 bytes", _base)
+COORDINATE = Need("a start along the innermost dimension at a multiple of 16 bytes", _coordinate)
 STORE_STARTS = Need("starts of a store that are provably at least 0", lambda s: s.scopes == LOAD or not_negative(s))
-NEEDS = (*PLACE_NEEDS, *ARRAY_NEEDS[:-1], STORE_STARTS, *OPTION_NEEDS, ARRAY_NEEDS[-1], SHARED_ADDRESS)
+CLIPPED = Need("an innermost dimension of a multiple of 16 bytes for a store that may be clipped there", _clipped)
+FILL = Need("zero as the fill of a ragged read, or NaN for a float type", filled)
+ROUNDING = Need("rounding to TF32 on loads of float32 only", _rounded)
+REDUCTION = Need("a reduction that the hardware has, into global memory", _reduced)
+PAIR = Need("cta_group= on loads only, for sm_100a or sm_103a", paired)
+BOXES = Need("a tensor map with strides of 16 bytes, at most five dimensions and boxes of at most 256",
+             finds(boxes), gate=True)
+SHARED_ADDRESS = shared_address(view, boxes)
 
 
 # -- the plan -------------------------------------------------------------------------------------------------------------
@@ -379,4 +365,28 @@ def simulate_by(reading: Callable[..., AbstractContextManager], m, plan: Plan, d
                                    multicast=ranks, paired=plan.cta_group == 2, positions=where)
 
 
-VARIANT = Variant("tma", plan=plan, emit=emit, simulate=simulate, doc=__doc__, needs=NEEDS)
+VARIANT = Variant("tma", plan=plan, emit=emit, simulate=simulate, doc=__doc__, place="region", takes=TAKES, needs=(
+    GLOBAL_AND_SHARED,
+    SM90,
+    ONE_THREAD,
+    COMPLETION,
+    COUNTED,
+    SHARED_LAYOUT,
+    PADDING,
+    CONTIGUOUS,
+    BOUNDS,
+    STRIDES,
+    EXTENTS,
+    BASE,
+    COORDINATE,
+    STORE_STARTS,
+    CLIPPED,
+    FILL,
+    ROUNDING,
+    POLICY,
+    MULTICAST,
+    REDUCTION,
+    PAIR,
+    BOXES,
+    SHARED_ADDRESS,
+))
