@@ -167,12 +167,20 @@ def complex_functions() -> Iterator[Place]:
             yield path, node.lineno, f"{node.name}, {complexity(node)}"
 
 
+# Functions that need more parameters than that, with the reason.
+MAY_HAVE_MANY = {
+    ("ops/moves/copy_async/__init__.py", "copy_async"): "its options are public keywords",
+    ("ops/mma/__init__.py", "mma_async"): "its options are public keywords",
+    ("kernels/matmul/hopper/stream.py", "stream"): "a launch passes arrays and numbers one by one, and constants in one record",
+}
+
+
 def many_parameters() -> Iterator[Place]:
-    """Functions with more than 12 parameters."""
+    """Functions with more than 12 parameters, except those of `MAY_HAVE_MANY`."""
     for path, node in nodes(*FUNCTIONS):
         taken = node.args
         count = len([*taken.posonlyargs, *taken.args, *taken.kwonlyargs, *filter(None, (taken.vararg, taken.kwarg))])
-        if count > PARAMETERS:
+        if count > PARAMETERS and (path, node.name) not in MAY_HAVE_MANY:
             yield path, node.lineno, f"{node.name}, {count}"
 
 
@@ -285,11 +293,12 @@ RECORDED: dict[str, dict[str, int]] = {
     "effects_by_spelling": {
     },
     "nested_conditional_expressions": {
+        "dispatch": 1,
         "emit": 6,
         "errors": 1,
         "frontend": 4,
         "ir": 3,
-        "kernels": 18,
+        "kernels": 1,
         "names": 1,
         "ops": 54,
         "passes": 13,
@@ -297,48 +306,24 @@ RECORDED: dict[str, dict[str, int]] = {
         "sim": 24,
         "testing": 4,
         "toolchain": 1,
-        "tuning": 1,
     },
     "long_functions": {
-        "kernels/matmul/call.py": 2,
-        "kernels/matmul/hopper/persistent.py": 1,
         "kernels/matmul/hopper/split.py": 1,
-        "kernels/matmul/hopper/stream.py": 1,
     },
     "complex_functions": {
-        "dispatch.py": 1,
-        "kernels/grouped/call.py": 2,
-        "kernels/matmul/call.py": 2,
-        "kernels/matmul/choice.py": 1,
-        "kernels/matmul/hopper/persistent.py": 1,
         "ops/memory/packed.py": 1,
         "ops/memory/regions.py": 2,
         "ops/mma/shared_matrix.py": 1,
         "ops/moves/copy_async/options.py": 1,
         "ops/moves/copy_async/tma/boxes.py": 1,
         "ops/tmem/fragments.py": 1,
-        "passes/analysis/intervals.py": 1,
         "passes/pipelining/loads_ahead.py": 1,
         "passes/products/products_in_flight.py": 1,
         "plan.py": 1,
         "sim/engines.py": 1,
-        "sim/tensor_maps.py": 1,
-        "tuning.py": 1,
     },
     "many_parameters": {
-        "kernels/grouped/kernel.py": 1,
-        "kernels/matmul/blackwell/mainloop.py": 1,
-        "kernels/matmul/blackwell/persistent.py": 1,
-        "kernels/matmul/blackwell/split.py": 1,
-        "kernels/matmul/call.py": 1,
-        "kernels/matmul/hopper/mainloop.py": 2,
-        "kernels/matmul/hopper/overlap.py": 3,
-        "kernels/matmul/hopper/persistent.py": 3,
-        "kernels/matmul/hopper/split.py": 1,
-        "kernels/matmul/hopper/stream.py": 4,
-        "ops/mma/__init__.py": 1,
         "ops/mma/tcgen05.py": 2,
-        "ops/moves/copy_async/__init__.py": 1,
         "sim/engines.py": 1,
     },
     "long_lines": {
@@ -357,12 +342,12 @@ RECORDED: dict[str, dict[str, int]] = {
         "frontend": 208,
         "ir": 56,
         "jit": 27,
-        "kernels": 657,
+        "kernels": 606,
         "layout": 15,
         "manifest": 13,
         "names": 14,
         "ops": 1397,
-        "passes": 525,
+        "passes": 526,
         "plan": 25,
         "ptx": 31,
         "records": 11,
@@ -371,7 +356,7 @@ RECORDED: dict[str, dict[str, int]] = {
         "sim": 690,
         "testing": 17,
         "toolchain": 47,
-        "tuning": 28,
+        "tuning": 29,
         "types": 18,
         "warm": 1,
     },

@@ -334,32 +334,50 @@ def autotune(configs: Iterable[dict[str, Any]], key: Iterable[str] | None = None
     numbers, and shapes, strides and dtypes of arrays. ``prune(configs, arguments)`` returns the configurations worth timing
     for a call. For a kernel that is shorter than its launch (some microseconds), the time measured is that of the launch.
     """
-    configs = list(configs) if isinstance(configs, Iterable) and not isinstance(configs, dict) else [None]
-    if not all(isinstance(c, dict) for c in configs):
-        raise LaunchError("autotune takes a list of configurations, each a dict, as in [dict(BLOCK=512), dict(BLOCK=2048, num_warps=8)]")
-    configs = [dict(c) for c in configs]
-    if not configs:
-        raise LaunchError("autotune takes at least one configuration")
+    listed = _checked_configs(configs)
     if prune is not None and not callable(prune):
         raise LaunchError(f"prune is a function of the configurations and the arguments, not {type(prune).__name__}")
 
     def decorate(kernel: Any) -> Tuned:
         if not isinstance(kernel, Kernel):
             raise LaunchError(f"autotune decorates a kernel under @tile.jit, not {type(kernel).__name__}")
-        parameters = {p.name: p for p in kernel.parameters}
-        defaults = {**kernel.defaults, **{f.name: f.default for f in fields(Launch)}, **kernel.options}
-        every = dict.fromkeys(name for c in configs for name in c)
-        for name in every:
-            if name not in LAUNCH_OPTIONS and (name not in parameters or not parameters[name].constexpr):
-                raise LaunchError(f"a configuration sets constexpr parameters and launch options of {kernel.name}, and {name!r} is none"
-                                  f"{misspelt((name,), (*parameters, *LAUNCH_OPTIONS))}")
-            lacking = next((c for c in configs if name not in c and name not in defaults), None)
-            if lacking is not None:
-                raise LaunchError(f"the configuration {lacking} does not set {name!r}, which others set and {kernel.name} has no default for")
-        names = None if key is None else (key,) if isinstance(key, str) else tuple(key)
-        for name in names or ():
-            if name not in parameters:
-                raise LaunchError(f"key names parameters of {kernel.name}, and {name!r} is none")
-        return Tuned(kernel, [{n: c[n] if n in c else defaults[n] for n in every} for c in configs], names, prune)
+        return Tuned(kernel, _completed(listed, kernel), _key_names(key, kernel), prune)
 
     return decorate
+
+
+def _checked_configs(configs: Any) -> list[dict[str, Any]]:
+    """The configurations as a list of dicts. LaunchError if they are none."""
+    listed = list(configs) if isinstance(configs, Iterable) and not isinstance(configs, dict) else [None]
+    if not all(isinstance(c, dict) for c in listed):
+        raise LaunchError("autotune takes a list of configurations, each a dict, as in [dict(BLOCK=512), dict(BLOCK=2048, num_warps=8)]")
+    if not listed:
+        raise LaunchError("autotune takes at least one configuration")
+    return [dict(c) for c in listed]
+
+
+def _completed(configs: list[dict[str, Any]], kernel: Kernel) -> list[dict[str, Any]]:
+    """The configurations, each with all that one of them sets: what it lacks is the kernel's default. LaunchError for what a configuration cannot
+    set, or the kernel has no default for."""
+    parameters = {p.name: p for p in kernel.parameters}
+    defaults = {**kernel.defaults, **{f.name: f.default for f in fields(Launch)}, **kernel.options}
+    every = dict.fromkeys(name for c in configs for name in c)
+    for name in every:
+        if name not in LAUNCH_OPTIONS and (name not in parameters or not parameters[name].constexpr):
+            raise LaunchError(f"a configuration sets constexpr parameters and launch options of {kernel.name}, and {name!r} is none"
+                              f"{misspelt((name,), (*parameters, *LAUNCH_OPTIONS))}")
+        lacking = next((c for c in configs if name not in c and name not in defaults), None)
+        if lacking is not None:
+            raise LaunchError(f"the configuration {lacking} does not set {name!r}, which others set and {kernel.name} has no default for")
+    return [{n: c[n] if n in c else defaults[n] for n in every} for c in configs]
+
+
+def _key_names(key: Iterable[str] | str | None, kernel: Kernel) -> tuple[str, ...] | None:
+    """The parameters that tell kinds of calls apart; None for all. LaunchError for a name that is none."""
+    if key is None:
+        return None
+    names = (key,) if isinstance(key, str) else tuple(key)
+    for name in names:
+        if all(name != p.name for p in kernel.parameters):
+            raise LaunchError(f"key names parameters of {kernel.name}, and {name!r} is none")
+    return names

@@ -59,7 +59,7 @@ array = numpy.lib.stride_tricks.as_strided(numpy.zeros(1, ml_dtypes.bfloat16), (
 launch = planned(array, array, array, None, (), choose(Problem({n}, {n}, {n}), 132))
 rest = [*launch.shares, tile.ArraySpec(*launch.room), tile.ArraySpec((1024, 3), "int32")] if launch.shares else []
 kernel, rest, options = launch.kernel, [1.0, 1.0, 0, 0, 0, 0, *rest], launch.constants
-assert kernel.__name__ == "{kernel}" and options["KEPT"]
+assert kernel.__name__ == "{kernel}" and options["PLAN"].kept
 """
 SHORT = IMPORTS + """
 from tests.mma.pipelined_product import {kernel}

@@ -9,7 +9,8 @@ import pytest
 import tilejit as tile
 from hypothesis import strategies as st
 from tilejit import kernels
-from tilejit.kernels.matmul.call import _planned
+from tilejit.kernels.matmul.planning import plan_launch
+from tilejit.kernels.matmul.problem import Request
 from tilejit.kernels.matmul.scales import scale
 from tilejit.runtime.arrays import describe
 
@@ -95,7 +96,12 @@ OPERANDS = ((BF16, BF16), (np.float16, np.float16), (np.float32, np.float32), (E
 def planned(a, b, out, epilogue, tiles, config=None, fast_accum=False, scales=(), target="sm_90a"):
     """The launch planned for these arrays."""
     scaled = tuple(scale("a scale", s) for s in scales)
-    return _planned(*map(describe, (a, b, out)), None, scaled, fast_accum, epilogue, 0, [describe(t) for t in tiles], config, target)
+    return plan_launch(Request(*map(describe, (a, b, out)), None, scaled, fast_accum, epilogue, 0, tuple(map(describe, tiles))), config, target)
+
+
+def planned_views(x, y, out, config, precision=None, fast_accum=True, target="sm_90a", choice=None):
+    """The launch planned for a product without scales and epilogue."""
+    return plan_launch(Request(x, y, out, precision, (), fast_accum, None, 0, ()), config, target, choice)
 
 
 # -- epilogues ---------------------------------------------------------------------------------------------------------------

@@ -71,12 +71,12 @@ def test_every_format_assembles_without_spills(bn, pair, form, target):
     rng = np.random.default_rng(0)
     (a, sa, _), (b, sb, _) = operand(rng, 256, 1024, form), operand(rng, 256, 1024, form)
     c = np.zeros((256, 256), np.float32)
-    constants = planned(a, b.T, c, None, (), config_of(form, bn, pair), scales=(sa, sb), target=target).constants
-    made = persistent.compile(a, b, c, sa, sb, 0, 0, 0, 0, **constants, target=target)
+    launch = planned(a, b.T, c, None, (), config_of(form, bn, pair), scales=(sa, sb), target=target)
+    made = persistent.compile(a, b, c, sa, sb, 0, 0, 0, 0, **launch.constants, target=target)
     kind = {"nvf4": "mxf4nvf4", "mxf4": "mxf4"}.get(form, "mxf8f6f4")
     copies = made.ptx.count(f"tcgen05.cp.cta_group::{1 + pair}.32x128b.warpx4")
     assert made.spills == 0 and made.ptx.count(f"tcgen05.mma.cta_group::{1 + pair}.kind::{kind}.block_scale") == 4
-    assert copies == (1 + bn // 128) * constants["BK"] // constants["BLOCK"] // 4 and made.ptx.count("tcgen05.commit") == 2
+    assert copies == (1 + bn // 128) * launch.plan.bk // launch.plan.block // 4 and made.ptx.count("tcgen05.commit") == 2
 
 
 def test_scale_factors_and_accumulators_fit_in_tensor_memory():

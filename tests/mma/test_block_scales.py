@@ -107,9 +107,9 @@ def test_float8_is_accumulated_by_threads_unless_fast_accum_is_set():
         close(product(a, b, np.float32, fast_accum=fast), a.astype(np.float64), b.astype(np.float64))
     float8, half = np.zeros((64, 64), E4M3), np.zeros((64, 64), np.float16)
     config = Config.of(64, 64, 128, itemsize=1, stages=3)
-    assert planned(float8, float8, half, None, (), config).constants["PROMOTED"]
-    assert not planned(float8, float8, half, None, (), config, fast_accum=True).constants["PROMOTED"]
-    assert not planned(half, half, half, None, (), config).constants["PROMOTED"]
+    assert planned(float8, float8, half, None, (), config).plan.promoted
+    assert not planned(float8, float8, half, None, (), config, fast_accum=True).plan.promoted
+    assert not planned(half, half, half, None, (), config).plan.promoted
 
 
 def test_configurations_with_accumulation_by_threads_do_not_spill():
@@ -117,9 +117,9 @@ def test_configurations_with_accumulation_by_threads_do_not_spill():
     array = ArraySpec((8192, 8192), "float8_e4m3fn")
     for promoted in ((), (True, False), (False, False), (True, True)):
         config = choose(Problem(8192, 8192, 8192, 1, 1, 2, promoted=promoted), 132)
-        constants = planned(*[np.zeros((64, 64), E4M3)] * 2, np.zeros((64, 64), ml_dtypes.bfloat16), None, (), config).constants
+        launch = planned(*[np.zeros((64, 64), E4M3)] * 2, np.zeros((64, 64), ml_dtypes.bfloat16), None, (), config).replanned(blocks=promoted)
         by = [ArraySpec((64, 8192 if row else 64), "float32") for row in promoted] or [1.0, 1.0]
-        compiled = persistent.compile(array, array, ArraySpec((8192, 8192), "bfloat16"), *by, 0, 0, 0, 0, **constants | dict(BLOCKS=promoted))
+        compiled = persistent.compile(array, array, ArraySpec((8192, 8192), "bfloat16"), *by, 0, 0, 0, 0, **launch.constants)
         assert compiled.spills == 0 and "convert_layout" not in str(compiled.graph)
     assert not Problem(1, 1, 1, promoted=(True, False)).turned().takes(128, 256)
     assert all(Problem(1, 1, 1).takes(*t) for t in TILES) and 1 in CLUSTERS
@@ -130,13 +130,13 @@ def test_configurations_with_accumulation_by_threads_do_not_spill():
 def test_block_scales_bring_no_proxy_fence_since_threads_read_nothing_that_tma_overwrites(promoted, splits):
     """Threads load the scales from global memory; the fences that remain are for the results, as without scales."""
     half, config = np.zeros((64, 64), ml_dtypes.bfloat16), Config.of(128, 128, 128, itemsize=1, stages=3, splits=splits)
-    constants = planned(*[np.zeros((64, 64), E4M3)] * 2, half, None, (), config).constants
+    launch = planned(*[np.zeros((64, 64), E4M3)] * 2, half, None, (), config)
     array, result = ArraySpec((8192, 8192), "float8_e4m3fn"), ArraySpec((8192, 8192), "bfloat16")
     kernel, room = (split, (0, 0)) if splits > 1 else (persistent, ())
 
     def fences_and_copies(blocks: tuple) -> tuple[int, int]:
         scales_ = [ArraySpec((64, 8192 if row else 64), "float32") for row in blocks] or [1.0, 1.0]
-        ptx = kernel.compile(array, array, result, *scales_, 0, 0, 0, 0, *room, **constants | dict(BLOCKS=blocks)).ptx
+        ptx = kernel.compile(array, array, result, *scales_, 0, 0, 0, 0, *room, **launch.replanned(blocks=blocks).constants).ptx
         return ptx.count("fence.proxy.async"), ptx.count("cp.async.bulk.tensor")
     assert fences_and_copies(promoted) == fences_and_copies(())
 

@@ -89,7 +89,7 @@ def test_broadcast_rows_and_a_matrix_for_the_whole_batch_are_prefetched_like_oth
     config, out = replace(Config.of(128, 64, stages=2), width=64, buffers=1), np.zeros((3, M, N), np.float16)
     for shape, comes in (((1, N), (True,)), ((3, 1, N), (True,)), ((M, N), (True,)), ((1, M, N), (True,)), ((M, 1), ()), ((3, M, 1), ()), ((1, 1), ())):
         x = small_integers(6, *shape).astype(np.float16)
-        assert planned(a, b, out, plus_of_several, (x,), config).constants["AHEAD"] == comes, shape
+        assert planned(a, b, out, plus_of_several, (x,), config).plan.ahead == comes, shape
         np.testing.assert_array_equal(product(a, b, np.float16, epilogue=plus_of_several, tiles=(x,), config=config), added(a, b, x))
 
 

@@ -6,12 +6,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tilejit as tile
-from tests.mma.products import assert_close
+from tests.mma.products import assert_close, planned_views
 from tilejit import kernels
 from tilejit.errors import CompilationError, LaunchError, ToolchainError
 from tilejit.kernels.matmul.blackwell.config import BlackwellConfig, ranked as ranked_blackwell
 from tilejit.kernels.matmul.register_fit import FEW
-from tilejit.kernels.matmul.call import _planned
 from tilejit.kernels.matmul.choice import Config, Problem, ranked
 from tilejit.kernels.matmul.config_rules import check_blackwell, check_fields, check_hopper, check_registers
 from tilejit.runtime.arrays import describe
@@ -164,7 +163,7 @@ def compile_three(dtype, by_columns, bn):
     big = lambda t, turned: np.lib.stride_tricks.as_strided(np.zeros(16, t), (n, n), (n * np.dtype(t).itemsize, np.dtype(t).itemsize)[::-1 if turned else 1])
     a, b, c = big(dtype, by_columns), big(dtype, True), big(out, False)
     config = Config.of(192, bn, itemsize=size, stored=c.itemsize)
-    launch = _planned(*map(describe, (a, b, c)), "tf32" if dtype == np.float32 else None, (), True, None, 0, [], config, "sm_90a")
+    launch = planned_views(*map(describe, (a, b, c)), config, "tf32" if dtype == np.float32 else None)
     spec = lambda x: tile.ArraySpec(x.shape, x.dtype.name)
     launch.kernel.compile(spec(a), spec(b), spec(c), 1.0, 1.0, 0, 0, 0, 0, target="sm_90a", **launch.constants | dict(spills=FEW))
 
@@ -283,7 +282,7 @@ def test_a_cluster_of_any_number_of_ctas_up_to_16_shares_a_tile(target, of, spli
         a, b = rng.integers(-4, 5, (70, k)).astype(np.float16), rng.integers(-4, 5, (8 * splits + 8, k)).astype(np.float16).T
         got = kernels.matmul(a, b, config=config)
         assert (got == a.astype(np.float32) @ b.astype(np.float32)).all()
-    launch = _planned(*map(describe, (a, b, got)), None, (), True, None, 0, [], config, target)
+    launch = planned_views(*map(describe, (a, b, got)), config, target=target)
     assert launch.kernel.compile(*launch.operands(a, b, got), 1.0, 1.0, 0, 0, 0, 0, *launch.shares, target=target, **launch.constants).spills == 0
 
 

@@ -67,7 +67,7 @@ def test_epilogue_tiles_of_the_result_s_shape_are_prefetched(dtype, bm, bn, behi
     want = (a.astype(np.float64) @ b.astype(np.float64)) * 0.25 + beside - other
     np.testing.assert_allclose(got, want, atol=2e-3, rtol=1e-3)
     launch = planned(a, b, got, scaled_plus, (beside, other), config)
-    assert launch.constants["AHEAD"] == ((True, False) if dtype == np.float16 else ())
+    assert launch.plan.ahead == ((True, False) if dtype == np.float16 else ())
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -87,7 +87,7 @@ def test_deferred_columns_are_finished_under_the_next_tile(m, n, k, width, late,
     rest, parts = (launch.shares[3], launch.shares[5]) if stream else (0, 0)
     steps = -(-k // 64)
     least = min(steps - rest, rest // parts if rest else steps)
-    assert launch.constants["LATE"] == min(late, max(least - 3, 0) * 16 // width * width)
+    assert launch.plan.late == min(late, max(least - 3, 0) * 16 // width * width)
 
 
 def test_no_columns_are_deferred_if_a_part_does_not_fit_in_a_buffer():
@@ -97,7 +97,7 @@ def test_no_columns_are_deferred_if_a_part_does_not_fit_in_a_buffer():
         config = replace(Config.of(64, 64, stages=2, stored=4), behind=False, width=8, buffers=8, late=late)
         got = product(a, b, np.float32, epilogue=added, tiles=(beside,), config=config)
         np.testing.assert_array_equal(got, a.astype(np.float32) @ b.astype(np.float32) + beside)
-        assert planned(a, b, got, added, (beside,), config).constants["LATE"] == 0
+        assert planned(a, b, got, added, (beside,), config).plan.late == 0
 
 
 @tile.jit
@@ -117,8 +117,8 @@ def check_deferred_columns(home, m, n, k, dtype, b_by_rows, shared, narrow):
     how = dict(epilogue=plus_rounded, tiles=(home(beside),)) if narrow else dict(epilogue=scaled_plus, arguments=(0.25,), tiles=(home(beside), home(other)))
     kernels.matmul(home(a), home(b) if b_by_rows else home(np.ascontiguousarray(b.T)).T, out, **how, config=replace(config, stream=shared))
     (launch,) = PLANS.values()
-    assert launch.constants["LATE"] == config.late and launch.kernel is (stream if shared else persistent)
-    assert getattr(launch.constants.get("WAITING"), "name", None) == (np.dtype(dtype).name if narrow else None)
+    assert launch.plan.late == config.late and launch.kernel is (stream if shared else persistent)
+    assert getattr(launch.plan.waiting, "name", None) == (np.dtype(dtype).name if narrow else None)
     sums = a.astype(np.float32) @ b.astype(np.float32)
     want = sums.astype(dtype) + beside if narrow else (sums * 0.25 + beside.astype(np.float32) - other.astype(np.float32)).astype(dtype)
     np.testing.assert_array_equal(out if out.__class__ is np.ndarray else out.numpy(), want)
@@ -154,13 +154,13 @@ def test_columns_are_deferred_with_an_epilogue_that_only_takes_the_accumulator(s
     """By the model's choice; small integers, so that only the result is rounded."""
     rng = np.random.default_rng(9)
     a, b = (rng.integers(-2, 3, shape).astype(BF16) for shape in ((300, k), (k, 504)))
-    config = planned(*([np.lib.stride_tricks.as_strided(np.zeros(16, BF16), (4096, 4096), (8192, 2))] * 3), doubled, ()).constants
-    assert (config["BM"], config["BN"], config["LATE"], config["AHEAD"]) == (128, 256, LATE, ())
+    config = planned(*([np.lib.stride_tricks.as_strided(np.zeros(16, BF16), (4096, 4096), (8192, 2))] * 3), doubled, ()).plan
+    assert (config.bm, config.bn, config.late, config.ahead) == (128, 256, LATE, ())
     chosen = replace(choose(Problem(4096, 4096, 4096, epilogue=True, ahead=True), 132), stream=shared)
     b = b if b_by_rows else np.ascontiguousarray(b.T).T
     got = product(a, b, BF16, epilogue=doubled, config=chosen)
     np.testing.assert_array_equal(got, (2 * (a.astype(np.float32) @ b.astype(np.float32))).astype(BF16))
-    assert planned(a, b, got, doubled, (), chosen).constants["LATE"] == LATE
+    assert planned(a, b, got, doubled, (), chosen).plan.late == LATE
 
 
 def check_deferred_columns_of_batches(home, m, n, k, shared):
@@ -175,7 +175,7 @@ def check_deferred_columns_of_batches(home, m, n, k, shared):
         kernels.matmul(home(a), home(b), out, of_several, (0.5,), tiles=(home(beside), home(other)), scale_a=0.5, config=config)
         got = out if out.__class__ is np.ndarray else out.numpy()
         np.testing.assert_allclose(got, want, atol=4e-3, rtol=1e-3)
-        assert planned(a, b, got, of_several, (beside, other), config).constants["LATE"] == late
+        assert planned(a, b, got, of_several, (beside, other), config).plan.late == late
 
 
 @pytest.mark.parametrize("shared,k", [(False, 450), (True, 1000)])
@@ -219,10 +219,10 @@ def test_a_large_product_prefetches_its_residual_and_defers_columns():
     spec, flags = ArraySpec((8192, 8192), "bfloat16"), ArraySpec((1024, 3), "int64")
     for shared, late in ((True, LATE), (False, LATE), (True, LATE // 2), (True, 0)):
         launch = planned(big, big, big, bias_gelu_added, (big,), replace(config, stream=config.stream and shared, late=late))
-        c = launch.constants
-        assert c["AHEAD"] and (c["BM"], c["BN"], c["WIDTH"], c["BUFFERS"], c["LATE"]) == (128, 256, 64, 4, late) and launch.kernel is (stream if shared else persistent)
+        c = launch.plan
+        assert c.ahead and (c.bm, c.bn, c.width, c.buffers, c.late) == (128, 256, 64, 4, late) and launch.kernel is (stream if shared else persistent)
         room = (*launch.shares, ArraySpec(*launch.room), flags) if shared else ()
-        compiled = launch.kernel.compile(spec, spec, spec, 1.0, 1.0, ArraySpec((8192,), "float32"), spec, 0, 0, *room, **dict(c, EXTRAS=2))
+        compiled = launch.kernel.compile(spec, spec, spec, 1.0, 1.0, ArraySpec((8192,), "float32"), spec, 0, 0, *room, **launch.replanned(epilogue=replace(c.epilogue, extras=2)).constants)
         assert compiled.spills == 0 and "convert_layout" not in str(compiled.graph)
 
 
@@ -234,12 +234,12 @@ def of_many_values_added(acc, row, column, beside):
 def test_columns_are_not_deferred_if_that_spills():
     big = np.lib.stride_tricks.as_strided(np.zeros(16, BF16), (4096, 4096), (8192, 2))
     launch = planned(big, big, big, of_many_values_added, (big,), choose(Problem(4096, 4096, 4096, epilogue=True, ahead=True), 132))
-    assert launch.constants["LATE"] == LATE
+    assert launch.plan.late == LATE
     spec = ArraySpec(big.shape, "bfloat16")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         chosen = fitted(launch, (spec, spec, spec, 1.0, 1.0, spec, 0, 0, 0), "sm_90a")
-    assert chosen.constants == launch.constants | {"LATE": 0}
+    assert chosen == launch.replanned(late=0)
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -308,10 +308,10 @@ def test_the_model_s_configuration_gets_fewer_stages_if_an_epilogue_needs_their_
     config = Config.of(64, 80, width=16, epilogue=False)
     launch = planned(a, b, out, added_in_another_order, (out,), config)
     given = (a, b.T, out, 1.0, 1.0, out, 0, 0, 0)
-    assert launch.constants["STAGES"] == 12
+    assert launch.plan.stages == 12
     with pytest.raises(SharedMemoryError, match="the kernel needs .* bytes of shared memory, and sm_90a allows 232448"):
         fitted(launch, given, "sm_90a", simulated=True)
-    assert fitted(launch, given, "sm_90a", simulated=True, chosen=True).constants == launch.constants | {"STAGES": 11}
+    assert fitted(launch, given, "sm_90a", simulated=True, chosen=True) == launch.replanned(stages=11)
 
 
 @pytest.mark.parametrize("stored", [1, 2])

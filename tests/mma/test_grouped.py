@@ -176,7 +176,7 @@ class InAnyOrder:
 
     def __getitem__(self, grid):
         def launch(*args, **constants):
-            assert constants["KEPT"]
+            assert constants["PLAN"].kept
             assert not self.kernel.simulate(grid, *args, seed=self.seed, **constants).findings
         return launch
 
@@ -237,7 +237,7 @@ def test_results_are_kept_if_registers_allow(monkeypatch, listed, stored, epilog
         kernels.grouped_matmul(a, b, out, epilogue, arguments, offs=offs, config=config)
     exact = np.concatenate([a[:70].astype(np.float64) @ b[0].astype(np.float64), a[70:].astype(np.float64) @ b[1].astype(np.float64)])
     np.testing.assert_allclose(out.astype(np.float64), np.maximum(exact, 0) if epilogue else exact, atol=2e-2, rtol=2e-3)
-    assert [c["KEPT"] for c in seen] == [kept]
+    assert [c["PLAN"].kept for c in seen] == [kept]
 
 
 # -- code and choice -------------------------------------------------------------------------------------------------------------

@@ -71,8 +71,8 @@ def test_staggered_stages_do_not_exceed_the_ring_if_an_epilogue_reduces_it(stage
     rng = np.random.default_rng(0)
     a, b, out = rng.integers(-2, 3, (300, 520)).astype(np.float16), rng.integers(-2, 3, (520, 136)).astype(np.float16), np.empty((300, 136), np.float16)
     launch = planned(a, b, out, None, (), staggered_config(128, 64, 5))
-    launch = replace(launch, constants=launch.constants | {"STAGES": stages})
-    assert launch.constants["ALONE"] == 5
+    launch = launch.replanned(stages=stages)
+    assert launch.plan.alone == 5
     launch.prepared(*launch.given(a, b, out, None, None, ()))
     assert (out == a.astype(np.float32) @ b.astype(np.float32)).all()
 

@@ -50,14 +50,14 @@ def test_results_are_kept_if_there_are_enough_k_steps_and_registers(stream):
     config = kept(64, 64, stream=stream)
     for out, epilogue, yes in ((np.empty((200, 264), np.float16), None, True), (np.empty((200, 264), np.float32), None, False),
                                (np.empty((200, 264), np.float16), plus_one, False), (np.empty((200, 265), np.float16)[:, :264], None, False)):
-        assert planned(a, b, out, epilogue, (), config).constants["KEPT"] is yes
+        assert planned(a, b, out, epilogue, (), config).plan.kept is yes
         got = kernels.matmul(a, b, out, epilogue, config=config)
         np.testing.assert_allclose(got.astype(np.float64), a.astype(np.float64) @ b.astype(np.float64) + (epilogue is not None), atol=2e-2, rtol=2e-3)
-    assert not planned(a[:, :0], b[:0], np.empty((200, 264), np.float16), None, (), config).constants["KEPT"]
+    assert not planned(a[:, :0], b[:0], np.empty((200, 264), np.float16), None, (), config).plan.kept
     if not stream:
         x, y = (v.astype(E4M3) for v in (a, b))
-        assert not planned(x, y, np.empty((200, 264), BF16), None, (), replace(config, bk=128)).constants["KEPT"]
-        assert planned(x, y, np.empty((200, 264), BF16), None, (), replace(config, bk=128), fast_accum=True).constants["KEPT"]
+        assert not planned(x, y, np.empty((200, 264), BF16), None, (), replace(config, bk=128)).plan.kept
+        assert planned(x, y, np.empty((200, 264), BF16), None, (), replace(config, bk=128), fast_accum=True).plan.kept
 
 
 @tile.jit
@@ -97,7 +97,7 @@ def test_all_tiles_keep_their_results_in_registers_without_spilling(b_by_rows):
         for shared in (False, True) if (bm, bn) == (128, 256) else (False,):
             config = replace(Config.of(bm, bn, width=narrow(bn, 64), least=4), kept=bn >= 16, stream=shared)
             launch = planned(big, big if b_by_rows else big.T, big, None, (), config)
-            assert launch.constants["KEPT"] is (bn >= 16)
+            assert launch.plan.kept is (bn >= 16)
             room = (*launch.shares, ArraySpec(*launch.room), flags) if shared else ()
             compiled = launch.kernel.compile(spec, spec, spec, 1.0, 1.0, 0, 0, 0, 0, *room, target="sm_90a", **launch.constants)
             assert compiled.spills == 0 and compiled.ptx.count("wgmma.mma_async") == config.bk // 16
@@ -238,4 +238,4 @@ def test_two_thousand_launches_with_kept_results_are_right():
         got = kernels.matmul(a[:m, :k], b[:k, :n], out[:m, :n], config=replace(config, stream=i % 2 == 1))
         wrong += (got != exact[e]).sum()
         got.fill_(float("nan"))
-    assert wrong.item() == 0 and all(launch.constants["KEPT"] for launch in PLANS.values())
+    assert wrong.item() == 0 and all(launch.plan.kept for launch in PLANS.values())

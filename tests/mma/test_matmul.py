@@ -16,6 +16,7 @@ from tilejit import ArraySpec, kernels
 from tilejit.errors import LaunchError
 from tilejit.kernels.matmul.blackwell.config import BlackwellConfig
 from tilejit.kernels.matmul.config import part
+from tilejit.kernels.matmul.constants import PersistentConstants
 from tilejit.kernels.matmul.model import FILLING, ORDERS, asked, in_rounds, together
 from tilejit.kernels.matmul.hopper.persistent import persistent
 from tilejit.kernels.matmul.choice import NARROWEST, ROUNDS, TILES, WHOLE, WIDEST, Config, Problem, choose, fitting, ranked, tiles_for
@@ -139,11 +140,9 @@ def test_the_largest_tile_compiles_to_fast_code():
     specs = [ArraySpec((8192, 8192), "bfloat16") for _ in range(3)]
     c = Config()
     for b_kn in (True, False):
-        constants = dict(BM=c.bm, BN=c.bn, BK=c.bk, STAGES=c.stages, ORDER=c.order, BEHIND=c.behind, REGS=c.regs, A_KM=False, B_KN=b_kn,
-                         SUMS=tile.float32, WIDTH=128, BUFFERS=1, ACROSS=False, DEPENDENT=False, FINISH=((), None, False, False, ()),
-                         EXTRAS=0, AHEAD=(),
-                         PROMOTED=False, BLOCKS=())
-        compiled = persistent.compile(*specs, 1.0, 1.0, 0, 0, 0, 0, **constants, num_warps=c.num_warps)
+        plan = PersistentConstants(bm=c.bm, bn=c.bn, bk=c.bk, stages=c.stages, order=c.order, behind=c.behind, regs=c.regs, a_km=False, b_kn=b_kn,
+                                   sums=tile.float32, width=128)
+        compiled = persistent.compile(*specs, 1.0, 1.0, 0, 0, 0, 0, PLAN=plan, num_warps=c.num_warps)
         assert compiled.spills == 0 and compiled.registers <= 168
         assert [c.variant for c in compiled.copies] == ["tma"] * 4
         assert compiled.ptx.count("stmatrix.sync") == 16
@@ -155,8 +154,8 @@ def test_results_of_swapped_operands_are_transposed_through_shared_memory(bm, bn
     """Threads hold two elements of a column of the result: stmatrix transposes them, TMA stores rows of 128 bytes, and nothing spills."""
     a, out = np.empty((2, 1024, 1024), BF16)
     launch = planned(a, a.T, out, None, (), replace(Config.of(bm, bn, swapped=True), kept=kept))
-    made, width = launch.kernel.compile(*launch.operands(a, a.T, out), 1.0, 1.0, 0, 0, 0, 0, target="sm_90a", **launch.constants), launch.constants["WIDTH"]
-    assert made.spills == 0 and "st.global" not in made.ptx and launch.constants["KEPT"] is kept
+    made, width = launch.kernel.compile(*launch.operands(a, a.T, out), 1.0, 1.0, 0, 0, 0, 0, target="sm_90a", **launch.constants), launch.plan.width
+    assert made.spills == 0 and "st.global" not in made.ptx and launch.plan.kept is kept
     assert made.ptx.count(".trans.shared") == made.ptx.count("stmatrix.sync") == -(-width // 16) * (2 if kept else bn // width)
 
 

@@ -16,6 +16,7 @@ from tilejit.kernels.matmul.blackwell.persistent import persistent
 from tilejit.kernels.matmul.blackwell.split import split
 from tilejit.kernels.matmul.blackwell.config import TILES, BlackwellConfig, choose
 from tilejit.kernels.matmul.config import SHARED
+from tilejit.kernels.matmul.constants import BlackwellPersistentConstants, BlackwellSplitConstants
 from tilejit.kernels.matmul.choice import Config, Problem
 
 SLOW = [HealthCheck.too_slow]
@@ -60,9 +61,9 @@ def test_any_order_of_events_gives_the_product(pair, seed):
 
 
 def constants(c: BlackwellConfig, a_km=False, b_kn=False, by_tma=True) -> dict:
-    return dict(BN=c.bn, BK=c.bk, STAGES=c.stages, ORDER=c.order, PAIR=c.pair, A_KM=a_km, B_KN=b_kn, SUMS=tile.float32, WIDTH=c.width, BY_TMA=by_tma,
-                BUFFERS=2, FINISH=((), None, False, False, ()), EXTRAS=0, BLOCK=0, PLACES=2, DEPENDENT=False, num_warps=NUM_WARPS,
-                cluster=2 if c.pair else None)
+    plan = BlackwellPersistentConstants(bn=c.bn, bk=c.bk, stages=c.stages, order=c.order, pair=c.pair, a_km=a_km, b_kn=b_kn, sums=tile.float32,
+                                        width=c.width, by_tma=by_tma, buffers=2, places=2)
+    return dict(PLAN=plan, num_warps=NUM_WARPS, cluster=2 if c.pair else None)
 
 
 # -- code and choice ---------------------------------------------------------------------------------------------------------
@@ -121,10 +122,8 @@ def test_a_split_of_k_assembles_without_spills(target):
     """Partial sums go from CTA to CTA by bulk copies, and one commit covers all products."""
     c = BlackwellConfig.of(64, splits=4)
     spec = ArraySpec((64, 65536), "bfloat16")
-    own = dict(BN=c.bn, BK=c.bk, STAGES=c.stages, SPLITS=c.splits, A_KM=False, B_KN=False, SUMS=tile.float32,
-               FINISH=((), None, False, False, ()), EXTRAS=0,
-               BLOCK=0, num_warps=NUM_WARPS, cluster=c.splits)
-    compiled = split.compile(spec, spec, ArraySpec((64, 64), "bfloat16"), 1.0, 1.0, 0, 0, 0, 0, **own, target=target)
+    plan = BlackwellSplitConstants(bn=c.bn, bk=c.bk, stages=c.stages, splits=c.splits, a_km=False, b_kn=False, sums=tile.float32)
+    compiled = split.compile(spec, spec, ArraySpec((64, 64), "bfloat16"), 1.0, 1.0, 0, 0, 0, 0, PLAN=plan, num_warps=NUM_WARPS, cluster=c.splits, target=target)
     assert compiled.spills == 0 and {x.variant for x in compiled.copies} == {"tma", "dsmem", "tcgen05_ldst"}
     assert compiled.ptx.count("tcgen05.commit") == 2
 

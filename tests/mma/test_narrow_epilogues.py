@@ -12,6 +12,7 @@ from tests.drawn import drawn
 from tests.mma.products import BF16, planned, plus_one, product
 from tilejit import ArraySpec
 from tilejit.kernels.matmul.call import PLANS
+from tilejit.kernels.matmul.constants import Epilogue
 from tilejit.kernels.matmul.narrow_epilogues import dtype_taken
 from tilejit.kernels.matmul.choice import LATE, PART, Config, Problem, choose
 
@@ -78,9 +79,9 @@ def test_the_dtype_in_which_an_epilogue_takes_its_accumulators():
             (narrow_in_a_loop, (3, beside), ("mn",), tile.float16), (wide_biased, (bias, beside), ("n", "mn"), None), (plus_one, (), (), None),
             (wide_and_narrow, (), (), None), (rounded_and_wide, (bias,), ("n",), None), (carried_wide, (2,), (), None), (ignoring, (beside,), ("mn",), None), (narrow_from_a_column_on, (), (), None),
             (narrow_biased, (bias, None), ("n", "mn"), None)):
-        taken = dtype_taken(((), epilogue, False, False, axes), tile.float32, extras, "sm_90a", 64)
+        taken = dtype_taken(Epilogue(function=epilogue, tiles=axes), tile.float32, extras, "sm_90a", 64)
         assert (None if taken is None else taken.dtype) == dtype, epilogue.name
-    assert dtype_taken(((True, False), narrow_halved, False, False, ()), tile.float32, (), "sm_90a", 64) is None  # scaled first
+    assert dtype_taken(Epilogue((True, False), narrow_halved), tile.float32, (), "sm_90a", 64) is None  # scaled first
 
 
 @tile.jit
@@ -113,7 +114,7 @@ def narrow_but_for_64(acc, row, column):
     (narrow_but_for_64, 32, tile.float16), (narrow_halved, 32, tile.float16)])
 def test_an_epilogue_is_judged_for_the_widths_of_the_tiles_that_it_gets(epilogue, width, dtype):
     """Deferred columns are finished 16 at a time, those of a CTA's last tile as many at a time as a staging buffer has."""
-    taken = dtype_taken(((), epilogue, False, False, ()), tile.float32, (), "sm_90a", width)
+    taken = dtype_taken(Epilogue(function=epilogue), tile.float32, (), "sm_90a", width)
     assert (None if taken is None else taken.dtype) == dtype
     rng = np.random.default_rng(5)
     a, b = (rng.integers(-40, 41, shape).astype(np.float16) for shape in ((300, 800), (800, 264)))  # sums that float32 has and float16 has not
@@ -121,7 +122,7 @@ def test_an_epilogue_is_judged_for_the_widths_of_the_tiles_that_it_gets(epilogue
     PLANS.clear()
     got = product(a, b, np.float16, epilogue=epilogue, config=config)
     (launch,) = PLANS.values()
-    assert launch.constants["LATE"] == 128 and launch.constants.get("WAITING") == dtype
+    assert launch.plan.late == 128 and launch.plan.waiting == dtype
     first, last = (epilogue_of(epilogue, a, b, columns) for columns in (16, width))
     assert ((got == first) | (got == last)).all()
 
@@ -143,7 +144,7 @@ def test_an_epilogue_that_asks_for_the_dtype_of_its_sums_is_judged_with_the_one_
     PLANS.clear()
     got = product(a, b, np.float16, epilogue=epilogue, config=config)
     (launch,) = PLANS.values()
-    assert launch.constants.get("WAITING") == dtype
+    assert launch.plan.waiting == dtype
     np.testing.assert_array_equal(got, product(a, b, np.float16, epilogue=epilogue, config=replace(config, late=0)))
 
 
@@ -172,8 +173,8 @@ def test_deferred_columns_in_the_epilogue_s_dtype_have_the_same_bits(m, n, k, la
     PLANS.clear()
     got = product(a, b, np.float16, epilogue=epilogue, tiles=tiles, config=config)
     (launch,) = PLANS.values()
-    assert launch.constants.get("WAITING") == (tile.float16 if launch.constants["LATE"] else None)
-    assert stream or launch.constants["LATE"] == min(late, max(-(-k // 64) - 3, 0) * 16 // 64 * 64)
+    assert launch.plan.waiting == (tile.float16 if launch.plan.late else None)
+    assert stream or launch.plan.late == min(late, max(-(-k // 64) - 3, 0) * 16 // 64 * 64)
     np.testing.assert_array_equal(got, product(a, b, np.float16, epilogue=epilogue, tiles=tiles, config=replace(config, late=0)))
 
 
@@ -199,7 +200,7 @@ def test_the_dtype_follows_the_globals_that_an_epilogue_reads(monkeypatch):
     rng = np.random.default_rng(13)
     a, b = drawn(rng, (300, 640), np.float16), drawn(rng, (640, 264), np.float16)
     config = replace(Config.of(128, 128, stages=2), behind=False, width=64, buffers=2, late=64)
-    waits = lambda: {launch.constants.get("WAITING") for launch in PLANS.values()}
+    waits = lambda: {launch.plan.waiting for launch in PLANS.values()}
     PLANS.clear()
     multiply = lambda config: product(a, b, np.float16, epilogue=narrow_as_a_global_says, config=config)
     for dtype in (tile.float16, tile.bfloat16, None):
@@ -223,8 +224,8 @@ def test_all_columns_are_deferred_if_the_epilogue_takes_its_accumulators_in_16_b
     for shared in (True, False):
         config = replace(choose(Problem(8192, 8192, 8192, epilogue=True, ahead=True, narrow=True), 132), stream=shared)
         launch = planned(big, big, big, narrow_biased, (bias, big), config)
-        constants = launch.constants | dict(WAITING=tile.bfloat16)
-        assert constants["LATE"] == 256 and constants["AHEAD"] == (True, True)
+        launch = launch.replanned(waiting=tile.bfloat16, epilogue=replace(launch.plan.epilogue, extras=2))
+        assert launch.plan.late == 256 and launch.plan.ahead == (True, True)
         room = (*launch.shares, ArraySpec(*launch.room), flags) if shared else ()
-        compiled = launch.kernel.compile(spec, spec, spec, 1.0, 1.0, ArraySpec((8192,), "float32"), spec, 0, 0, *room, **dict(constants, EXTRAS=2))
+        compiled = launch.kernel.compile(spec, spec, spec, 1.0, 1.0, ArraySpec((8192,), "float32"), spec, 0, 0, *room, **launch.constants)
         assert compiled.spills == 0 and "convert_layout" not in str(compiled.graph)

@@ -10,10 +10,9 @@ import tilejit as tile
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.drawn import drawn
-from tests.mma.products import assert_close, with_layout, product
+from tests.mma.products import assert_close, planned_views, product, with_layout
 from tilejit import ArraySpec, kernels
 from tilejit.kernels.matmul.hopper.persistent import persistent
-from tilejit.kernels.matmul.call import _planned
 from tilejit.kernels.pack import copied, packed
 from tilejit.kernels.matmul.choice import Config, Problem, choose
 from tilejit.kernels.matmul.hopper.stream import stream
@@ -26,7 +25,7 @@ DTYPES = (np.float32, np.float16, np.int8, ml_dtypes.float8_e4m3fn)
 
 def planned(a, b, dtype=np.float32, config=None):
     """The planned launch for two matrices of TF32 or another type."""
-    return _planned(describe(a), describe(b), None, "tf32" if dtype == np.float32 else None, (), True, None, 0, [], config, "sm_90a")
+    return planned_views(describe(a), describe(b), None, config, "tf32" if dtype == np.float32 else None)
 
 
 def matrix(rows, columns, how, dtype=np.float32):
@@ -39,9 +38,9 @@ def test_one_float32_operand_can_be_read_without_a_copy(a_is, b_is, swapped, cop
     """The operand that is not K-major goes through registers; if neither is, only one is copied."""
     launch = planned(matrix(1024, 2048, a_is), matrix(2048, 1536, b_is))
     if copies is None:
-        assert sum(launch.copied) == 1 and launch.constants["A_KM"]
+        assert sum(launch.copied) == 1 and launch.plan.a_km
     else:
-        assert (launch.swapped, launch.copied) == (swapped, copies) and launch.constants["A_KM"] == (a_is == "columns" or b_is == "rows")
+        assert (launch.swapped, launch.copied) == (swapped, copies) and launch.plan.a_km == (a_is == "columns" or b_is == "rows")
 
 
 def test_the_smaller_of_two_operands_is_copied():
@@ -104,7 +103,7 @@ def test_the_largest_tile_of_float32_through_registers_compiles_to_fast_code(beh
     c = Config.of(128, 256, itemsize=4, stored=4, swapped=True, width=32)
     launch = planned(*[np.empty((8192, 8192), np.float32)] * 2, config=c)
     right, left, out = (ArraySpec((8192, 8192), "float32", s) for s in (None, None, (1, 8192)))
-    compiled = persistent.compile(left, right, out, 1.0, 1.0, 0, 0, 0, 0, **launch.constants | dict(BEHIND=behind))
+    compiled = persistent.compile(left, right, out, 1.0, 1.0, 0, 0, 0, 0, **launch.replanned(behind=behind).constants)
     assert compiled.spills == 0 and compiled.registers <= 168 and {c.variant for c in compiled.copies} == {"tma"}
     instructions = len(re.findall(r"wgmma\.mma_async\.sync", compiled.ptx))
     assert instructions >= 4 and len(re.findall(r"ld\.shared\.v2\.b32", compiled.ptx)) == 2 * instructions  # four words of A for each
@@ -114,13 +113,12 @@ def test_the_largest_tile_of_float32_through_registers_compiles_to_fast_code(beh
 def test_global_addresses_stay_in_registers_in_kernels_with_a_shared_last_wave():
     """Few addresses of large products through registers spill, and only those used when tiles change."""
     for how, b_is in (("rows", "rows"), ("columns", "columns")):
-        launch = _planned(*(ArrayView(0, (8192, 8192), (8192, 1) if h == "rows" else (1, 8192), "float32", "host") for h in (how, b_is)), None, "tf32",
-                          (), True, None, 0, [], choose(Problem(8192, 8192, 8192, 1, 4, 4), 132, how == "rows"), "sm_90a")
-        c = launch.constants
+        x, y = (ArrayView(0, (8192, 8192), (8192, 1) if h == "rows" else (1, 8192), "float32", "host") for h in (how, b_is))
+        launch = planned_views(x, y, None, choose(Problem(8192, 8192, 8192, 1, 4, 4), 132, how == "rows"), "tf32")
         a, b, out = (ArraySpec((8192, 8192), "float32", s) for s in (None, None, (1, 8192) if launch.swapped else None))
         room = ArraySpec((132, 2, 64 * 256), "float32"), ArraySpec((1024, 3), "int32")
-        compiled = stream.compile(a, b, out, 1.0, 1.0, 0, 0, 0, 0, *launch.shares, *room, **c)
-        assert launch.kernel is stream and c["A_KM"] and compiled.spills <= 160
+        compiled = stream.compile(a, b, out, 1.0, 1.0, 0, 0, 0, 0, *launch.shares, *room, **launch.constants)
+        assert launch.kernel is stream and launch.plan.a_km and compiled.spills <= 160
 
 
 def test_operands_are_loaded_to_registers_without_bank_conflicts():

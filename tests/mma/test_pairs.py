@@ -9,12 +9,12 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tests.drawn import drawn
 from tests.gpu import in_child, needs_gpu
-from tests.mma.products import BF16, E4M3, E5M2, LAYOUTS, assert_close, with_layout, planned, plus_one, product
+from tests.mma.products import BF16, E4M3, E5M2, LAYOUTS, assert_close, with_layout, planned, planned_views, plus_one, product
 from tilejit import ArraySpec, LaunchError, kernels
 from tilejit.kernels.matmul.config import narrow, rows
-from tilejit.kernels.matmul.call import _on_hopper, _planned
 from tilejit.kernels.pack import alignment
 from tilejit.kernels.matmul.choice import LATE, Config, Problem, choose, ranked
+from tilejit.kernels.matmul.planning import persistent_grid
 from tilejit.runtime.arrays import describe
 
 EXTENT = st.one_of(st.integers(1, 40), st.sampled_from((63, 64, 65, 130, 200, 328, 500)))
@@ -81,7 +81,7 @@ def test_pairs_support_prefetched_epilogue_tiles_and_deferred_columns(m, n, k, b
     want = (a.astype(np.float64) @ b.astype(np.float64)) * 0.25 + beside - line + number
     np.testing.assert_allclose(got, want, atol=4e-3, rtol=1e-3)
     launch = planned(a, b, got, scaled_plus, (beside, line), config)
-    assert (launch.constants["AHEAD"] == (True, True)) is (n % 8 == 0)
+    assert (launch.plan.ahead == (True, True)) is (n % 8 == 0)
 
 
 @pytest.mark.parametrize("m,processors,matrices,ctas", [(40 * 128, 132, 1, 116), (5000, 132, 1, 116), (128, 132, 1, 40), (129, 7, 3, 6), (100, 1, 1, 2)])
@@ -90,8 +90,7 @@ def test_the_grid_has_no_more_pairs_than_its_number_of_waves_needs(m, processors
     config = replace(Config.of(128, 256), pair=True)
     tiles = config.tiles(m, 5000)
     assert tiles == rows(m, 128, True) * 20 and rows(m, 128, True) == 2 * -(-m // 256)
-    z = np.lib.stride_tricks.as_strided(np.zeros(16, BF16), (matrices, m, 5000), (2 * m * 5000, 10000, 2))
-    grid = _on_hopper(config, describe(z), ([], ()), None, matrices, 10, tile.float32, processors, 2)[1]
+    grid = persistent_grid(config, tiles * matrices, processors)
     pairs, at_once = tiles * matrices // 2, max(processors // 2, 1)
     assert grid == (ctas,) and -(-pairs // (ctas // 2)) == -(-pairs // at_once)
 
@@ -124,12 +123,12 @@ def test_each_cta_of_a_pair_loads_half_of_the_columns_or_of_their_k_and_the_larg
         for bm, bn in ((128, 256), (128, 224), (192, 192)):
             launch = planned(big, b, big, None, (), replace(Config.of(bm, bn, width=narrow(bn, 64), least=4), kept=True, pair=True))
             made = launch.kernel.compile(spec, spec, spec, 1.0, 1.0, 0, 0, 0, 0, target="sm_90a", **launch.constants)
-            assert launch.constants["KEPT"] and made.spills == 0 and "mapa.shared::cluster" in made.ptx
+            assert launch.plan.kept and made.spills == 0 and "mapa.shared::cluster" in made.ptx
             assert made.ptx.count(".multicast::cluster") == (copies if copies == 1 else -(-bn // (64 if bn % 64 == 0 else 32)))
         chosen = replace(choose(Problem(4096, 4096, 4096, epilogue=True, ahead=True), 132), pair=True)
         launch = planned(big, b, big, bias_gelu_residual, (bias, big), chosen)
         made = launch.kernel.compile(spec, spec, spec, 1.0, 1.0, ArraySpec((5000,), "float32"), spec, 0, 0, target="sm_90a", **launch.constants)
-        assert launch.constants["LATE"] == LATE and made.spills == 0
+        assert launch.plan.late == LATE and made.spills == 0
 
 
 # -- the model ---------------------------------------------------------------------------------------------------------------
@@ -154,7 +153,7 @@ def test_the_row_pitch_that_counts_is_that_of_the_operands_as_they_are_read(pitc
         return choose(problem, processors, by_columns)
 
     y = np.lib.stride_tricks.as_strided(np.zeros(16, BF16), (4000, 4096), (8192, 2))
-    _planned(describe(x), describe(y), None, None, (), False, None, 0, [], None, "sm_90a", told)
+    planned_views(describe(x), describe(y), None, None, fast_accum=False, choice=told)
 
 
 # -- on the GPU --------------------------------------------------------------------------------------------------------------

@@ -43,7 +43,7 @@ def expected(a, b, bias, beside, more):
 
 def prefetched(config, a, b, out, epilogue, tiles, **options):
     """Which of the epilogue arrays are prefetched."""
-    return planned(a, b, out, epilogue, tiles, config, **options).constants["AHEAD"]
+    return planned(a, b, out, epilogue, tiles, config, **options).plan.ahead
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -55,7 +55,7 @@ def test_rows_are_prefetched_with_a_tile_and_match_each_tile_s_columns(n, k, bn,
     config = replace(Config.of(128, bn, stages=2), behind=False, width=width, buffers=bn // width, stream=stream, late=late)
     got = product(a, b, np.float16, epilogue=scaled_plus, arguments=(2.0,), tiles=tiles, config=config)
     np.testing.assert_array_equal(got, expected(a, b, *tiles))
-    assert planned(a, b, got, scaled_plus, tiles, config).constants["LATE"] == late
+    assert planned(a, b, got, scaled_plus, tiles, config).plan.late == late
     assert prefetched(config, a, b, got, scaled_plus, tiles) == (True, True, True)
 
 
@@ -183,7 +183,7 @@ def chosen(home, m, n, k, dtype, shared, beside):
     kernels.matmul(home(a), home(np.ascontiguousarray(b.T)).T, out, with_residual if beside else with_bias,
                    tiles=(home(bias), home(residual))[:1 + beside], config=replace(config, stream=shared))
     (launch,) = PLANS.values()
-    assert launch.constants["LATE"] == LATE and launch.constants["AHEAD"] == (True,) * (1 + beside) and launch.kernel is (stream if shared else persistent)
+    assert launch.plan.late == LATE and launch.plan.ahead == (True,) * (1 + beside) and launch.kernel is (stream if shared else persistent)
     want = a.astype(np.float32) @ b.astype(np.float32) + bias.astype(np.float32) + residual.astype(np.float32) * beside
     np.testing.assert_array_equal(out if out.__class__ is np.ndarray else out.numpy(), want.astype(BF16))
 
@@ -237,9 +237,9 @@ def test_a_large_product_prefetches_its_bias_without_spilling(shared, dtype, mat
     both = ((of_several_added if matrices > 1 else bias_gelu_added, (bias, big)), (with_biases if matrices > 1 else bias_gelu, (bias,)))
     for epilogue, tiles in part(both, 2, shared + (dtype == BF16)):
         launch = planned(big, big, big, epilogue, tiles, replace(config, stream=shared))
-        c = launch.constants
-        assert c["AHEAD"] == (True,) * len(tiles) and (c["BM"], c["BN"], c["BUFFERS"], c["LATE"]) == (128, 256, 4, LATE)
+        c = launch.plan
+        assert c.ahead == (True,) * len(tiles) and (c.bm, c.bn, c.buffers, c.late) == (128, 256, 4, LATE)
         room = (*launch.shares, ArraySpec(*launch.room), flags) if shared else ()
         given = (ArraySpec(bias.shape, bias.dtype.name), spec, 0, 0)[:len(tiles)] + (0,) * (4 - len(tiles))
-        compiled = launch.kernel.compile(spec, spec, spec, 1.0, 1.0, *given, *room, target="sm_90a", **c)
+        compiled = launch.kernel.compile(spec, spec, spec, 1.0, 1.0, *given, *room, target="sm_90a", **launch.constants)
         assert compiled.spills == 0 and "convert_layout" not in str(compiled.graph)

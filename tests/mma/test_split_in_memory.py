@@ -14,9 +14,15 @@ from tests.drawn import drawn
 from tests.mma.products import BF16, LAYOUTS, OPERANDS, added, bias_gelu_residual, assert_close, with_layout, plus_one, product
 from tilejit import ArraySpec, kernels
 from tilejit.errors import LaunchError
+from tilejit.kernels.matmul.constants import SplitConstants
 from tilejit.kernels.matmul.hopper import split as split_kernel
 from tilejit.kernels.matmul.hopper.split import PATIENCE, leave_all, split, taken, through_memory
 from tilejit.kernels.matmul.choice import Config, Problem, choose, ranked
+
+def constants(c: Config) -> SplitConstants:
+    return SplitConstants(bm=c.bm, bn=c.bn, bk=c.bk, stages=c.stages, behind=c.behind, regs=c.regs, a_km=False, b_kn=False, sums=tile.float32,
+                          splits=c.splits, shares=c.shares, clustered=False, patience=PATIENCE, dependent=True)
+
 
 EXTENT = st.one_of(st.integers(1, 40), st.sampled_from((64, 65, 130, 200)))
 SHAPES = st.sampled_from(((64, 32), (64, 64), (128, 64), (128, 128), (192, 64)))
@@ -96,10 +102,8 @@ def test_flags_are_0_after_each_of_several_launches_whichever_cta_comes_first(ro
         for few, asked in ((264, PATIENCE), (at_once, patience)):
             room_for(few)
             c, partial = np.full((m, n), np.nan, BF16), np.full((tiles, splits, bm // 64, 64 * bn), np.nan, np.float32)
-            report = split.simulate((tiles * splits, 1), a, b, c, 1.0, 1.0, 0, 0, 0, 0, partial, flags, BM=bm, BN=bn, BK=64, STAGES=3, SPLITS=splits,
-                                    SHARES=config.shares, CLUSTERED=False, BEHIND=True, REGS=config.regs, A_KM=False, B_KN=False, SUMS=tile.float32,
-                                    FINISH=((), None, False, False, ()), EXTRAS=0, PROMOTED=False, BLOCKS=(), DEPENDENT=True, PATIENCE=asked,
-                                    num_warps=config.num_warps, pdl=True, seed=int(rng.integers(100)))
+            report = split.simulate((tiles * splits, 1), a, b, c, 1.0, 1.0, 0, 0, 0, 0, partial, flags,
+                                    PLAN=replace(constants(config), bk=64, behind=True, patience=asked), num_warps=config.num_warps, pdl=True, seed=int(rng.integers(100)))
             assert not report.findings and not flags.any()
             assert_close(c, a, b.T)
             results.append(c.tobytes())
@@ -180,10 +184,7 @@ def test_partial_sums_are_exchanged_in_the_register_layout_of_threads(bm, bn, sp
     first waits for the result of its atomic count; it waits for another one only to give up its share."""
     c, matrix = in_memory(bm, bn, splits), ArraySpec((2560, 2560), "bfloat16")
     partial, flags = ArraySpec((4, splits, bm // 64, 64 * bn), "float32"), ArraySpec((1024, 3), "int64")
-    compiled = split.compile(matrix, matrix, matrix, 1.0, 1.0, 0, 0, 0, 0, partial, flags, BM=bm, BN=bn, BK=c.bk, STAGES=c.stages, SPLITS=splits,
-                             SHARES=c.shares, CLUSTERED=False, BEHIND=c.behind, REGS=c.regs, A_KM=False, B_KN=False, SUMS=tile.float32,
-                             FINISH=((), None, False, False, ()), EXTRAS=0, PROMOTED=False, BLOCKS=(), DEPENDENT=True, PATIENCE=PATIENCE,
-                             num_warps=c.num_warps, pdl=True, spills=0)
+    compiled = split.compile(matrix, matrix, matrix, 1.0, 1.0, 0, 0, 0, 0, partial, flags, PLAN=constants(c), num_warps=c.num_warps, pdl=True, spills=0)
     changed, columns = re.findall(r"= convert_layout\(.* : (\w+)\[", compiled.graph), bn // c.shares
     assert compiled.spills == 0 and changed == ["bfloat16"] * (columns % 32 == 0)
     assert compiled.ptx.count("st.global.v4.b32") == bn // 8 + columns // 16 * (columns % 32 == 0) and compiled.ptx.count("ld.global.v4.b32") == splits * bn // c.shares // 8

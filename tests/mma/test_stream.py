@@ -12,7 +12,8 @@ from tests.mma.products import BF16, E4M3, LAYOUTS, bias_gelu_residual, assert_c
 from tilejit import ArraySpec
 from tilejit.kernels.matmul.model import shared_rest
 from tilejit.kernels.matmul.choice import Config, Problem, choose
-from tilejit.kernels.matmul.hopper.stream import piece, pieces, shares, stream
+from tilejit.kernels.matmul.constants import Epilogue, PersistentConstants
+from tilejit.kernels.matmul.hopper.stream import Shares, piece, pieces, shares, stream
 
 EXTENT = st.one_of(st.integers(1, 40), st.sampled_from((64, 65, 130, 200, 300, 500)))
 
@@ -57,14 +58,13 @@ def test_any_number_of_ctas_may_share_tiles(ahead, tiles, steps, ctas, rest, hel
     ahead = ahead and width > 0
     a, b, beside = drawn(rng, (m, k), BF16), drawn(rng, (n, k), BF16), drawn(rng, (m, n), BF16)
     flags, results = np.zeros((ctas + 1, 3), np.int64), []
+    plan = PersistentConstants(bm=64, bn=64, bk=64, stages=stages, order=("grouped", 2), behind=behind, regs=(None, None), a_km=False, b_kn=False,
+                               sums=tile.float32, width=width, buffers=2 if width == 32 else 1, ahead=(True,) * ahead,
+                               epilogue=Epilogue(function=plus, tiles=("mn",), extras=1) if ahead else Epilogue(),
+                               kept=kept and not ahead and width > 0)
     for _ in range(2):
         c, partial = np.full((m, n), np.nan, BF16), np.full((ctas, 1, 64 * 64), np.nan, np.float32)
-        stream[ctas,](a, b, c, 1.0, 1.0, beside if ahead else 0, 0, 0, 0, *shares(tiles[0] * tiles[1], ctas, rest, helpers if rest else 0, parts), partial, flags, BM=64, BN=64,
-                      BK=64, STAGES=stages, ORDER=("grouped", 2),
-                      BEHIND=behind, REGS=(None, None), A_KM=False, B_KN=False, SUMS=tile.float32, WIDTH=width, ACROSS=False,
-                      BUFFERS=2 if width == 32 else 1,
-                      FINISH=((), plus, False, False, ("mn",)) if ahead else ((), None, False, False, ()), EXTRAS=int(ahead), AHEAD=(True,) * ahead,
-                      KEPT=kept and not ahead and width > 0, num_warps=8)
+        stream[ctas,](a, b, c, 1.0, 1.0, beside if ahead else 0, 0, 0, 0, *shares(tiles[0] * tiles[1], ctas, rest, helpers if rest else 0, parts), partial, flags, PLAN=plan, num_warps=8)
         if ahead:
             exact = a.astype(np.float64) @ b.T.astype(np.float64) + beside.astype(np.float64)
             np.testing.assert_allclose(c.astype(np.float64), exact, rtol=2.0 ** -8, atol=2e-3)
@@ -78,7 +78,7 @@ def test_any_number_of_ctas_may_share_tiles(ahead, tiles, steps, ctas, rest, hel
 @tile.jit
 def divided(out, steps, whole, left, idle, rest, helpers, parts, each, few):
     """The work of each CTA: for each of its pieces the tile, the k-steps, the position in temporary memory."""
-    shared = whole, left, idle, rest, helpers, parts, each, few
+    shared = Shares(whole, left, idle, rest, helpers, parts, each, few)
     for x in range(whole + pieces(shared)):
         numbers = piece(x, steps, shared)
         for i in tile.static_range(4):
@@ -122,10 +122,9 @@ def test_partial_sums_are_exchanged_in_the_register_layout_of_threads(shape):
     """16 bytes per thread, without a layout conversion; nothing spills, also with three consumers."""
     c, matrix = Config.of(*shape), ArraySpec((2560, 2560), "bfloat16")
     partial, flags = ArraySpec((132, c.bm // 64, 64 * c.bn), "float32"), ArraySpec((1024, 3), "int64")
-    compiled = stream.compile(matrix, matrix, matrix, 1.0, 1.0, 0, 0, 0, 0, *shares(300, 132, 9, 8, 2), partial, flags, BM=c.bm, BN=c.bn, BK=c.bk,
-                              STAGES=c.stages, ORDER=c.order,
-                              BEHIND=c.behind, REGS=c.regs, A_KM=False, B_KN=False, SUMS=tile.float32, WIDTH=c.width, BUFFERS=c.buffers, ACROSS=False,
-                              FINISH=((), None, False, False, ()), EXTRAS=0, AHEAD=(), num_warps=c.num_warps, spills=0)
+    plan = PersistentConstants(bm=c.bm, bn=c.bn, bk=c.bk, stages=c.stages, order=c.order, behind=c.behind, regs=c.regs, a_km=False, b_kn=False,
+                               sums=tile.float32, width=c.width, buffers=c.buffers)
+    compiled = stream.compile(matrix, matrix, matrix, 1.0, 1.0, 0, 0, 0, 0, *shares(300, 132, 9, 8, 2), partial, flags, PLAN=plan, num_warps=c.num_warps, spills=0)
     assert compiled.spills == 0 and "convert_layout" not in compiled.graph
     assert compiled.ptx.count("st.global.v4.b32") == compiled.ptx.count("ld.global.v4.b32") == c.bn // 8
 

@@ -10,7 +10,9 @@ import pytest
 import tilejit as tile
 from tilejit.jit import Kernel
 from tilejit.kernels.matmul.hopper.persistent import persistent
-from tilejit.kernels.matmul.call import Config, _planned
+from tilejit.kernels.matmul.config import Config
+from tilejit.kernels.matmul.planning import plan_launch
+from tilejit.kernels.matmul.problem import Request
 from tilejit.runtime.arrays import describe
 
 
@@ -90,7 +92,7 @@ def test_captured_values_of_kernels_in_this_package_are_not_checked_at_calls(lau
     """They change only with the package's version."""
     spec = np.zeros((64, 64), np.float16)
     view = describe(spec)
-    launch = _planned(view, view, view, None, (), False, None, 0, [], Config.of(64, 64, stages=2), "sm_90a")
+    launch = plan_launch(Request(view, view, view, None, (), False, None, 0, ()), Config.of(64, 64, stages=2), "sm_90a")
     for _ in range(2):
         launch.prepared(spec, spec, spec, 1.0, 1.0, 0, 0, 0, 0)
     assert launches == ["cold", "warm"] and persistent.warm.watched == []

@@ -88,6 +88,21 @@ def _padded_faults(map_: SimTensorMap, address) -> list[str]:
     return faults
 
 
+def _extent_faults(map_: SimTensorMap) -> list[str]:
+    """What is wrong with the extents, strides and box of a map, each by itself."""
+    faults = []
+    for d, n in enumerate(map_.global_dim):
+        if (np.asarray(n) < 1).any() or (np.asarray(n) > 1 << 32).any():
+            faults.append(f"global_dim[{d}] is 1 to 2**32, not {n}")
+    for d, s in enumerate(map_.global_strides):
+        if (np.asarray(s) % 16 != 0).any() or (np.asarray(s) < 0).any() or (np.asarray(s) >= 1 << 40).any():
+            faults.append(f"global_strides[{d}] is a multiple of 16 bytes below 2**40, not {s}")
+    for d, b in enumerate(map_.box):
+        if not 1 <= b <= 256:
+            faults.append(f"box[{d}] is 1 to 256, not {b}")
+    return faults
+
+
 def describe_faults(map_: SimTensorMap) -> list[str]:
     """Why ``cuTensorMapEncodeTiled``, or the copy itself, would reject the map; each sentence names a field."""
     faults = []
@@ -104,15 +119,7 @@ def describe_faults(map_: SimTensorMap) -> list[str]:
     address = map_.memory.address + map_.memory.origin * map_.memory.itemsize + np.asarray(map_.base)
     if (address % 16 != 0).any():
         faults.append("the base address of a tensor map must be a multiple of 16 bytes, and is not")
-    for d, n in enumerate(map_.global_dim):
-        if (np.asarray(n) < 1).any() or (np.asarray(n) > 1 << 32).any():
-            faults.append(f"global_dim[{d}] is 1 to 2**32, not {n}")
-    for d, s in enumerate(map_.global_strides):
-        if (np.asarray(s) % 16 != 0).any() or (np.asarray(s) < 0).any() or (np.asarray(s) >= 1 << 40).any():
-            faults.append(f"global_strides[{d}] is a multiple of 16 bytes below 2**40, not {s}")
-    for d, b in enumerate(map_.box):
-        if not 1 <= b <= 256:
-            faults.append(f"box[{d}] is 1 to 256, not {b}")
+    faults += _extent_faults(map_)
     inner = (map_.box[0] if map_.im2col is None else map_.im2col.channels) * itemsize
     if inner % 16:
         faults.append(f"the innermost box is a multiple of 16 bytes, not {inner}")

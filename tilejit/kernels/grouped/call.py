@@ -17,8 +17,9 @@ from ...runtime.arrays import ArrayView, describe, row_major
 from ...runtime.element_types import ELEMENT_TYPES, numpy_dtype
 from . import kernel as hopper
 from ..matmul.config import Config
+from ..matmul.constants import Epilogue, GroupedConstants
 from .choice import choose_grouped
-from ..matmul.call import recalled, remember
+from ..matmul.launch import recalled, remember
 from ..operands import (EITHER_MAJOR, NOTHING, RESULTS, check_apart, check_arguments, check_epilogue, check_listed, check_lists_apart, check_out,
                        check_parameters, dtype_of_sums, extents_of, lines, seen_as, span, stored_by_tma)
 from ..pack import copied, pack, readable
@@ -58,11 +59,7 @@ def grouped_matmul(a: Any, b: Any, out: Any = None, epilogue: tile.Kernel[..., A
         check_epilogue(epilogue, arguments, ())
     if offs is not None:
         return _stacked(a, b, out, offs, precision, config, epilogue, arguments)
-    for name, x in (("a", a), ("b", b), ("out", out)):
-        if not isinstance(x, (list, tuple)) and not (x is None and name == "out"):
-            raise LaunchError(f"{name} must be a list of matrices unless offs= is given, not {type(x).__name__}")
-    if len(a) != len(b) or out is not None and len(out) != len(a):
-        raise LaunchError(f"a, b and out have one matrix for each product, not {len(a)}, {len(b)}" + (f" and {len(out)}" if out is not None else ""))
+    _check_lists(a, b, out)
     found = [seen_as((f"{name}[{g}]" for g in range(len(some))), some) for name, some in (("a", a), ("b", b), ("out", out or ()))]
     key = *(forms for forms, _ in found), precision, config, epilogue, len(arguments)
     plan = recalled(PLANS, key)
@@ -70,9 +67,7 @@ def grouped_matmul(a: Any, b: Any, out: Any = None, epilogue: tile.Kernel[..., A
         plan = _planned(*([describe(x) for x in some] for some in (a, b, out or ())), precision, config, epilogue, len(arguments))
         remember(PLANS, key, plan, most=256)
     if out is None:
-        out = [new(a[g], (m, wide), plan.dtype) for g, (m, n, wide) in enumerate(plan.results)]
-        out = [z if wide == n else z[:, :n] for z, (m, n, wide) in zip(out, plan.results)]
-        out = [turned(z) for z in out] if plan.swapped else out
+        out = _new_results(plan, a)
         found[2] = seen_as((), out)
     if plan.order:
         lists, pointers = (a, b, out), [pointers for _, pointers in found]
@@ -80,6 +75,22 @@ def grouped_matmul(a: Any, b: Any, out: Any = None, epilogue: tile.Kernel[..., A
             lists, pointers = tuple([turned(x) for x in some] for some in (b, a, out)), [pointers[1], pointers[0], pointers[2]]
         _launch(plan, lists, pointers, arguments)
     return out
+
+
+def _check_lists(a: Any, b: Any, out: Any) -> None:
+    """LaunchError if these are not lists of equally many matrices; `out` may be None."""
+    for name, x in (("a", a), ("b", b), ("out", out)):
+        if not isinstance(x, (list, tuple)) and not (x is None and name == "out"):
+            raise LaunchError(f"{name} must be a list of matrices unless offs= is given, not {type(x).__name__}")
+    if len(a) != len(b) or out is not None and len(out) != len(a):
+        raise LaunchError(f"a, b and out have one matrix for each product, not {len(a)}, {len(b)}" + (f" and {len(out)}" if out is not None else ""))
+
+
+def _new_results(plan: Listed, a: Sequence[Any]) -> list[Any]:
+    """New arrays for the results, whose rows are a multiple of 16 bytes apart."""
+    made = [new(a[g], (m, wide), plan.dtype) for g, (m, n, wide) in enumerate(plan.results)]
+    made = [z if wide == n else z[:, :n] for z, (m, n, wide) in zip(made, plan.results)]
+    return [turned(z) for z in made] if plan.swapped else made
 
 
 @dataclass(frozen=True)
@@ -119,10 +130,28 @@ def _planned(a: list[ArrayView], b: list[ArrayView], out: list[ArrayView], preci
     processors = _processors(device)
     config = config or choose_grouped(tuple(shapes[g] for g in order), itemsize, size, processors, epilogue is not None)
     forms = [(a[g], b[g].turned, out[g] if out else None) for g in order]
+    across, copies = _majors(forms, config)
+    table = _table(order, forms, shapes, results, across, config)
+    grid = _grid(int(table[hopper.END, -1]), processors, config)
+    check_registers(config, config.bn, across[0] and itemsize == 4)
+    check_shares(config)
+    check_hopper(config, itemsize, sums == int32, across[1], size)
+    constants = _constants(config, across, sums, config.width, epilogue, extras, swapped)
+    places = np.array([[lines(some[g]) for g in order] for some in (a, b, out)]).transpose(2, 0, 1) if out else None
+    return Listed(results, stored, order, table, tuple(copies), (*across, False), grid, constants, swapped, places)
+
+
+def _majors(forms: list[tuple], config: Config) -> tuple[tuple[bool, ...], list[tuple[int, int]]]:
+    """Whether the kernel reads A, and B, as [k, rows], and what is then copied (see `Listed.copies`)."""
     lies = [tuple(v.strides[-1] != 1 if readable(v, MAJORS) else None for v in f[:2]) for f in forms]  # whether [k, rows]; None: to be copied
     across = tuple(any(found) and False not in found for found in zip(*lies))
     copies = [(side, at) for side in (0, 1) for at, some in enumerate(lies) if some[side] != across[side]]
     copies += [(2, at) for at, (*_, z) in enumerate(forms) if z is not None and not stored_by_tma(z, config.width)]
+    return across, copies
+
+
+def _table(order: tuple[int, ...], forms: list[tuple], shapes: list, results: tuple, across: tuple[bool, ...], config: Config) -> np.ndarray:
+    """The kernel's table, without addresses. LaunchError if there are too many tiles."""
     table = np.zeros((hopper.FIELDS, len(order)), np.int64)
     for at, (g, (x, y, z)) in enumerate(zip(order, forms)):
         m, n, k = shapes[g]
@@ -132,13 +161,7 @@ def _planned(a: list[ArrayView], b: list[ArrayView], out: list[ArrayView], preci
         table[hopper.END, at] = (table[hopper.END, at - 1] if at else 0) + pieces(config, m, n)
     if table[hopper.END, -1] >= hopper.NONE:
         raise LaunchError(f"the results have {table[hopper.END, -1]} tiles of {config.bm} by {config.bn}, too many to count in 31 bits")
-    grid = _grid(int(table[hopper.END, -1]), processors, config)
-    check_registers(config, config.bn, across[0] and itemsize == 4)
-    check_shares(config)
-    check_hopper(config, itemsize, sums == int32, across[1], size)
-    constants = _constants(config, across, sums, config.width, epilogue, extras, swapped)
-    places = np.array([[lines(some[g]) for g in order] for some in (a, b, out)]).transpose(2, 0, 1) if out else None
-    return Listed(results, stored, order, table, tuple(copies), (*across, False), grid, constants, swapped, places)
+    return table
 
 
 def _sequence(shapes: list[tuple[int, int, int]]) -> tuple[int, ...]:
@@ -224,10 +247,11 @@ def _constants(config: Config, across: tuple[bool, bool], sums, width: int, epil
     """The kernel's constants."""
     if epilogue is not None:
         check_parameters(epilogue, ("the sums", "the product's number", "the row", "the column"), extras)
-    return dict(BM=config.bm, BN=config.bn, BK=config.bk, STAGES=config.stages, ORDER=config.order, BEHIND=config.behind, REGS=config.regs,
-                A_KM=across[0], B_KN=across[1], SUMS=sums, WIDTH=width, BUFFERS=config.buffers,
-                FINISH=((), epilogue, True, swapped, ()), EXTRAS=extras, KEPT=config.kept and width > 0 and epilogue is None, PAIR=config.pair,
-                cluster=2 if config.pair else None, num_warps=config.num_warps)
+    plan = GroupedConstants(
+        bm=config.bm, bn=config.bn, bk=config.bk, stages=config.stages, order=config.order, behind=config.behind, regs=config.regs, a_km=across[0],
+        b_kn=across[1], sums=sums, width=width, buffers=config.buffers, epilogue=Epilogue((), epilogue, True, swapped, (), extras),
+        kept=config.kept and width > 0 and epilogue is None, pair=config.pair)
+    return dict(PLAN=plan, cluster=2 if config.pair else None, num_warps=config.num_warps)
 
 
 def _launch(plan: Listed, lists, pointers: list[list[int]], arguments) -> None:
@@ -240,12 +264,18 @@ def _launch(plan: Listed, lists, pointers: list[list[int]], arguments) -> None:
     copies = {}
     for side, at in plan.copies:
         x, (m, n, wide) = lists[side][plan.order[at]], plan.results[plan.order[at]]
-        copies[side, at] = temporary(x, (m, wide), plan.dtype)[:, :n] if side == 2 else copied(turned(x) if side else x, plan.turned[side])
+        if side == 2:
+            copies[side, at] = temporary(x, (m, wide), plan.dtype)[:, :n]
+        else:
+            copies[side, at] = copied(turned(x) if side else x, plan.turned[side])
 
     def taken(side: int, at: int):
         """The matrix that the kernel gets."""
         x = copies.get((side, at))
-        return x if x is not None else turned(lists[1][plan.order[at]]) if side == 1 else lists[side][plan.order[at]]
+        if x is not None:
+            return x
+        given = lists[side][plan.order[at]]
+        return turned(given) if side == 1 else given
 
     for (side, at), x in copies.items():
         view = describe(x)
@@ -324,7 +354,7 @@ def _stacked(a, b, out, offs, precision: str | None, config: Config | None, epil
     if out is not None:
         check_apart(plan.spans, addresses, arrays, ("a", "b", "offs"))
     A, B = copied(a) if plan.copied[0] else a, copied(turned(b)) if plan.copied[1] else b
-    _run(plan, A, B if plan.constants["B_KN"] or plan.copied[1] else turned(B), made, offs, 0, arguments)
+    _run(plan, A, B if plan.constants["PLAN"].b_kn or plan.copied[1] else turned(B), made, offs, 0, arguments)
     return made
 
 

@@ -6,9 +6,12 @@ matrices, while tiles of earlier pieces are still being multiplied."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 import tilejit as tile
 
-from ..matmul.epilogue import at_once, finished, newer, put, send, send_all
+from ..matmul.epilogue import Finishing, at_once, finished, newer, put, send, send_all
 from ..matmul.hopper.mainloop import begun, multiplied, operand, product, rounded, slots
 from ..matmul.hopper.overlap import kept
 
@@ -162,30 +165,29 @@ def tile_of(p, down, across, ORDER: tile.constexpr, PAIR: tile.constexpr):
 
 
 @tile.jit
-def bind(A, B, C, maps, at, extents, addresses, strides, SHAPE: tile.constexpr, WIDTH: tile.constexpr):
+def bind(A, B, C, maps, at, extents, addresses, strides, PLAN: tile.constexpr):
     """Edit the three maps from slot `at` on for a listed group's matrices: their `addresses`, and `strides` in elements between rows (or k)."""
-    BM, BN, BK, A_KM, B_KN, PAIR = SHAPE
     rows, columns, k, wide = extents
-    c = map_of(C, maps, at + 2, 64, WIDTH, "shared")
-    a, b = operand_map(A, maps, at, BM, BK, A_KM, PAIR, "shared"), operand_map(B, maps, at + 1, BN, BK, B_KN, PAIR, "shared")
+    c = map_of(C, maps, at + 2, 64, PLAN.width, "shared")
+    a = operand_map(A, maps, at, PLAN.bm, PLAN.bk, PLAN.a_km, PLAN.pair, "shared")
+    b = operand_map(B, maps, at + 1, PLAN.bn, PLAN.bk, PLAN.b_kn, PLAN.pair, "shared")
     with tile.elect():
-        edit_operand(a, addresses[0], rows, k, strides[0], A_KM)
-        edit_operand(b, addresses[1], columns, k, strides[1], B_KN)
+        edit_operand(a, addresses[0], rows, k, strides[0], PLAN.a_km)
+        edit_operand(b, addresses[1], columns, k, strides[1], PLAN.b_kn)
         edit(c, addresses[2], rows, wide, strides[2])
     hand_out((a, b, c))
 
 
 @tile.jit
-def walk(work, A, B, C, table, maps, own, mail, SHAPE: tile.constexpr, ORDER: tile.constexpr, WIDTH: tile.constexpr):
+def walk(work, A, B, C, table, maps, own, mail, PLAN: tile.constexpr):
     """The warp that hands out this CTA's pieces of work, when the work ring has room for one, with the group's maps edited before."""
-    BM, BN, BK, A_KM, B_KN, PAIR = SHAPE
     LISTED: tile.constexpr = len(table.shape) == 2
-    across = tile.cdiv(C.shape[1], BN)
+    across = tile.cdiv(C.shape[1], PLAN.bn)
     t, n, total, last, held = -1, 0, 0, -1, 0
     while t < total:
         with work.produce() as piece:
-            t, n = following(n, table, mail, PAIR), n + 1
-            g, first, total = place(t, table, A.shape[0], across, BM, PAIR)
+            t, n = following(n, table, mail, PLAN.pair), n + 1
+            g, first, total = place(t, table, A.shape[0], across, PLAN.bm, PLAN.pair)
             if t < total:
                 if LISTED:
                     # Without this each load has a bounds check, which makes it wait for the one before.
@@ -197,18 +199,18 @@ def walk(work, A, B, C, table, maps, own, mail, SHAPE: tile.constexpr, ORDER: ti
                 else:
                     start = stop(table, g - 1, A.shape[0])
                     rows, columns, k = stop(table, g, A.shape[0]) - start, C.shape[1], A.shape[1]
-                which, backwards = number(table, NUMBER, g) if LISTED else g, t // (tile.num_programs(0) // (2 if PAIR else 1)) % 2
+                which, backwards = number(table, NUMBER, g) if LISTED else g, t // (tile.num_programs(0) // (2 if PLAN.pair else 1)) % 2
                 if g != last:
                     last, held = g, 0 if held == SETS - 1 else held + 1
                     if LISTED:
-                        bind(A, B, C, maps, own + held * 3, (rows, columns, k, wide), (a_at, b_at, c_at), (a_row, b_row, c_row), SHAPE, WIDTH)
-                    elif WIDTH:
-                        c = map_of(C, maps, own + held * 3 + 2, 64, WIDTH, "shared")
+                        bind(A, B, C, maps, own + held * 3, (rows, columns, k, wide), (a_at, b_at, c_at), (a_row, b_row, c_row), PLAN)
+                    elif PLAN.width:
+                        c = map_of(C, maps, own + held * 3 + 2, 64, PLAN.width, "shared")
                         with tile.elect():
                             edit(c, C[start, 0], rows, columns, C.strides[0])
                         hand_out((c,))
-                i, j, same = tile_of(t - first, tile.cdiv(rows, BM), tile.cdiv(columns, BN), ORDER, PAIR)
-                numbers = (tile.cdiv(k, BK), i, j, held * 3, backwards, which, start, rows, tile.cast(same, tile.int32))
+                i, j, same = tile_of(t - first, tile.cdiv(rows, PLAN.bm), tile.cdiv(columns, PLAN.bn), PLAN.order, PLAN.pair)
+                numbers = (tile.cdiv(k, PLAN.bk), i, j, held * 3, backwards, which, start, rows, tile.cast(same, tile.int32))
                 for f in tile.static_range(NUMBERS):
                     tile.store(piece.T[f], numbers[f])
             else:
@@ -240,31 +242,39 @@ def bring(buffer, x, z, row, k, full, same, K_FIRST: tile.constexpr, LISTED: til
 
 
 @tile.jit
-def load(work, ring, A, B, maps, own, LISTED: tile.constexpr, SHAPE: tile.constexpr):
+def load(work, ring, A, B, maps, own, LISTED: tile.constexpr, PLAN: tile.constexpr):
     """The producer thread: loads the operands of each piece."""
-    BM, BN, BK, A_KM, B_KN, PAIR = SHAPE
     steps = 0
     while steps >= 0:
         with work.consume() as piece:
             steps = tile.load(piece.T[0])
-            i, j, at = tile.load(piece.T[1]) * BM, tile.load(piece.T[2]) * BN, own + tile.load(piece.T[3])
+            i, j, at = tile.load(piece.T[1]) * PLAN.bm, tile.load(piece.T[2]) * PLAN.bn, own + tile.load(piece.T[3])
             backwards, which, start, same = tile.load(piece.T[4]), tile.load(piece.T[5]), tile.load(piece.T[6]), tile.load(piece.T[8])
             a, b = A, B
             if LISTED:
-                a, b, start = operand_map(A, maps, at, BM, BK, A_KM, PAIR), operand_map(B, maps, at + 1, BN, BK, B_KN, PAIR), 0
+                a = operand_map(A, maps, at, PLAN.bm, PLAN.bk, PLAN.a_km, PLAN.pair)
+                b, start = operand_map(B, maps, at + 1, PLAN.bn, PLAN.bk, PLAN.b_kn, PLAN.pair), 0
             for s in range(steps):
-                k = (steps - 1 - s if backwards > 0 else s) * BK
+                k = (steps - 1 - s if backwards > 0 else s) * PLAN.bk
                 with ring.produce() as slot:
-                    bring(slot.A, a, 0, start + i, k, slot.full, same == 0, A_KM, LISTED, PAIR)
-                    bring(slot.B, b, which, j, k, slot.full, same > 0, B_KN, LISTED, PAIR)
+                    bring(slot.A, a, 0, start + i, k, slot.full, same == 0, PLAN.a_km, LISTED, PLAN.pair)
+                    bring(slot.B, b, which, j, k, slot.full, same > 0, PLAN.b_kn, LISTED, PLAN.pair)
+
+
+@dataclass(frozen=True)
+class Started:
+    """The group of a piece of work, the row of the result in which it starts, and how its sums become results."""
+
+    group: Any
+    start: Any
+    how: Finishing
+    tile_record = True
 
 
 @tile.jit
 def changed(sums, row, column, finish):
-    """The values to store for sums from a row and a column of their group on. `finish` holds the group, the result's row in which it starts, the
-    arguments of the user's function, and FINISH."""
-    group, start, extra, FINISH = finish
-    return finished(sums, group, start + row, column, 1.0, 1.0, extra, FINISH)
+    """The values to store for sums from a row and a column of their group on."""
+    return finished(sums, finish.group, finish.start + row, column, finish.how)
 
 
 @tile.jit
@@ -285,27 +295,26 @@ def store(acc, stage, c, row, column, finish):
 
 
 @tile.jit
-def multiply(work, ring, stage, w, C, maps, own, extra, SHAPE: tile.constexpr, SUMS: tile.constexpr, BEHIND: tile.constexpr, FINISH: tile.constexpr):
+def multiply(work, ring, stage, w, C, maps, own, extra, PLAN: tile.constexpr):
     """A consumer: its 64 rows of each piece."""
-    BM, BN, BK, A_KM, B_KN, PAIR = SHAPE
     steps = 0
     while steps >= 0:
         with work.consume() as piece:
             steps = tile.load(piece.T[0])
             if steps >= 0:
-                row, column, rows = tile.load(piece.T[1]) * BM + w * 64, tile.load(piece.T[2]) * BN, tile.load(piece.T[7])
+                row, column, rows = tile.load(piece.T[1]) * PLAN.bm + w * 64, tile.load(piece.T[2]) * PLAN.bn, tile.load(piece.T[7])
                 tile.assume((row >= 0) & (column >= 0))
                 if stage is not None:
                     c = map_of(C, maps, own + tile.load(piece.T[3]) + 2, 64, stage.shape[3])
                 if row < rows:
-                    acc = tile.zeros((64, BN), SUMS) if BEHIND else begun(ring, w, A_KM, B_KN)
-                    acc = multiplied(acc, ring, w, steps if BEHIND else steps - 1, BEHIND, A_KM, B_KN)
+                    acc = tile.zeros((64, PLAN.bn), PLAN.sums) if PLAN.behind else begun(ring, w, PLAN)
+                    acc = multiplied(acc, ring, w, steps if PLAN.behind else steps - 1, PLAN)
                     start = tile.load(piece.T[6])
-                    finish = tile.load(piece.T[5]), start, extra, FINISH
+                    finish = Started(tile.load(piece.T[5]), start, Finishing(1.0, 1.0, extra, PLAN.epilogue))
                     if stage is None:
                         window = tile.window(C, (start, 0), (rows, None))
-                        for first in tile.static_range(0, BN, at_once(BN, FINISH)):
-                            some = acc[:, first:min(first + at_once(BN, FINISH), BN)]
+                        for first in tile.static_range(0, PLAN.bn, at_once(PLAN.bn, PLAN.epilogue)):
+                            some = acc[:, first:min(first + at_once(PLAN.bn, PLAN.epilogue), PLAN.bn)]
                             at = column + first
                             tile.store(window[row:row + 64, at:at + some.shape[1]], changed(some, row, at, finish))
                     else:
@@ -323,40 +332,39 @@ def multiply(work, ring, stage, w, C, maps, own, extra, SHAPE: tile.constexpr, S
 
 
 @tile.jit
-def send_next(before, w, stage, C, maps, own, BM: tile.constexpr, BN: tile.constexpr):
+def send_next(before, w, stage, C, maps, own, PLAN: tile.constexpr):
     """Consumer `w` sends the next part of the piece that it has `kept`, by the map of that piece's group; returns what is left."""
     parts, sent, (i, j, at), turn = before
     BUFFERS, WIDTH = stage.shape[0], stage.shape[2]
     tile.assume((sent >= 0) & (i >= 0) & (j >= 0) & (turn >= 0) & (turn < BUFFERS))
-    c, row, column = map_of(C, maps, own + at + 2, 64, stage.shape[2]), i * BM + w * 64, j * BN + sent * WIDTH
+    c, row, column = map_of(C, maps, own + at + 2, 64, stage.shape[2]), i * PLAN.bm + w * 64, j * PLAN.bn + sent * WIDTH
     send(parts[0], stage[turn], c[row:row + 64, column:column + WIDTH], BUFFERS - 1, False)
     return (*parts[1:], parts[-1]), sent + 1, (i, j, at), turn + 1 if turn + 1 < BUFFERS else 0
 
 
 @tile.jit
-def multiply_kept(work, ring, stage, w, C, maps, own, SHAPE: tile.constexpr, SUMS: tile.constexpr, BEHIND: tile.constexpr):
+def multiply_kept(work, ring, stage, w, C, maps, own, PLAN: tile.constexpr):
     """A consumer that keeps results in registers until the first products of its next piece run, as in `persistent_kept`; if it has no products
     there, it sends them at once. So all stores of a piece are issued when the next piece is released, and TMA has read them when the piece after
     that is: by then their buffers have been used for the next piece's results, or there were none and the stores were awaited."""
-    BM, BN, BK, A_KM, B_KN, PAIR = SHAPE
     WIDTH: tile.constexpr = stage.shape[2]
-    PARTS: tile.constexpr = BN // WIDTH
-    acc, steps = tile.zeros((64, BN), SUMS), 0
+    PARTS: tile.constexpr = PLAN.bn // WIDTH
+    acc, steps = tile.zeros((64, PLAN.bn), PLAN.sums), 0
     before = (tile.zeros((64, WIDTH), C.dtype),) * PARTS, PARTS, (0, 0, 0), 0
     while steps >= 0:
         with work.consume() as piece:
             steps, place = tile.load(piece.T[0]), (tile.load(piece.T[1]), tile.load(piece.T[2]), tile.load(piece.T[3]))
-            above = place[0] * BM + w * 64 >= tile.load(piece.T[7])   # the group ends above these rows: leave the tensor cores to the others
+            above = place[0] * PLAN.bm + w * 64 >= tile.load(piece.T[7])   # the group ends above these rows: leave the tensor cores to the others
             for i in range(0 if above else steps):
-                with ring.consume(behind=BEHIND) as slot:
-                    acc = product(acc, slot, w, A_KM, B_KN, i > 0)
-                    if (before[1] < PARTS) & (i == 1 + w + before[1] * (BM // 64)):
-                        before = send_next(before, w, stage, C, maps, own, BM, BN)
-                    tile.mma_wait(1 if BEHIND else 0)
+                with ring.consume(behind=PLAN.behind) as slot:
+                    acc = product(acc, slot, w, PLAN, i > 0)
+                    if (before[1] < PARTS) & (i == 1 + w + before[1] * (PLAN.bm // 64)):
+                        before = send_next(before, w, stage, C, maps, own, PLAN)
+                    tile.mma_wait(1 if PLAN.behind else 0)
             tile.mma_wait(0)
             ring.release()
             for part in range(before[1], PARTS):
-                before = send_next(before, w, stage, C, maps, own, BM, BN)
+                before = send_next(before, w, stage, C, maps, own, PLAN)
             before = kept(tile.cast(acc, C.dtype), place, before[3], WIDTH)
             if above:
                 before = before[0], PARTS, place, before[3]
@@ -370,32 +378,28 @@ def multiply_kept(work, ring, stage, w, C, maps, own, SHAPE: tile.constexpr, SUM
 
 
 @tile.jit
-def grouped(A, B, C, table, storage, maps, E0, E1, E2, E3, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr, STAGES: tile.constexpr,
-            ORDER: tile.constexpr, BEHIND: tile.constexpr, REGS: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr, SUMS: tile.constexpr,
-            WIDTH: tile.constexpr, BUFFERS: tile.constexpr, FINISH: tile.constexpr, EXTRAS: tile.constexpr, KEPT: tile.constexpr = False,
-            PAIR: tile.constexpr = False):
+def grouped(A, B, C, table, storage, maps, E0, E1, E2, E3, PLAN: tile.constexpr):
     """``C[g] = A[g] @ B[g]`` for each group. Of lists, A, B and C are the first group's matrices, and each column of `table` describes a group's.
     Of stacked rows, `table` is ``offs``, a group is the rows of A and C from where the group before it ends up to ``offs[g]``, and B holds the
     matrices of all groups.
 
-    Results are stored by TMA through BUFFERS staging buffers of WIDTH columns in turn, or by threads (WIDTH 0); with `KEPT` under the next piece's
-    products. With `PAIR` a piece of work is two tiles of a cluster of two CTAs, which load for each other what both multiply."""
-    ring = slots(STAGES, A, B, BM, BN, BK, A_KM, B_KN, PAIR)
-    mail = (tile.alloc((AHEAD,), tile.int32), tile.mbarrier(n=AHEAD), tile.mbarrier(n=AHEAD)) if PAIR else None
-    work = tile.ring(AHEAD, T=((NUMBERS,), tile.int32), consumers=1 + BM // 64, filled="stores")
+    `PLAN` is a `GroupedConstants`. For a pair of CTAs a piece of work is two tiles, and they load for each other what both multiply."""
+    ring = slots(A, B, PLAN)
+    mail = (tile.alloc((AHEAD,), tile.int32), tile.mbarrier(n=AHEAD), tile.mbarrier(n=AHEAD)) if PLAN.pair else None
+    work = tile.ring(AHEAD, T=((NUMBERS,), tile.int32), consumers=1 + PLAN.bm // 64, filled="stores")
     stage = None
-    if WIDTH:
-        staged = (BM // 64, BUFFERS, 64, WIDTH)
-        stage = tile.alloc(staged, C.dtype, layout=tile.swizzled(C.dtype, staged, min(WIDTH * C.dtype.nbytes, 128)))
-    own, shape, extra = tile.program_id(0) * (3 * SETS), (BM, BN, BK, A_KM, B_KN, PAIR), (E0, E1, E2, E3)[:EXTRAS]
-    with tile.warpgroup(0, regs=REGS[0]):
+    if PLAN.width:
+        staged = (PLAN.bm // 64, PLAN.buffers, 64, PLAN.width)
+        stage = tile.alloc(staged, C.dtype, layout=tile.swizzled(C.dtype, staged, min(PLAN.width * C.dtype.nbytes, 128)))
+    own, extra = tile.program_id(0) * (3 * SETS), (E0, E1, E2, E3)[:PLAN.epilogue.extras]
+    with tile.warpgroup(0, regs=PLAN.regs[0]):
         with tile.elect():
-            load(work, ring, A, B, maps, own, len(table.shape) == 2, shape)
+            load(work, ring, A, B, maps, own, len(table.shape) == 2, PLAN)
         with tile.warp(1):
-            walk(work, A, B, C, table, maps, own, mail, shape, ORDER, WIDTH)
-    with tile.each_warpgroup(range(1, 1 + BM // 64), regs=REGS[1]) as warpgroup:
+            walk(work, A, B, C, table, maps, own, mail, PLAN)
+    with tile.each_warpgroup(range(1, 1 + PLAN.bm // 64), regs=PLAN.regs[1]) as warpgroup:
         w = warpgroup - 1
-        if KEPT:
-            multiply_kept(work, ring, stage[w], w, C, maps, own, shape, SUMS, BEHIND)
+        if PLAN.kept:
+            multiply_kept(work, ring, stage[w], w, C, maps, own, PLAN)
         else:
-            multiply(work, ring, stage, w, C, maps, own, extra, shape, SUMS, BEHIND, FINISH)
+            multiply(work, ring, stage, w, C, maps, own, extra, PLAN)

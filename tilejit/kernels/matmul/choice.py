@@ -173,25 +173,59 @@ def _fitting(p: Problem, processors: int, found: Candidate, by_rows: bool) -> Co
     """The configuration of a candidate; None if shared memory holds fewer than two of its slots. `by_rows`: the operands are swapped
     because the result is column-major, so that TMA can store its columns."""
     _, swapped, bm, bn, way, _ = found
-    q, tile = p.turned() if swapped else p, (bm, bn)
-    # In one round nothing hides the stores but each other, so the parts are narrow (`alone`); they are also narrow for wide elements, and for an
-    # epilogue, which then has fewer values at once. An epilogue whose operands TMA loads ends sooner without parts, except in the last round.
+    q = p.turned() if swapped else p
     tiles = -(-q.m // bm) * -(-q.n // bn) * p.matrices
-    several = p.stored == 2 and tiles > processors
-    alone = tiles <= processors or p.stored > 2 or p.epilogue and not q.ahead
-    long = tile == LARGE and p.k * p.itemsize > LONG * SLOT and not p.busy
-    kept = several and way.splits == 1 and not p.epilogue and tile != (192, 192) and p.promoted is None
-    late = (bn if q.narrow else LATE) if several and long and q.ahead else 0
-    by_columns = swapped and p.stored == 4  # buffer addresses then take registers that the loop of products lacks
-    width = PART if alone or late or kept else 512 if q.ahead and tiles > 8 * processors else 256
-    most = width // p.stored if p.promoted is None else min(width // p.stored, BLOCK)
-    columns = part(bn, (48 if swapped else 32) if bm == HIGH else most, swapped)
-    columns = columns if not by_rows or stored_at_once(columns * p.stored) else narrow(bn, most)
+    stores = _stores(p, q, processors, found, tiles)
+    columns = _columns(p, q, processors, found, tiles, stores, by_rows)
     turns = takes_turns(q, bm, bn, way, processors) and not p.epilogue
-    least = 3 if (q.ahead or long and not turns) and not (by_columns or kept) else 4
+    least = 3 if (q.ahead or stores.long and not turns) and not (stores.by_columns or stores.kept) else 4
     config = possible(Config.of, bm, bn, 0 if p.promoted is None else SLOT, splits=way.splits, swapped=swapped, itemsize=p.itemsize, stored=p.stored,
                       epilogue=p.epilogue and not q.ahead, width=columns, least=least, clustered=way.clustered)
-    return config and replace(config, late=late, kept=kept, pair=way.pair, buffers=1 if way.stream and by_columns else config.buffers)
+    if config is None:
+        return None
+    buffers = 1 if way.stream and stores.by_columns else config.buffers
+    return replace(config, late=stores.late, kept=stores.kept, pair=way.pair, buffers=buffers)
+
+
+class Stores(NamedTuple):
+    """How a tile's results are stored: whether they are `kept` until the next tile's products, how many columns are finished only then (`late`),
+    whether three stages are enough since k is `long`, and whether the buffers are column-major and of 4-byte elements (`by_columns`), whose
+    addresses take registers that the loop of products lacks."""
+
+    kept: bool
+    late: int
+    long: bool
+    by_columns: bool
+
+
+def _stores(p: Problem, q: Problem, processors: int, found: Candidate, tiles: int) -> Stores:
+    """`q` is the problem with its operands swapped if the candidate's are, as in `expected`."""
+    tile, way = (found.bm, found.bn), found.way
+    several = p.stored == 2 and tiles > processors
+    long = tile == LARGE and p.k * p.itemsize > LONG * SLOT and not p.busy
+    kept = several and way.splits == 1 and not p.epilogue and tile != (192, 192) and p.promoted is None
+    late = 0
+    if several and long and q.ahead:
+        late = found.bn if q.narrow else LATE
+    return Stores(kept, late, long, found.swapped and p.stored == 4)
+
+
+def _columns(p: Problem, q: Problem, processors: int, found: Candidate, tiles: int, stores: Stores, by_rows: bool) -> int:
+    """The columns that are stored at once.
+
+    In one round nothing hides the stores but each other, so the parts are narrow (`alone`); they are also narrow for wide elements, and for an
+    epilogue, which then has fewer values at once. An epilogue whose operands TMA loads ends sooner without parts, except in the last round."""
+    alone = tiles <= processors or p.stored > 2 or p.epilogue and not q.ahead
+    if alone or stores.late or stores.kept:
+        width = PART
+    else:
+        width = 512 if q.ahead and tiles > 8 * processors else 256
+    most = width // p.stored if p.promoted is None else min(width // p.stored, BLOCK)
+    at_once = most
+    if found.bm == HIGH:
+        at_once = 48 if found.swapped else 32
+    columns = part(found.bn, at_once, found.swapped)
+    return columns if not by_rows or stored_at_once(columns * p.stored) else narrow(found.bn, most)
 
 
 def _finished(p: Problem, processors: int, found: Candidate, config: Config) -> Config:
@@ -217,8 +251,11 @@ def _early(p: Problem, config: Config, tiles: int, cost: float, processors: int)
     if config.splits > 1:
         ctas, at_once = tiles * config.splits, places(config, processors)
         return not full or cost < BRIEF or ctas * 2 <= at_once or ctas >= NEARLY * processors
-    brief = BRIEF if config.bm * config.bn <= SMALL else FULL_BRIEF if full else LARGE_BRIEF
-    return cost < (brief if p.busy and tiles * 2 > processors else SHORT)
+    if not p.busy or tiles * 2 <= processors:
+        return cost < SHORT
+    if config.bm * config.bn <= SMALL:
+        return cost < BRIEF
+    return cost < (FULL_BRIEF if full else LARGE_BRIEF)
 
 
 __all__ = ["Config", "Problem", "choose", "evenly", "ranked"]

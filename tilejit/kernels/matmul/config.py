@@ -68,7 +68,8 @@ class Config:
         buffers, slot, room = max(bn // width, 1), (bm + bn) * bk * itemsize, SHARED - (bm * narrow(bn, 64) * 4 if epilogue else 0)
         while buffers > 1 and room - bm * width * buffers * stored < least * slot:
             buffers //= 2
-        aside = bm * width * buffers * stored if splits == 1 else 4 * bm * bn * (splits - 1) // splits if clustered else 0
+        exchanged = 4 * bm * bn * (splits - 1) // splits if clustered else 0
+        aside = bm * width * buffers * stored if splits == 1 else exchanged
         stages = slots_in(room - aside, slot, stages)
         # With setmaxnreg, and several consumers, the assembler also recognises each role's addresses as uniform.
         regs = {64: (None, None), 128: (40, 232), 192: (32, 160), 256: (40, 232)}[bm]
@@ -94,7 +95,8 @@ class Config:
         return rows(m, self.bm, self.pair) * -(-n // self.bn)
 
     def __str__(self) -> str:
-        shared = f" k/{self.splits}{'' if self.clustered else ' in memory'}" if self.splits != 1 else ""
+        place = "" if self.clustered else " in memory"
+        shared = f" k/{self.splits}{place}" if self.splits != 1 else ""
         return f"{self.bm}x{self.bn}x{self.bk}/{self.stages}{shared}" + said(swapped=self.swapped, stream=self.stream, by_pairs=self.pair)
 
 

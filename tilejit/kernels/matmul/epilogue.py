@@ -6,12 +6,31 @@ same buffers before."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 import tilejit as tile
 
 from .config_rules import HIGH
+from .constants import Epilogue
 
 PIECE = 16    # deferred columns that are finished at a time, under one slot's products of the next tile
 AT_ONCE = 64  # most columns that an epilogue gets at a time if threads store the tile: its loads are converted to the sums' layout in shared memory
+
+
+@dataclass(frozen=True)
+class Finishing:
+    """How a CTA's sums become results: the factors SA and SB, the epilogue's arguments and tiles (`extra`), and the epilogue. The rows of `mixed`
+    sums are permuted as in `entering`. `ahead` says which of the tiles TMA loads, `lines` holds the consumer's rows among these, else None."""
+
+    SA: Any
+    SB: Any
+    extra: tuple
+    epilogue: Epilogue
+    mixed: bool = False
+    ahead: tuple[bool, ...] = ()
+    lines: tuple = ()
+    tile_record = True
 
 
 @tile.jit
@@ -52,7 +71,9 @@ def beside(x, z, m, n, shape, AXES: tile.constexpr, row=None):
     COLUMNS: tile.constexpr = shape[1] if AXES[-1] == "n" else 1
     if not is_line(AXES):
         return tile.load(box(x, z if AXES[0] == "z" else 0, m, n if AXES[-1] == "n" else 0, (shape[0], COLUMNS)))
-    found = tile.load(line(x, z, n if AXES[-1] == "n" else 0, COLUMNS, AXES) if row is None else row)
+    if row is None:
+        row = line(x, z, n if AXES[-1] == "n" else 0, COLUMNS, AXES)
+    found = tile.load(row)
     return found[None, :] if AXES[:-1] not in ("", "z") else found
 
 
@@ -70,46 +91,45 @@ def factor(x, IS_ARRAY: tile.constexpr):
 
 
 @tile.jit
-def finished(acc, z, m, n, SA, SB, extra, FINISH: tile.constexpr, MIXED: tile.constexpr = False, there=None, lines=(), AT: tile.constexpr = 0):
+def finished(acc, z, m, n, how, there=None, AT: tile.constexpr = 0):
     """The values to store for sums from row `m` and column `n` on: scaled, and passed to the user's function with its arguments, then its
-    tiles. `MIXED` sums have their rows put in order first. Of the tiles that TMA has loaded, `there` is the one of the sums' shape, and
-    `lines` holds rows for the whole tile, in which the sums begin at column `AT`."""
-    SCALED, EPILOGUE, BATCHED, SWAPPED, TILES = FINISH
-    COUNT: tile.constexpr = len(TILES)
-    if MIXED:
+    tiles. Of the tiles that TMA has loaded, `there` is the one of the sums' shape, and `how.lines` holds rows for the whole tile, in which the sums
+    begin at column `AT`."""
+    extra, lines, EPILOGUE = how.extra, how.lines, how.epilogue
+    COUNT: tile.constexpr = len(EPILOGUE.tiles)
+    if how.mixed:
         acc = in_order(acc)
-    if SCALED:
-        acc = tile.cast(acc, tile.float32) * (factor(SA, SCALED[0]) * factor(SB, SCALED[1]))
-    if EPILOGUE is None:
+    if EPILOGUE.scaled:
+        acc = tile.cast(acc, tile.float32) * (factor(how.SA, EPILOGUE.scaled[0]) * factor(how.SB, EPILOGUE.scaled[1]))
+    if EPILOGUE.function is None:
         return acc
-    if SWAPPED:
+    if EPILOGUE.swapped:
         acc, m, n = tile.transpose(acc), n, m
     arguments = extra[:len(extra) - COUNT]
     for t in tile.static_range(COUNT):
         x, row = extra[len(extra) - COUNT + t], lines[t][AT:AT + acc.shape[1]] if lines and lines[t] is not None else None
-        if TILES[t][-2:] == "mn" and there is not None:
+        if EPILOGUE.tiles[t][-2:] == "mn" and there is not None:
             arguments, there = (*arguments, there), None
         else:
-            arguments = (*arguments, beside(x, z, m, n, acc.shape, TILES[t], row))
-    made = EPILOGUE(acc, z, m, n, *arguments) if BATCHED else EPILOGUE(acc, m, n, *arguments)
+            arguments = (*arguments, beside(x, z, m, n, acc.shape, EPILOGUE.tiles[t], row))
+    made = EPILOGUE.function(acc, z, m, n, *arguments) if EPILOGUE.batched else EPILOGUE.function(acc, m, n, *arguments)
     tile.static_assert(made is not None and made.shape == acc.shape, "an epilogue must return a tile of the shape of its sums")
-    return tile.transpose(made) if SWAPPED else made
+    return tile.transpose(made) if EPILOGUE.swapped else made
 
 
 @tile.jit
-def at_once(COLUMNS: tile.constexpr, FINISH: tile.constexpr):
+def at_once(COLUMNS: tile.constexpr, EPILOGUE: tile.constexpr):
     """The number of columns that are finished at a time if threads store the tile."""
-    return COLUMNS if FINISH[1] is None else min(COLUMNS, AT_ONCE)
+    return COLUMNS if EPILOGUE.function is None else min(COLUMNS, AT_ONCE)
 
 
 @tile.jit
 def store_finished(sums, C, z, row, column, how):
     """Finish the sums from row `row` and column `column` on, and store them to C by threads."""
-    SA, SB, extra, FINISH, MIXED = how
     WIDE: tile.constexpr = sums.shape[1]
-    for first in tile.static_range(0, WIDE, at_once(WIDE, FINISH)):
-        some = sums[:, first:min(first + at_once(WIDE, FINISH), WIDE)]
-        tile.store(box(C, z, row, column + first, some.shape), finished(some, z, row, column + first, SA, SB, extra, FINISH, MIXED))
+    for first in tile.static_range(0, WIDE, at_once(WIDE, how.epilogue)):
+        some = sums[:, first:min(first + at_once(WIDE, how.epilogue), WIDE)]
+        tile.store(box(C, z, row, column + first, some.shape), finished(some, z, row, column + first, how))
 
 
 @tile.jit
@@ -130,21 +150,21 @@ def staging(DTYPE: tile.constexpr, BM: tile.constexpr, BUFFERS: tile.constexpr, 
 
 
 @tile.jit
-def is_staged(FINISH: tile.constexpr, AHEAD: tile.constexpr):
+def is_staged(how):
     """Whether TMA loads one of the epilogue's tiles to the staging buffers. (Rows that it loads have buffers of their own.)"""
     found = False
-    for t in tile.static_range(len(AHEAD)):
-        found = found or AHEAD[t] and not is_line(FINISH[4][t])
+    for t in tile.static_range(len(how.ahead)):
+        found = found or how.ahead[t] and not is_line(how.epilogue.tiles[t])
     return found
 
 
 @tile.jit
-def rooms(extra, FINISH: tile.constexpr, AHEAD: tile.constexpr, CONSUMERS: tile.constexpr, BN: tile.constexpr):
+def rooms(extra, EPILOGUE: tile.constexpr, AHEAD: tile.constexpr, CONSUMERS: tile.constexpr, BN: tile.constexpr):
     """For each of the epilogue's tiles: a buffer for each consumer's row of BN columns if TMA loads it, else None."""
     made = ()
     for t in tile.static_range(len(AHEAD)):
         x = extra[len(extra) - len(AHEAD) + t]
-        made = (*made, tile.alloc((CONSUMERS, BN), x.dtype) if AHEAD[t] and is_line(FINISH[4][t]) else None)
+        made = (*made, tile.alloc((CONSUMERS, BN), x.dtype) if AHEAD[t] and is_line(EPILOGUE.tiles[t]) else None)
     return made
 
 
@@ -205,10 +225,11 @@ def send(values, buffer, target, NEWER: tile.constexpr, PREFETCH: tile.constexpr
 
 
 @tile.jit
-def bring(stage, lines, ready, extra, z, row, column, FINISH: tile.constexpr, AHEAD: tile.constexpr):
+def bring(stage, ready, z, row, column, how):
     """One thread requests the epilogue's tiles that TMA loads: one of the result's shape to all parts of `stage`, once TMA has read the
-    last tile from there, and rows to `lines`. All complete on `ready`."""
-    WIDTH, NBYTES = stage.shape[2], stage.nbytes if is_staged(FINISH, AHEAD) else 0
+    last tile from there, and rows to `how.lines`. All complete on `ready`."""
+    extra, lines, AHEAD, TILES = how.extra, how.lines, how.ahead, how.epilogue.tiles
+    WIDTH, NBYTES = stage.shape[2], stage.nbytes if is_staged(how) else 0
     for t in tile.static_range(len(AHEAD)):
         NBYTES = NBYTES if lines[t] is None else NBYTES + lines[t].nbytes
     tile.bulk_wait(0, read=True)
@@ -217,22 +238,21 @@ def bring(stage, lines, ready, extra, z, row, column, FINISH: tile.constexpr, AH
         if AHEAD[t] and lines[t] is None:
             x = extra[len(extra) - len(AHEAD) + t]
             for part in tile.static_range(stage.shape[0]):
-                source = box(x, z if FINISH[4][t][0] == "z" else 0, row, column + part * WIDTH, (stage.shape[1], WIDTH))
+                source = box(x, z if TILES[t][0] == "z" else 0, row, column + part * WIDTH, (stage.shape[1], WIDTH))
                 tile.copy_async(stage[part], source, mbar=ready, variant="tma", prefetch_map=True)
     for t in tile.static_range(len(AHEAD)):
         if lines[t] is not None:
             x = extra[len(extra) - len(AHEAD) + t]
-            tile.copy_async(lines[t], line(x, z, column, lines[t].shape[0], FINISH[4][t]), mbar=ready, variant="tma", prefetch_map=True)
+            tile.copy_async(lines[t], line(x, z, column, lines[t].shape[0], TILES[t]), mbar=ready, variant="tma", prefetch_map=True)
 
 
 @tile.jit
 def finish(sums, buffer, z, row, column, AT: tile.constexpr, how, FIRST: tile.constexpr):
     """Finish some columns of a tile, without sending them yet: the tile begins at `column`, the columns at `AT` within it. They go to
     `buffer`, which holds the epilogue's tile for them if TMA has loaded it. The `FIRST` part of a tile waits until TMA has read the last
-    tile. `how` is a tuple of what `finished` takes after the position, AHEAD, and the `lines`."""
-    SA, SB, extra, FINISH, MIXED, AHEAD, lines = how
-    there = tile.load(buffer) if is_staged(FINISH, AHEAD) else None
-    put(finished(sums, z, row, column + AT, SA, SB, extra, FINISH, MIXED, there, lines, AT), buffer, FIRST and not AHEAD)
+    tile."""
+    there = tile.load(buffer) if is_staged(how) else None
+    put(finished(sums, z, row, column + AT, how, there, AT), buffer, FIRST and not how.ahead)
 
 
 @tile.jit
@@ -288,16 +308,15 @@ def store_part(values, stage, turn, C, z, row, column):
 @tile.jit
 def store(sums, stage, C, z, row, column, how):
     """Finish a tile and store it to C: part by part through the staging buffers, or by threads (`stage` is None)."""
-    SA, SB, extra, FINISH, MIXED, AHEAD, lines = how
     WIDE: tile.constexpr = sums[0].shape[1]
     if stage is None:
         for h in tile.static_range(len(sums)):
-            store_finished(sums[h], C, z, row, column + h * WIDE, (SA, SB, extra, FINISH, MIXED))
+            store_finished(sums[h], C, z, row, column + h * WIDE, how)
     else:
         WIDTH: tile.constexpr = stage.shape[2]
         PARTS: tile.constexpr = WIDE * len(sums) // WIDTH
         for part in tile.static_range(PARTS):
             buffer, at = stage[part % stage.shape[0]], column + part * WIDTH
-            there = tile.load(buffer) if is_staged(FINISH, AHEAD) else None
-            values = finished(columns(sums, part * WIDTH, WIDTH), z, row, at, SA, SB, extra, FINISH, MIXED, there, lines, part * WIDTH)
-            send(values, buffer, box(C, z, row, at, values.shape), None if AHEAD else newer(part, PARTS, stage.shape[0]))
+            there = tile.load(buffer) if is_staged(how) else None
+            values = finished(columns(sums, part * WIDTH, WIDTH), z, row, at, how, there, part * WIDTH)
+            send(values, buffer, box(C, z, row, at, values.shape), None if how.ahead else newer(part, PARTS, stage.shape[0]))

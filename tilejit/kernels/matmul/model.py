@@ -284,7 +284,8 @@ def in_one_round(p: Problem, bm: int, bn: int, pair: bool, processors: int) -> t
     part = ALONE if p.promoted is None and (pair or bm * bn > SMALL) else 1
     hidden = HIDDEN * bm * bn * takes_turns(p, bm, bn, Way(pair=pair), processors)
     best = inf, ORDERS[0]
-    for order in ORDERS[:1] if pair else ORDERS[:2] if slots < BRIEF and not divides(ORDERS[0], down, across) else ORDERS:
+    orders = ORDERS[:2] if slots < BRIEF and not divides(ORDERS[0], down, across) else ORDERS
+    for order in ORDERS[:1] if pair else orders:
         served = asked(p, bm, bn, order) * SLOT * tiles / (SERVED * processors)
         until = AROUND + HIGHER * (bm == HIGH) + DIVIDED * divides(order, down, across) + MET * pair - hidden
         computing = slots * both(multiplied, brought, served) * part + until
@@ -343,9 +344,13 @@ def cycles(p: Problem, bm: int, bn: int, way: Way, processors: int) -> float:
     if rounds > 1 and way == Way() and not p.waits:
         return both(in_rounds(p, bm, bn, rounds, p.m / down, p.n / across), loading_cycles(p, bm, bn, tiles, processors, way))
     held = mean if rounds > 1 else min(p.m, bm) + min(p.n, bn)
-    each, once = (0, 0) if not shared else (EXCHANGE, JOINED * (not p.waits)) if way.clustered else IN_MEMORY
+    each, once = 0, 0
+    if shared:
+        each, once = (EXCHANGE, JOINED * (not p.waits)) if way.clustered else IN_MEMORY
     apart = rounds > 1 or shared and (not way.clustered or down > 1 and p.n > FEW)
-    saved, meet, paired = (0, 0, 1) if not way.pair else (ONCE * bn, MEET, 1) if shared else (0, 0, PAIRED)
+    saved, meet, paired = 0, 0, 1
+    if way.pair:
+        saved, meet, paired = (ONCE * bn, MEET, 1) if shared else (0, 0, PAIRED)
     tile = tile_cycles(p.k, p.itemsize, bm, bn, way.splits, held - saved, apart, bm + bn - mean) + each * bm * bn + once + meet
     flat = p.waits and rounds == 1 and not shared and (min(p.n, bn) > bm if p.m > p.n else min(p.m, bm) > bn)
     return both(rounds * tile * paired * (FLAT if flat else 1), loading_cycles(p, bm, bn, tiles, processors, way)) * (1 if way.clustered else EVEN)

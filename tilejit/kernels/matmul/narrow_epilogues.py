@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import tilejit as tile
@@ -16,17 +17,18 @@ from ...ops.memory.access_ops import load_
 from ...ops.tiles.casts import cast
 from ...runtime.arguments import ArraySpec
 from ...types import Scalar, Tile
-from .epilogue import PIECE, finished
+from .epilogue import PIECE, Finishing, finished
 from ..operands import NOTHING
+from .constants import Epilogue
 
 ROWS = 64  # of the accumulators that a consumer defers
 
 
 @tile.jit
-def applied(S, z, m, n, E0, E1, E2, E3, FINISH: tile.constexpr, EXTRAS: tile.constexpr, COLUMNS: tile.constexpr, WAITING: tile.constexpr):
+def applied(S, z, m, n, E0, E1, E2, E3, EPILOGUE: tile.constexpr, COLUMNS: tile.constexpr, WAITING: tile.constexpr):
     """Apply the epilogue to the accumulators in S, those of matrix `z` from row `m` and column `n` on, which have waited in dtype WAITING."""
     place = S[0:ROWS, 0:COLUMNS]
-    made = finished(tile.cast(tile.load(place), WAITING), z, m, n, 1, 1, (E0, E1, E2, E3)[:EXTRAS], FINISH)
+    made = finished(tile.cast(tile.load(place), WAITING), z, m, n, Finishing(1, 1, (E0, E1, E2, E3)[:EPILOGUE.extras], EPILOGUE))
     tile.store(place, tile.cast(made, S.dtype))
 
 
@@ -39,18 +41,18 @@ class Taken(NamedTuple):
     watched: tuple[Watch, ...]
 
 
-def dtype_taken(finish: tuple, sums, extras: tuple, target: str, width: int) -> Taken | None:
+def dtype_taken(finish: Epilogue, sums, extras: tuple, target: str, width: int) -> Taken | None:
     """The 16-bit float dtype to which an epilogue casts its accumulators, of dtype `sums`, before it does anything else with them; None for other
     epilogues, and for those that cast them back to compute in a wider dtype: so much work is slower under other products. It is the same
     for a `PIECE` of columns, as they are finished under other products, and for `width`, as those of a CTA's last tile are; and what is done
-    with accumulators that have that dtype already is the same too. `finish` is the kernels' FINISH, `extras` are the epilogue's arguments and
-    tiles. Invalid ones give None: the call of the kernel reports them."""
+    with accumulators that have that dtype already is the same too. `extras` are the arguments and tiles of the
+    epilogue `finish`. Invalid ones give None: the call of the kernel reports them."""
     first = _at(PIECE, finish, sums, extras, target)
     other = first if first is None or width == PIECE else _at(width, finish, sums, extras, target)
     return None if other is None or other[0] != first[0] else Taken(first[0], width, tuple(map(Watch, dict.fromkeys((*first[1], *other[1])))))
 
 
-def _at(columns: int, finish: tuple, sums, extras: tuple, target: str) -> tuple | None:
+def _at(columns: int, finish: Epilogue, sums, extras: tuple, target: str) -> tuple | None:
     """(the dtype to which an epilogue casts so many columns of accumulators, what it depends on), or None."""
     built = _built(columns, finish, sums, sums, extras, target)
     if built is None:
@@ -69,13 +71,12 @@ def _at(columns: int, finish: tuple, sums, extras: tuple, target: str) -> tuple 
     return dtype, tuple(c for c in built.captured if c.may_change)
 
 
-def _built(columns: int, finish: tuple, sums, waiting, extras: tuple, target: str) -> Built | None:
+def _built(columns: int, finish: Epilogue, sums, waiting, extras: tuple, target: str) -> Built | None:
     """The epilogue of so many columns that have waited in dtype `waiting`, before the passes; None if it is invalid."""
     given = ArraySpec((ROWS, columns), sums.name), 0, 0, 0, *extras, *NOTHING[len(extras):]
-    kernel: Any = applied  # its parts are private
     try:
-        bound, options, _ = kernel.bind(given, dict(FINISH=finish, EXTRAS=len(extras), COLUMNS=columns, WAITING=waiting))
-        return kernel.build(bound.without_data(), options, target)
+        bound, options, _ = applied.bind(given, dict(EPILOGUE=replace(finish, extras=len(extras)), COLUMNS=columns, WAITING=waiting))
+        return applied.build(bound.without_data(), options, target)
     except TileError:
         return None
 

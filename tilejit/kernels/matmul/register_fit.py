@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from ...errors import SharedMemoryError, warn
+from .constants import PersistentConstants
 from .hopper.overlap import whole
 
 FEW = 64  # bytes of registers that an epilogue may spill without a warning: some addresses, once for each tile
 
 
 def fitted(launch, given: tuple, target: str, simulated: bool = False, chosen: bool = False):
-    """The launch, adjusted so that its epilogue fits. If values spill, fewer columns are deferred to the next tile (LATE); a TileWarning
+    """The launch, adjusted so that its epilogue fits. If values spill, fewer columns are deferred to the next tile (`late`); a TileWarning
     says so if there are still more values at once than registers. If the model has `chosen` the configuration, slots are dropped, down to
     two, until the epilogue's shared memory fits; otherwise the SharedMemoryError is raised. `given` are the kernel's arguments."""
-    kernel, constants = launch.kernel, launch.constants
-    again = lambda **changed: fitted(replace(launch, constants=constants | changed), given, target, simulated, chosen)
+    plan = launch.plan
+    again = lambda **changed: fitted(launch.replanned(**changed), given, target, simulated, chosen)
     try:
-        spilled = spills(kernel, given, constants, target, simulated)
+        spilled = spills(launch.kernel, given, launch.constants, target, simulated)
     except SharedMemoryError:
-        if not chosen or constants["STAGES"] <= 2:
+        if not chosen or plan.stages <= 2:
             raise
-        return again(STAGES=constants["STAGES"] - 1)
-    if spilled > FEW and (late := constants.get("LATE")):
-        return again(LATE=whole(late // 2, constants["WIDTH"]))
+        return again(stages=plan.stages - 1)
+    if spilled > FEW and isinstance(plan, PersistentConstants) and plan.late:
+        return again(late=whole(plan.late // 2, plan.width))
     if spilled > FEW:
         warn(f"matmul: with this epilogue each thread spills {spilled} bytes of registers, which are stored to memory and loaded again for every "
-             f"tile; a config with a bn below {constants['BN']}, or an epilogue with fewer values at once, avoids it")
+             f"tile; a config with a bn below {plan.bn}, or an epilogue with fewer values at once, avoids it")
     return launch
 
 

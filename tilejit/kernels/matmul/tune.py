@@ -22,11 +22,13 @@ from ...toolchain.installed import tools
 from ...tuning import Kept, timed
 from .blackwell.config import BlackwellConfig, ranked as ranked_blackwell
 from .config import Config
-from .call import _planned, folded_tiles, matmul
+from .call import folded_tiles, matmul
 from .narrow_epilogues import asked
 from ..operands import (HOPPER, TILES, check_epilogue, check_listed, check_parameters, described, extents_of, places_of, result_dtype,
                        span)
 from .choice import ranked
+from .planning import plan_launch
+from .problem import Request
 from .scales import scale
 from ..views import folded, new
 
@@ -58,16 +60,16 @@ def tune(a: Any, b: Any, out: Any = None, epilogue: tile.Kernel[..., Any] | None
     target = settings().target or "sm_90a" if host else driver.target(x.device)
     batch, m, n, _ = extents_of(x, y)
     made = new(a, (*batch, m, n), result_dtype(x.dtype, scaled)) if out is None else out
-    beside = list(map(described, TILES, tiles))
-    plan = partial(_planned, x, y, described("out", made), precision, scaled, fast_accum, epilogue, len(arguments), beside,
-                   taken=None if arguments else asked(epilogue, tiles, target))
+    beside = tuple(map(described, TILES, tiles))
+    request = Request(x, y, described("out", made), precision, scaled, fast_accum, epilogue, len(arguments), beside)
+    plan = partial(plan_launch, request, target=target, taken=None if arguments else asked(epilogue, tiles, target))
     configs: list[Config | BlackwellConfig] = []
 
     def choice(problem, processors: int, columns_first: bool | None):
         configs.extend((ranked if target in HOPPER else ranked_blackwell)(problem, processors, columns_first)[:most])
         return configs[0]
 
-    plan(None, target, choice)
+    plan(None, choice=choice)
     if host or not configs:
         return configs[0] if configs else None
     options = dict(tiles=tiles, scale_a=scale_a, scale_b=scale_b, fast_accum=fast_accum, precision=precision)
@@ -75,7 +77,7 @@ def tune(a: Any, b: Any, out: Any = None, epilogue: tile.Kernel[..., Any] | None
     store, place = open_store(), _place(views, scaled, (fast_accum, precision, len(arguments)), epilogue, configs)
     known = None if store is None or place is None else store.get_json("tuned", place)
     if not isinstance(known, int) or known not in range(len(configs)):
-        compiled = _compiled({i: plan(c, target) for i, c in enumerate(configs)}, (a, b, made, scale_a, scale_b, (*arguments, *tiles)), target)
+        compiled = _compiled({i: plan(c) for i, c in enumerate(configs)}, (a, b, made, scale_a, scale_b, (*arguments, *tiles)), target)
         launches = {i: partial(matmul, a, b, made, epilogue, arguments, config=configs[i], **options) for i in compiled}
         known = _fastest(launches, describe(a), describe(made))
         if store is not None and place is not None:

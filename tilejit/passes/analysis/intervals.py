@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable
+
 from ...dtypes import integer_range
 from ...ir.op import Op
 from ...ops.tiles import elementwise as ew
@@ -29,39 +32,92 @@ def hull(one: tuple, other: tuple) -> tuple[int | None, int | None]:
     return (None if None in (a, c) else min(a, c)), (None if None in (b, d) else max(b, d))
 
 
-def interval(op: Op, one: tuple, other: tuple) -> tuple[int | None, int | None]:
+Bounds = tuple[int | None, int | None]
+
+
+def _both(f: Callable[[int, int], int], x: int | None, y: int | None) -> int | None:
+    """``f(x, y)``, or None if one of them is unbounded."""
+    return None if x is None or y is None else f(x, y)
+
+
+def _sum(one: Bounds, other: Bounds) -> Bounds:
+    return _both(operator.add, one[0], other[0]), _both(operator.add, one[1], other[1])
+
+
+def _difference(one: Bounds, other: Bounds) -> Bounds:
+    return _both(operator.sub, one[0], other[1]), _both(operator.sub, one[1], other[0])
+
+
+def _minimum(one: Bounds, other: Bounds) -> Bounds:
+    return _both(min, one[0], other[0]), min((x for x in (one[1], other[1]) if x is not None), default=None)
+
+
+def _maximum(one: Bounds, other: Bounds) -> Bounds:
+    return max((x for x in (one[0], other[0]) if x is not None), default=None), _both(max, one[1], other[1])
+
+
+def _product(one: Bounds, other: Bounds) -> Bounds:
+    (a, b), (c, d) = one, other
+    if a is not None and b is not None and c is not None and d is not None:
+        corners = (a * c, a * d, b * c, b * d)
+        return min(corners), max(corners)
+    return (a * c, None) if a is not None and c is not None and a >= 0 and c >= 0 else (None, None)
+
+
+def _bits_in_both(one: Bounds, other: Bounds) -> Bounds:
+    tops = [high for low, high in (one, other) if low is not None and low >= 0]
+    return (0, min((x for x in tops if x is not None), default=None)) if tops else (None, None)
+
+
+def _remainder(one: Bounds, other: Bounds) -> Bounds:
+    (a, b), (c, d) = one, other
+    if c is not None and c == d:
+        if c <= 0:
+            return None, None
+        return 0, c - 1 if b is None or a is None or a < 0 else min(b, c - 1)
+    if c is None or c < 0:
+        return None, None
+    rest = 0, None if d is None else max(d - 1, 0)
+    return rest if c else hull(rest, one)  # x % 0 is x
+
+
+def _quotient(one: Bounds, other: Bounds) -> Bounds:
+    (a, b), (c, d) = one, other
+    if c is not None and c == d:
+        return _floor(one, c)
+    return (0, b) if a is not None and c is not None and min(a, c) >= 0 else (None, None)  # x // 0 is 0
+
+
+def _shifted_right(one: Bounds, other: Bounds) -> Bounds:
+    count = other[0]
+    return _floor(one, _power(count)) if count is not None and count == other[1] else _quotient(one, other)
+
+
+def _shifted_left(one: Bounds, other: Bounds) -> Bounds:
+    count = other[0]
+    step = _power(count) if count is not None and count == other[1] else 0
+    return (_both(operator.mul, one[0], step), _both(operator.mul, one[1], step)) if step > 0 else (None, None)
+
+
+def _floor(one: Bounds, step: int) -> Bounds:
+    """Bounds of an integer divided by a constant."""
+    return (_both(operator.floordiv, one[0], step), _both(operator.floordiv, one[1], step)) if step > 0 else (None, None)
+
+
+def _power(count: int) -> int:
+    """2 ** count; 0 if no shift of 64-bit integers has this count."""
+    return 1 << count if 0 <= count < 63 else 0
+
+
+_INTERVALS: dict[Op, Callable[[Bounds, Bounds], Bounds]] = {
+    ew.add: _sum, ew.sub: _difference, ew.minimum: _minimum, ew.maximum: _maximum, ew.mul: _product, ew.bit_and: _bits_in_both,
+    mod: _remainder, floordiv: _quotient, ew.shr: _shifted_right, ew.shl: _shifted_left}
+
+
+def interval(op: Op, one: Bounds, other: Bounds) -> Bounds:
     """Bounds of the operation `op` on two integers with these bounds.
 
     Index arithmetic is assumed not to wrap, because an index that wraps is an error of the kernel.
     """
-    (a, b), (c, d) = one, other
-    both = lambda f, x, y: None if None in (x, y) else f(x, y)
-    if op is ew.add:
-        return both(lambda x, y: x + y, a, c), both(lambda x, y: x + y, b, d)
-    if op is ew.sub:
-        return both(lambda x, y: x - y, a, d), both(lambda x, y: x - y, b, c)
-    if op is ew.minimum:
-        return both(min, a, c), min((x for x in (b, d) if x is not None), default=None)
-    if op is ew.maximum:
-        return max((x for x in (a, c) if x is not None), default=None), both(max, b, d)
-    if op is ew.mul:
-        if None not in (a, b, c, d):
-            corners = (a * c, a * d, b * c, b * d)
-            return min(corners), max(corners)
-        return (a * c, None) if None not in (a, c) and a >= 0 and c >= 0 else (None, None)
-    if op is ew.bit_and:
-        tops = [high for low, high in (one, other) if low is not None and low >= 0]
-        return (0, min((x for x in tops if x is not None), default=None)) if tops else (None, None)
-    if c is None or c != d:
-        if op is mod and c is not None and c >= 0:
-            rest = 0, None if d is None else max(d - 1, 0)
-            return rest if c else hull(rest, one)  # x % 0 is x
-        return (0, b) if op in (floordiv, ew.shr) and None not in (a, c) and min(a, c) >= 0 else (None, None)  # x // 0 is 0
-    if op is mod and c > 0:
-        return 0, c - 1 if b is None or a is None or a < 0 else min(b, c - 1)
-    step = {floordiv: c, ew.shr: 1 << c if 0 <= c < 63 else 0, ew.shl: 1 << c if 0 <= c < 63 else 0}.get(op, 0)
-    if step <= 0:
-        return None, None
-    if op is ew.shl:
-        return both(lambda x, y: x * y, a, step), both(lambda x, y: x * y, b, step)
-    return both(lambda x, y: x // y, a, step), both(lambda x, y: x // y, b, step)
+    bounds = _INTERVALS.get(op)
+    return (None, None) if bounds is None else bounds(one, other)

@@ -51,7 +51,8 @@ class BlackwellConfig:
         check_field("itemsize", ITEMSIZE, itemsize)
         width = narrow(bn, 128 // stored)
         aside = 2 * ROWS * width * stored if splits == 1 else 2 * ROWS * bn * 4
-        aside += ROWS * max(width, bn // splits if splits > 1 else 0) * 4 if epilogue or swapped else 0
+        if epilogue or swapped:
+            aside += ROWS * max(width, bn // splits if splits > 1 else 0) * 4
         config = BlackwellConfig(bn, int(SLOT / itemsize), stages, pair, splits, swapped, width=width)
         return replace(config, stages=slots_in(SHARED - aside, config.slot(itemsize, block), stages))
 

@@ -14,19 +14,18 @@ NUM_WARPS = 6
 
 
 @tile.jit
-def fill(ring, A, B, SA, SB, z, m, n, column, first, stop, BK: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr, BLOCK: tile.constexpr,
-         PAIR: tile.constexpr):
-    """The producer: loads slots `first` to `stop` along k of the rows from `m` and the columns from `n`, and with BLOCK their factors:
+def fill(ring, A, B, SA, SB, z, m, n, column, first, stop, PLAN: tile.constexpr):
+    """The producer: loads slots `first` to `stop` along k of the rows from `m` and the columns from `n`, and with `block` their factors:
     those of the rows, and of all columns of the tile, which begins at `column`."""
-    GROUP = 2 if PAIR else None
+    GROUP = 2 if PLAN.pair else None
     ROUNDED = "tf32" if A.dtype == tile.float32 else None  # TMA rounds to nearest, the tensor cores would truncate
     for i in range(first, stop):
         with ring.produce() as slot:
-            tile.copy_async(slot.A, operand(A, z, m, i * BK, slot.A.shape, A_KM), mbar=slot.full, precision=ROUNDED, cta_group=GROUP,
+            tile.copy_async(slot.A, operand(A, z, m, i * PLAN.bk, slot.A.shape, PLAN.a_km), mbar=slot.full, precision=ROUNDED, cta_group=GROUP,
                             prefetch_map=True)
-            tile.copy_async(slot.B, operand(B, z, n, i * BK, slot.B.shape, B_KN), mbar=slot.full, precision=ROUNDED, cta_group=GROUP,
+            tile.copy_async(slot.B, operand(B, z, n, i * PLAN.bk, slot.B.shape, PLAN.b_kn), mbar=slot.full, precision=ROUNDED, cta_group=GROUP,
                             prefetch_map=True)
-            if BLOCK:
+            if PLAN.block:
                 tile.copy_async(slot.SA, units(SA, m, i, slot.SA.shape), mbar=slot.full, cta_group=GROUP, prefetch_map=True)
                 tile.copy_async(slot.SB, units(SB, column, i, slot.SB.shape), mbar=slot.full, cta_group=GROUP, prefetch_map=True)
 
@@ -39,10 +38,11 @@ def units(S, row, i, shape):
 
 
 @tile.jit
-def factors(S, ROWS_OF: tile.constexpr, BK: tile.constexpr, BLOCK: tile.constexpr, GROUP: tile.constexpr):
-    """Tensor memory for a slot's factors of ROWS_OF rows; None without BLOCK."""
-    if BLOCK:
-        return tile.alloc((ROWS_OF, BK // BLOCK), S.dtype, scope="tmem", layout=tile.scale_layout(ROWS_OF, BK // BLOCK), cta_group=GROUP)
+def factors(S, ROWS_OF: tile.constexpr, GROUP: tile.constexpr, PLAN: tile.constexpr):
+    """Tensor memory for a slot's factors of ROWS_OF rows; None without `block`."""
+    if PLAN.block:
+        return tile.alloc((ROWS_OF, PLAN.bk // PLAN.block), S.dtype, scope="tmem",
+                          layout=tile.scale_layout(ROWS_OF, PLAN.bk // PLAN.block), cta_group=GROUP)
     return None
 
 
@@ -61,29 +61,29 @@ def by_block(staged, to):
 
 
 @tile.jit
-def multiply(ring, sums, fA, fB, steps, A_KM: tile.constexpr, B_KN: tile.constexpr, BLOCK: tile.constexpr):
+def multiply(ring, sums, fA, fB, steps, PLAN: tile.constexpr):
     """The sums of one tile, over `steps` slots."""
     with sums.produce() as acc:
         for i in range(steps):
             with ring.consume() as slot:
-                if BLOCK:
+                if PLAN.block:
                     by_block(slot.SA, fA)
                     by_block(slot.SB, fB)
-                    tile.mma_async(acc.D, slot.A, slot.B, trans_a=A_KM, trans_b=not B_KN, accumulate=i > 0, scale_a=fA, scale_b=fB, block=BLOCK)
+                    tile.mma_async(acc.D, slot.A, slot.B, trans_a=PLAN.a_km, trans_b=not PLAN.b_kn, accumulate=i > 0,
+                                   scale_a=fA, scale_b=fB, block=PLAN.block)
                 else:
-                    tile.mma_async(acc.D, slot.A, slot.B, trans_a=A_KM, trans_b=not B_KN, accumulate=i > 0,
+                    tile.mma_async(acc.D, slot.A, slot.B, trans_a=PLAN.a_km, trans_b=not PLAN.b_kn, accumulate=i > 0,
                                    precision="tf32" if slot.A.dtype == tile.float32 else None)
 
 
 @tile.jit
-def slots(STAGES: tile.constexpr, A, B, SA, SB, BN: tile.constexpr, BK: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr,
-          BLOCK: tile.constexpr, GROUP: tile.constexpr):
-    """The ring: each slot has BK elements along k of the CTA's rows of A and columns of B, and the factors of these rows and of all BN
-    columns."""
-    COLUMNS = BN // GROUP  # columns of B that this CTA loads
-    a, b = ((BK, ROWS) if A_KM else (ROWS, BK), A.dtype), ((BK, COLUMNS) if B_KN else (COLUMNS, BK), B.dtype)
-    if BLOCK:
-        across, along = BN // ROWS, BK // BLOCK // 4
-        return tile.ring(STAGES, A=a, B=b, SA=((1, along, UNIT), SA.dtype, row_major(1, along)),
+def slots(A, B, SA, SB, GROUP: tile.constexpr, PLAN: tile.constexpr):
+    """The ring: each slot has elements along k of the CTA's rows of A and columns of B, and the factors of these rows and of all
+    columns of the tile."""
+    COLUMNS = PLAN.bn // GROUP  # columns of B that this CTA loads
+    a, b = ((PLAN.bk, ROWS) if PLAN.a_km else (ROWS, PLAN.bk), A.dtype), ((PLAN.bk, COLUMNS) if PLAN.b_kn else (COLUMNS, PLAN.bk), B.dtype)
+    if PLAN.block:
+        across, along = PLAN.bn // ROWS, PLAN.bk // PLAN.block // 4
+        return tile.ring(PLAN.stages, A=a, B=b, SA=((1, along, UNIT), SA.dtype, row_major(1, along)),
                          SB=((across, along, UNIT), SB.dtype, row_major(across, along)), cta_group=GROUP)
-    return tile.ring(STAGES, A=a, B=b, cta_group=GROUP)
+    return tile.ring(PLAN.stages, A=a, B=b, cta_group=GROUP)

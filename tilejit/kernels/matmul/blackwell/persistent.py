@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import tilejit as tile
 
-from ..epilogue import box, finished, newer, send
+from ..epilogue import Finishing, box, finished, newer, send
 from ..hopper.mainloop import matrix_and_row
 from .mainloop import MULTIPLIER, PRODUCER, ROWS, factors, fill, multiply, slots
 
@@ -23,55 +23,53 @@ def my_tiles(down, across, ORDER: tile.constexpr, PAIR: tile.constexpr):
 
 
 @tile.jit
-def persistent(A, B, C, SA, SB, E0, E1, E2, E3, BN: tile.constexpr, BK: tile.constexpr, STAGES: tile.constexpr, ORDER: tile.constexpr,
-               PAIR: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr, SUMS: tile.constexpr, PLACES: tile.constexpr, WIDTH: tile.constexpr,
-               BY_TMA: tile.constexpr, BUFFERS: tile.constexpr, FINISH: tile.constexpr, EXTRAS: tile.constexpr, BLOCK: tile.constexpr,
-               DEPENDENT: tile.constexpr):
-    """``C = A @ B``, with A as [M, K] or [K, M] (`A_KM`) and B as [N, K] or [K, N] (`B_KN`), each one matrix or several: tiles of 128 rows
-    (256 with `PAIR`) by BN columns, and BK elements along k in each of STAGES slots. Tensor memory has room for the sums of PLACES tiles.
-    They are loaded WIDTH columns at a time, and stored to C by TMA through BUFFERS staging buffers in turn (`BY_TMA`), or by threads. With
-    `BLOCK`, SA and SB hold a factor for every BLOCK elements along k, as [M / 128, K / (4 BLOCK), UNIT] and [N / 128, ..], rounded up."""
-    M, N, K = C.shape[-2], C.shape[-1], A.shape[-2 if A_KM else -1]
-    GROUP = 2 if PAIR else 1
-    COLUMNS = BN // GROUP  # columns of B that this CTA loads
-    down, across, steps = tile.cdiv(M, ROWS * GROUP), tile.cdiv(N, BN), tile.cdiv(K, BK)
+def persistent(A, B, C, SA, SB, E0, E1, E2, E3, PLAN: tile.constexpr):
+    """``C = A @ B``, with A as [M, K] or [K, M] and B as [N, K] or [K, N], each one matrix or several: tiles of 128 rows, or 256 for a pair of CTAs.
+    With `block`, SA and SB hold a factor for every `block` elements along k, as [M / 128, K / (4 block), UNIT] and [N / 128, ..], rounded up. `PLAN`
+    is a `BlackwellPersistentConstants`."""
+    M, N, K = C.shape[-2], C.shape[-1], A.shape[-2 if PLAN.a_km else -1]
+    GROUP = 2 if PLAN.pair else 1
+    COLUMNS = PLAN.bn // GROUP  # columns of B that this CTA loads
+    down, across, steps = tile.cdiv(M, ROWS * GROUP), tile.cdiv(N, PLAN.bn), tile.cdiv(K, PLAN.bk)
     rows = down * C.shape[0] if len(C.shape) == 3 else down
-    ring = slots(STAGES, A, B, SA, SB, BN, BK, A_KM, B_KN, BLOCK, GROUP)
-    fA, fB = factors(SA, ROWS, BK, BLOCK, GROUP), factors(SB, BN, BK, BLOCK, GROUP)
-    sums = tile.ring(PLACES, D=((ROWS, BN), SUMS), filled="products", cta_group=GROUP)
-    if BY_TMA:
-        stage = tile.alloc((BUFFERS, ROWS, WIDTH), C.dtype, layout=tile.swizzled(C.dtype, (BUFFERS, ROWS, WIDTH), min(WIDTH * C.dtype.nbytes, 128)))
-    extra = (E0, E1, E2, E3)[:EXTRAS]
-    half = tile.cta_rank() % 2 if PAIR else 0
-    if DEPENDENT:
+    ring = slots(A, B, SA, SB, GROUP, PLAN)
+    fA, fB = factors(SA, ROWS, GROUP, PLAN), factors(SB, PLAN.bn, GROUP, PLAN)
+    sums = tile.ring(PLAN.places, D=((ROWS, PLAN.bn), PLAN.sums), filled="products", cta_group=GROUP)
+    if PLAN.by_tma:
+        staged = PLAN.buffers, ROWS, PLAN.width
+        stage = tile.alloc(staged, C.dtype, layout=tile.swizzled(C.dtype, staged, min(PLAN.width * C.dtype.nbytes, 128)))
+    how = Finishing(SA, SB, (E0, E1, E2, E3)[:PLAN.epilogue.extras], PLAN.epilogue)
+    half = tile.cta_rank() % 2 if PLAN.pair else 0
+    if PLAN.dependent:
         tile.griddepcontrol_wait()
         tile.griddepcontrol_launch_dependents()
     with tile.warp(PRODUCER):
         with tile.elect():
-            for i, n in my_tiles(rows, across, ORDER, PAIR):
+            for i, n in my_tiles(rows, across, PLAN.order, PLAN.pair):
                 z, m = matrix_and_row(i, down, len(C.shape) == 3)
-                fill(ring, A, B, SA, SB, z, (m * GROUP + half) * ROWS, n * BN + half * COLUMNS, n * BN, 0, steps, BK, A_KM, B_KN, BLOCK, PAIR)
+                fill(ring, A, B, SA, SB, z, (m * GROUP + half) * ROWS, n * PLAN.bn + half * COLUMNS, n * PLAN.bn, 0, steps, PLAN)
     if half == 0:
         with tile.warp(MULTIPLIER):
             with tile.elect():
-                for i, n in my_tiles(rows, across, ORDER, PAIR):
-                    multiply(ring, sums, fA, fB, steps, A_KM, B_KN, BLOCK)
+                for i, n in my_tiles(rows, across, PLAN.order, PLAN.pair):
+                    multiply(ring, sums, fA, fB, steps, PLAN)
     with tile.warpgroup(0):
-        for i, n in my_tiles(rows, across, ORDER, PAIR):
+        for i, n in my_tiles(rows, across, PLAN.order, PLAN.pair):
             z, m = matrix_and_row(i, down, len(C.shape) == 3)
             row = (m * GROUP + half) * ROWS
             with sums.consume() as acc:
-                for part in tile.static_range(BN // WIDTH):
-                    column = n * BN + part * WIDTH
-                    values = tile.load(acc.D[:, part * WIDTH:part * WIDTH + WIDTH])
-                    if part == BN // WIDTH - 1:
+                for part in tile.static_range(PLAN.bn // PLAN.width):
+                    column = n * PLAN.bn + part * PLAN.width
+                    values = tile.load(acc.D[:, part * PLAN.width:part * PLAN.width + PLAN.width])
+                    if part == PLAN.bn // PLAN.width - 1:
                         acc.release()
-                    values = finished(values, z, row, column, SA, SB, extra, FINISH)
-                    if BY_TMA:
-                        send(values, stage[part % BUFFERS], box(C, z, row, column, (ROWS, WIDTH)), newer(part, BN // WIDTH, BUFFERS))
+                    values = finished(values, z, row, column, how)
+                    if PLAN.by_tma:
+                        send(values, stage[part % PLAN.buffers], box(C, z, row, column, (ROWS, PLAN.width)),
+                             newer(part, PLAN.bn // PLAN.width, PLAN.buffers))
                     else:
-                        tile.store(box(C, z, row, column, (ROWS, WIDTH)), values)
-        if BY_TMA:
+                        tile.store(box(C, z, row, column, (ROWS, PLAN.width)), values)
+        if PLAN.by_tma:
             with tile.elect():
                 tile.bulk_wait(0)
 

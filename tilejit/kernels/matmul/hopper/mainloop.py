@@ -3,11 +3,26 @@ TMA, and consumer warpgroups, each of which multiplies 64 rows of a tile by wgmm
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 import tilejit as tile
 
 from ..epilogue import box, rows_of
 
 BLOCK = 128  # rows, and elements along k, of a block that has a scale
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The tiles of a result: rows of tiles of all matrices (`rows`) and of one (`down`), columns of tiles (`across`), and the slots along k of
+    each (`steps`)."""
+
+    rows: Any
+    down: Any
+    across: Any
+    steps: Any
+    tile_record = True
 
 
 @tile.jit
@@ -29,20 +44,19 @@ def matrix_and_row(i, down, SEVERAL: tile.constexpr):
 
 
 @tile.jit
-def corner(i, n, w, down, BM: tile.constexpr, BN: tile.constexpr, SEVERAL: tile.constexpr):
+def corner(i, n, w, down, SEVERAL: tile.constexpr, PLAN: tile.constexpr):
     """(matrix, row, column) where the rows of consumer `w` begin in the tile at row `i` and column `n` of tiles."""
     tile.assume((i >= 0) & (n >= 0))
     z, m = matrix_and_row(i, down, SEVERAL)
-    return z, m * BM + w * rows_of(BM), n * BN
+    return z, m * PLAN.bm + w * rows_of(PLAN.bm), n * PLAN.bn
 
 
 @tile.jit
-def slots(STAGES: tile.constexpr, A, B, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr,
-          PAIR: tile.constexpr = False):
-    """The ring: each slot has BK elements along k of the tile's rows of A and columns of B. The rings of a `PAIR` of CTAs advance together."""
-    CONSUMERS: tile.constexpr = BM // rows_of(BM)
-    a, b = ((BK, BM) if A_KM else (BM, BK), A.dtype), ((BK, BN) if B_KN else (BN, BK), B.dtype)
-    return tile.ring(STAGES, A=a, B=b, consumers=CONSUMERS, multicast=PAIR)
+def slots(A, B, PLAN: tile.constexpr):
+    """The ring: each slot has elements along k of the tile's rows of A and columns of B. The rings of a pair of CTAs advance together."""
+    CONSUMERS: tile.constexpr = PLAN.bm // rows_of(PLAN.bm)
+    a, b = ((PLAN.bk, PLAN.bm) if PLAN.a_km else (PLAN.bm, PLAN.bk), A.dtype), ((PLAN.bk, PLAN.bn) if PLAN.b_kn else (PLAN.bn, PLAN.bk), B.dtype)
+    return tile.ring(PLAN.stages, A=a, B=b, consumers=CONSUMERS, multicast=PLAN.pair)
 
 
 @tile.jit
@@ -53,24 +67,24 @@ def rounded(X):
 
 
 @tile.jit
-def fill(ring, A, B, z, m, n, first, stop, turn, BK: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr,
-         PASSING: tile.constexpr = False, PAIR: tile.constexpr = False):
+def fill(ring, A, B, z, m, n, first, stop, turn, PLAN: tile.constexpr, PASSING: tile.constexpr = False):
     """The producer: loads slots `first` to `stop` along k of the rows from `m` and the columns from `n`. If `turn` is not -1 it goes
     backwards along k: step i loads slot ``turn - i``. Where alternate tiles go backwards, a tile finds in L2 what the tile before loaded last
-    of the data that they share. `PASSING`: B is not read again later, so its lines may leave L2 first. `PAIR`: the two CTAs of a cluster have
-    the same columns, and each loads half of B's box for both."""
+    of the data that they share. `PASSING`: B is not read again later, so its lines may leave L2 first. The CTAs of a pair have the same
+    columns, and each loads half of B's box for both."""
     KEPT, ROUNDED = "evict_first" if PASSING else None, rounded(A)
     for i in range(first, stop):
-        k = (turn - i if turn >= 0 else i) * BK
+        k = (turn - i if turn >= 0 else i) * PLAN.bk
         with ring.produce() as slot:
-            tile.copy_async(slot.A, operand(A, z, m, k, slot.A.shape, A_KM), mbar=slot.full, precision=ROUNDED, prefetch_map=True)
-            if PAIR:
+            tile.copy_async(slot.A, operand(A, z, m, k, slot.A.shape, PLAN.a_km), mbar=slot.full, precision=ROUNDED, prefetch_map=True)
+            if PLAN.pair:
                 HALF: tile.constexpr = slot.B.shape[0] // 2
                 at = tile.cta_rank() * HALF
-                half = operand(B, z, n if B_KN else n + at, k + at if B_KN else k, (HALF, slot.B.shape[1]), B_KN)
+                half = operand(B, z, n if PLAN.b_kn else n + at, k + at if PLAN.b_kn else k, (HALF, slot.B.shape[1]), PLAN.b_kn)
                 tile.copy_async(slot.B[at:at + HALF, :], half, mbar=slot.full, precision=ROUNDED, cache=KEPT, prefetch_map=True, multicast=0b11)
             else:
-                tile.copy_async(slot.B, operand(B, z, n, k, slot.B.shape, B_KN), mbar=slot.full, precision=ROUNDED, cache=KEPT, prefetch_map=True)
+                tile.copy_async(slot.B, operand(B, z, n, k, slot.B.shape, PLAN.b_kn), mbar=slot.full, precision=ROUNDED,
+                                cache=KEPT, prefetch_map=True)
 
 
 @tile.jit
@@ -85,47 +99,46 @@ def entering(part):
 
 
 @tile.jit
-def product(acc, slot, w, A_KM: tile.constexpr, B_KN: tile.constexpr, accumulate=True):
+def product(acc, slot, w, PLAN: tile.constexpr, accumulate=True):
     """Start ``acc + A @ B`` for the rows of consumer `w`, and commit it; the accumulator starts at zero if not `accumulate`."""
-    BM, rows = slot.A.shape[1 if A_KM else 0], slot.A
+    BM, rows = slot.A.shape[1 if PLAN.a_km else 0], slot.A
     ROWS: tile.constexpr = rows_of(BM)
     if BM > ROWS:
-        rows = slot.A[:, w * ROWS:w * ROWS + ROWS] if A_KM else slot.A[w * ROWS:w * ROWS + ROWS, :]
-    if A_KM and slot.A.dtype == tile.float32:
-        acc = tile.mma_async(acc, entering(rows), slot.B, trans_b=not B_KN, precision="tf32", accumulate=accumulate)
+        rows = slot.A[:, w * ROWS:w * ROWS + ROWS] if PLAN.a_km else slot.A[w * ROWS:w * ROWS + ROWS, :]
+    if PLAN.a_km and slot.A.dtype == tile.float32:
+        acc = tile.mma_async(acc, entering(rows), slot.B, trans_b=not PLAN.b_kn, precision="tf32", accumulate=accumulate)
     else:
-        acc = tile.mma_async(acc, rows, slot.B, trans_a=A_KM, trans_b=not B_KN, precision="tf32" if slot.A.dtype == tile.float32 else None,
+        acc = tile.mma_async(acc, rows, slot.B, trans_a=PLAN.a_km, trans_b=not PLAN.b_kn, precision="tf32" if slot.A.dtype == tile.float32 else None,
                              accumulate=accumulate)
     tile.mma_commit()
     return acc
 
 
 @tile.jit
-def begun(ring, w, A_KM: tile.constexpr, B_KN: tile.constexpr):
+def begun(ring, w, PLAN: tile.constexpr):
     """A consumer's first slot, with an accumulator that starts at zero; completed when it returns."""
     with ring.consume() as slot:
-        acc = product(None, slot, w, A_KM, B_KN)
+        acc = product(None, slot, w, PLAN)
         tile.mma_wait(0)
     return acc
 
 
 @tile.jit
-def multiplied(acc, ring, w, steps, BEHIND: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr, MIXED: tile.constexpr = False,
-               FRESH: tile.constexpr = False):
-    """A consumer: adds the products of `steps` slots to `acc`. With `BEHIND` a product is still in flight while the next slot is awaited.
+def multiplied(acc, ring, w, steps, PLAN: tile.constexpr, MIXED: tile.constexpr = False, FRESH: tile.constexpr = False):
+    """A consumer: adds the products of `steps` slots to `acc`. With `behind` a product is still in flight while the next slot is awaited.
     Tiles with a single consumer need this to keep the tensor cores busy; others have another consumer for that, and need every free slot.
-    With `BEHIND`, `MIXED` operands (those of `entering`) alternate between two sets of registers. `FRESH`: the first product overwrites
+    With `behind`, `MIXED` operands (those of `entering`) alternate between two sets of registers. `FRESH`: the first product overwrites
     `acc`."""
-    TURNS: tile.constexpr = 2 if BEHIND and MIXED else 1
+    TURNS: tile.constexpr = 2 if PLAN.behind and MIXED else 1
     for i in range(steps // 2 if TURNS == 2 else steps):
         for turn in tile.static_range(TURNS):
-            with ring.consume(behind=BEHIND) as slot:
-                acc = product(acc, slot, w, A_KM, B_KN, i > 0 if FRESH else True)
-                tile.mma_wait(1 if BEHIND else 0)
+            with ring.consume(behind=PLAN.behind) as slot:
+                acc = product(acc, slot, w, PLAN, i > 0 if FRESH else True)
+                tile.mma_wait(1 if PLAN.behind else 0)
     if TURNS == 2:
         for i in range(steps % 2):
             with ring.consume(behind=True) as slot:
-                acc = product(acc, slot, w, A_KM, B_KN)
+                acc = product(acc, slot, w, PLAN)
                 tile.mma_wait(0)
     tile.mma_wait(0)
     ring.release()
@@ -133,14 +146,14 @@ def multiplied(acc, ring, w, steps, BEHIND: tile.constexpr, A_KM: tile.constexpr
 
 
 @tile.jit
-def multiplied_in_turn(acc, ring, w, steps, baton, A_KM: tile.constexpr, B_KN: tile.constexpr):
+def multiplied_in_turn(acc, ring, w, steps, baton, PLAN: tile.constexpr):
     """A consumer's last `steps` slots, all of which fit in the ring, staggered: one consumer at a time multiplies them, as fast as all
     together would, while those before it store their results and those after it wait. Nothing happens if `steps` is 0."""
     if steps > 0:
         baton.take(w)
     for i in range(steps):
         with ring.consume(behind=True) as slot:
-            acc = product(acc, slot, w, A_KM, B_KN)
+            acc = product(acc, slot, w, PLAN)
             tile.mma_wait(1)
     if steps > 0:
         baton.pass_on(w)
@@ -150,31 +163,30 @@ def multiplied_in_turn(acc, ring, w, steps, baton, A_KM: tile.constexpr, B_KN: t
 
 
 @tile.jit
-def none(BM: tile.constexpr, BN: tile.constexpr, SUMS: tile.constexpr, PROMOTED: tile.constexpr):
+def none(PLAN: tile.constexpr):
     """The sums of a consumer before the first product: one tile, or for `promoted` one tile for each block of columns with a scale."""
-    COLUMNS = min(BN, BLOCK) if PROMOTED else BN
-    return (tile.zeros((rows_of(BM), COLUMNS), SUMS),) * (BN // COLUMNS)
+    COLUMNS = min(PLAN.bn, BLOCK) if PLAN.promoted else PLAN.bn
+    return (tile.zeros((rows_of(PLAN.bm), COLUMNS), PLAN.sums),) * (PLAN.bn // COLUMNS)
 
 
 @tile.jit
-def added(sums, ring, w, first, stop, scales, BEHIND: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr, PROMOTED: tile.constexpr,
-          BLOCKS: tile.constexpr, MIXED: tile.constexpr, FRESH: tile.constexpr = False):
+def added(sums, ring, w, first, stop, scales, PLAN: tile.constexpr, MIXED: tile.constexpr, FRESH: tile.constexpr = False):
     """A consumer: adds the products of slots `first` to `stop` along k to `sums`. `scales` as in `promoted`."""
-    if PROMOTED:
-        return promoted(sums, ring, w, first, stop, scales, BLOCKS)
-    return (multiplied(sums[0], ring, w, stop - first, BEHIND, A_KM, B_KN, MIXED, FRESH),)
+    if PLAN.promoted:
+        return promoted(sums, ring, w, first, stop, scales, PLAN)
+    return (multiplied(sums[0], ring, w, stop - first, PLAN, MIXED, FRESH),)
 
 
 @tile.jit
-def promoted(sums, ring, w, first, stop, scales, BLOCKS: tile.constexpr):
-    """A consumer of float8 products, in whose accumulators the tensor cores keep fewer bits than float32: threads add the products of each
-    slot, of 128 along k, to `sums` (tiles of neighbouring columns), and scale them before if there are `BLOCKS`, which says for each
-    operand whether its scales are by row. `scales` are those of A and of B, and the row and column where the sums begin.
+def promoted(sums, ring, w, first, stop, scales, PLAN: tile.constexpr):
+    """A consumer of float8 products, in whose accumulators the tensor cores keep fewer bits than float32: threads add
+    the products of each slot, of 128 along k, to `sums` (tiles of neighbouring columns), and scale them before if
+    there are block scales. `scales` are those of A and of B, and the row and column where the sums begin.
 
     Threads load the scales from global memory to registers, under the products of the slot before. In shared memory, where TMA would
     overwrite them, each slot would need a proxy fence before its release."""
     COLUMNS = sums[0].shape[1]
-    following = factors(scales, first, len(sums), COLUMNS, BLOCKS)
+    following = factors(scales, first, len(sums), COLUMNS, PLAN.blocks)
     for i in range(first, stop):
         with ring.consume() as slot:
             a, b = following
@@ -183,12 +195,12 @@ def promoted(sums, ring, w, first, stop, scales, BLOCKS: tile.constexpr):
                 part = tile.mma_async(None, rows, slot.B[h * COLUMNS:h * COLUMNS + COLUMNS, :], trans_b=True)
                 tile.mma_commit()
                 if h == 0:
-                    following = factors(scales, i + 1, len(sums), COLUMNS, BLOCKS)
+                    following = factors(scales, i + 1, len(sums), COLUMNS, PLAN.blocks)
                 tile.mma_wait(0)
                 if h == len(sums) - 1:
                     slot.release()
-                if BLOCKS:
-                    part = scaled(part, a, b[h], BLOCKS)
+                if PLAN.blocks:
+                    part = scaled(part, a, b[h], PLAN.blocks)
                 sums = (*sums[:h], sums[h] + part, *sums[h + 1:])
     return sums
 
@@ -218,15 +230,19 @@ def scaled(part, a, b, BLOCKS: tile.constexpr):
     if BLOCKS[0] and BLOCKS[1]:
         return part * a[:, None] * b[None, :]
     both = a * b
-    return part * (both[:, None] if BLOCKS[0] else both[None, :] if BLOCKS[1] else both)
+    if BLOCKS[0]:
+        both = both[:, None]
+    elif BLOCKS[1]:
+        both = both[None, :]
+    return part * both
 
 
 @tile.jit
-def one_loop(BM: tile.constexpr, LATER: tile.constexpr, FINISH: tile.constexpr):
+def one_loop(PLAN: tile.constexpr):
     """Whether the first slot's product is in the same loop as the others, with a run-time condition for its zero accumulator: each wgmma of
     256 columns in the code costs the assembler 10 ms. The accumulator then keeps its registers until the next tile, with which a user's
     epilogue, or three consumers (which have fewer registers), would spill."""
-    return BM < 192 and not LATER and FINISH[1] is None
+    return PLAN.bm < 192 and not (PLAN.behind or PLAN.promoted) and PLAN.epilogue.function is None
 
 
 @tile.jit

@@ -28,66 +28,64 @@ def none_kept(dtype, BN: tile.constexpr, WIDTH: tile.constexpr):
 
 
 @tile.jit
-def send_next(before, w, stage, C, down, BM: tile.constexpr, BN: tile.constexpr):
+def send_next(before, w, stage, C, down, PLAN: tile.constexpr):
     """Consumer `w` sends the next part of the tile that it has `kept`; returns what is left."""
     parts, sent, place, turn = before
-    z, row, column = corner(*place, w, down, BM, BN, len(C.shape) == 3)
+    z, row, column = corner(*place, w, down, len(C.shape) == 3, PLAN)
     tile.assume(sent >= 0)
     turn = store_part(parts[0], stage, turn, C, z, row, column + sent * stage.shape[2])
     return (*parts[1:], parts[-1]), sent + 1, place, turn
 
 
 @tile.jit
-def multiplied_over(acc, before, ring, w, steps, t, stage, C, tiles, BM: tile.constexpr, BN: tile.constexpr, ORDER: tile.constexpr,
-                    BEHIND: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr):
+def multiplied_over(acc, before, ring, w, steps, t, stage, C, grid, PLAN: tile.constexpr):
     """Consumer `w` multiplies the `steps` slots of tile number `t`, and meanwhile sends what it has kept of the tile `before`: (its sums,
     the tile's place, the staging buffer to use next). Consumers send their parts under products in turn, since sending a part takes longer
     than the products in flight."""
-    rows, down, across = tiles
-    place, PARTS = (0, 0), BN // stage.shape[2]
+    place, PARTS = (0, 0), PLAN.bn // stage.shape[2]
     for i in range(steps):
-        with ring.consume(behind=BEHIND) as slot:
-            acc = product(acc, slot, w, A_KM, B_KN, i > 0)
+        with ring.consume(behind=PLAN.behind) as slot:
+            acc = product(acc, slot, w, PLAN, i > 0)
             if i == 0:
-                place = tile.tile_at(t, rows, across, *ORDER)
-            if (before[1] < PARTS) & (i == 1 + w + before[1] * (BM // 64)):
-                before = send_next(before, w, stage, C, down, BM, BN)
-            tile.mma_wait(1 if BEHIND else 0)
+                place = tile.tile_at(t, grid.rows, grid.across, *PLAN.order)
+            if (before[1] < PARTS) & (i == 1 + w + before[1] * (PLAN.bm // 64)):
+                before = send_next(before, w, stage, C, grid.down, PLAN)
+            tile.mma_wait(1 if PLAN.behind else 0)
     tile.mma_wait(0)
     ring.release()
     for part in range(before[1], PARTS):
-        before = send_next(before, w, stage, C, down, BM, BN)
+        before = send_next(before, w, stage, C, grid.down, PLAN)
     return acc, place, before[3]
 
 
 @tile.jit
-def none_left_over(LATE: tile.constexpr, WAITING: tile.constexpr):
+def none_left_over(PLAN: tile.constexpr):
     """No deferred columns, in the form that `finish_but_last` returns."""
-    return tile.zeros((64, LATE), WAITING), False, (0, 0)
+    return tile.zeros((64, PLAN.late), PLAN.deferred), False, (0, 0)
 
 
 @tile.jit
-def left_over(acc, LATE: tile.constexpr, WAITING: tile.constexpr):
-    """The last LATE columns of an accumulator, as they wait for the next tile: in dtype WAITING."""
-    return tile.cast(acc[:, acc.shape[1] - LATE:acc.shape[1]], WAITING)
+def left_over(acc, PLAN: tile.constexpr):
+    """The last columns of an accumulator, as they wait for the next tile."""
+    return tile.cast(acc[:, acc.shape[1] - PLAN.late:acc.shape[1]], PLAN.deferred)
 
 
 @tile.jit
-def begun_over(before, ring, w, stage, C, down, how, BM: tile.constexpr, BN: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr):
+def begun_over(before, ring, w, stage, C, down, how, PLAN: tile.constexpr):
     """A consumer's first slots, `under(LATE)` of them; its accumulator starts at zero. Under their products it sends the first columns of
     the tile before, then finishes and sends that tile's deferred columns, one piece per slot, if there are any."""
     last, there, place = before
-    z, row, column = corner(*place, w, down, BM, BN, len(C.shape) == 3)
+    z, row, column = corner(*place, w, down, len(C.shape) == 3, PLAN)
     LATE: tile.constexpr = last.shape[1]
     with ring.consume() as slot:
-        acc = product(None, slot, w, A_KM, B_KN)
-        if LATE < BN:
+        acc = product(None, slot, w, PLAN)
+        if LATE < PLAN.bn:
             if there:
-                send_first(BN - LATE, stage, C, z, row, column)
+                send_first(PLAN.bn - LATE, stage, C, z, row, column)
         tile.mma_wait(0)
     for piece in tile.static_range(LATE // PIECE):
         with ring.consume() as slot:
-            acc = product(acc, slot, w, A_KM, B_KN)
+            acc = product(acc, slot, w, PLAN)
             if there:
                 finish_piece(last, piece, stage, C, z, row, column, how)
             tile.mma_wait(0)
@@ -111,17 +109,17 @@ def whole(columns: int, width: int) -> int:
 
 
 @tile.jit
-def multiplied_bringing(acc, ring, w, steps, when, stage, ready, C, how, z, row, column, A_KM: tile.constexpr, B_KN: tile.constexpr):
+def multiplied_bringing(acc, ring, w, steps, when, stage, ready, C, how, at, PLAN: tile.constexpr):
     """A consumer: adds the products of `steps` slots to `acc`. Under the product of slot `when` it requests the epilogue's tiles that TMA
     loads."""
-    SA, SB, extra, FINISH, MIXED, AHEAD, lines = how
+    z, row, column = at
     for i in range(steps):
         with ring.consume() as slot:
-            acc = product(acc, slot, w, A_KM, B_KN)
-            if AHEAD:
+            acc = product(acc, slot, w, PLAN)
+            if how.ahead:
                 if i == when:
                     with tile.elect():
-                        bring(stage, lines, ready, extra, z, row, column, FINISH, AHEAD)
+                        bring(stage, ready, z, row, column, how)
             tile.mma_wait(0)
     return acc
 
@@ -134,31 +132,30 @@ def time_of(p, steps):
 
 
 @tile.jit
-def finish_but_last(acc, ring, w, stage, ready, phase, place, down, C, how, BM: tile.constexpr, BN: tile.constexpr, LATE: tile.constexpr,
-                    WAITING: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr):
-    """A consumer's last slot, after which all but the LATE last columns are finished, but not sent yet: (the deferred columns, in dtype
-    WAITING, the next phase). The slot is released only after that, so that the loads from shared memory for these columns are issued while
+def finish_but_last(acc, ring, w, stage, ready, phase, place, down, C, how, PLAN: tile.constexpr):
+    """A consumer's last slot, after which all but the deferred last columns are finished, but not sent yet: (the deferred columns, the
+    next phase). The slot is released only after that, so that the loads from shared memory for these columns are issued while
     its product runs."""
-    z, row, column = corner(*place, w, down, BM, BN, len(C.shape) == 3)
+    z, row, column = corner(*place, w, down, len(C.shape) == 3, PLAN)
     with ring.consume(behind=True) as slot:
-        acc = product(acc, slot, w, A_KM, B_KN)
-    if how[5]:
+        acc = product(acc, slot, w, PLAN)
+    if how.ahead:
         ready.wait(phase=phase)
         phase = phase ^ 1
     tile.mma_wait(0)
-    if LATE < BN:
-        finish_first(acc[:, 0:BN - LATE], stage, z, row, column, how)
-    last = left_over(acc, LATE, WAITING)
+    if PLAN.late < PLAN.bn:
+        finish_first(acc[:, 0:PLAN.bn - PLAN.late], stage, z, row, column, how)
+    last = left_over(acc, PLAN)
     ring.release()
     return (last, True, place), phase
 
 
 @tile.jit
-def finish_left_over(before, w, stage, C, down, how, BM: tile.constexpr, BN: tile.constexpr):
+def finish_left_over(before, w, stage, C, down, how, PLAN: tile.constexpr):
     """Finish and send all of a CTA's last tile that is not sent yet, since no products follow."""
     last, there, place = before
     if there:
-        z, row, column = corner(*place, w, down, BM, BN, len(C.shape) == 3)
-        if last.shape[1] < BN:
-            send_first(BN - last.shape[1], stage, C, z, row, column)
+        z, row, column = corner(*place, w, down, len(C.shape) == 3, PLAN)
+        if last.shape[1] < PLAN.bn:
+            send_first(PLAN.bn - last.shape[1], stage, C, z, row, column)
         finish_last(last, stage, C, z, row, column, how)

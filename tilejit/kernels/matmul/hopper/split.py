@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tilejit as tile
 
-from ..epilogue import columns, store_finished
+from ..epilogue import Finishing, columns, store_finished
 from .mainloop import added, by_row, by_thread, fill, none, slots, tile_rows
 
 PATIENCE = 4000   # polls of the flag by a CTA that waits for the others of its tile: a quarter of a millisecond on an H200
@@ -79,69 +79,66 @@ def through_memory(room, w, share, PART: tile.constexpr, SPLITS: tile.constexpr,
 
 
 @tile.jit
-def split(A, B, C, SA, SB, E0, E1, E2, E3, partial, flags, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr, STAGES: tile.constexpr,
-          SPLITS: tile.constexpr, SHARES: tile.constexpr, CLUSTERED: tile.constexpr, BEHIND: tile.constexpr, REGS: tile.constexpr,
-          A_KM: tile.constexpr, B_KN: tile.constexpr, SUMS: tile.constexpr, FINISH: tile.constexpr, EXTRAS: tile.constexpr,
-          PROMOTED: tile.constexpr, BLOCKS: tile.constexpr, DEPENDENT: tile.constexpr, PATIENCE: tile.constexpr, PAIR: tile.constexpr = False):
-    """The same product for few tiles, each shared by SPLITS CTAs. CTA `rank` of a tile multiplies its part of the slots of k, then adds up
-    one of SHARES shares of the columns over all CTAs, in an order that is the same each time.
+def split(A, B, C, SA, SB, E0, E1, E2, E3, partial, flags, PLAN: tile.constexpr):
+    """The product of `persistent` for few tiles, each shared by `splits` CTAs. CTA `rank` of a tile multiplies its
+    part of the slots of k, then adds up one of `shares` shares of the columns over all CTAs, in an order that is the
+    same each time.
 
-    CTAs of a cluster (`CLUSTERED`) send each other their sums. Others write them to `partial`, which has room for a tile from each, and
-    wait for the rest of their tile's CTAs, for at most PATIENCE polls (`taken`). `flags`, of 64 bits, are 0 before and after the launch.
-    Neighbours then have the same slots of neighbouring tiles, so that L2 serves what they share once, or, with `PAIR`, each loads half of
-    their columns of B for both."""
-    tiles_m = tile_rows(C.shape[-2], BM, PAIR)
-    steps, tiles, z = tile.cdiv(A.shape[-2 if A_KM else -1], BK), tile.num_programs(0) // SPLITS, tile.program_id(1)
-    if CLUSTERED:
-        t, rank = tile.program_id(0) // SPLITS, tile.cta_rank()
+    CTAs of a cluster (`clustered`) send each other their sums. Others write them to `partial`, which has room for a tile from each, and
+    wait for the rest of their tile's CTAs, for at most `patience` polls (`taken`). `flags`, of 64 bits, are 0 before and after the launch.
+    Neighbours then have the same slots of neighbouring tiles, so that L2 serves what they share once, or, as a pair, each loads half of
+    their columns of B for both. `PLAN` is a `SplitConstants`."""
+    tiles_m = tile_rows(C.shape[-2], PLAN.bm, PLAN.pair)
+    steps, tiles, z = tile.cdiv(A.shape[-2 if PLAN.a_km else -1], PLAN.bk), tile.num_programs(0) // PLAN.splits, tile.program_id(1)
+    if PLAN.clustered:
+        t, rank = tile.program_id(0) // PLAN.splits, tile.cta_rank()
     else:
         t, rank = tile.program_id(0) % tiles, tile.program_id(0) // tiles
-    i, j = tile.tile_at(t, tiles_m, tile.cdiv(C.shape[-1], BN), "grouped", COLUMN)
-    m, n = i * BM, j * BN
-    first, stop = rank * steps // SPLITS, (rank + 1) * steps // SPLITS
-    ring = slots(STAGES, A, B, BM, BN, BK, A_KM, B_KN, PAIR)
-    PART = BN // SHARES
-    MIXED: tile.constexpr = A_KM and A.dtype == tile.float32
-    if CLUSTERED:
-        parts = tile.alloc((BM // 64, SPLITS - 1, 64 * PART), SUMS)
-        arrived = tile.mbarrier(n=BM // 64)
+    i, j = tile.tile_at(t, tiles_m, tile.cdiv(C.shape[-1], PLAN.bn), "grouped", COLUMN)
+    m, n = i * PLAN.bm, j * PLAN.bn
+    first, stop = rank * steps // PLAN.splits, (rank + 1) * steps // PLAN.splits
+    ring = slots(A, B, PLAN)
+    PART = PLAN.bn // PLAN.shares
+    MIXED: tile.constexpr = PLAN.a_km and A.dtype == tile.float32
+    if PLAN.clustered:
+        parts = tile.alloc((PLAN.bm // 64, PLAN.splits - 1, 64 * PART), PLAN.sums)
+        arrived = tile.mbarrier(n=PLAN.bm // 64)
     else:
         number = z * tiles + t
         tile.assume((number >= 0) & (number < flags.shape[0]) & (number < partial.shape[0]) & (flags.shape[1] == 3))
-        tile.assume((partial.shape[1] == SPLITS) & (partial.shape[2] == BM // 64) & (partial.shape[3] == 64 * BN))
-        room = partial[number, 0:SPLITS, 0:BM // 64, 0:64 * BN]
-        doing = tile.alloc((BM // 64,), tile.uint32)
-    extra = (E0, E1, E2, E3)[:EXTRAS]
-    with tile.warpgroup(0, regs=REGS[0]):
+        tile.assume((partial.shape[1] == PLAN.splits) & (partial.shape[2] == PLAN.bm // 64) & (partial.shape[3] == 64 * PLAN.bn))
+        room = partial[number, 0:PLAN.splits, 0:PLAN.bm // 64, 0:64 * PLAN.bn]
+        doing = tile.alloc((PLAN.bm // 64,), tile.uint32)
+    extra = (E0, E1, E2, E3)[:PLAN.epilogue.extras]
+    with tile.warpgroup(0, regs=PLAN.regs[0]):
         with tile.elect():
-            if DEPENDENT:
+            if PLAN.dependent:
                 tile.griddepcontrol_wait()
                 tile.griddepcontrol_launch_dependents()
-            fill(ring, A, B, z, m, n, first, stop, -1, BK, A_KM, B_KN, PAIR=PAIR)
-    with tile.each_warpgroup(range(1, 1 + BM // 64), regs=REGS[1]) as warpgroup:
-        if DEPENDENT:
+            fill(ring, A, B, z, m, n, first, stop, -1, PLAN)
+    with tile.each_warpgroup(range(1, 1 + PLAN.bm // 64), regs=PLAN.regs[1]) as warpgroup:
+        if PLAN.dependent:
             tile.griddepcontrol_wait()
         w = warpgroup - 1
-        how = SA, SB, extra, FINISH, MIXED
-        if CLUSTERED:
+        how = Finishing(SA, SB, extra, PLAN.epilogue, MIXED)
+        if PLAN.clustered:
             with tile.elect():
-                arrived[w].arrive_expect_tx((SPLITS - 1) * 64 * PART * 4)
-        own = added(none(BM, BN, SUMS, PROMOTED), ring, w, first, stop, (SA, SB, m + w * 64, n), BEHIND, A_KM, B_KN, PROMOTED,
-                    BLOCKS, MIXED)
-        if CLUSTERED:
-            total = through_cluster(own, parts, arrived, w, rank, SPLITS)
+                arrived[w].arrive_expect_tx((PLAN.splits - 1) * 64 * PART * 4)
+        own = added(none(PLAN), ring, w, first, stop, (SA, SB, m + w * 64, n), PLAN, MIXED)
+        if PLAN.clustered:
+            total = through_cluster(own, parts, arrived, w, rank, PLAN.splits)
             store_finished(total, C, z, m + w * 64, n + rank * PART, how)
         else:
             leave_all(own, room, w, rank)
             with tile.elect():
-                share = (rank + w * (SPLITS - SHARES)) % SPLITS  # if some CTAs have no share, these differ between consumers
-                tile.store(doing[w], taken(flags[number, w], rank, share, PATIENCE, SPLITS, SHARES))
+                share = (rank + w * (PLAN.splits - PLAN.shares)) % PLAN.splits  # if some CTAs have no share, these differ between consumers
+                tile.store(doing[w], taken(flags[number, w], rank, share, PLAN.patience, PLAN.splits, PLAN.shares))
             tile.sync()
             todo = tile.load(doing[w])
             while todo != 0:
                 share = 31 - tile.cast(tile.ptx.clz.b32(todo), tile.int32)
                 todo = todo ^ tile.cast(1 << share, tile.uint32)
-                total = through_memory(room, w, share, PART, SPLITS, SHARES)
+                total = through_memory(room, w, share, PART, PLAN.splits, PLAN.shares)
                 store_finished(total, C, z, m + w * 64, n + share * PART, how)
 
 

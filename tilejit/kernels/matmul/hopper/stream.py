@@ -9,16 +9,34 @@ waits for sums of CTAs with lower numbers only, which have started before it, an
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import tilejit as tile
 
 from ....schedule import divided
-from ..epilogue import bring, finish_first, finished, room_of, rooms, send_first, staging, store
-from .mainloop import begun, by_row, by_thread, corner, fill, matrix_and_row, multiplied, one_loop, slots
+from ..epilogue import Finishing, bring, finish_first, finished, room_of, rooms, send_first, staging, store
+from .mainloop import Grid, begun, by_row, by_thread, corner, fill, matrix_and_row, multiplied, one_loop, slots
 from .overlap import (begun_over, finish_but_last, finish_left_over, kept, left_over, multiplied_bringing, multiplied_over, none_kept, none_left_over,
                       time_of, under)
 
 NEAR = 8          # slots before the end of a round at which a CTA counts as having loaded it
 PATIENCE = 100    # polls, of about a microsecond each, by a CTA that waits until all others have
+
+
+class Shares(NamedTuple):
+    """How CTAs share tiles: the `whole` rounds, the tiles `left` after them, and the CTAs that have none of these (`idle`). So many of the CTAs are
+    `helpers`, which take the last `rest` slots of the tiles left: each of them the rests of `each` tiles; the `few` that remain, fewer than the
+    helpers, are cut into `parts`."""
+
+    whole: Any
+    left: Any
+    idle: Any
+    rest: Any
+    helpers: Any
+    parts: Any
+    each: Any
+    few: Any
+    tile_record = True
 
 
 @tile.jit
@@ -32,9 +50,8 @@ def whole_groups(t, tiles_m, tiles_n, group):
 @tile.jit
 def pieces(shared):
     """The number of pieces of tiles that a CTA has after its whole tiles."""
-    whole, left, idle, rest, helpers, parts, each, few = shared
     p = tile.program_id(0)
-    return (each + (1 if p < few * parts else 0)) if p < helpers else 1 if p >= idle else 0
+    return (shared.each + (1 if p < shared.few * shared.parts else 0)) if p < shared.helpers else 1 if p >= shared.idle else 0
 
 
 @tile.jit
@@ -42,21 +59,21 @@ def piece(x, steps, shared):
     """The `x`-th piece of work of a CTA: (tile, first slot, slot after the last, place in `partial` for the sums if they are not the
     tile's). Each helper takes the rests of `each` tiles, all helpers at neighbouring tiles at the same time; the last `few` rests, fewer
     than there are helpers, are cut into `parts`."""
-    whole, left, idle, rest, helpers, parts, each, few = shared
+    rest, parts, few = shared.rest, shared.parts, shared.few
     p, ctas = tile.program_id(0), tile.num_programs(0)
     t, begin, end, place = x * ctas + p, 0, steps, 0
-    if x >= whole:
-        if p < helpers:
-            place = (x - whole) * helpers + p
-            t, begin = t - (x - whole) * (ctas - helpers), steps - rest
-            if x - whole == each:
-                last = place + few - left
+    if x >= shared.whole:
+        if p < shared.helpers:
+            place = (x - shared.whole) * shared.helpers + p
+            t, begin = t - (x - shared.whole) * (ctas - shared.helpers), steps - rest
+            if x - shared.whole == shared.each:
+                last = place + few - shared.left
                 tile.assume((last >= 0) & (few > 0) & (parts > 0))
                 part = last // few
                 begin, end = begin + max(rest * part, 0) // parts, begin + max(rest * (part + 1), 0) // parts  # max() for the compiler
                 t = t - part * few
         else:
-            t, end = t - idle, steps - rest
+            t, end = t - shared.idle, steps - rest
     return t, begin, end, place
 
 
@@ -73,11 +90,11 @@ def leave(sums, partial, flags, w, place):
 @tile.jit
 def together(sums, partial, flags, w, is_shared, shared):
     """The sums of consumer `w`; if the tile `is_shared`, with those of the helpers that have slots of it added, once they are there."""
-    whole, left, idle, rest, helpers, parts, each, few = shared
+    few = shared.few
     t, count = 0, 0  # t: the tile's number among those that are `left`
     if is_shared:
-        t = tile.program_id(0) - idle
-        count = parts if t + few >= left else 1
+        t = tile.program_id(0) - shared.idle
+        count = shared.parts if t + few >= shared.left else 1
         with tile.elect():
             for i in range(count):
                 while tile.load(flags[t + i * few, w], sem="acquire") == 0:
@@ -92,47 +109,80 @@ def together(sums, partial, flags, w, is_shared, shared):
 
 
 @tile.jit
-def stream_kept(ring, w, stage, C, tiles, steps, how, partial, flags, shared, BM: tile.constexpr, BN: tile.constexpr, ORDER: tile.constexpr,
-                BEHIND: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr, SUMS: tile.constexpr):
-    """A consumer of `stream` that keeps a tile's results in registers until the first products of its next piece run, as in `persistent_kept`."""
-    rows, down, across = tiles
-    SA, SB, extra, FINISH, MIXED = how[:5]
-    acc, before, count = tile.zeros((64, BN), SUMS), none_kept(C.dtype, BN, stage.shape[2]), shared[0] + pieces(shared)
+def store_under_next(ring, w, stage, C, grid, how, partial, flags, shared, PLAN: tile.constexpr):
+    """A consumer that keeps a tile's results in registers until the first products of its next piece run."""
+    steps = grid.steps
+    acc, before, count = tile.zeros((64, PLAN.bn), PLAN.sums), none_kept(C.dtype, PLAN.bn, stage.shape[2]), shared.whole + pieces(shared)
     for x in range(count + 1):  # a last turn without slots sends the last tile
         t, begin, end, place = 0, 0, 0, 0
         if x < count:
             t, begin, end, place = piece(x, steps, shared)
-        acc, at, turn = multiplied_over(acc, before, ring, w, end - begin, t, stage, C, tiles, BM, BN, ORDER, BEHIND, A_KM, B_KN)
+        acc, at, turn = multiplied_over(acc, before, ring, w, end - begin, t, stage, C, grid, PLAN)
         if begin > 0:
             leave(acc, partial, flags, w, place)
             parts, sent, at, turn = kept(tile.cast(acc, C.dtype), at, turn, stage.shape[2])
             before = parts, len(parts), at, turn  # nothing to send; keeping the old `before` would hold its registers during the products
         else:
             acc = together(acc, partial, flags, w, (end > 0) & (end < steps), shared)
-            values = finished(acc, *corner(*at, w, down, BM, BN, len(C.shape) == 3), SA, SB, extra, FINISH, MIXED)
+            values = finished(acc, *corner(*at, w, grid.down, len(C.shape) == 3, PLAN), how)
             before = kept(tile.cast(values, C.dtype), at, turn, stage.shape[2])
 
 
 @tile.jit
-def stream_late(ring, w, stage, ready, C, tiles, steps, how, partial, flags, shared, BM: tile.constexpr, BN: tile.constexpr, ORDER: tile.constexpr,
-                A_KM: tile.constexpr, B_KN: tile.constexpr, LATE: tile.constexpr, WAITING: tile.constexpr):
-    """A consumer of `stream` that finishes the last LATE columns of a tile under the first products of its next piece, as in `persistent_late`."""
-    rows, down, across = tiles
-    before, phase = none_left_over(LATE, WAITING), 0
-    for x in range(shared[0] + pieces(shared)):
-        acc = begun_over(before, ring, w, stage, C, down, how, BM, BN, A_KM, B_KN)
+def finish_under_next(ring, w, stage, ready, C, grid, how, partial, flags, shared, PLAN: tile.constexpr):
+    """A consumer that finishes the last columns of a tile, which are deferred, under the first products of its next piece."""
+    steps = grid.steps
+    before, phase = none_left_over(PLAN), 0
+    for x in range(shared.whole + pieces(shared)):
+        acc = begun_over(before, ring, w, stage, C, grid.down, how, PLAN)
         t, begin, end, place = piece(x, steps, shared)
-        at, more = tile.tile_at(t, rows, across, *ORDER), end - begin - under(LATE) - 1
+        at, more = tile.tile_at(t, grid.rows, grid.across, *PLAN.order), end - begin - under(PLAN.late) - 1
         acc = multiplied_bringing(acc, ring, w, more, min(time_of(t, end - begin), more - 1) if begin == 0 else -1, stage, ready, C, how,
-                                  *corner(*at, w, down, BM, BN, len(C.shape) == 3), A_KM, B_KN)
+                                  corner(*at, w, grid.down, len(C.shape) == 3, PLAN), PLAN)
         if begin > 0:
-            acc = multiplied(acc, ring, w, 1, False, A_KM, B_KN)
+            acc = multiplied(acc, ring, w, 1, PLAN)
             leave(acc, partial, flags, w, place)
-            before = left_over(acc, LATE, WAITING), False, at  # keeping the old `before` would hold its registers during the products
+            before = left_over(acc, PLAN), False, at  # keeping the old `before` would hold its registers during the products
         else:
             acc = together(acc, partial, flags, w, end < steps, shared)
-            before, phase = finish_but_last(acc, ring, w, stage, ready, phase, at, down, C, how, BM, BN, LATE, WAITING, A_KM, B_KN)
-    finish_left_over(before, w, stage, C, down, how, BM, BN)
+            before, phase = finish_but_last(acc, ring, w, stage, ready, phase, at, grid.down, C, how, PLAN)
+    finish_left_over(before, w, stage, C, grid.down, how, PLAN)
+
+
+@tile.jit
+def store_at_once(ring, w, stage, ready, C, SEVERAL: tile.constexpr, grid, how, partial, flags, shared,
+                  PLAN: tile.constexpr):
+    """A consumer that stores each tile before it begins the next piece."""
+    phase, steps = 0, grid.steps
+    ONE: tile.constexpr = one_loop(PLAN)
+    if ONE:
+        acc = tile.zeros((64, PLAN.bn), PLAN.sums)
+    for x in range(shared.whole + pieces(shared)):
+        t, begin, end, place = piece(x, steps, shared)
+        if not ONE:
+            acc = tile.zeros((64, PLAN.bn), PLAN.sums) if PLAN.behind else begun(ring, w, PLAN)
+        done = begin + (0 if ONE or PLAN.behind else 1)
+        i, n = tile.tile_at(t, grid.rows, grid.across, *PLAN.order)
+        z, row, column = corner(i, n, w, grid.down, SEVERAL, PLAN)
+        if PLAN.ahead:
+            first, done = done, min(done + time_of(t, end - begin), end)
+            acc = multiplied(acc, ring, w, done - first, PLAN, how.mixed)
+            if begin == 0:
+                with tile.elect():
+                    bring(stage[w], ready[w], z, row, column, how)
+        acc = multiplied(acc, ring, w, end - done, PLAN, how.mixed, ONE)
+        if begin > 0:
+            leave(acc, partial, flags, w, place)
+        else:
+            acc = together(acc, partial, flags, w, end < steps, shared)
+            if PLAN.ahead:
+                ready[w].wait(phase=phase)
+                phase = phase ^ 1
+            if PLAN.width and PLAN.buffers * PLAN.width == PLAN.bn and PLAN.bm < 192:
+                finish_first(acc, stage[w], z, row, column, how)
+                send_first(PLAN.bn, stage[w], C, z, row, column)
+            else:
+                store((acc,), stage[w] if PLAN.width else None, C, z, row, column, how)
 
 
 @tile.jit
@@ -155,104 +205,64 @@ def leave_pace(flags):
 
 
 @tile.jit
-def load(ring, A, B, flags, extents, shared, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr, ORDER: tile.constexpr,
-         A_KM: tile.constexpr, B_KN: tile.constexpr, SEVERAL: tile.constexpr):
-    """The producer: the slots of all of this CTA's pieces, in lockstep with the other CTAs. `extents` are rows of tiles of all matrices and of
-    one, columns of tiles, and slots of k."""
-    rows, down, across, steps = extents
-    whole, patience = shared[0], PATIENCE
-    for x in range(whole + pieces(shared)):
-        t, begin, end, place = piece(x, steps, shared)
-        i, n = tile.tile_at(t, rows, across, *ORDER)
-        z, m = matrix_and_row(i, down, SEVERAL)
+def load(ring, A, B, flags, grid, shared, SEVERAL: tile.constexpr, PLAN: tile.constexpr):
+    """The producer: the slots of all of this CTA's pieces, in lockstep with the other CTAs."""
+    patience = PATIENCE
+    for x in range(shared.whole + pieces(shared)):
+        t, begin, end, place = piece(x, grid.steps, shared)
+        i, n = tile.tile_at(t, grid.rows, grid.across, *PLAN.order)
+        z, m = matrix_and_row(i, grid.down, SEVERAL)
         turn, near = begin + end - 1 if x % 2 == 1 else -1, max(end - NEAR, begin)
         if x > 0:
-            patience = keep_pace(flags, min(x, whole), patience)
-        fill(ring, A, B, z, m * BM, n * BN, begin, near, turn, BK, A_KM, B_KN)
-        if x < whole:
+            patience = keep_pace(flags, min(x, shared.whole), patience)
+        fill(ring, A, B, z, m * PLAN.bm, n * PLAN.bn, begin, near, turn, PLAN)
+        if x < shared.whole:
             tile.atomic_add(flags[flags.shape[0] - 1, 0], 1)
-        fill(ring, A, B, z, m * BM, n * BN, near, end, turn, BK, A_KM, B_KN)
+        fill(ring, A, B, z, m * PLAN.bm, n * PLAN.bn, near, end, turn, PLAN)
     leave_pace(flags)
 
 
 @tile.jit
-def stream(A, B, C, SA, SB, E0, E1, E2, E3, whole, left, idle, rest, helpers, parts, each, few, partial, flags, BM: tile.constexpr,
-           BN: tile.constexpr, BK: tile.constexpr, STAGES: tile.constexpr, ORDER: tile.constexpr, BEHIND: tile.constexpr,
-           REGS: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr,
-           SUMS: tile.constexpr, WIDTH: tile.constexpr, BUFFERS: tile.constexpr, ACROSS: tile.constexpr, FINISH: tile.constexpr,
-           EXTRAS: tile.constexpr, AHEAD: tile.constexpr, LATE: tile.constexpr = 0, KEPT: tile.constexpr = False, WAITING: tile.constexpr = None):
+def stream(A, B, C, SA, SB, E0, E1, E2, E3, whole, left, idle, rest, helpers, parts, each, few, partial, flags,
+           PLAN: tile.constexpr):
     """``C = A @ B``, where the CTAs share the tiles after the last whole round: `helpers` CTAs take the last `rest` slots of each, of some in
     `parts` (see `shares`).
 
     `partial` has room for the sums of a tile of each CTA. `flags`, one for each consumer of each CTA and a last row for the pace, are 0 before
-    and after the launch. Results are stored by TMA through BUFFERS staging buffers of WIDTH columns, column-major ones if the result is
-    (`ACROSS`), or by threads (WIDTH 0). `AHEAD` says which of the epilogue's tiles TMA loads, which needs buffers for all columns of a tile. LATE
-    columns are finished, or with `KEPT` all results are stored, under the first slots of the CTA's next piece, as in `persistent`."""
-    down, across, steps = tile.cdiv(C.shape[-2], BM), tile.cdiv(C.shape[-1], BN), max(tile.cdiv(A.shape[-2 if A_KM else -1], BK), 1)
-    rows = down * C.shape[0] if len(C.shape) == 3 else down
-    ring = slots(STAGES, A, B, BM, BN, BK, A_KM, B_KN)
-    MIXED: tile.constexpr = A_KM and A.dtype == tile.float32
-    stage = staging(C.dtype, BM, BUFFERS, WIDTH, ACROSS) if WIDTH else None
-    if AHEAD:
-        ready = tile.mbarrier(n=BM // 64)
-    extra = (E0, E1, E2, E3)[:EXTRAS]
-    room = rooms(extra, FINISH, AHEAD, BM // 64, BN)
-    shared = whole, left, idle, rest, helpers, parts, each, few
-    tile.assume((partial.shape[1] == BM // 64) & (partial.shape[2] == 64 * BN) & (flags.shape[1] == 3) & (down > 0) & (across > 0))
-    with tile.warpgroup(0, regs=REGS[0]):
+    and after the launch. `PLAN` is a `PersistentConstants`."""
+    down, across = tile.cdiv(C.shape[-2], PLAN.bm), tile.cdiv(C.shape[-1], PLAN.bn)
+    steps = max(tile.cdiv(A.shape[-2 if PLAN.a_km else -1], PLAN.bk), 1)
+    grid = Grid(down * C.shape[0] if len(C.shape) == 3 else down, down, across, steps)
+    ring = slots(A, B, PLAN)
+    MIXED: tile.constexpr = PLAN.a_km and A.dtype == tile.float32
+    stage = staging(C.dtype, PLAN.bm, PLAN.buffers, PLAN.width, PLAN.across) if PLAN.width else None
+    ready = tile.mbarrier(n=PLAN.bm // 64) if PLAN.ahead else None
+    extra = (E0, E1, E2, E3)[:PLAN.epilogue.extras]
+    room = rooms(extra, PLAN.epilogue, PLAN.ahead, PLAN.bm // 64, PLAN.bn)
+    shared = Shares(whole, left, idle, rest, helpers, parts, each, few)
+    tile.assume((partial.shape[1] == PLAN.bm // 64) & (partial.shape[2] == 64 * PLAN.bn) & (flags.shape[1] == 3) & (down > 0) & (across > 0))
+    with tile.warpgroup(0, regs=PLAN.regs[0]):
         with tile.elect():
-            load(ring, A, B, flags, (rows, down, across, steps), shared, BM, BN, BK, ORDER, A_KM, B_KN,
-                 len(C.shape) == 3)
-    with tile.each_warpgroup(range(1, 1 + BM // 64), regs=REGS[1]) as warpgroup:
-        w, phase, SEVERAL = warpgroup - 1, 0, len(C.shape) == 3
-        lines = room_of(room, w)
-        how = SA, SB, extra, FINISH, MIXED, AHEAD, lines
-        if KEPT:
-            stream_kept(ring, w, stage[w], C, (rows, down, across), steps, how, partial, flags, shared, BM, BN, ORDER, BEHIND, A_KM, B_KN, SUMS)
-        elif LATE:
-            stream_late(ring, w, stage[w], ready[w] if AHEAD else None, C, (rows, down, across), steps, how, partial, flags, shared, BM, BN, ORDER,
-                        A_KM, B_KN, LATE, WAITING or SUMS)
+            load(ring, A, B, flags, grid, shared, len(C.shape) == 3, PLAN)
+    with tile.each_warpgroup(range(1, 1 + PLAN.bm // 64), regs=PLAN.regs[1]) as warpgroup:
+        w, SEVERAL = warpgroup - 1, len(C.shape) == 3
+        how = Finishing(SA, SB, extra, PLAN.epilogue, MIXED, PLAN.ahead, room_of(room, w))
+        if PLAN.kept:
+            store_under_next(ring, w, stage[w], C, grid, how, partial, flags, shared, PLAN)
+        elif PLAN.late:
+            finish_under_next(ring, w, stage[w], ready[w] if PLAN.ahead else None, C, grid, how, partial, flags, shared, PLAN)
         else:
-            ONE: tile.constexpr = one_loop(BM, BEHIND, FINISH)
-            if ONE:
-                acc = tile.zeros((64, BN), SUMS)
-            for x in range(whole + pieces(shared)):
-                t, begin, end, place = piece(x, steps, shared)
-                if not ONE:
-                    acc = tile.zeros((64, BN), SUMS) if BEHIND else begun(ring, w, A_KM, B_KN)
-                done = begin + (0 if ONE or BEHIND else 1)
-                i, n = tile.tile_at(t, rows, across, *ORDER)
-                z, row, column = corner(i, n, w, down, BM, BN, SEVERAL)
-                if AHEAD:
-                    first, done = done, min(done + time_of(t, end - begin), end)
-                    acc = multiplied(acc, ring, w, done - first, BEHIND, A_KM, B_KN, MIXED)
-                    if begin == 0:
-                        with tile.elect():
-                            bring(stage[w], lines, ready[w], extra, z, row, column, FINISH, AHEAD)
-                acc = multiplied(acc, ring, w, end - done, BEHIND, A_KM, B_KN, MIXED, ONE)
-                if begin > 0:
-                    leave(acc, partial, flags, w, place)
-                else:
-                    acc = together(acc, partial, flags, w, end < steps, shared)
-                    if AHEAD:
-                        ready[w].wait(phase=phase)
-                        phase = phase ^ 1
-                    if WIDTH and BUFFERS * WIDTH == BN and BM < 192:
-                        finish_first(acc, stage[w], z, row, column, how)
-                        send_first(BN, stage[w], C, z, row, column)
-                    else:
-                        store((acc,), stage[w] if WIDTH else None, C, z, row, column, how)
-        if WIDTH:
+            store_at_once(ring, w, stage, ready, C, SEVERAL, grid, how, partial, flags, shared, PLAN)
+        if PLAN.width:
             with tile.elect():
                 tile.bulk_wait(0)
 
 
-def shares(tiles: int, ctas: int, rest: int, helpers: int, parts: int) -> tuple[int, ...]:
-    """How `ctas` CTAs share `tiles`, as `stream` takes it: whole rounds, tiles left, CTAs without one of these; `rest`, `helpers` and `parts` as
-    in `shared_rest`; the tiles of which each helper takes the rest, and the number of those left, fewer than the helpers."""
+def shares(tiles: int, ctas: int, rest: int, helpers: int, parts: int) -> Shares:
+    """How `ctas` CTAs share `tiles`; `rest`, `helpers` and `parts` as in `shared_rest`."""
     left = tiles % ctas
     each, few = divmod(left, helpers) if helpers else (0, 0)
-    return tiles // ctas, left, ctas - left, rest, helpers, parts, each, few
+    return Shares(tiles // ctas, left, ctas - left, rest, helpers, parts, each, few)
 
 
-__all__ = ["shares", "stream"]
+__all__ = ["Shares", "shares", "stream"]
