@@ -4,7 +4,7 @@ Testing has no side effects, and no lowering is tried by catching its errors."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,10 +29,10 @@ class Need:
     """
 
     words: str
-    test: Callable[[Any], bool | str | Miss]
+    test: Callable[[Any], bool | str | Miss | None]
     gate: bool = False
 
-    def failure(self, site) -> Miss | None:
+    def failure(self, site: Any) -> Miss | None:
         found = self.test(site)
         if found is True or found is None:
             return None
@@ -50,9 +50,9 @@ class Variant:
 
     name: str
     needs: tuple[Need, ...]
-    plan: Callable
-    emit: Callable
-    simulate: Callable
+    plan: Callable[[Any], Any]
+    emit: Callable[..., Any]
+    simulate: Callable[..., Any]
     doc: str = ""
 
 
@@ -68,7 +68,7 @@ class Choice:
     lowering: Variant | None = field(default=None, repr=False, compare=False)
 
 
-def reasons(variant: Variant, site) -> list[Miss]:
+def reasons(variant: Variant, site: Any) -> list[Miss]:
     """All needs of `variant` that do not hold at `site`, up to the first failed gate."""
     failed = []
     for need in variant.needs:
@@ -80,7 +80,7 @@ def reasons(variant: Variant, site) -> list[Miss]:
     return failed
 
 
-def choose(op_name: str, variants: tuple[Variant, ...], site, *, only: str | None = None, loc: Loc | None = None) -> Choice:
+def choose(op_name: str, variants: tuple[Variant, ...], site: Any, *, only: str | None = None, loc: Loc | None = None) -> Choice:
     """The first of `variants` whose needs all hold. DispatchError with all reasons if there is none.
 
     `only` names the variant that the call or an `expect_variant` block asks for.
@@ -88,11 +88,14 @@ def choose(op_name: str, variants: tuple[Variant, ...], site, *, only: str | Non
     names = [v.name for v in variants]
     if only is not None and only not in names:
         raise DispatchError(f"{op_name} has no variant {only!r}; its variants are {', '.join(names)}", loc)
-    declined, cures, chosen = [], [], None
+    declined: list[tuple[str, str]] = []
+    cures: list[tuple[str, str]] = []
+    chosen: Variant | None = None
     for variant in variants:
         # Facts of the launch that are asked for only to explain why a variant was not chosen must not become guards.
         asked = only in (None, variant.name) and chosen is None
-        with nullcontext() if asked else getattr(site, "unrecorded", nullcontext)():
+        context: AbstractContextManager[Any] = nullcontext() if asked else getattr(site, "unrecorded", nullcontext)()
+        with context:
             failed = reasons(variant, site)
         if failed:
             declined.append((variant.name, "; ".join(miss.words for miss in failed)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 from math import prod
+from typing import Any
 
 from .dtypes import DType, counted
 from .layout import TileLayout
@@ -60,7 +61,7 @@ class Tile:
         text = f"{self.dtype}[{', '.join(map(str, self.shape))}]"
         if self.layout is None:
             return text
-        pad = "" if self.domain == self.shape else f" of {list(self.domain)}"
+        pad = "" if self.domain is None or self.domain == self.shape else f" of {list(self.domain)}"
         return f"{text} in {self.layout}{pad}"
 
 
@@ -90,10 +91,10 @@ class Buffer:
     """
 
     dtype: DType
-    shape: tuple
+    shape: tuple[Any, ...]
     scope: str
     layout: TileLayout | None = None
-    strides: tuple | None = None
+    strides: tuple[Any, ...] | None = None
     arg: int | None = None
     peer: bool = False
     narrowed: tuple[int, ...] | None = None  # of a window: for each dimension a divisor of its bounds, or 0 if they are the array's
@@ -102,9 +103,9 @@ class Buffer:
     @property
     def nbytes(self) -> int:
         """The size in bytes, including gaps in the layout; for tensor memory, that of the elements. Not for global buffers."""
-        if self.scope == "tmem":
-            return self.layout.size() * self.dtype.nbytes
-        return self.layout.span("m") * self.dtype.nbytes
+        assert self.layout is not None  # only global buffers have none
+        elements: int = self.layout.size() if self.scope == "tmem" else self.layout.span("m")
+        return elements * self.dtype.nbytes
 
     def __str__(self) -> str:
         where = f" in {self.layout}" if self.layout is not None else ""
@@ -118,6 +119,8 @@ class _OfBuffer:
     """Base class of types that refer to elements of a `buffer`, whose dtype and scope they have."""
 
     __slots__ = ()
+
+    buffer: Buffer
 
     @property
     def dtype(self) -> DType:
@@ -206,8 +209,7 @@ class Patches(Selected):
     """Pixels of images as rows: the input elements for one element of a convolution's filter (im2col). The values that define it are
     the array, the first pixel (image, position of the filter's corner), the first channel, and the element's position in the filter."""
 
-    window: Window = None
-
+    window: Window | None = None
     def __str__(self) -> str:
         return f"patches {list(self.extents)} of {self.buffer}"
 

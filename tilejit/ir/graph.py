@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..dispatch import Choice
 from ..dtypes import DType, integer_range
 from ..errors import Loc
 from ..types import MEMORY_TYPES, Points, Region, Selected, Type
+
+if TYPE_CHECKING:
+    from .op import Op
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -44,11 +47,11 @@ Operand = Value | Const | None
 class Call:
     """An application of `op`. `choice` is its lowering, once variants have been chosen."""
 
-    op: Any
+    op: Op
     args: tuple[Operand, ...]
     attrs: Mapping[str, Any]
     results: tuple[Value, ...]
-    loc: Loc
+    loc: Loc | None
     choice: Choice | None = None
 
     @property
@@ -60,7 +63,7 @@ class Call:
 def _stores_by_map(call: Call) -> bool:
     """Whether a call stores to global memory through a tensor map."""
     if "stores_by_map" in call.op.rules:
-        return call.op.rules["stores_by_map"](call)
+        return bool(call.op.rules["stores_by_map"](call))
     return (call.op.effect == "writes" and bool(call.args) and isinstance(call.args[0], Value) and isinstance(call.args[0].type, Region)
             and call.args[0].type.buffer.map is not None)
 
@@ -129,7 +132,7 @@ class For:
     step: Operand
     carried: tuple[Carry, ...]
     body: Block
-    loc: Loc
+    loc: Loc | None
     unroll: int = 1
     pipeline: Pipeline | None = None
 
@@ -142,7 +145,7 @@ class If:
     then: Block
     orelse: Block
     results: tuple[Value, ...]
-    loc: Loc
+    loc: Loc | None
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -152,7 +155,7 @@ class While:
     test: Block
     carried: tuple[Carry, ...]
     body: Block
-    loc: Loc
+    loc: Loc | None
 
 
 UNIT = {"thread": 1, "warp": 32, "warpgroup": 128, "elect": 1}  # threads in one instance of a kind of scope
@@ -170,7 +173,7 @@ class Scope:
     first: Operand
     count: int
     body: Block
-    loc: Loc
+    loc: Loc | None
     regs: int | None = None
 
     @property
@@ -236,15 +239,15 @@ class Graph:
     body: Block
     launch: Launch
     target: str
-    loc: Loc
+    loc: Loc | None
     shared: Mapping[Value, int] = field(default_factory=dict)
     shared_bytes: int = 0
     # For scratch in scopes whose place is only known at run time: (place, bytes) pairs, whose products are added to the offset.
     scratch_strides: Mapping[Value, tuple[tuple[Value, int], ...]] = field(default_factory=dict)
     scratch_unused: frozenset[Value] = frozenset()  # calls that need no barrier before they write their scratch
     tensor_memory: Mapping[Value, "TensorPlace"] = field(default_factory=dict)
-    layouts: tuple = ()  # records of the layouts that the compiler has chosen for shared buffers
-    warnings: tuple = ()  # of passes, for the kernel's author
+    layouts: tuple[Any, ...] = ()  # records of the layouts that the compiler has chosen for shared buffers
+    warnings: tuple[Any, ...] = ()  # of passes, for the kernel's author
 
     def __str__(self) -> str:
         from .printer import text
@@ -330,13 +333,13 @@ def operands(node: Node) -> tuple[Operand, ...]:
 class Rewriter:
     """Substitutes values while a pass rebuilds a graph: a mapping from old values to new operands."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.values: dict[Value, Operand] = {}
 
     def __call__(self, operand: Operand) -> Operand:
         return self.values.get(operand, operand) if isinstance(operand, Value) else operand
 
-    def all(self, args) -> tuple[Operand, ...]:
+    def all(self, args: Iterable[Operand]) -> tuple[Operand, ...]:
         return tuple(self(a) for a in args)
 
     def retype(self, value: Value, type_: Type) -> Value:

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from ..concurrency import cached_property
 from ..errors import CompilationError
 from ..names import misspelt
+
+if TYPE_CHECKING:
+    from ..dispatch import Variant
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 EFFECTS = ("pure", "reads", "writes", "syncs")
 
@@ -24,7 +29,8 @@ class Op:
     An op with ``variants`` is lowered by the first one whose needs hold; the rule ``site`` describes a call to them.
     """
 
-    def __init__(self, function: Callable, effect: str, attrs: tuple[str, ...], variants: tuple = (), collective: bool = False):
+    def __init__(self, function: Callable[..., Any], effect: str, attrs: tuple[str, ...],
+                 variants: tuple[Variant, ...] = (), collective: bool = False):
         if effect not in EFFECTS:
             raise ValueError(f"effect is one of {EFFECTS}, not {effect!r}")
         self.name = function.__name__.rstrip("_")
@@ -35,7 +41,7 @@ class Op:
         self.attrs = attrs
         self.variants = variants
         self.collective = collective
-        self.rules: dict[str, Callable] = {}
+        self.rules: dict[str, Callable[..., Any]] = {}
         self.place = function.__module__, function.__code__.co_firstlineno
         if self.name in OPS and OPS[self.name].place != self.place:  # the same place: an import that was interrupted is repeated
             raise ValueError(f"an op {self.name!r} exists already")
@@ -48,39 +54,40 @@ class Op:
     def __repr__(self) -> str:
         return f"<op {self.name}>"
 
-    def __call__(self, *args, **kwargs):
+    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise CompilationError(f"tile.{self.name} runs inside @tile.jit kernels, not in plain Python")
 
-    def _rule(self, kind: str) -> Callable:
-        def register(function: Callable) -> Callable:
+    def _rule(self, kind: str) -> Callable[[F], F]:
+        def register(function: F) -> F:
             self.rules[kind] = function
             return function
         return register
 
     @property
-    def infer(self) -> Callable:
+    def infer(self) -> Callable[[F], F]:
         return self._rule("infer")
 
     @property
-    def simulate(self) -> Callable:
+    def simulate(self) -> Callable[[F], F]:
         return self._rule("simulate")
 
     @property
-    def emit(self) -> Callable:
+    def emit(self) -> Callable[[F], F]:
         return self._rule("emit")
 
     @property
-    def site(self) -> Callable:
+    def site(self) -> Callable[[F], F]:
         return self._rule("site")
 
-    def bind(self, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Split a call's arguments into operands, in the signature's order, and attributes. CompilationError if they do not fit."""
         try:
             bound = self.signature.bind(*args, **kwargs)
         except TypeError as error:
             raise CompilationError(f"tile.{self.name}{self.signature}: {error}{misspelt(kwargs, self.signature.parameters)}") from None
         bound.apply_defaults()
-        operands, attrs = [], {}
+        operands: list[Any] = []
+        attrs: dict[str, Any] = {}
         for name, value in bound.arguments.items():
             if name in self.attrs:
                 attrs[name] = value
@@ -91,7 +98,8 @@ class Op:
         return tuple(operands), attrs
 
 
-def op(effect: str, *, attrs: tuple[str, ...] = (), variants: tuple = (), collective: bool = False) -> Callable[[Callable], Op]:
+def op(effect: str, *, attrs: tuple[str, ...] = (), variants: tuple[Variant, ...] = (),
+       collective: bool = False) -> Callable[[Callable[..., Any]], Op]:
     """Declare an op by its signature and docstring. `attrs` are the parameters fixed at compile time."""
     return lambda function: Op(function, effect, attrs, variants, collective)
 

@@ -136,7 +136,7 @@ class Operand:
         """What it accepts, in words."""
         if self.kind == "imm":
             return f"an immediate: {self.values}"
-        one = SPACES[self.space][1] if self.kind == "address" else f"a .{self.type} value"
+        one = f"a .{self.type} value" if self.space is None else SPACES[self.space][1]
         one += f" ({', '.join(self.accepts)})"
         return one if self.count is None else f"{self.count} values, each {one}"
 

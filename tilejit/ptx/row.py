@@ -22,7 +22,7 @@ The operand column holds one token for each operand, `role name:type*count?word`
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import takewhile
@@ -115,13 +115,15 @@ class Row:
 
 _SLOT = re.compile(r"<([^>]*)>")
 
+Piece = str | tuple[str, bool]  # literal text, or a slot and whether this is its first occurrence
 
-class _Slots(dict):
+
+class _Slots(dict[str, tuple[str, ...]]):
     """The slots of a row in order, name -> alternatives. A slot without a name is named by its position."""
 
-    def cut(self, text: str) -> list[str | tuple[str, bool]]:
+    def cut(self, text: str) -> list[Piece]:
         """`text` as a list of literal pieces and pairs (slot, whether this is its first occurrence). Adds new slots."""
-        pieces: list[str | tuple[str, bool]] = []
+        pieces: list[Piece] = []
         for index, piece in enumerate(_SLOT.split(text)):
             if index % 2 == 0:
                 pieces.append(piece)
@@ -138,7 +140,7 @@ class _Slots(dict):
         return pieces
 
 
-def _join(pieces: list, chosen: dict[str, str]) -> str:
+def _join(pieces: Iterable[Piece], chosen: dict[str, str]) -> str:
     """The pieces with the slots filled in. A #tag is empty at a slot's first occurrence, and its word at later ones."""
     text = []
     for piece in pieces:
@@ -166,13 +168,14 @@ def forms_of(row: Row, fits: Callable[[str], bool] | None = None) -> Iterator[Fo
 
 
 @lru_cache(maxsize=None)
-def _cut(row: Row) -> tuple[_Slots, list, list, list[list]]:
+def _cut(row: Row) -> tuple[_Slots, list[Piece], list[Piece], list[list[Piece]]]:
     """A row's slots, and the pieces of its name, text and operands."""
     slots = _Slots()
     return slots, slots.cut(row.name), slots.cut(row.text), [slots.cut(token) for token in row.operands.split()]
 
 
-def _choices(slots: tuple, mnemonic: list, chosen: dict[str, str], fits: Callable[[str], bool] | None) -> Iterator[dict[str, str]]:
+def _choices(slots: tuple[tuple[str, tuple[str, ...]], ...], mnemonic: list[Piece], chosen: dict[str, str],
+             fits: Callable[[str], bool] | None) -> Iterator[dict[str, str]]:
     """All ways to fill the slots that are not in `chosen` yet, without those that `fits` rules out."""
     if len(chosen) == len(slots):
         yield dict(chosen)
