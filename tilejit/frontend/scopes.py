@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..dtypes import int32, keeps
-from ..ir.builder import Builder, ExecScope, describe, type_of, written
+from ..ir.builder import Builder, ExecScope, describe, element_type, type_of, written
 from ..ir.builtin import builtin
 from ..ir.graph import UNIT, Call, Const, Operand, Value
 from ..types import Scalar
@@ -32,8 +32,9 @@ class ScopeSpec:
     def __str__(self) -> str:
         if self.kind == "elect":
             return "elect()"
-        first = self.first.name if isinstance(self.first, Value) else self.first
-        return f"{self.kind}({first if self.count == 1 else f'range({first}, {first + self.count})'})"
+        if isinstance(self.first, Value):
+            return f"{self.kind}({self.first.name})"
+        return f"{self.kind}({self.first if self.count == 1 else f'range({self.first}, {self.first + self.count})'})"
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class EachScope:
 # -- the names of the language -----------------------------------------------------------------------------------------
 
 @builtin
-def warpgroup(g: Builder, i, regs=None):
+def warpgroup(g: Builder, i: Any, regs: Any = None) -> ScopeSpec:
     """The scope of warpgroup `i` of the CTA (128 threads each), or of ``range(first, stop)`` of them as one collective.
 
     `regs` is how many registers a thread may keep from here on (``setmaxnreg``).
@@ -62,7 +63,7 @@ def warpgroup(g: Builder, i, regs=None):
 
 
 @builtin
-def each_warpgroup(g: Builder, over, regs=None):
+def each_warpgroup(g: Builder, over: Any, regs: Any = None) -> EachScope:
     """A separate scope for each warpgroup of ``range(first, stop)``; they run the same code, side by side.
 
     ``with tile.each_warpgroup(range(1, 3)) as i:`` gives the warpgroup's id; `regs` is as in `warpgroup`.
@@ -74,24 +75,24 @@ def each_warpgroup(g: Builder, over, regs=None):
 
 
 @builtin
-def warp(g: Builder, i):
+def warp(g: Builder, i: Any) -> ScopeSpec:
     """The scope of warp `i` of the CTA (32 threads each), or of ``range(first, stop)`` of them as one collective."""
     return _spec(g, "warp", i)
 
 
 @builtin
-def thread(g: Builder, i):
+def thread(g: Builder, i: Any) -> ScopeSpec:
     """The scope of thread `i` of the CTA, or of ``range(first, stop)`` of them."""
     return _spec(g, "thread", i)
 
 
 @builtin
-def elect(g: Builder):
+def elect(g: Builder) -> ScopeSpec:
     """The scope of one thread of the enclosing scope, always the same one (in warp 0 of it, by ``elect.sync``)."""
     return ScopeSpec("elect")
 
 
-def _spec(g: Builder, kind: str, i, regs: int | None = None) -> ScopeSpec:
+def _spec(g: Builder, kind: str, i: Any, regs: int | None = None) -> ScopeSpec:
     if isinstance(i, LoopRange):
         if i.item is not None or i.unroll != 1 or i.pipeline is not None:
             raise g.error(f"{kind}(range(first, stop)) names {kind}s by a plain range with constant bounds, and this is a loop; "
@@ -167,8 +168,9 @@ def describe_scope(scope: ExecScope) -> str:
     if scope.elected:
         return "an elected thread"
     count = scope.threads // UNIT[scope.kind]
-    first = scope.first.name if isinstance(scope.first, Value) else scope.first
-    return f"{scope.kind} {first}" if count == 1 else f"{scope.kind}s {first} to {first + count - 1}"
+    if isinstance(scope.first, Value):
+        return f"{scope.kind} {scope.first.name}"
+    return f"{scope.kind} {scope.first}" if count == 1 else f"{scope.kind}s {scope.first} to {scope.first + count - 1}"
 
 
 def first_operand(spec: ScopeSpec) -> Operand:
@@ -187,15 +189,15 @@ def meant_by(g: Builder, test: Any) -> ScopeSpec | None:
     """The scope to which a condition is equivalent: ``tile.warp_id() == c`` (or thread or warpgroup id) with a uniform `c`. None for other
     conditions."""
     call = g.definitions.get(test) if isinstance(test, Value) else None
-    if call is None or call.op.name != "eq" or not type_of(call.args[0]).dtype.is_int:
+    if call is None or call.op.name != "eq" or not element_type(call.args[0]).is_int:
         return None
     for one, other in (call.args, call.args[::-1]):
         defined = _definition(g, one)
         kind = _IDS.get(defined.op.name) if defined is not None else None
-        if kind is not None and not any(defined.attrs.values()):
+        if defined is not None and kind is not None and not any(defined.attrs.values()):
             if isinstance(other, Const):
                 return ScopeSpec(kind, other.value)
-            if isinstance(other.type, Scalar) and other.type.uniform >= g.scope.uniformity:
+            if isinstance(other, Value) and isinstance(other.type, Scalar) and other.type.uniform >= g.scope.uniformity:
                 return ScopeSpec(kind, other)
     return None
 
@@ -203,6 +205,7 @@ def meant_by(g: Builder, test: Any) -> ScopeSpec | None:
 def _definition(g: Builder, x: Operand) -> Call | None:
     """The call that defines `x`, looking through casts that preserve the integer."""
     call = g.definitions.get(x) if isinstance(x, Value) else None
-    while call is not None and call.op.name == "cast" and keeps(type_of(call.args[0]).dtype, call.attrs["dtype"]):
-        call = g.definitions.get(call.args[0])
+    while call is not None and call.op.name == "cast" and keeps(element_type(call.args[0]), call.attrs["dtype"]):
+        source = call.args[0]
+        call = g.definitions.get(source) if isinstance(source, Value) else None
     return call
