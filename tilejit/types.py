@@ -268,6 +268,18 @@ class TensorMap:
         return f"tensor map {what} {list(self.box)} swizzle {self.swizzle}" + (f" in {self.slot} memory" if self.slot else "")
 
 
+def layout_of(x: Tile | Buffer) -> TileLayout:
+    """The layout of a register tile or buffer that has one."""
+    assert x.layout is not None, f"{x} has no layout"
+    return x.layout
+
+
+def domain_of(t: Tile) -> tuple[int, ...]:
+    """The domain of a register tile that has a layout."""
+    assert t.domain is not None, f"{t} has no layout"
+    return t.domain
+
+
 MEMORY_TYPES = (Buffer, Region, Points, Selected, TensorMap)
 
 Type = Scalar | Tile | Buffer | Region | Points | Selected | Barrier | BarrierRef | TensorMap

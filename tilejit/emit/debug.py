@@ -17,7 +17,7 @@ class DebugInfo:
     def __init__(self, graph: Graph):
         self.graph = graph
         self.files: dict[str, int] = {}
-        self.scopes: dict[tuple, int] = {}
+        self.scopes: dict[str, int] = {}
         self.lines: dict[tuple, int] = {}
         self.next = self.FIRST
         self.rolled = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..dtypes import DType, bool_, float16, float32, int16, int32, int8
+from .parts import EmitterParts
 from .value import V
 
 # The PTX type of a pair (of ``cvt``), and the first architecture that converts it.
@@ -13,7 +14,7 @@ SHAPES = {"float8_e4m3fn": (3, -6, 448.0, 127), "float8_e5m2": (2, -14, 57344.0,
           "float6_e3m2fn": (2, -2, 28.0, None), "float4_e2m1fn": (1, 0, 6.0, None)}
 
 
-class NarrowFloats:
+class NarrowFloats(EmitterParts):
     """The part of the emitter that converts narrow floats. The op `cast` documents how they round and saturate."""
 
     def _pairs(self, dtype: DType) -> str | None:

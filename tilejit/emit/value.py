@@ -133,7 +133,7 @@ class Part(V):
         self.word, self.index, self._text = word, index, ""
 
     @property
-    def text(self) -> str:
+    def text(self) -> str:  # type: ignore[override]  # extracted when it is first read, and never assigned
         if not self._text:
             self._text = self.word.taken_out(self.index)
         return self._text

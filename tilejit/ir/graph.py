@@ -254,6 +254,12 @@ class Graph:
         return text(self)
 
 
+def number(operand: Operand) -> int:
+    """The value of an operand that is known to be a constant integer."""
+    assert isinstance(operand, Const) and isinstance(operand.value, int), f"{operand!r} is no constant integer"
+    return operand.value
+
+
 def rises(loop: For) -> bool:
     """Whether a loop counts up."""
     return not isinstance(loop.step, Const) or loop.step.value > 0

@@ -7,11 +7,12 @@ from collections.abc import Callable
 import numpy as np
 
 from .clocks import BEFORE, ORDER, PASSED, empty_clock
+from .parts import MachineParts
 from .values import SimBarrier
 from .world import AsyncOp
 
 
-class Commits:
+class Commits(MachineParts):
     """The part of the machine that commits a thread's operations to mbarriers."""
 
     def commit_to_barrier(self, queue: str, barrier: SimBarrier) -> None:

@@ -12,6 +12,7 @@ from .clocks import BEFORE, FENCED, ORDER, PASSED, READ
 from .faults import Reporter
 from .flight import NEVER
 from .global_flight import LOAD
+from .parts import MachineParts
 from .shadow import COPIED, MANY, Access, Cells, index_of
 from .shared_access import Place
 from .values import SimBarrier, SimBuffer, take
@@ -37,7 +38,7 @@ class Span:
         return Span(buffer.memory.scope, start, np.zeros(1, np.int64) if pattern is None else pattern, nbytes, buffer.peer)
 
 
-class Engines:
+class Engines(MachineParts):
     """The part of the machine that issues asynchronous operations and waits for them."""
 
     def issue(self, what: str, *, reads: list[Span] = (), writes: list[Span] = (), land: Callable, params: dict,

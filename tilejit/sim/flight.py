@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from .clocks import PASSED
+from .parts import ChunkParts
 from .shadow import COPIED, REDUCED, SUMMED
 from .world import AsyncOp, World
 
@@ -12,7 +13,7 @@ NEVER = float("inf")
 LATE = 1e12  # landing times from here on are reached only when everything waits
 
 
-class Flight:
+class Flight(ChunkParts):
     """The part of a chunk that takes operations from issue to completion."""
 
     def next_operation(self) -> int:

@@ -9,10 +9,11 @@ from .global_flight import LOAD, REDUCE, STORE, Deed, Late, Moment, Unfenced
 from .global_races import Box, Index, overlapping
 from .global_threads import EVERY, NOBODY, Accessor, Clash
 from .memory import GlobalMemory, boxes
+from .parts import MachineParts
 from .values import SimBuffer, SimRegion
 
 
-class GlobalAccess:
+class GlobalAccess(MachineParts):
     """The part of the machine that accesses global memory."""
 
     def read_global(self, buffer: SimBuffer, coords, mask, other, owner, bounds, region, atomic) -> np.ndarray:

@@ -17,6 +17,7 @@ from ..ops.copy_async.tma_map import template
 from ..types import TensorMap
 from .clocks import ORDER
 from .map_slots import BYTES, DIMENSIONS, Acquired, Fields, Slot, leave_mark, slot_at, slots_of
+from .parts import MachineParts
 from .tensor_maps import elements_of
 from .values import Batched, SimBuffer, SimRegion, SimTensorMap
 
@@ -40,7 +41,7 @@ def _end(made: SimTensorMap, address: int) -> int:
     return address - made.memory.address + elements_of(made).itemsize * made.global_dim[0] + last
 
 
-class NamedMaps:
+class NamedMaps(MachineParts):
     """The part of the machine that creates, edits, fences and reads tensor maps."""
 
     def named_map(self, type_: TensorMap, array: SimBuffer, slot: SimRegion | None, shared: SimBuffer | None) -> SimMap:

@@ -10,13 +10,14 @@ from .global_access import kept
 from .global_races import Near, Some
 from .global_threads import Accessor
 from .memory import GlobalMemory
+from .parts import MachineParts
 from .values import SimBuffer
 from .world import World
 
 FENCES = 8  # how many fences of an atom are kept apart
 
 
-class OrderedAccess:
+class OrderedAccess(MachineParts):
     """The part of the machine by which CTAs synchronise through global memory."""
 
     def atomic(self, buffer: SimBuffer, coords: tuple, kind: str, values, compare=None, mask=None, *, owner=None,

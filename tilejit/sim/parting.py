@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from .machine import Machine
+from .parts import FiberParts
 from .program import Code
 from .values import merge, take
 
@@ -71,7 +72,7 @@ class Frame:
         return new
 
 
-class Parting:
+class Parting(FiberParts):
     """The part of a fiber that splits and merges it."""
 
     def fork(self, mask: np.ndarray) -> "Fiber":

@@ -7,11 +7,12 @@ import numpy as np
 
 from .atomics import apply_atomic
 from .engines import Span, scatter_bytes
+from .parts import MachineParts
 from .tma_bytes import peer_rows
 from .values import SimBarrier, SimBuffer
 
 
-class RemoteStores:
+class RemoteStores(MachineParts):
     """The part of the machine that issues asynchronous stores and reductions of register values."""
 
     def remote(self, buffer: SimBuffer, coords: tuple, values: np.ndarray, barrier: SimBarrier, *, owner=None, kind: str | None = None) -> None:

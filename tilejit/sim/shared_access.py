@@ -11,6 +11,7 @@ from ..layout import TileLayout, axis
 from .atomics import apply_atomic
 from .faults import Reporter
 from .memory import TensorMemory
+from .parts import MachineParts
 from .shadow import ANYONE, MANY, Access
 from .values import SimBuffer, SimRegion
 
@@ -26,7 +27,7 @@ class Place:
     run: slice | None = None  # the indices of the elements, if they are contiguous and the same in every CTA
 
 
-class SharedAccess:
+class SharedAccess(MachineParts):
     """The part of the machine that accesses shared and tensor memory."""
 
     # -- reads and writes of elements ------------------------------------------------------------------------------------

@@ -9,13 +9,14 @@ import numpy as np
 from ..names import allocation_name
 from .barriers import TX_LIMIT, LastWait, MBarrier, NamedBarrier
 from .clocks import BEFORE, ORDER, PASSED, READ, empty_clock
+from .parts import MachineParts
 from .shared_access import Place
 from .values import SimBarrier
 from .waits import BarrierWait, RowWait
 from .world import World
 
 
-class Synchronisation:
+class Synchronisation(MachineParts):
     """The part of the machine with barriers and fences."""
 
     # -- barriers of a scope -------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import numpy as np
 from ..ops.tmem.descriptor import SharedDescriptor, swizzled
 from .engines import Span
 from .memory import TensorMemory
+from .parts import MachineParts
 from .tma_bytes import peer_rows
 
 UNIT, LANE = 16, TensorMemory.COLUMNS * 4
@@ -49,7 +50,7 @@ def decompressed(units: np.ndarray, form: str | None) -> np.ndarray:
     return np.stack([words >> 6 * k & 63 for k in range(4)], axis=-1).astype(np.uint8).reshape(*units.shape)
 
 
-class PairOperations:
+class PairOperations(MachineParts):
     """The part of the machine that copies shared memory to tensor memory, and operates on pairs of CTAs."""
 
     def tensor_copy(self, plan, dst, src) -> None:

@@ -11,6 +11,7 @@ from ..dtypes import float16, int32
 from ..ops.mma.descriptor import Derived, Descriptor, encoded
 from ..types import Tile
 from .engines import Span
+from .parts import MachineParts
 
 ROWS, CHUNK = 64, 16  # rows of an instruction; bytes that a swizzle keeps contiguous
 TF32 = np.uint32(0xFFFFE000)
@@ -37,7 +38,7 @@ def chunks(made: Derived, start: int, mn: int, itemsize: int, rows: tuple[int, .
     return np.unique(addresses(made, start, mn, itemsize, rows) // CHUNK) * CHUNK
 
 
-class TensorCores:
+class TensorCores(MachineParts):
     """The part of the machine that multiplies matrices."""
 
     def wgmma(self, plan, call, acc: np.ndarray | None, a: Any, b: Any) -> np.ndarray:

@@ -9,6 +9,7 @@ import numpy as np
 from ..layout.fragments import thread_table
 from .flight import NEVER
 from .memory import TensorMemory as Memory
+from .parts import MachineParts
 from .shadow import MANY, Access
 from .faults import Reporter
 from .shared_access import Place
@@ -17,7 +18,7 @@ from .values import SimBarrier, SimBuffer
 LANE = Memory.COLUMNS * 4  # bytes from one lane to the next
 
 
-class TensorMemoryAccess:
+class TensorMemoryAccess(MachineParts):
     """The part of the machine that handles tensor memory."""
 
     # -- allocations -------------------------------------------------------------------------------------------------------

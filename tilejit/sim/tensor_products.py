@@ -13,6 +13,7 @@ from ..ops.mma.tcgen05_operands import accumulator_layout
 from ..ops.tmem.descriptor import SharedDescriptor
 from .engines import Span
 from .memory import TensorMemory
+from .parts import MachineParts
 from .tensor_copies import decompressed
 from .tma_bytes import peer_rows
 
@@ -92,7 +93,7 @@ def accumulator_pattern(m: int, n: int, cta_group: int) -> np.ndarray:
     return np.unique(accumulator_words(m, n, cta_group))
 
 
-class TensorProducts:
+class TensorProducts(MachineParts):
     """The part of the machine that computes products into tensor memory."""
 
     def tensor_product(self, plan, acc, a, b, accumulate, *scales) -> None:

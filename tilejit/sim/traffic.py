@@ -9,6 +9,7 @@ import numpy as np
 from ..ir.builder import type_of
 from ..layout import thread_table
 from ..types import Region, Tile
+from .parts import MachineParts
 
 SECTOR, BANKS, WORD = 32, 32, 4
 
@@ -82,7 +83,7 @@ def _different(numbers: np.ndarray) -> np.ndarray:
     return found[np.r_[True, found[1:] != found[:-1]]]
 
 
-class Traffic:
+class Traffic(MachineParts):
     """The part of the machine that counts requests."""
 
     def count_traffic(self, space: str, threads, offsets, itemsize: int, keep: np.ndarray | None = None) -> None:

@@ -8,6 +8,7 @@ from ..errors import Loc
 from ..ir.graph import For, While
 from .barriers import MBarrier
 from .clocks import ORDER, PASSED
+from .parts import ChunkParts
 from .report import Finding
 from .waits import ChildWait
 from .world import AsyncOp, World
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from .fiber import Fiber
 
 
-class Verdicts:
+class Verdicts(ChunkParts):
     """The part of a chunk that judges faults."""
 
     def verdict(self, world: World, kind: str, loc: Loc | None, protocol: bool) -> tuple[str, Loc | None, str] | None:
