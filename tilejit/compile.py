@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
+from typing import TYPE_CHECKING
 
 from .concurrency import cached_property
 from .config import config
@@ -45,6 +46,9 @@ from .passes.tokens import complete_tokens
 from .passes.variants import choose_variants
 from .passes.wgmma_waits import insert_wgmma_waits
 from .records import RECORDS, AccessRecord, CopyRecord, LayoutRecord, LoopRecord, ProductRecord
+
+if TYPE_CHECKING:
+    from .toolchain.assembler import Assembled
 
 
 @dataclass(frozen=True)
@@ -183,8 +187,11 @@ def _slower_products(calls: list[Call]) -> list[Warning_]:
     """A warning for each `dot` that a change to the kernel (a cure) would give a faster variant, unless the call names its variant."""
     found = {}
     for call in calls:
-        for missed, cure in call.choice.cures[:1] if call.choice is not None else ():
-            variant = call.choice.variant
+        choice = call.choice
+        if choice is None:
+            continue
+        for missed, cure in choice.cures[:1]:
+            variant = choice.variant
             found[call.loc] = Warning_(f"this dot uses {variant} instead of {missed}: {cure} "
                                        f"(or call it with variant={variant!r}, if that is intended)", call.loc)
     return list(found.values())
@@ -197,7 +204,7 @@ class Code:
     """Machine code with its parameters, tensor maps, compile times and the texts of the stages, by name."""
 
     texts: dict[str, str]
-    assembled: object
+    assembled: Assembled
     params: list
     maps: list
     seconds: dict[str, float]

@@ -78,6 +78,11 @@ class Shelf:
             except Unrecorded:
                 self.store = None
 
+    def _opened(self) -> Store:
+        """The store, where it is known that there is one."""
+        assert self.store is not None
+        return self.store
+
     # -- level 1 -----------------------------------------------------------------------------------------------------
 
     def find(self, bound: Bound, rebuild: Callable[[], dict[str, str]]) -> Found | None:
@@ -104,12 +109,12 @@ class Shelf:
             differs = difference(facts, bound)
         else:
             differs += " has changed"
-        entry = None if differs else _Code.read(self.store, manifest["code"])
+        entry = None if differs else _Code.read(self._opened(), manifest["code"])
         if entry is None:
             self.missed = self.missed or differs or "its code is no longer in the cache"
             return None
         lowered = manifest["lowered"]
-        texts = _reader(self.store, manifest["code"], rebuild)
+        texts = _reader(self._opened(), manifest["code"], rebuild)
         seconds = {"cache": perf_counter() - start}
         records = {name: from_data(kind, manifest[name]) for name, kind in RECORDS.items()}
         compiled = made_of(lowered, entry.says, manifest["code"], entry.cubin, records, texts, seconds, bound)
@@ -117,7 +122,7 @@ class Shelf:
 
     def _manifests(self) -> list[dict]:
         """The manifests under the key, newest first."""
-        manifests = self.store.get_json("manifest", self.key)
+        manifests = self._opened().get_json("manifest", self.key)
         return manifests if isinstance(manifests, list) else []
 
     def _manifest(self, lowered: "Lowered", description: dict, code_key: str) -> dict | None:
@@ -132,7 +137,7 @@ class Shelf:
 
     def _keep(self, manifest: dict) -> None:
         kept = [manifest, *(m for m in self._manifests() if _validity(m) not in (None, _validity(manifest)))]
-        self.store.put("manifest", self.key, _json(kept[:MANIFESTS_PER_KEY]))
+        self._opened().put("manifest", self.key, _json(kept[:MANIFESTS_PER_KEY]))
 
     # -- level 2 -----------------------------------------------------------------------------------------------------
 
@@ -152,7 +157,7 @@ class Shelf:
         entry = _Code.read(self.store, key) if self.store is not None else None
         if entry is not None:
             check_budgets(lowered.graph, entry.says["registers"], entry.says["spills"])
-            texts = _reader(self.store, key, lambda: assemble_graph(lowered).texts)
+            texts = _reader(self._opened(), key, lambda: assemble_graph(lowered).texts)
             seconds = {**lowered.seconds, "cache": perf_counter() - start}
             manifest = self._manifest(lowered, description, key)
         else:

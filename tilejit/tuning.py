@@ -167,6 +167,7 @@ class Tuned:
             except CompilationError as error:
                 first = first or error
                 self._reject(kind, {i: error})
+        assert first is not None  # there is a configuration
         raise first
 
     # -- what is fastest -----------------------------------------------------------------------------------------------------
@@ -191,7 +192,7 @@ class Tuned:
             raise LaunchError(f"{self.kernel.name}: none of {len(compiled)} configurations can be launched; the first: "
                               f"{next(iter(self.rejected[kind].values()))}")
         self.timings[kind] = times
-        best = min(times, key=times.get)
+        best = min(times, key=lambda i: times[i])
         if store is not None and place is not None:
             store.put("tuned", place, json.dumps(best).encode())
         return configs[best]
@@ -202,7 +203,7 @@ class Tuned:
         driver.synchronize(device)
         stream = driver.create_stream(device)
         try:
-            launches = {i: partial(self.kernel[grid], *args, **kwargs, **chosen, stream=stream) for i, chosen in configs.items()}
+            launches: dict[int, Callable[[], Any]] = {i: partial(self.kernel[grid], *args, **kwargs, **chosen, stream=stream) for i, chosen in configs.items()}
             times, failed = timed(launches, stream, device)
             self._reject(kind, failed)
             return times
@@ -233,7 +234,9 @@ def timed(launches: dict[int, Callable[[], Any]], stream: int, device: int) -> t
         end.record(stream).wait()
         return end.since(start) / count
 
-    counts, times, failed = {}, {}, {}
+    counts: dict[int, int] = {}
+    times: dict[int, list[float]] = {}
+    failed: dict[int, TileError] = {}
     for i, launch in launches.items():
         try:
             burst(launch, 1)
@@ -285,7 +288,8 @@ class Kept:
     """A context that saves the contents of spans (address, bytes) of device memory and restores them at the end."""
 
     def __init__(self, spans: list[tuple[int, int]], device: int):
-        self.spans, self.device, self.copies = spans, device, []
+        self.spans, self.device = spans, device
+        self.copies: list[Any] = []
 
     def __enter__(self) -> None:
         from .runtime import driver
@@ -324,10 +328,10 @@ def autotune(configs: Iterable[dict[str, Any]], key: Iterable[str] | None = None
     numbers, and shapes, strides and dtypes of arrays. ``prune(configs, arguments)`` returns the configurations worth timing
     for a call. For a kernel that is shorter than its launch (some microseconds), the time measured is that of the launch.
     """
-    configs = list(configs) if isinstance(configs, Iterable) and not isinstance(configs, dict) else [None]
-    if not all(isinstance(c, dict) for c in configs):
+    listed: list[Any] = list(configs) if isinstance(configs, Iterable) and not isinstance(configs, dict) else [None]
+    if not all(isinstance(c, dict) for c in listed):
         raise LaunchError("autotune takes a list of configurations, each a dict, as in [dict(BLOCK=512), dict(BLOCK=2048, num_warps=8)]")
-    configs = [dict(c) for c in configs]
+    configs = [dict(c) for c in listed]
     if not configs:
         raise LaunchError("autotune takes at least one configuration")
     if prune is not None and not callable(prune):

@@ -41,7 +41,7 @@ class Op:
         self.attrs = attrs
         self.variants = variants
         self.collective = collective
-        self.rules: dict[str, Callable[..., Any]] = {}
+        self.rules: dict[str, Any] = {}  # mostly functions
         self.place = function.__module__, function.__code__.co_firstlineno
         if self.name in OPS and OPS[self.name].place != self.place:  # the same place: an import that was interrupted is repeated
             raise ValueError(f"an op {self.name!r} exists already")

@@ -188,7 +188,7 @@ def step_cycles(bm: int, bn: int, rows: float | None = None, apart: bool = True,
     return max(bm * max(bn, 32) / 32 / share(bm, bn), rows * SLOT / LOADED[apart] + outside * OUTSIDE)
 
 
-def tile_cycles(k: int, itemsize: int, bm: int, bn: int, splits: int = 1, rows: float | None = None, apart: bool = True,
+def tile_cycles(k: int, itemsize: float, bm: int, bn: int, splits: int = 1, rows: float | None = None, apart: bool = True,
                 outside: float = 0) -> float:
     """The cycles that a CTA takes for a tile of bm by bn, or for its share of the tile's k; the other parameters are those of
     `step_cycles`."""

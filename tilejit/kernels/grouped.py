@@ -62,7 +62,8 @@ def grouped_matmul(a, b, out=None, epilogue=None, arguments=(), *, offs=None, pr
     key = *(forms for forms, _ in found), precision, config, epilogue, len(arguments)
     plan = recalled(PLANS, key)
     if plan is None:
-        plan = _planned(*([describe(x) for x in some] for some in (a, b, out or ())), precision, config, epilogue, len(arguments))
+        views = [[describe(x) for x in some] for some in (a, b, out or ())]
+        plan = _planned(views[0], views[1], views[2], precision, config, epilogue, len(arguments))
         remember(PLANS, key, plan, most=256)
     if out is None:
         out = [new(a[g], (m, wide), plan.dtype) for g, (m, n, wide) in enumerate(plan.results)]
@@ -70,9 +71,11 @@ def grouped_matmul(a, b, out=None, epilogue=None, arguments=(), *, offs=None, pr
         out = [turned(z) for z in out] if plan.swapped else out
         found[2] = seen_as((), out)
     if plan.order:
-        lists, pointers = (a, b, out), [pointers for _, pointers in found]
+        lists: tuple = a, b, out
+        pointers = [pointers for _, pointers in found]
         if plan.swapped:
-            lists, pointers = tuple([turned(x) for x in some] for some in (b, a, out)), [pointers[1], pointers[0], pointers[2]]
+            lists = tuple([turned(x) for x in some] for some in (b, a, out))  # of B, A and C
+            pointers = [pointers[1], pointers[0], pointers[2]]
         _launch(plan, lists, pointers, arguments)
     return out
 
@@ -115,7 +118,8 @@ def _planned(a: list[ArrayView], b: list[ArrayView], out: list[ArrayView], preci
     config = config or choose_grouped(tuple(shapes[g] for g in order), itemsize, size, processors, epilogue is not None)
     forms = [(a[g], b[g].turned, out[g] if out else None) for g in order]
     lies = [tuple(v.strides[-1] != 1 if readable(v, MAJORS) else None for v in f[:2]) for f in forms]  # whether [k, rows]; None: to be copied
-    across = tuple(any(found) and False not in found for found in zip(*lies))
+    a_across, b_across = (any(found) and False not in found for found in zip(*lies))
+    across = a_across, b_across
     copies = [(side, at) for side in (0, 1) for at, some in enumerate(lies) if some[side] != across[side]]
     copies += [(2, at) for at, (*_, z) in enumerate(forms) if z is not None and not stored_by_tma(z, config.width)]
     table = np.zeros((hopper.FIELDS, len(order)), np.int64)
@@ -227,6 +231,7 @@ def _constants(config: Config, across: tuple[bool, bool], sums, width: int, epil
 
 def _launch(plan: Listed, lists, pointers: list[list[int]], arguments) -> None:
     """Complete the table by the addresses, copy what has to be copied, and launch."""
+    assert plan.table is not None  # there is something to compute
     table = plan.table.copy()
     for row, some in zip(ADDRESSES, pointers):
         table[row] = [some[g] for g in plan.order]
@@ -271,7 +276,7 @@ def _on_device(table: np.ndarray, like, first: ArrayView):
         return table
     made = temporary(like, table.shape, "int64")
     hold_if_captured(table, first)
-    driver.copy_to_device(describe(made).pointer, table.ctypes.data, table.nbytes, first.device, streams.current_stream(first))
+    driver.copy_to_device(describe(made).pointer, table.ctypes.data, table.nbytes, first.ordinal, streams.current_stream(first))
     return made
 
 

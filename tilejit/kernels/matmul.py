@@ -229,11 +229,12 @@ def _planned(x: ArrayView, y: ArrayView, out: ArrayView | None, precision: str |
     if len(x.shape) == 3 and len(y.shape) == 2 and epilogue is None and x.contiguous and z.contiguous:
         m = rows = m * x.shape[0]
         x, z = (ArrayView(v.pointer, (rows, v.shape[-1]), (v.shape[-1], 1), v.dtype, v.device) for v in (x, z))
-    processors = 4 if x.device == "host" else driver.multiprocessors(x.device)
+    processors = 4 if x.device == "host" else driver.multiprocessors(x.ordinal)
     matrices = z.shape[0] if len(z.shape) == 3 else 1
     waiting = None
     several = -(-m // LARGE[0]) * -(-n // LARGE[1]) * matrices > processors
-    if taken is not None and target in HOPPER and z.nbytes_per_element == 2 and not scaled and (several if config is None else config.late):
+    if taken is not None and target in HOPPER and z.nbytes_per_element == 2 and not scaled and (
+            several if config is None else isinstance(config, Config) and bool(config.late)):
         waiting = taken(((), epilogue, len(z.shape) == 3, False, axes), sums, PART // z.nbytes_per_element if config is None else config.width)
     either, itemsize = EITHER_MAJOR.get(target, ((1, 2), (1, 2))), x.nbytes_per_element if per == 1 else 1 / per
     if config is None:
@@ -255,7 +256,7 @@ def _planned(x: ArrayView, y: ArrayView, out: ArrayView | None, precision: str |
     if target in HOPPER and (k == 0 or epilogue is not None or z.nbytes_per_element > 2 or loaded):
         config = replace(config, kept=False)  # there are no slots to send results under, or no registers to keep them in
     staged = z.nbytes_per_element if config.splits == 1 and _by_tma(z, config) else None
-    if target in HOPPER:
+    if isinstance(config, Config):
         check_registers(config, config.bn if promoted is None else min(config.bn, BLOCK), loaded)
         check_alone(config, promoted is not None, loaded)
         check_shares(config)
@@ -265,14 +266,14 @@ def _planned(x: ArrayView, y: ArrayView, out: ArrayView | None, precision: str |
             raise LaunchError(f"column-major float32 is multiplied from registers, 64 rows per consumer: config.bm must be at most 192, not {HIGH}")
     (check_hopper if target in HOPPER else check_blackwell)(config, itemsize, sums == tile.int32, b_kn, staged)
     shares, room, steps = (), None, max(-(-k // config.bk), 1)
-    if target in HOPPER and config.stream:
+    if isinstance(config, Config) and config.stream:
         if promoted is not None:
             raise LaunchError("CTAs can share only sums that the tensor cores add up alone: config.stream cannot be combined with block scales or "
                               "fast_accum=False")
         kernel, grid, constants, shares, room = _streamed(config, z, (tiles, axes), matrices, steps, sums, processors, x.nbytes_per_element)
-    elif target in HOPPER:
-        blocks = promoted and promoted[::-1 if swapped else 1]
-        kernel, grid, constants, shares, room = _on_hopper(config, z, (tiles, axes), blocks, matrices, steps, sums, processors,
+    elif isinstance(config, Config):
+        by_row = promoted and promoted[::-1 if swapped else 1]
+        kernel, grid, constants, shares, room = _on_hopper(config, z, (tiles, axes), by_row, matrices, steps, sums, processors,
                                                               x.nbytes_per_element)
     else:
         kernel, grid, constants = _on_blackwell(config, z, block, matrices, processors, itemsize)
@@ -345,10 +346,12 @@ def _results(config: Config, z: ArrayView, beside: tuple, slots: int, along: int
         raise LaunchError(f"the configuration's late must be at least 0 and at most its bn of {config.bn} columns, not {config.late}")
     width, across = _staged(z, config)
     check_shared(config, along, z.nbytes_per_element if width else 0)
-    ahead, late = (), 0
+    ahead: tuple[bool, ...] = ()
+    late = 0
     if width and not config.swapped and width * config.buffers == config.bn:
         left = SHARED - config.stages * (config.bm + config.bn) * along - config.bm * config.bn * z.nbytes_per_element
-        ahead = _ahead(*beside, z, width, config.bn, left // config.consumers)
+        tiles, axes = beside
+        ahead = _ahead(tiles, axes, z, width, config.bn, left // config.consumers)
         late = most_late(slots, width, config.late) if not config.behind else 0
     return dict(WIDTH=width, BUFFERS=config.buffers, ACROSS=across, AHEAD=ahead, LATE=late, KEPT=config.kept and width > 0 and slots > 0)
 

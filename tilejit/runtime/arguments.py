@@ -39,7 +39,7 @@ class ArraySpec:
     @staticmethod
     def of_view(view: ArrayView) -> "ArraySpec":
         made = ArraySpec(view.shape, view.dtype, view.strides, view.pointer, view, counted=True)
-        if made.dtype.packed and made.shape[-1:] > (1,) and made.strides[-1] != 1:
+        if made.dtype.packed and made.shape[-1:] > (1,) and view.strides[-1] != 1:
             raise LaunchError(f"packed {made.dtype} needs a contiguous last dimension; this array has shape {view.shape} and "
                               f"strides {view.strides} in bytes")
         return made
@@ -54,8 +54,9 @@ class ArraySpec:
         if not self.shape or last != 1 or any(n % elements for n in (self.shape[-1], *outer)):
             raise LaunchError(f"packed {self.dtype} needs a contiguous last dimension, and rows of multiples of {elements} elements, not shape "
                               f"{self.shape} with strides {self.strides}")
-        return replace(self, shape=(*self.shape[:-1], stored(self.dtype, self.shape[-1])), strides=(*(stored(self.dtype, s) for s in outer), 1),
-                       counted=True)
+        per, nbytes = self.dtype.packing
+        row, *steps = (n // per * nbytes for n in (self.shape[-1], *outer))  # as `stored`: whole groups
+        return replace(self, shape=(*self.shape[:-1], row), strides=(*steps, 1), counted=True)
 
     def __post_init__(self):
         object.__setattr__(self, "dtype", dtype_of(self.dtype))

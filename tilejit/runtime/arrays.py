@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from operator import index
+from typing import Any
 
 from ..dtypes import DTYPES, bool_
 from ..errors import LaunchError
@@ -38,6 +40,12 @@ class ArrayView:
     @property
     def nbytes_per_element(self) -> int:
         return ELEMENT_TYPES[self.dtype].nbytes
+
+    @property
+    def ordinal(self) -> int:
+        """The CUDA ordinal of the device of an array that is on one."""
+        assert isinstance(self.device, int), "the array is on the host"
+        return self.device
 
     @property
     def size(self) -> int:
@@ -115,7 +123,7 @@ def describe(obj) -> ArrayView:
 
 
 # type -> the function that describes its arrays, filled by `describe`. Array types are few and live long, so nothing is evicted.
-DESCRIBERS: dict[type, object] = {}
+DESCRIBERS: dict[type, Callable[[Any], ArrayView]] = {}
 
 
 def seen(arrays) -> tuple[tuple, list[int]]:

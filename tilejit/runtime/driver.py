@@ -153,7 +153,9 @@ def allow_large_clusters(function: int, device: int = 0) -> None:
 def required_cluster(function: int, device: int = 0) -> tuple[int, int, int]:
     """The cluster shape that the kernel's code requires, (0, 0, 0) if none. Such a kernel is launched without a cluster
     attribute."""
-    return tuple(function_attribute(function, f"REQUIRED_CLUSTER_{part}", device) for part in ("WIDTH", "HEIGHT", "DEPTH"))
+    width, height, depth = (function_attribute(function, f"REQUIRED_CLUSTER_{part}", device)
+                            for part in ("WIDTH", "HEIGHT", "DEPTH"))
+    return width, height, depth
 
 
 def active_ctas(function: int, threads: int, shared: int, device: int = 0) -> int:
@@ -345,7 +347,7 @@ def entry_points() -> EntryPoints:
     """The entry points of the loaded driver. LaunchError if there is none."""
     def address(symbol: str) -> int:
         function = getattr(library(), symbol, None)
-        return ctypes.cast(function, ctypes.c_void_p).value if function is not None else 0
+        return ctypes.cast(function, ctypes.c_void_p).value or 0 if function is not None else 0
 
     return EntryPoints(*map(address, ("cuLaunchKernelEx", "cuTensorMapEncodeTiled", "cuTensorMapEncodeIm2col", "cuTensorMapEncodeIm2colWide",
                                       "cuCtxGetCurrent", "cuCtxSetCurrent")))

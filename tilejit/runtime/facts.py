@@ -11,6 +11,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable
 from functools import lru_cache, reduce
+from typing import Any
 
 from ..errors import LaunchError
 from .element_types import element_type
@@ -18,7 +19,7 @@ from .element_types import element_type
 INT32_LIMIT = 2 ** 31
 LAST_STEP = 2 ** 20  # a loop over an array may overshoot its end by this much without an index beyond INT32_LIMIT
 
-OPERATIONS = {
+OPERATIONS: dict[str, Callable[..., Any]] = {
     "add": operator.add, "sub": operator.sub, "mul": operator.mul, "floordiv": operator.floordiv,
     "mod": operator.mod, "min": min, "max": max, "abs": abs,
     "eq": operator.eq, "le": operator.le,

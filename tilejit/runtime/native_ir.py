@@ -114,6 +114,9 @@ class _Code:
     """Builds the IR text: `code(text)` emits an instruction and returns its new value; a `need` that does not hold
     branches to the label miss."""
 
+    answer: str    # the address of the answer of a call to the driver
+    overflow: str  # the address of CPython's flag for integers that do not fit
+
     def __init__(self):
         self.lines: list[str] = []
         self.rooms: list[str] = []                         # allocas in the entry block

@@ -22,13 +22,14 @@ def make_launch(options: dict[str, Any]) -> Launch:
     if isinstance(warps, bool) or not isinstance(warps, int) or not 1 <= warps <= 32:
         raise LaunchError(f"num_warps is 1 to 32 (a CTA has at most 1024 threads), not {warps!r}")
     if launch.cluster is not None:
-        shape = launch.cluster if isinstance(launch.cluster, tuple) else (launch.cluster,)
+        cluster: Any = launch.cluster  # as the user gave it
+        shape: tuple[int, ...] = cluster if isinstance(launch.cluster, tuple) else (launch.cluster,)
         if not 1 <= len(shape) <= 3 or any(isinstance(n, bool) or not isinstance(n, int) or n < 1 for n in shape):
             raise LaunchError(f"cluster is a positive number of CTAs, or a tuple of one to three, not {launch.cluster!r}")
         shape = shape + (1,) * (3 - len(shape))
         if shape[0] * shape[1] * shape[2] > 16:
             raise LaunchError(f"a cluster has at most 16 CTAs (8 unless the device allows more), not {shape}")
-        launch = replace(launch, cluster=shape)
+        launch = replace(launch, cluster=(shape[0], shape[1], shape[2]))
     for name, least, most in (("min_ctas", 1, 32), ("max_registers", 1, 255), ("spills", 0, None), ("max_shared", 0, None)):
         n = getattr(launch, name)
         if n is not None and (isinstance(n, bool) or not isinstance(n, int) or n < least or most is not None and n > most):
@@ -75,7 +76,8 @@ def checked_grid(grid, bound: Bound) -> tuple[int, int, int]:
             raise LaunchError(f"a grid is made of integers, not {n!r}")
         if not 0 <= count <= limits[axis]:
             raise LaunchError(f"the grid has {n} CTAs along axis {axis}, and 0 to {limits[axis]} are possible")
-    return tuple(map(index, grid)) + (1,) * (3 - len(grid))
+    x, y, z = (*map(index, grid), *(1,) * (3 - len(grid)))
+    return x, y, z
 
 
 def _integer(n) -> int | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import ctypes
 import struct
 import sys
+from typing import Any
 
 from ..errors import LaunchError
 from . import streams, tensormap
@@ -128,7 +129,8 @@ def _check(recipe: Recipe, arrays: list[int], strides: set[int]) -> list[str]:
     ranks = [f"if len(s{i}) != {recipe.arguments[i][2]}: return False" for i in arrays]
     unpack = [f"{', '.join(f'{letter}{i}_{d}' for d in range(recipe.arguments[i][2]))}, = {of}{i}" for i in arrays if recipe.arguments[i][2]
               for letter, of, used in (("n", "s", True), ("m", "t", i in strides)) if used]
-    always, once = [], []
+    always: list[str] = []
+    once: list[str] = []
     needed = bool(recipe.maps) or any(param[0] in ("size", "stride") for param in recipe.params)
     for fact, answer in recipe.guards:
         expression = condition(fact, recipe.arguments)
@@ -265,7 +267,8 @@ class _Frames:
     the parameters."""
 
     def __init__(self, recipe: Recipe):
-        form, offset, self.places = CONFIG.format, CONFIG.size, []
+        self.places: list[Any] = []  # offsets; of maps (number, rank)
+        form, offset = CONFIG.format, CONFIG.size
         self.extents, maps = [], 0
         for param, piece in zip(recipe.params, recipe.formats):
             if param[0] == "map":

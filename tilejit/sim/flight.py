@@ -105,7 +105,7 @@ class Flight(ChunkParts):
                 del recent[0]
             if count:
                 barrier.tx -= nbytes
-                np.maximum(barrier.clock[PASSED], op.clock[PASSED], out=barrier.clock[PASSED])
+                np.maximum(barrier.clock[PASSED], op.past()[PASSED], out=barrier.clock[PASSED])
                 self.settle_phase(world, rank, number)
         if op.then is not None:
             op.then(op)
@@ -119,7 +119,7 @@ class Flight(ChunkParts):
             count = barrier.pending
         barrier.pending -= count
         barrier.engines = True
-        barrier.arrived_after(op.clock)
+        barrier.arrived_after(op.past())
         np.maximum(barrier.clock, clock, out=barrier.clock)
         self.settle_phase(world, rank, number)
 

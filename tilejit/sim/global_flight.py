@@ -245,10 +245,10 @@ class _Earlier:
         """Of the cells `some`, accessed from other clusters, those for which `who` knows, by `known`, none of the moments (by default ends)."""
         result = some.copy()
         if some.any() and known is not None:
-            moments = (moments or self._ends)()
+            found = (moments or self._ends)()
             cells = tuple(w[some] for w in self.where)
-            for j in range(max(map(len, moments))):
-                rounds = self._moments(moments, j, 2)[some]
+            for j in range(max(map(len, found))):
+                rounds = self._moments(found, j, 2)[some]
                 result[some] &= unknown(known, self.me[some] - 1, self.cta[some] - 1, rounds, self.who, cells, self.shape)
         return result
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -141,11 +141,18 @@ class GlobalShadow:
         self.reader: np.ndarray | None = None  # CTA + 1 of the reader (see `_readers`), or MANY
         self.epoch: np.ndarray | None = None   # the writer's epoch, once there are clocks
 
-    def _arrays(self, clocks: GlobalClocks | None) -> None:
+    def of_threads(self) -> ThreadShadow:
+        """The shadow of threads, where these are tracked."""
+        assert self.threads is not None
+        return self.threads
+
+    def _arrays(self, clocks: GlobalClocks | None) -> np.ndarray:
+        """Make the arrays of writers and, with clocks, of epochs, if there are none yet. Returns the writers."""
         if self.writer is None:
             self.writer = np.zeros(self.cells, np.int32)
         if clocks is not None and self.epoch is None:
             self.epoch = np.ones(self.cells, np.int32)
+        return self.writer
 
     def read(self, view, ids: np.ndarray, clocks: GlobalClocks | None, overlapping: bool, who: Accessor | None = None):
         """CTAs `ids` (id + 1, broadcastable) read the cells that `view(array)` selects. Returns the first conflict, or None."""
@@ -153,7 +160,7 @@ class GlobalShadow:
         if self.writer is not None:
             found = self._conflict(view, ids, clocks, view(self.writer), who)
         if who is not None:
-            found = self._in_flight(view, who, clocks, "read") or self.threads.read(view, who) or found
+            found = self._in_flight(view, who, clocks, "read") or self.of_threads().read(view, who) or found
             ids = _readers(who)
         self._mark_readers(view, ids, overlapping)
         return found
@@ -177,12 +184,13 @@ class GlobalShadow:
         if self.reader is not None and found is None:
             found = self._read_before(view, ids, clocks, who)
         if who is not None:
-            found = self._in_flight(view, who, clocks, "write") or self.threads.write(view, who) or found
+            found = self._in_flight(view, who, clocks, "write") or self.of_threads().write(view, who) or found
             if self.flight is not None:
                 self.flight.forget(view)
         self._arrays(clocks)
         view.assign(self.writer, ids)
         if self.epoch is not None:
+            assert clocks is not None  # as at the access that made the epochs
             view.assign(self.epoch, clocks.now[ids - 1])
         if overlapping and found is None:
             now = view(self.writer)
@@ -196,9 +204,8 @@ class GlobalShadow:
         """As `read`, for atomics. They conflict with ordinary accesses by other CTAs, but not with each other."""
         found = None if self.writer is None else self._conflict(Index(cells), ids, clocks, self.writer[cells], who)
         if who is not None:
-            found = self._in_flight(Index(cells), who, clocks, "atomic") or self.threads.write(Index(cells), who, atomic=True) or found
-        self._arrays(clocks)
-        self.writer[cells] = MANY
+            found = self._in_flight(Index(cells), who, clocks, "atomic") or self.of_threads().write(Index(cells), who, atomic=True) or found
+        self._arrays(clocks)[cells] = MANY
         return found
 
     def atomic_read(self, cells: np.ndarray, ids: np.ndarray, clocks: GlobalClocks | None, who: Accessor | None = None):
@@ -206,7 +213,7 @@ class GlobalShadow:
         view = Index(cells)
         found = None if self.writer is None else self._conflict(view, ids, clocks, self.writer[cells], who)
         if who is not None:
-            found = self._in_flight(view, who, clocks, "atomic read") or self.threads.read(view, who, atomic=True) or found
+            found = self._in_flight(view, who, clocks, "atomic read") or self.of_threads().read(view, who, atomic=True) or found
             ids = _readers(who)
         self._mark_readers(view, ids, overlapping=True)
         return found
@@ -220,34 +227,35 @@ class GlobalShadow:
         view, ids = Index(cells), who.ids
         if self.flight is None:
             self.flight = GlobalFlight(self.cells)
-        found = self.flight.conflict(view, who, clocks, side if proxy else "read")
+        found: Any = self.flight.conflict(view, who, clocks, side if proxy else "read")
         if self.writer is not None:
             found = found or self._conflict(view, ids, clocks, view(self.writer), who)
-        found = found or self.threads.late_write(view, who)
+        found = found or self.of_threads().late_write(view, who)
         if side == LOAD:
             self._mark_readers(view, _readers(who), overlapping=True)
         else:
             if self.reader is not None:
                 found = found or self._read_before(view, ids, clocks, who)
-            found = found or self.threads.late_read(view, who)
+            found = found or self.of_threads().late_read(view, who)
         if proxy:
             found = found or self._unfenced(view, who, clocks)
         if side != LOAD:
             found = found or self._unsettled(view, who)
         if side == STORE:
-            self._arrays(clocks)
-            self.writer[cells] = 0
-            if self.threads.writes is not None:
-                self.threads.writes.cta[cells] = 0
+            self._arrays(clocks)[cells] = 0
+            writes = self.of_threads().writes
+            if writes is not None:
+                writes.cta[cells] = 0
         return found
 
     def _unfenced(self, view, who: Accessor, clocks: GlobalClocks | None) -> Unfenced | None:
         """The first cell that a thread wrote, before the access by a copy engine, without a proxy fence in between: anywhere between
         them within a cluster, and otherwise in the CTA of the copy."""
-        bad = self.threads.unfenced(view, who)
-        if bad is not None and bad.any():
-            at, marks = tuple(w[0] for w in np.nonzero(bad)), self.threads.writes
-            pick = lambda array: int(np.broadcast_to(array, bad.shape)[at])
+        threads = self.of_threads()
+        bad, marks = threads.unfenced(view, who), threads.writes
+        if bad is not None and marks is not None and bad.any():
+            at, shape = tuple(w[0] for w in np.nonzero(bad)), bad.shape
+            pick = lambda array: int(np.broadcast_to(array, shape)[at])
             found = Unfenced(view.cell(at), (pick(who.ids) - 1, pick(view(marks.cta)) - 1), pick(view(marks.thread)), pick(view(marks.line)))
             view.assign(marks.cta, 0, bad)
             return found
@@ -261,14 +269,14 @@ class GlobalShadow:
         if not bad.any():
             return None
         at = tuple(w[0] for w in np.nonzero(bad))
-        found = Unfenced(view.cell(at), (int(np.broadcast_to(who.ids, bad.shape)[at]) - 1, int(writer[at]) - 1), *self.threads.mark(view, at))
+        found = Unfenced(view.cell(at), (int(np.broadcast_to(who.ids, bad.shape)[at]) - 1, int(writer[at]) - 1), *threads.mark(view, at))
         view.assign(self.writer, 0, bad)
         return found
 
     def _unsettled(self, view, who: Accessor) -> Unfenced | None:
         """The first cell that a thread loaded, before a copy engine overwrites it, without a proxy fence in that
         thread since."""
-        found = self.threads.unsettled(view, who)
+        found = self.of_threads().unsettled(view, who)
         if found is None:
             return None
         marks, bad = found
@@ -286,17 +294,19 @@ class GlobalShadow:
         to that epoch. Copies are included unless they come after the fence with the clock `fenced`."""
         if self.flight is not None:
             self.flight.hold_back(cta, cover, clocks, own)
-        marks = self.threads.writes
+        marks = self.of_threads().writes
         if self.writer is None or marks is None:
             return
         self._arrays(clocks)
+        epoch = self.epoch
+        assert epoch is not None  # made with clocks
         cells = np.flatnonzero(self.writer == cta + 1)
-        cells = cells[(self.epoch[cells] >= clocks.opened[cta]) & (marks.cta[cells] == cta + 1)]
+        cells = cells[(epoch[cells] >= clocks.opened[cta]) & (marks.cta[cells] == cta + 1)]
         late, threads = cover[marks.column[cells]] < marks.epoch[cells], marks.thread[cells]
         if own is not None:
             late &= ((threads != own[0]) & (threads != EVERY)) | (marks.epoch[cells] > own[2])
-        copied = False if fenced is None else self.epoch[cells] > fenced[cta]
-        self.epoch[cells[np.where(threads == NOBODY, copied, late)]] = clocks.now[cta] + 1
+        copied = False if fenced is None else epoch[cells] > fenced[cta]
+        epoch[cells[np.where(threads == NOBODY, copied, late)]] = clocks.now[cta] + 1
 
     def last_copy(self, cell: int) -> tuple[Loc | None, int] | None:
         """Where and by which CTA the asynchronous copy was issued that wrote a cell last; None if the last

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from itertools import count
+from typing import Any
 
 import numpy as np
 
@@ -61,14 +62,17 @@ class Fields:
     def replaced(self, name: str, index: int | None, value: int) -> "Fields":
         """The fields after one ``tensormap.replace``; `name` is the instruction's name for the field."""
         at = {"global_dim": "dims", "global_stride": "strides", "box_dim": "box", "element_stride": "steps"}.get(name)
-        unset = self.unset - {(name, index)}
+        changes: dict[str, Any] = {"unset": self.unset - {(name, index)}}
         if at is not None:
+            assert index is not None
             values = getattr(self, at)
-            return replace(self, unset=unset, **{at: (*values[:index], value, *values[index + 1:])})
+            changes[at] = (*values[:index], value, *values[index + 1:])
+            return replace(self, **changes)
         if name == "elemtype":
-            return replace(self, unset=unset, dtype=ELEMENTS[value])
+            return replace(self, **changes, dtype=ELEMENTS[value])
         plain = {"global_address": "address", "interleave_layout": "interleave", "swizzle_mode": "swizzle", "fill_mode": "oob_fill"}
-        return replace(self, unset=unset, **({"rank": value + 1} if name == "rank" else {plain[name]: value}))
+        changes |= {"rank": value + 1} if name == "rank" else {plain[name]: value}
+        return replace(self, **changes)
 
     def rebound(self, address: int, dims: tuple[int, ...], strides: tuple[int, ...]) -> "Fields":
         made = self.replaced("global_address", None, address)
@@ -120,6 +124,11 @@ class Slot:
     seen: int = 0                                                    # the launch that `acquired` and `copies` belong to
     mark: bytes = b""
     lost: Loc | None = None                                          # the edit of this launch whose map something else has overwritten
+
+    def known_fields(self) -> Fields:
+        """The fields of a map that has been written."""
+        assert self.fields is not None
+        return self.fields
 
 
 _SLOTS: dict[int, Slot] = {}      # all slots of this process, by the address of their first byte

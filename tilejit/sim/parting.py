@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,7 +23,7 @@ class Join:
     def __init__(self, depth: int):
         self.depth = depth      # number of frames at the reconvergence point
         self.parts = 1          # parts that are running or parked
-        self.parked: list[Fiber] = []
+        self.parked: list[Any] = []  # fibers
         self.broken = False
 
 
@@ -75,10 +75,18 @@ class Frame:
 class Parting(FiberParts):
     """The part of a fiber that splits and merges it."""
 
+    rows: np.ndarray
+    env: dict[Any, Any]
+    frames: list[Frame]
+    children: list[Spawn]
+    polled: int
+    m: Machine
+    wait: Any
+
     def fork(self, mask: np.ndarray) -> "Fiber":
         """Split: the CTAs where `mask` is false move to a new fiber, which is returned; this one keeps the others."""
         other = ~mask
-        new = type(self).__new__(type(self))
+        new: Any = type(self).__new__(type(self))
         new.sim, new.rank, new.rows = self.sim, self.rank, self.rows[other]
         new.low, new.high, new.spawn = self.low, self.high, self.spawn
         new.env = {v: take(x, other) for v, x in self.env.items()}

@@ -61,6 +61,7 @@ class RemoteStores(MachineParts):
         span = Span("shared", np.zeros((1, 1), np.int64), offsets, dtype.itemsize, buffer.peer)
         cells = len(self._span_cells(span, 0))
         per_cell = np.repeat(threads, cells // len(threads)).astype(np.int16) if cells and cells % len(threads) == 0 else None
+        assert buffer.peer is not None
         self._count("registers -> shared of a peer", nbytes * (self.batch if where is None else len(where)))
         self.issue("store_async" if kind is None else "reduce_async", writes=[span], land=land, params=params, proxy=False, positions=where,
                    barriers=[(barrier.of_peer(buffer.peer), nbytes)], atom=atom, threads=per_cell, reducing=kind is not None)

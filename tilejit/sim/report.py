@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from itertools import count
+from typing import Any
 
 from ..errors import Loc, SimulationError, warn
 
@@ -71,7 +72,7 @@ class Report:
         self.launch = next(self.LAUNCHES)   # unique in this process
         self._findings: dict[tuple[str, int], Finding] = {}
         self.writer: Writer | None = None
-        self.stats: dict[str, Counter | int] = {
+        self.stats: dict[str, Any] = {  # counters and numbers
             "bytes": Counter(), "calls": Counter(), "global requests": 0, "global sectors": 0,
             "shared requests": 0, "bank conflicts": 0, "waits": 0}
 

@@ -8,6 +8,7 @@ from functools import reduce
 import numpy as np
 
 from ..layout import TileLayout, axis
+from ..types import layout_of
 from .atomics import apply_atomic
 from .faults import Reporter
 from .memory import TensorMemory
@@ -72,17 +73,17 @@ class SharedAccess(MachineParts):
         index = np.broadcast_to(rows[:, None] * memory.shape[1] + place.offsets // dtype.itemsize, (self.batch, place.offsets.shape[1]))
         spread = lambda x: np.broadcast_to(x, shape).reshape(self.batch, -1)
         keep = None if place.keep is None else np.broadcast_to(place.keep, index.shape)
-        chosen = [None if x is None else (x.reshape(-1) if keep is None else x[keep])
-                  for x in (index, spread(values), None if compare is None else spread(compare))]
+        chosen = lambda x: x.reshape(-1) if keep is None else x[keep]
+        at = chosen(index)
         old = np.zeros(index.shape, dtype)
-        if chosen[0].size:
-            before, changed = apply_atomic(flat, chosen[0], kind, chosen[1], chosen[2])
-            if keep is None:
+        if at.size:
+            before, changed = apply_atomic(flat, at, kind, chosen(spread(values)), None if compare is None else chosen(spread(compare)))
+            if keep is None and before is not None:
                 old = before.reshape(index.shape)
             else:
                 old[keep] = before
             self.sim.version += changed
-        self._count("atomics", chosen[0].size * dtype.itemsize)
+        self._count("atomics", at.size * dtype.itemsize)
         return old.reshape(shape)
 
     # -- raw bytes -----------------------------------------------------------------------------------------------------------
@@ -154,7 +155,7 @@ class SharedAccess(MachineParts):
 
     def _tmem_place(self, buffer: SimBuffer, coords, keep, itemsize: int, extra: tuple[int, ...]) -> Place:
         """The place of elements of tensor memory, where each lane is a row of 512 columns of 4 bytes. Layouts count columns in elements."""
-        at = buffer.type.layout.apply(*coords, shape=buffer.shape)
+        at = layout_of(buffer.type).apply(*coords, shape=buffer.shape)
         offset = np.asarray(at.get(axis.TLane, 0) * TensorMemory.COLUMNS * 4 + at.get(axis.TCol, 0) * itemsize) + buffer.base
         shape = np.broadcast_shapes(offset.shape, (1, *extra) if extra else ())
         offset = np.broadcast_to(offset, (offset.shape[0], *shape[1:])).reshape(offset.shape[0], -1)
@@ -165,7 +166,7 @@ class SharedAccess(MachineParts):
     def _replicated(self, buffer: SimBuffer, place: Place, values: np.ndarray, owner):
         """Extend a write to all replicas of elements in tensor memory, not only the first."""
         shifts = [0]
-        for extent, stride, along in buffer.type.layout.replicas:
+        for extent, stride, along in layout_of(buffer.type).replicas:
             step = stride * (TensorMemory.COLUMNS * 4 if along == axis.TLane else buffer.type.dtype.nbytes)
             shifts = [s + k * step for k in range(extent) for s in shifts]
         n = len(shifts)
@@ -189,7 +190,7 @@ class SharedAccess(MachineParts):
     def matrix_origin(self, region: SimRegion) -> np.ndarray:
         """The first byte of a region in shared memory, before the swizzle, (B or 1, 1)."""
         buffer, t = region.buffer, region.type.buffer
-        origin = t.layout.without_swizzle().offset_of(*(s[:, :1].astype(np.int64) for s in region.starts), shape=t.shape)
+        origin = layout_of(t).without_swizzle().offset_of(*(s[:, :1].astype(np.int64) for s in region.starts), shape=t.shape)
         return np.asarray(np.asarray(origin) * t.dtype.nbytes + buffer.base).reshape(-1, 1)
 
     def in_buffer(self, region: SimRegion, starts: tuple | None = None) -> bool:
@@ -281,8 +282,8 @@ class SharedAccess(MachineParts):
             if repeat is not None:
                 cells, who = np.tile(cells, len(repeat[0])), [np.repeat(x, len(cells)) for x in repeat]
             access = Access(cells, who[0], who[1], self.line, scope)
-            for pair in holders or ():
-                self._check_access(buffer, positions, Access(cells, *map(spread, pair), self.line, scope), writing, exact=access)
+            for holding, of in holders or ():
+                self._check_access(buffer, positions, Access(cells, spread(holding), spread(of), self.line, scope), writing, exact=access)
             if not holders:
                 self._check_access(buffer, positions, access, writing, atomic, combines)
             if writing and not atomic and values is not None and np.ndim(who[1]):

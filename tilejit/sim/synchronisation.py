@@ -19,6 +19,8 @@ from .world import World
 class Synchronisation(MachineParts):
     """The part of the machine with barriers and fences."""
 
+    burst: tuple[int, int]
+
     # -- barriers of a scope -------------------------------------------------------------------------------------------------
 
     def sync(self) -> None:
@@ -141,11 +143,13 @@ class Synchronisation(MachineParts):
         if space != "global":
             self._fence_shared()
         if space != "shared" and self.sim.contended:
-            near = self._near(self.ctas) if self.sim.global_clocks is not None else {}
+            global_clocks = self.sim.global_clocks
+            near: dict[int, Any] = {} if global_clocks is None else self._near(self.ctas)
             for world, _ in self.worlds():
                 world.clocks.fence_global(self.rank, self.active_atoms)
-            for cta, cluster in near.items():
-                self.sim.global_clocks.proxy_fence(cta, cluster[cta])
+            if global_clocks is not None:
+                for cta, cluster in near.items():
+                    global_clocks.proxy_fence(cta, cluster[cta])
 
     def _fence_shared(self) -> None:
         if self._active is None or self._active.all():

@@ -18,7 +18,9 @@ UNIT, LANE = 16, TensorMemory.COLUMNS * 4
 @lru_cache(maxsize=256)
 def source_units(bits: int, rows: int, width: int) -> np.ndarray:
     """The byte addresses of the 16-byte units, (rows, width / 16), that a 64-bit descriptor names."""
-    descriptor, start = SharedDescriptor.decoded(bits)
+    decoded = SharedDescriptor.decoded(bits)
+    assert not isinstance(decoded, str), decoded  # as has been checked
+    descriptor, start = decoded
     pitch = descriptor.span or UNIT
     r, u = np.arange(rows)[:, None], np.arange(width // UNIT)[None]
     across = UNIT if descriptor.span else descriptor.leading

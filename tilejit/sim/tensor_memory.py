@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..layout.fragments import thread_table
+from ..types import layout_of
 from .flight import NEVER
 from .memory import TensorMemory as Memory
 from .parts import MachineParts
@@ -38,7 +39,7 @@ class TensorMemoryAccess(MachineParts):
             world.facts["freed", self.rank, buffer.base] = self.line
 
     def _still_used(self, buffer: SimBuffer) -> None:
-        columns = -(-buffer.type.layout.span("TCol") * buffer.type.dtype.bits // 32)
+        columns = -(-layout_of(buffer.type).span("TCol") * buffer.type.dtype.bits // 32)
         cells = (np.arange(Memory.LANES)[:, None] * Memory.COLUMNS + buffer.base // 4 + np.arange(columns)).reshape(-1)
         access = Access(cells, self.atoms[:1], np.array([self.low], np.int16), self.line)
         for world, where in self.worlds():

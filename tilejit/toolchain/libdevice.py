@@ -31,7 +31,7 @@ def _locate(home: str) -> tuple[Path, str]:
     for wheel in _WHEELS:
         found = package(wheel)
         path = found.file("libdevice.10.bc") if found else None
-        if path is not None:
+        if found is not None and path is not None:
             return path, f"{wheel} {found.version}"
     if home:
         path = Path(home) / "nvvm" / "libdevice" / "libdevice.10.bc"
