@@ -24,27 +24,27 @@ from .frontend.building import build, too_deep
 from .ir.builder import Facts, Warning_
 from .ir.check import check
 from .ir.graph import Call, Const, Graph, Launch, operands, walk, written_arguments
-from .ops.barriers import waits_for_grids
-from .passes.box_accesses import write_boxes
-from .passes.bulk_store_waits import delay_bulk_store_waits
-from .passes.constant_bounds import check_constant_bounds
-from .passes.dots import write_dots
-from .passes.layouts import assign_layouts
-from .passes.loads_ahead import send_loads_ahead
-from .passes.lowering_records import access_records, copy_records, product_records
-from .passes.mma_hazards import check_mma_hazards
-from .passes.pipeline import write_pipelines
-from .passes.pipelining_candidates import candidate_loops, loop_records
-from .passes.program_slices import without_dead_code
-from .passes.proxy_fences import insert_proxy_fences
-from .passes.registers import check_registers, check_warpgroup_registers
-from .passes.scan_tails import tail_warnings
-from .passes.shared_layouts import choose_shared_layouts
-from .passes.shared_memory import place_shared
-from .passes.tensor_memory import place_tensor_memory
-from .passes.tokens import complete_tokens
-from .passes.variants import choose_variants
-from .passes.wgmma_waits import insert_wgmma_waits
+from .ops.sync.barriers import waits_for_grids
+from .passes.analysis.lowering_records import access_records, copy_records, product_records
+from .passes.analysis.program_slices import without_dead_code
+from .passes.checks.constant_bounds import check_constant_bounds
+from .passes.checks.registers import check_registers, check_warpgroup_registers
+from .passes.checks.scan_tails import tail_warnings
+from .passes.layouts.box_accesses import write_boxes
+from .passes.layouts.layouts import assign_layouts
+from .passes.layouts.shared_layouts import choose_shared_layouts
+from .passes.layouts.variants import choose_variants
+from .passes.pipelining.bulk_store_waits import delay_bulk_store_waits
+from .passes.pipelining.loads_ahead import send_loads_ahead
+from .passes.pipelining.pipeline import write_pipelines
+from .passes.pipelining.pipelining_candidates import candidate_loops, loop_records
+from .passes.pipelining.proxy_fences import insert_proxy_fences
+from .passes.pipelining.tokens import complete_tokens
+from .passes.placement.shared_memory import place_shared
+from .passes.placement.tensor_memory import place_tensor_memory
+from .passes.products.dots import write_dots
+from .passes.products.mma_hazards import check_mma_hazards
+from .passes.products.wgmma_waits import insert_wgmma_waits
 from .records import RECORDS, AccessRecord, CopyRecord, LayoutRecord, LoopRecord, ProductRecord
 
 if TYPE_CHECKING:

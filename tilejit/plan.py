@@ -14,12 +14,12 @@ from .errors import CompilationError
 from .ir.builder import Facts
 from .ir.graph import Const, Launch, number
 from .layout import TileLayout
-from .ops.copy import copy_
-from .ops.copy_async import copy_async_
-from .ops.copy_async.options import HINTS, checked_options
-from .ops.copy_async.site import CopySite
-from .ops.packed import in_memory
-from .ops.shared import check_in_memory
+from .ops.memory.packed import in_memory
+from .ops.memory.shared import check_in_memory
+from .ops.moves.copy import copy_
+from .ops.moves.copy_async import copy_async_
+from .ops.moves.copy_async.options import HINTS, checked_options
+from .ops.moves.copy_async.site import CopySite
 from .ops.tmem.alloc import default_layout
 from .ops.tmem.fragments import SHAPES
 from .ops.tmem.ldst import VARIANTS as MOVES, MoveSite

@@ -6,16 +6,17 @@ from functools import lru_cache
 
 from .dtypes import int32, uint32
 from .frontend.ranges import loop_over
+from .frontend.source import MISSING
 from .ir.builder import Builder, describe, type_of
 from .ir.builtin import builtin
-from .frontend.source import MISSING
 from .ir.graph import Const
 from .jit import Kernel, jit
 from .names import nearest
-from .ops.atomics import BUILTINS as ATOMICS
-from .ops.ids import is_number_of_ctas, num_programs, program_id
-from .ops.language import binary, compare, strong_cast
-from .ops.pointwise import cast, device_assert, maximum
+from .ops.language.ids import is_number_of_ctas, num_programs, program_id
+from .ops.language.operators import binary, compare
+from .ops.language.pointwise import cast, device_assert, maximum
+from .ops.language.promotion import strong_cast
+from .ops.memory.atomics import BUILTINS as ATOMICS
 from .types import Points, Region, Scalar
 
 

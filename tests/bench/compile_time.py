@@ -15,7 +15,7 @@ ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 
 TILEJIT = """
 import time, llvmlite.binding, numpy
-import tilejit as tile, tilejit.api, tilejit.compile, tilejit.frontend.building, tilejit.passes.warp_specialization, tilejit.ptx.lookup
+import tilejit as tile, tilejit.api, tilejit.compile, tilejit.frontend.building, tilejit.passes.pipelining.warp_specialization, tilejit.ptx.lookup
 import tilejit.toolchain.llvm, tilejit.toolchain.assembler
 from tilejit.demo import {kernel}
 spec = [tile.ArraySpec(s, "float32") for s in {shapes}]
@@ -48,7 +48,7 @@ print(time.perf_counter() - start)
 
 IMPORTS = """
 import time, llvmlite.binding, numpy, ml_dtypes
-import tilejit as tile, tilejit.api, tilejit.compile, tilejit.frontend.building, tilejit.passes.warp_specialization, tilejit.ptx.lookup
+import tilejit as tile, tilejit.api, tilejit.compile, tilejit.frontend.building, tilejit.passes.pipelining.warp_specialization, tilejit.ptx.lookup
 import tilejit.toolchain.llvm, tilejit.toolchain.assembler
 square = tile.ArraySpec(({n}, {n}), "bfloat16")
 """

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from bytecheck import check_partition, check_tensor_plan
 from copy_strategies import copies, swizzled_copies
 from tilejit.errors import DispatchError
-from tilejit.ops.partition import constant_steps
+from tilejit.ops.memory.partition import constant_steps
 from tilejit.plan import plan_copy
 
 THOROUGH = settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))

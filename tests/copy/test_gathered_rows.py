@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from ml_dtypes import bfloat16, float8_e4m3fn
 from tilejit.errors import CompilationError, DispatchError
 from tilejit.layout import row_lanes, row_numbers, thread_table
-from tilejit.ops.copy_async.gathered import Plan
+from tilejit.ops.moves.copy_async.gathered import Plan
 
 TARGETS = ("sm_80", "sm_90a", "sm_100a", "sm_120a")
 

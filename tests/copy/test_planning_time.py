@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from copy_strategies import copies, swizzled_copies
-from tilejit.ops.copy_async import tma_plan
+from tilejit.ops.moves.copy_async.tma import boxes
 from tilejit.plan import plan_copy
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))
@@ -20,12 +20,12 @@ def looked_at(monkeypatch):
     counts = {"boxes": 0, "maps": 0}
 
     def counting(name, kind):
-        made = getattr(tma_plan, name)
+        made = getattr(boxes, name)
 
         def call(*args):
             counts[kind] += 1
             return made(*args)
-        monkeypatch.setattr(tma_plan, name, call)
+        monkeypatch.setattr(boxes, name, call)
 
     counting("Candidate", "boxes")
     counting("realised", "maps")
@@ -38,7 +38,7 @@ def test_the_search_for_a_site_examines_no_more_boxes_than_the_bound(looked_at, 
     for plan in plans.values():
         looked_at.update(boxes=0, maps=0)
         attempt(plan)
-        assert looked_at["boxes"] <= tma_plan.SEARCHED // 2 and looked_at["maps"] <= looked_at["boxes"]
+        assert looked_at["boxes"] <= boxes.SEARCHED // 2 and looked_at["maps"] <= looked_at["boxes"]
 
 
 def test_the_search_for_random_sites_examines_no_more_boxes_than_the_bound(looked_at):
@@ -49,14 +49,14 @@ def test_the_search_for_random_sites_examines_no_more_boxes_than_the_bound(looke
         dst, src = sides if store else sides[::-1]
         looked_at.update(boxes=0, maps=0)
         attempt(lambda: plan_copy(dst, src, variant="tma"))
-        assert looked_at["boxes"] <= tma_plan.SEARCHED // 2
+        assert looked_at["boxes"] <= boxes.SEARCHED // 2
 
     holds()
 
 
 def test_the_search_stops_at_the_bound(looked_at, monkeypatch):
     """However many boxes there are: the choice is made among those found so far."""
-    monkeypatch.setattr(tma_plan, "SEARCHED", 5)
+    monkeypatch.setattr(boxes, "SEARCHED", 5)
     choice = WORST["most boxes"]()
     assert looked_at["boxes"] == 5 and choice.variant == "tma"
 

@@ -155,18 +155,18 @@ def table_layouts() -> str:
 
 
 def table_math() -> str:
-    from tilejit.ops.math import _TABLE as functions
+    from tilejit.ops.language.math import _TABLE as functions
     return markdown(("function", "float32", "`fast=True`"),
                     ((code(f"tile.{name}"), ulp, fast or "") for name, _, _, ulp, _, fast in functions))
 
 
 def table_atomics() -> str:
-    from tilejit.ops.atomics import DTYPES
+    from tilejit.ops.memory.atomics import DTYPES
     return markdown(("operation", "dtypes"), ((code(f"tile.atomic_{kind}"), ", ".join(dtypes)) for kind, dtypes in DTYPES.items()))
 
 
 def table_reductions() -> str:
-    from tilejit.ops.copy_async.reductions import TYPES
+    from tilejit.ops.moves.copy_async.reductions import TYPES
     where = {"tensor map": "`tma`", "global": "`bulk`, to an array", "shared": "`dsmem`, to a peer"}
     kinds = list(dict.fromkeys(kind for _, kind in TYPES))
     return markdown(("reduce=", *where.values()), ((code(kind), *(", ".join(TYPES[place, kind]) for place in where)) for kind in kinds))
@@ -174,7 +174,7 @@ def table_reductions() -> str:
 
 def table_targets() -> str:
     from tilejit.config import TARGETS, architecture
-    from tilejit.passes.shared_memory import SHARED_LIMIT
+    from tilejit.passes.placement.shared_memory import SHARED_LIMIT
     return markdown(("target", "shared memory of a CTA, bytes"), ((code(t), SHARED_LIMIT[architecture(t)]) for t in TARGETS))
 
 
@@ -239,7 +239,7 @@ MEANING = {
 
 
 def _needs(name: str) -> str:
-    from tilejit.ops.copy_async import VARIANTS
+    from tilejit.ops.moves.copy_async import VARIANTS
     from tilejit.ops.mma import tcgen05
     from tilejit.ops.tmem import ldst
     (variant,) = (v for v in (*VARIANTS, *ldst.VARIANTS, tcgen05.VARIANT) if v.name == name)
@@ -248,7 +248,7 @@ def _needs(name: str) -> str:
 
 def _further(name: str) -> str:
     """The needs of a variant that tensor copies of regions do not have."""
-    from tilejit.ops.copy_async import selected, tma, tma_map
+    from tilejit.ops.moves.copy_async.tma import selected_variant as selected, variant as tma, named_map as tma_map
     known = {need.words for need in tma.NEEDS}
     variant = tma_map.VARIANT if name == "named" else getattr(selected, name)
     return "".join(f"- {need.words}\n" for need in variant.needs if need.words not in known)
@@ -336,7 +336,7 @@ def test_every_launch_option_is_documented_on_the_language_page():
 
 def test_every_variant_of_copy_async_is_documented_with_needs_program_graph_ptx_and_the_effect_of_inputs():
     """In the section of its name on the page of copies. Its examples are run by the test above."""
-    from tilejit.ops.copy_async import VARIANTS
+    from tilejit.ops.moves.copy_async import VARIANTS
     page = (ROOT / "docs" / "copies.md").read_text()
     for name in (v.name for v in VARIANTS):
         section = re.split(r"^## ", page[page.index(f"\n## {name}\n") + 4:], flags=re.MULTILINE)[0]

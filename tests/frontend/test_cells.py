@@ -3,7 +3,7 @@
 import tilejit as tile
 from graphs import body, error, expect, marked
 from tilejit.ir.builtin import MEMBERS, builtin
-from tilejit.ops import language
+from tilejit.ops.language import operators
 
 
 class Counter:
@@ -23,7 +23,7 @@ def counter(g):
 
 def _next(g, counter):
     held = g.cells.setdefault(counter.key, 0)
-    g.cells[counter.key] = held + 1 if isinstance(held, int) else language.binary(g, "+", held, 1)
+    g.cells[counter.key] = held + 1 if isinstance(held, int) else operators.binary(g, "+", held, 1)
     return held
 
 

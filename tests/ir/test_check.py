@@ -1,12 +1,12 @@
 """The graph checker: each rule is shown by a graph that breaks it."""
 
 import pytest
-import tilejit.ops.elementwise as ew
+import tilejit.ops.tiles.elementwise as ew
 from tilejit.dtypes import bool_, float32, int32
 from tilejit.errors import Loc
 from tilejit.ir.check import GraphError, check, values
 from tilejit.ir.graph import Block, Call, Carry, Const, For, Graph, If, Launch, Scope, Value, While
-from tilejit.ops.creation import splat
+from tilejit.ops.tiles.generate import splat
 from tilejit.types import Scalar, Tile, Uniformity
 
 LOC = Loc("kernel.py", 3)

@@ -10,10 +10,10 @@ import tilejit as tile
 from gather_cases import DTYPES, FORMS, cases, made
 from hypothesis import HealthCheck, Phase, given, settings
 from tilejit.ir.builder import type_of
-from tilejit.ops.atomics import atomic_
-from tilejit.ops.memory import load_, store_
-from tilejit.ops.ordered import ordered_load
-from tilejit.ops.regions import coordinates
+from tilejit.ops.memory.access_ops import load_, store_
+from tilejit.ops.memory.atomics import atomic_
+from tilejit.ops.memory.ordered import ordered_load
+from tilejit.ops.memory.regions import coordinates
 from tilejit.types import Tile
 
 from tests.gpu import needs_gpu, run_child

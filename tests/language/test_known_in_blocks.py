@@ -10,7 +10,7 @@ import tilejit as tile
 from hypothesis import given, settings, strategies as st
 from tilejit.ir.builder import Facts
 from tilejit.ir.graph import Call, Graph, blocks, walk
-from tilejit.passes.context import Context
+from tilejit.passes.analysis.context import Context
 from tilejit.types import Tile
 
 pytestmark = pytest.mark.usefixtures("assembled_later")

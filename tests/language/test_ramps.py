@@ -6,7 +6,7 @@ import tilejit as tile
 from hypothesis import assume, given, settings, strategies as st
 from tilejit.ir.builder import Facts
 from tilejit.ir.graph import Call, walk
-from tilejit.passes.context import Context
+from tilejit.passes.analysis.context import Context
 
 pytestmark = pytest.mark.usefixtures("assembled_later")
 

@@ -10,7 +10,7 @@ import pytest
 import tilejit as tile
 from hypothesis import HealthCheck, given, settings, strategies as st
 from tilejit.ir.graph import Call, For, If, Scope, Value, While
-from tilejit.passes.accumulators import PinnedRegisters, is_product
+from tilejit.passes.products.accumulators import PinnedRegisters, is_product
 
 BEGIN = """def kernel(A, B, C, n, m):
     a, b = tile.alloc((64, 16), A.dtype, layout=tile.auto), tile.alloc((16, 8), B.dtype, layout=tile.auto)

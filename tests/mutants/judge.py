@@ -10,7 +10,7 @@ from tests.mutants.mutate import Mutant, mutants
 from tests.mutants.problem import Problem, right
 from tilejit.errors import CompilationError
 from tilejit.ir.graph import Graph
-from tilejit.passes.mma_hazards import check_mma_hazards
+from tilejit.passes.products.mma_hazards import check_mma_hazards
 from tilejit.sim import simulate
 
 FOUND_SEEDS = range(4)  # under one of which the checks must find a fault

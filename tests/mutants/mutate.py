@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from tilejit.ir.builder import type_of
 from tilejit.ir.graph import Block, Call, Const, For, Graph, Scope, Value, walk
-from tilejit.ops.elementwise import bit_xor, sub
+from tilejit.ops.tiles.elementwise import bit_xor, sub
 
 BYTES = "mbarrier_arrive_expect_tx", "mbarrier_expect_tx"
 ARRIVALS = "mbarrier_arrive", "mbarrier_arrive_expect_tx", "ring_release", "arrive_on_copies_"

@@ -11,7 +11,7 @@ from tests.gpu import in_child, needs_gpu, needs_module
 from tilejit.dtypes import float16, float32
 from tilejit.layout import exchanged, thread_table
 from tilejit.layout.fragments import wgmma_accumulator
-from tilejit.ops.layout_change import _exchange, register_exchange
+from tilejit.ops.tiles.layout_change import _exchange, register_exchange
 from tilejit.types import Tile
 
 TARGETS = ("sm_80", "sm_90a", "sm_100a", "sm_120a")

@@ -11,7 +11,7 @@ from tilejit.dtypes import float16, float32, int8
 from tilejit.emit.tiles import TileMixin
 from tilejit.layout import blocked, thread_table
 from tilejit.layout.fragments import wgmma_a_registers, wgmma_accumulator
-from tilejit.ops.layout_change import _mapped, _pitch, register_moves
+from tilejit.ops.tiles.layout_change import _mapped, _pitch, register_moves
 from tilejit.types import Tile
 from tests.gpu import in_child, needs_gpu
 

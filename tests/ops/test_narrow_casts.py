@@ -14,7 +14,7 @@ from llvmlite import binding
 from tilejit.dtypes import DTYPES, float32
 from tilejit.emit.narrow import NarrowFloats
 from tilejit.emit.value import V
-from tilejit.ops.casts import cast_array
+from tilejit.ops.tiles.casts import cast_array
 
 SMALL = ("float4_e2m1fn", "float6_e2m3fn", "float6_e3m2fn")
 NARROW = (*SMALL, "float8_e8m0fnu")

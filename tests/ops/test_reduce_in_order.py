@@ -9,9 +9,9 @@ from hypothesis import given, settings, strategies as st
 from tilejit.dtypes import int32
 from tilejit.ir.graph import Call
 from tilejit.layout import thread_table
-from tilejit.ops.combine import Combine
-from tilejit.ops.reduce import reduce_
-from tilejit.ops.reduce_in_order import InOrder, scratch_in_order
+from tilejit.ops.reduce.combine import Combine
+from tilejit.ops.reduce.reduce import reduce_
+from tilejit.ops.reduce.reduce_in_order import InOrder, scratch_in_order
 from tilejit.types import Tile
 
 from tests.gpu import in_child, needs_gpu

@@ -9,8 +9,8 @@ from tilejit.dispatch import Choice
 from tilejit.dtypes import float32, int32
 from tilejit.ir.graph import Call, Value
 from tilejit.layout import blocked, collapse, drop_dim, mma_fragment, thread_table, wgmma_accumulator
-from tilejit.ops.combine import Known
-from tilejit.ops.reduce import ReducePlan, plan_reduce, reduce_, reduced_shape
+from tilejit.ops.reduce.combine import Known
+from tilejit.ops.reduce.reduce import ReducePlan, plan_reduce, reduce_, reduced_shape
 from tilejit.types import Scalar, Tile
 
 EXTENTS = st.sampled_from([1, 2, 3, 5, 7, 8, 16, 33, 64, 100])

@@ -10,8 +10,8 @@ from tilejit.dispatch import Choice
 from tilejit.dtypes import int32
 from tilejit.ir.graph import Call, Value
 from tilejit.layout import blocked, mma_fragment, wgmma_accumulator
-from tilejit.ops.combine import Combine, Known
-from tilejit.ops.scan import plan_scan, scan_
+from tilejit.ops.reduce.combine import Combine, Known
+from tilejit.ops.reduce.scan import plan_scan, scan_
 from tilejit.types import Tile
 
 

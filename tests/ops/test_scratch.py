@@ -9,8 +9,8 @@ import tilejit.compile
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tilejit.ir.graph import Call, For, If
-from tilejit.ops.shared import sync
-from tilejit.passes.shared_memory import _scratch_bytes as bytes_of_scratch
+from tilejit.ops.memory.shared import sync
+from tilejit.passes.placement.shared_memory import _scratch_bytes as bytes_of_scratch
 
 X = tile.ArraySpec((4096,), "float32")
 

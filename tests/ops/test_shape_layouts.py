@@ -7,9 +7,9 @@ from hypothesis import assume, given, settings, strategies as st
 from tilejit.dtypes import float32
 from tilejit.ir.graph import Value
 from tilejit.layout import blocked, collapse, register_table, thread_table
-from tilejit.ops.shape import _permuted, reshaped
-from tilejit.ops.slicing import _register_slice
-from tilejit.ops.stack import _stack_layout
+from tilejit.ops.language.stack import _stack_layout
+from tilejit.ops.tiles.arrange import _permuted, reshaped
+from tilejit.ops.tiles.slicing import _register_slice
 from tilejit.types import Tile
 
 EXTENTS = st.sampled_from([1, 2, 3, 4, 7, 8, 16, 33, 64])

@@ -87,3 +87,31 @@ def test_a_gpu_reads_the_bits_of_truth_values_as_the_simulator_does():
             results.append(o)
         for way, *row in zip(WAYS, *results):
             assert row[0].tobytes() == row[1].tobytes(), (way, use)
+
+
+# amounts of 64 and more: known to the compiler, to LLVM only, and to neither
+AMOUNTS = ["-2", "64", "n * 0 + 65", "tile.where(p, 64, 64)", "tile.cast(n, tile.int32) | 64", "n"]
+
+
+def shifted_by(amount: str):
+    return tile.jit(source=f"def k(x, o, n):\n    p = tile.load(x[0:32]) > 3\n"
+                           f"    tile.store(o[0:32], tile.cast(p, tile.int64) << tile.cast({amount}, tile.int64))\n")
+
+
+@pytest.mark.parametrize("amount", AMOUNTS)
+def test_a_truth_value_shifted_by_its_64_bits_or_more_is_zero(amount):
+    """ptxas 13.0 and 13.5 take a constant amount of ``shl.b64`` modulo 64, if it shifts a select of constants."""
+    o = np.ones(32, np.int64)
+    shifted_by(amount)[1,](np.arange(32, dtype=np.int32), o, 64)
+    np.testing.assert_array_equal(o, 0)
+    ptx = shifted_by(amount).compile(tile.ArraySpec((32,), "int32"), tile.ArraySpec((32,), "int64"), 64, target="sm_90a").ptx
+    assert "shl.b64" not in ptx if amount in ("-2", "64") else "%lanemask_lt" in ptx
+
+
+@needs_gpu()
+@in_child(timeout=120)
+def test_a_gpu_shifts_truth_values_by_their_64_bits_or_more_to_zero():
+    for amount in AMOUNTS:
+        o = np.ones(32, np.int64)
+        shifted_by(amount)[1,](np.arange(32, dtype=np.int32), o, 64, backend="cuda", num_warps=1)
+        assert not o.any(), amount

@@ -12,8 +12,8 @@ import numpy as np
 import tilejit as tile
 from reduced import combined
 from tilejit import ptx
-from tilejit.ops.ptx_calls import DTYPES
-from tilejit.ops.ptx_meanings import meaning
+from tilejit.ops.ptx.calls import DTYPES
+from tilejit.ops.ptx.meanings import meaning
 
 LANES, CELLS = 32, 256
 ARRAYS = {"f16x2": "uint32", "bf16x2": "uint32"}     # dtype of the array's elements where it is not the first of DTYPES

@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 from ptx_copies import called, forms, kernel
 from tilejit import ptx
-from tilejit.ops.ptx_meanings import meaning
+from tilejit.ops.ptx.meanings import meaning
 
 from tests.cases import Case
 

@@ -6,7 +6,7 @@ import pytest
 import tilejit as tile
 from tilejit import ptx
 from tilejit.config import TARGETS
-from tilejit.ops.ptx_calls import DTYPES
+from tilejit.ops.ptx.calls import DTYPES
 
 pytestmark = pytest.mark.usefixtures("assembled_later")
 ARRAYS = ("uint8", "uint16", "uint32", "uint64", "float16", "bfloat16", "float32", "float64", "bool")

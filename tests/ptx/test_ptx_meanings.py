@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tilejit as tile
 from tilejit import ptx
-from tilejit.ops.ptx_meanings import meaning
+from tilejit.ops.ptx.meanings import meaning
 
 NOT_SIMULATED = Path(__file__).parent / "data" / "not_simulated.txt"
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tilejit as tile
 from tilejit import ptx
-from tilejit.ops.ptx_meanings import meaning
+from tilejit.ops.ptx.meanings import meaning
 
 from tests.cases import compiled, on_gpu, on_simulator
 from tests.gpu import in_child, needs_gpu, some

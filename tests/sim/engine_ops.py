@@ -230,7 +230,7 @@ def test_im2col(dst, src, mbar, walk, at, offsets, steps):
 
 @test_im2col.simulate
 def _(m, call, dst, src, mbar):
-    from tilejit.ops.copy_async.tma_plan import Im2col
+    from tilejit.ops.moves.copy_async.tma.boxes import Im2col
     a = call.attrs
     map_ = replace(map_of(m, call, src, box=(1,) * len(src.shape), element_strides=(1, *a["steps"], 1)), im2col=Im2col(*a["walk"]))
     m.tma_load(map_, a["at"], dst, 0, mbar, mode="im2col", offsets=a["offsets"])

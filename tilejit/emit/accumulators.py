@@ -14,7 +14,7 @@ from typing import Any
 from ..dtypes import DType, float32, int32, int64
 from ..ir.builder import type_as
 from ..ir.graph import Call, Const, Operand, Value
-from ..passes.accumulators import PinnedRegisters, is_product
+from ..passes.products.accumulators import PinnedRegisters, is_product
 from ..types import Tile
 from .parts import EmitterParts
 from .value import V

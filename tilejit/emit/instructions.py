@@ -177,6 +177,9 @@ class InstructionMixin(NarrowFloats):
         where an instruction reads them as the bits of a float: it makes ``cvt.rzi.s32.f16`` of them 0 or 1, ``cvt.f32.f16``,
         ``cvt.rn.f16.f32`` and ``cvt.rni.f32.f32`` 0.0 or 1.0, ``neg.f32`` 0 or -1; f32, bf16 and, behind ``neg``, f64 alike. It does so on every
         target, with the value in a loop or computed of several such. It does not know that the highest bit of ``%lanemask_lt`` is 0.
+
+        ptxas 13.0 and 13.5 make ``selp d, 1 << n % 64, 0`` of ``selp s, 1, 0; shl.b64 d, s, n`` with a constant `n` of 64 and more, and the
+        same of any two constants. They fold ``shl.b32``, ``shl.b16`` and all ``shr`` correctly.
         """
         zero = self.entry("a zero that ptxas does not know",
                           lambda: self.asm("{ .reg .b32 t; mov.u32 t, %lanemask_lt; shr.u32 $0, t, 31; }", [int32], [], pure=True)[0])

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..dtypes import int32, int64
-from ..ops.copy_async.tma_map import template
+from ..ops.moves.copy_async.tma.named_map import template
 from ..types import TensorMap
 from .parts import EmitterParts
 from .value import V

@@ -8,7 +8,7 @@ from ..dtypes import bool_, int32
 from ..errors import CompilationError
 from ..ir.builder import type_as
 from ..ir.graph import Block, Call, Const, For, If, Operand, Scope, Value, While, blocks, walk
-from ..ops.ptx_calls import HARDWARE_BARRIERS
+from ..ops.ptx.calls import HARDWARE_BARRIERS
 from ..types import Scalar, Uniformity
 from .parts import EmitterParts
 from .value import V

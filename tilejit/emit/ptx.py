@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..dtypes import DType, bool_, float32, float64, int16, int32, int64
-from ..ops.access import Access, AccessPlan
+from ..ops.memory.access import Access, AccessPlan
 from .barriers import EBarrier
 from .named_maps import EMap
 from .parts import EmitterParts

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..dtypes import int32
 from ..ir.builder import type_as
 from ..ir.graph import Value
-from ..passes.tensor_memory import leaders
+from ..passes.placement.tensor_memory import leaders
 from ..types import Buffer
 from .parts import EmitterParts
 from .value import V

@@ -10,7 +10,7 @@ from typing import Any
 from ..dtypes import bool_
 from ..ir.builder import as_value, describe, element_type, type_as, type_of
 from ..ir.graph import Block, Call, Const, If, Operand, Value
-from ..ops import language
+from ..ops.language import operators, promotion
 from ..types import Scalar, Tile
 from . import joins
 from .joins import Clash, is_runtime
@@ -38,7 +38,7 @@ def truth(w: Walker, x: Any) -> bool | Value:
                       "or reduce it with tile.any or tile.all")
     if not isinstance(t, Scalar):
         raise w.error(f"{describe(x)} cannot be a condition")
-    return as_value(language.as_condition(w.g, x))
+    return as_value(promotion.as_condition(w.g, x))
 
 
 def _refuse_as_condition(w: Walker, x: Any) -> None:
@@ -311,10 +311,10 @@ def only_if(w: Walker, word: str, left: Operand, right: Callable[[], Any], numbe
     entry = branch.env.pop(CHOSEN)
     _refuse_tile(w, word, entry.value)
     numbers = numbers and joins.is_number(entry.value) and all(element_type(x) != bool_ for x in (value, entry.value))
-    dtype = language.common_dtype(w.g, value, entry.value) if numbers else bool_
+    dtype = promotion.common_dtype(w.g, value, entry.value) if numbers else bool_
 
     def alike(x: Any) -> Any:
-        return x if element_type(x) == dtype else language.converted(w.g, x, dtype)
+        return x if element_type(x) == dtype else promotion.converted(w.g, x, dtype)
 
     changed = any(w.frame.env.get(n) is not e for n, e in branch.env.items())
     if not changed and all(isinstance(n, Call) and n.op.effect == "pure" for n in branch.nodes):
@@ -325,9 +325,9 @@ def only_if(w: Walker, word: str, left: Operand, right: Callable[[], Any], numbe
         condition = _side(w, word, entry.value)
         if isinstance(condition, bool):
             return test if condition == (word == "and") else condition
-        return language.logical(w.g, word, test, condition)
+        return operators.logical(w.g, word, test, condition)
     with w.partial_on(test):
-        w.resume(branch, lambda: w.put(CHOSEN, alike(entry.value) if numbers else language.as_condition(w.g, entry.value)))
+        w.resume(branch, lambda: w.put(CHOSEN, alike(entry.value) if numbers else promotion.as_condition(w.g, entry.value)))
         decided = w.collect(lambda: w.put(CHOSEN, alike(value) if numbers else word == "or"))
     then, orelse = (branch, decided) if word == "and" else (decided, branch)
     join_branches(w, test, then, orelse)

@@ -9,8 +9,8 @@ from typing import Any
 from ..errors import CompilationError, Loc, print_text
 from ..ir.builder import Builder, Facts, Warning_
 from ..ir.graph import Block, Graph, Launch, Value
-from ..ops.ragged import Tail
-from ..ops.selected import SPARE
+from ..ops.moves.copy_async.tma.selections import SPARE
+from ..ops.reduce.ragged_warnings import Tail
 from ..types import Buffer, Scalar, Uniformity
 from . import branches, expressions, loops, scoping, statements  # noqa: F401 - each registers what its syntax does
 from .calls import call, run

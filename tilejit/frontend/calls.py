@@ -16,7 +16,8 @@ from ..ir.builtin import BoundMethod, Builtin, apply, signature_of
 from ..ir.graph import Const, Value
 from ..ir.op import Op
 from ..names import ELSEWHERE, InstructionName, counterpart, misspelt
-from ..ops import language, pointwise, ptx_calls
+from ..ops.language import pointwise, promotion
+from ..ops.ptx import calls as ptx_calls
 from . import joins
 from .branches import judged
 from .captures import checked, of_tilejit, source_of
@@ -95,7 +96,7 @@ def _misfit(w: Walker, name: str, signature: inspect.Signature, kwargs: dict[str
 def cast(w: Walker, dtype: DType, x: Any) -> Any:
     """``tile.float32(x)``: `x` with another element type."""
     x = x.value if isinstance(x, Const) else x
-    return language.strong_cast(w.g, x, dtype)
+    return promotion.strong_cast(w.g, x, dtype)
 
 
 # -- Python's own functions ----------------------------------------------------------------------------------------------

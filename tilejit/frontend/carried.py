@@ -13,7 +13,7 @@ from typing import Any
 
 from ..errors import CompilationError
 from ..ir.graph import Carry, Node, Operand, Value
-from ..ops.ring import cursors
+from ..ops.structure.ring import cursors
 from ..types import Tile, Uniformity
 from . import joins
 from .branches import graph_name

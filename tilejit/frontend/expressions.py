@@ -14,7 +14,8 @@ from ..ir.builder import describe
 from ..ir.builtin import MEMBERS, BoundMethod, apply, member
 from ..ir.graph import Const, Value
 from ..names import ELSEWHERE, nearest
-from ..ops import language
+from ..ops.language import operators
+from ..ops.structure import indexing
 from ..types import Scalar
 from . import joins
 from .branches import judged
@@ -155,7 +156,7 @@ def bin_op(w: Walker, node: ast.BinOp) -> Any:
 def operator(w: Walker, symbol: str, a: Any, b: Any) -> Any:
     """The result of the binary operator `symbol`."""
     if is_runtime(a) or is_runtime(b):
-        return language.binary(w.g, symbol, a, b)
+        return operators.binary(w.g, symbol, a, b)
     if symbol in ("**", "<<") and isinstance(a, int) and isinstance(b, int) and b > 0:
         bits = a.bit_length() + b if symbol == "<<" else (a.bit_length() - 1) * b
         if bits > 2 * MAX_BITS:
@@ -167,7 +168,7 @@ def operator(w: Walker, symbol: str, a: Any, b: Any) -> Any:
 def unary_op(w: Walker, node: ast.UnaryOp) -> Any:
     symbol = SYMBOLS[type(node.op)]
     x = judged(w, node.operand) if symbol == "not" else w.value(node.operand)
-    return language.unary(w.g, symbol, x) if is_runtime(x) else folded(w, UNARY[symbol], x)
+    return operators.unary(w.g, symbol, x) if is_runtime(x) else folded(w, UNARY[symbol], x)
 
 
 @expression(ast.Compare)
@@ -188,7 +189,7 @@ def compare(w: Walker, node: ast.Compare) -> Any:
 
 
 def _both(w: Walker, a: Any, b: Any) -> Any:
-    return b if b is False else language.binary(w.g, "&", a, b)
+    return b if b is False else operators.binary(w.g, "&", a, b)
 
 
 def _compared(w: Walker, symbol: str, a: Any, b: Any) -> Any:
@@ -205,7 +206,7 @@ def _compared(w: Walker, symbol: str, a: Any, b: Any) -> Any:
         if runtime(a) or runtime(b):
             raise w.error(f"`{symbol}` looks in compile-time tuples and ranges; compare run-time values with < and ==")
     elif is_runtime(a) or is_runtime(b):
-        return language.compare(w.g, symbol, a, b)
+        return operators.compare(w.g, symbol, a, b)
     elif runtime(a) or runtime(b):
         raise w.error("tuples that hold run-time values cannot be compared; compare their elements")
     if isinstance(a, DType) or isinstance(b, DType):
@@ -287,7 +288,7 @@ def subscript(w: Walker, node: ast.Subscript) -> Any:
     """``x[index]``: regions and points of memory, parts of tiles, or elements of tuples."""
     x, index = w.value(node.value), _index(w, node.slice)
     if isinstance(x, Value):
-        return language.getitem(w.g, x, index if isinstance(index, tuple) else (index,))
+        return indexing.getitem(w.g, x, index if isinstance(index, tuple) else (index,))
     if (type(x), "__getitem__") in MEMBERS:
         return apply(w.g, BoundMethod(MEMBERS[type(x), "__getitem__"][0], x, "[]"), (index,), {})
     if hasattr(x, "tile_getitem"):

@@ -12,8 +12,8 @@ from ..dtypes import bool_, int32, promote
 from ..errors import Loc
 from ..ir.builder import describe, type_as, weak_dtype
 from ..ir.graph import Block, For, Operand, Value, While, leaves_its_range
-from ..ops import language
-from ..ops.pipeline import pipeline_turn
+from ..ops.language import operators, promotion
+from ..ops.sync.pipeline import pipeline_turn
 from ..types import Scalar
 from .branches import judged, only_if, truth
 from .carried import Ends, Trip, carries, settle
@@ -170,11 +170,11 @@ def _for_as_while(w: Walker, node: ast.For, over: LoopRange, names: list[str], e
     wraps, last = leaves_its_range(stop, over.step, t.dtype), stop
 
     def below(index: Any, end: Operand) -> Value:
-        return language.compare(w.g, "<" if over.step > 0 else ">", index, end)
+        return operators.compare(w.g, "<" if over.step > 0 else ">", index, end)
 
     w.put(hidden, start)
     if wraps:
-        last = language.short_of(w.g, stop, over.step)
+        last = promotion.short_of(w.g, stop, over.step)
         w.put(more, w.coerce(below(start, stop), Scalar(bool_)))
 
     def test() -> Operand:
@@ -187,7 +187,7 @@ def _for_as_while(w: Walker, node: ast.For, over: LoopRange, names: list[str], e
         _trip(w, node, over, index)
         if wraps:
             w.put(more, below(index, last))
-        w.put(hidden, language.binary(w.g, "+", index, over.step))
+        w.put(hidden, operators.binary(w.g, "+", index, over.step))
 
     _run_while(w, [*names, hidden, *([more] if wraps else [])], test, body, ends)
     for name in (hidden, more):
@@ -268,8 +268,8 @@ def _unless_left(w: Walker, test: Callable[[], Any]) -> Any:
     if left is True or not left:
         return test()
     flags = [w.frame.env[name].value for name in left]
-    taken = flags[0] if len(flags) == 1 else language.logical(w.g, "or", *flags)
-    stays = language.unary(w.g, "not", taken)
+    taken = flags[0] if len(flags) == 1 else operators.logical(w.g, "or", *flags)
+    stays = operators.unary(w.g, "not", taken)
     outer = w.frame.env
     w.frame.env = {**outer, **{name: Entry(False, w.g.loc, w.home) for name in left}}
     try:

@@ -10,7 +10,7 @@ from ..dtypes import DType, bool_, float32, int32
 from ..ir.builder import describe, type_of
 from ..ir.builtin import apply, member
 from ..ir.graph import Const
-from ..ops import language, pointwise
+from ..ops.language import pointwise, promotion
 from ..types import Buffer, Points, Region, Tile
 from . import joins
 from .expressions import folded, numbers, operator
@@ -99,10 +99,10 @@ def _conversion(kind: type, dtype: DType) -> Callable[..., Any]:
         if not runtime(x):
             return folded(w, kind, x)
         if kind is bool:
-            return language.as_condition(w.g, x)
-        if language.number(w.g, x).dtype.is_int and dtype.is_int:
+            return promotion.as_condition(w.g, x)
+        if promotion.number(w.g, x).dtype.is_int and dtype.is_int:
             return x
-        return language.converted(w.g, x, dtype)
+        return promotion.converted(w.g, x, dtype)
     return rule
 
 

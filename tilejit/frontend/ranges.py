@@ -11,10 +11,11 @@ from ..dtypes import promote, uint32, uint64
 from ..ir.builder import Builder, describe, element_type, type_of, weak_dtype
 from ..ir.builtin import builtin
 from ..ir.graph import Const, Operand, Pipeline
-from ..ops import elementwise as ew
-from ..ops.ids import is_number_of_ctas
-from ..ops.language import as_index, binary, compare, converted, strong_cast
-from ..ops.pointwise import device_assert, where
+from ..ops.language.ids import is_number_of_ctas
+from ..ops.language.operators import binary, compare
+from ..ops.language.pointwise import device_assert, where
+from ..ops.language.promotion import as_index, converted, strong_cast
+from ..ops.tiles import elementwise as ew
 from ..types import Scalar
 
 UNROLLED_AT_MOST = 4096

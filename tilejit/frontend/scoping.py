@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..dtypes import int32
-from ..ir.graph import Block, Const, For, Scope, Value, results, walk
 from ..ir.builder import describe, type_as
-from ..ops.copy_async.tokens import Token
+from ..ir.graph import Block, Const, For, Scope, Value, results, walk
+from ..ops.moves.copy_async.tokens import Token
 from ..types import Scalar, Uniformity
 from . import joins
 from .names import Undefined, is_cell

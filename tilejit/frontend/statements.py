@@ -6,7 +6,7 @@ import ast
 from ..dtypes import named_dtype
 from ..ir.builder import describe, type_of
 from ..ir.graph import Value
-from ..ops.pointwise import device_assert
+from ..ops.language.pointwise import device_assert
 from ..types import Tile
 from .branches import judged, truth
 from .calls import call
@@ -14,8 +14,8 @@ from .captures import source_of
 from .expressions import SYMBOLS, operator
 from .names import RESULT
 from .scopes import ScopeSpec
-from .targets import bind, refuse_target
 from .source import constexpr
+from .targets import bind, refuse_target
 from .walker import Walker, is_callable_of_the_language, runtime, statement, where
 
 

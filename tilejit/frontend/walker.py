@@ -15,7 +15,7 @@ from ..ir.builtin import BoundMethod, Builtin
 from ..ir.graph import Node, Operand, Value
 from ..ir.op import Op
 from ..names import ELSEWHERE, nearest
-from ..ops import language
+from ..ops.language import operators, promotion
 from ..types import Scalar, Tile, Uniformity
 from .captures import Capture, checked, token
 from .joins import leaves
@@ -213,7 +213,7 @@ class Walker:
         from .branches import either
         taken = self.frame.env[exits[0]].value
         for name in exits[1:]:
-            taken = language.logical(self.g, "or", taken, self.frame.env[name].value)
+            taken = operators.logical(self.g, "or", taken, self.frame.env[name].value)
 
         def here() -> None:
             for name in exits:
@@ -228,7 +228,7 @@ class Walker:
                 self.put(exits[0], True)
             self.frame.gone = frozenset(exits)
 
-        either(self, language.unary(self.g, "not", taken), here, elsewhere)
+        either(self, operators.unary(self.g, "not", taken), here, elsewhere)
 
     def leave(self, word: str) -> None:
         """Take an exit: control does not reach what follows."""
@@ -356,7 +356,7 @@ class Walker:
                 same = isinstance(t, Scalar) and isinstance(type_, Scalar)
             if same:
                 return x
-        return language.coerce(self.g, x, type_)
+        return promotion.coerce(self.g, x, type_)
 
 
 def where(what: str, loc: Loc | None) -> str:

@@ -123,7 +123,7 @@ class For:
     """``for index in range(start, stop, step)``; the body yields the next value of each carry. A step that is not constant is positive.
 
     `unroll` is the number of copies of the body that the emitter writes for one trip (0: the loop is unrolled completely). `pipeline` is set until
-    passes/pipeline.py has written the pipeline out.
+    passes/pipelining/pipeline.py has written the pipeline out.
     """
 
     index: Value

@@ -11,8 +11,8 @@ from ..errors import TileError
 from ..frontend.building import Built
 from ..frontend.captures import Watch
 from ..ir.graph import Block, Call, Const, Node, Value, blocks, operands, walk
-from ..ops.casts import cast
-from ..ops.memory import load_
+from ..ops.memory.access_ops import load_
+from ..ops.tiles.casts import cast
 from ..runtime.arguments import ArraySpec
 from ..types import Scalar, Tile
 from .finish import PIECE, finished

@@ -1,11 +1,17 @@
 """The operations of the language. Each is one declaration, followed by its rules.
 
 All modules are imported together, because some of them register rules for operations that another module declares:
-`access` those of load and store, `mma.stmatrix` the store of accumulators, `atomics_emit` those of atomics.
+`memory.access` those of load and store, `mma.stmatrix` the store of accumulators, `memory.atomics_emit` those of atomics.
 """
 
-from . import (access, atomics, atomics_emit, barriers, buffer_views, casts, combine, copy, copy_async, creation, division,  # noqa: F401
-               elementwise, escape, ids, layout_change, map_edits, math, memory, mma, named_barriers, ordered_emit, pipeline, pointwise,
-               ptx_barrier_meanings, ptx_bit_meanings, ptx_copy_meanings, ptx_float_meanings, ptx_map_meanings,
-               ptx_memory_meanings, ptx_warp_meanings, reduce, reductions, regions, remote, ring, scan, selected, shape, shared, slicing,
-               stack, tensor_map, tmem)
+from .language import creation, ids, math, operators, pointwise, shape, stack  # noqa: F401
+from .memory import access, access_ops, atomics, atomics_emit, ordered_emit, regions, shared  # noqa: F401
+from .mma import dot  # noqa: F401
+from .moves import copy, copy_async, load_store, remote  # noqa: F401
+from .moves.copy_async.tma import map_edits, selections, tensor_map  # noqa: F401
+from .ptx import escape  # noqa: F401
+from .ptx.meanings import barriers as _barriers, bits, copies, floats, lanes, maps, memory as _memory  # noqa: F401
+from .reduce import combine, reduce as _reduce, reductions, scan  # noqa: F401
+from .structure import alloc, buffer_views, indexing, ring  # noqa: F401
+from .sync import barriers, named_barriers, pipeline  # noqa: F401
+from .tiles import casts, division, elementwise, layout_change, slicing  # noqa: F401

@@ -91,7 +91,7 @@ def pack(values, dtype=None) -> Packed:
     last extent is a multiple of 2, or of 4 for float6."""
     import numpy as np
 
-    from ..ops.casts import cast_array
+    from ..ops.tiles.casts import cast_array
 
     values = np.asarray(values)
     target = dtype_of(values.dtype if dtype is None else dtype)

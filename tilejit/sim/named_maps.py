@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ..ops.copy_async.tma_map import template
+from ..ops.moves.copy_async.tma.named_map import template
 from ..types import TensorMap, layout_of
 from .clocks import ORDER
 from .map_slots import BYTES, DIMENSIONS, Acquired, Fields, Slot, leave_mark, slot_at, slots_of

@@ -156,7 +156,7 @@ class SimTensorMap(Batched):
     swizzle: int = 0
     l2_promotion: int = 0
     oob_fill: int = 0
-    im2col: Any = None  # corners, channels and pixels: an ops.copy_async.tma_plan.Im2col
+    im2col: Any = None  # corners, channels and pixels: a `copy_async.tma.boxes.Im2col`
 
     @property
     def rank(self) -> int:

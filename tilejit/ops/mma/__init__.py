@@ -13,11 +13,10 @@ from ...ir.builtin import builtin
 from ...ir.graph import Value
 from ...ir.op import op
 from ...types import Buffer, Region, Scalar, Tile
-from ..language import as_condition
-from ..packed import refused
-from ..reduce import collective
-from ..regions import whole
-from ..expected import asked_variant
+from ..language.expect_variant import asked_variant
+from ..language.promotion import as_condition, collective
+from ..memory.packed import refused
+from ..memory.regions import whole
 from . import ldmatrix, stmatrix, tcgen05, wgmma  # noqa: F401 - ldmatrix and stmatrix register plans of load and store
 from .site import MmaSite, checked_options, product_shape
 

@@ -1,8 +1,8 @@
 """``dot``: a synchronous matrix product.
 
 The path of each call (``wgmma`` of warpgroups, ``tcgen05.mma`` into tensor memory, ``mma.sync`` of warps, or multiply-adds of single
-threads) follows from the location and types of the operands, the execution scope and the target. passes/dots.py then expands the
-call to the operations of that path.
+threads) follows from the location and types of the operands, the execution scope and the target.
+passes/products/dots.py then expands the call to the operations of that path.
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ from ...ir.builtin import builtin
 from ...ir.graph import Value
 from ...ir.op import op
 from ...types import Buffer, Region, Tile
-from ..language import converted
-from ..packed import refused
-from ..reduce import collective
-from ..regions import whole
-from ..expected import asked_variant
+from ..language.expect_variant import asked_variant
+from ..language.promotion import collective, converted
+from ..memory.packed import refused
+from ..memory.regions import whole
 from . import dot_tensor, warp, wgmma
 from .site import MmaSite, checked_options, product_shape
 
@@ -57,7 +56,7 @@ def _precision(s: MmaSite) -> bool | str:
 
 
 def _written_out(*_):
-    raise AssertionError("passes/dots.py writes products out before they are simulated or emitted")
+    raise AssertionError("passes/products/dots.py writes products out before they are simulated or emitted")
 
 
 def _nothing(s: MmaSite) -> None:

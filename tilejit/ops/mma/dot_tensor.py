@@ -11,8 +11,9 @@ from dataclasses import replace
 from ...dispatch import Miss, Need
 from ...layout import TileLayout, axis
 from ...types import Buffer, Region, Tile
-from ..tmem.alloc import LANES, TENSOR_MEMORY
+from ..tmem.alloc import LANES
 from ..tmem.ldst import search
+from ..tmem.targets import TENSOR_MEMORY
 from . import tcgen05
 from .site import MmaSite
 from .tcgen05_kinds import TYPES, natural

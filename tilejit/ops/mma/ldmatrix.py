@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from ...dtypes import int32
 from ...types import Tile
-from ..memory import load_
+from ..memory.access_ops import load_
 from .matrices import Matrices
 
 

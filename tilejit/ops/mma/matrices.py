@@ -14,8 +14,8 @@ from ...errors import CompilationError
 from ...ir.graph import Const, Value
 from ...layout import thread_table
 from ...types import Region, Tile
-from ..access import plan_access
-from ..partition import shared_runs
+from ..memory.access import plan_access
+from ..memory.partition import shared_runs
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import numpy as np
 from ...dispatch import Miss
 from ...errors import CompilationError
 from ...types import Region
-from ..copy_async.tma_view import swizzle_mode
+from ..moves.copy_async.tma.view import swizzle_mode
 from .descriptor import K_BYTES, PLAIN, SIDEWAYS, Derived, derived, offsets
 
 SPANS = {0: 0, 1: 32, 2: 64, 3: 128}  # swizzle mode -> span in bytes

@@ -9,7 +9,7 @@ from ...dtypes import DType, float32
 from ...ir.builder import Builder, describe, type_of
 from ...ir.graph import Value
 from ...types import Region, Tile
-from ..copy_async.site import alignment
+from ..moves.copy_async.site import alignment
 
 
 @dataclass(frozen=True)

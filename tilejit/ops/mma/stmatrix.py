@@ -10,7 +10,7 @@ from __future__ import annotations
 from ...config import architecture
 from ...ir.builder import type_of
 from ...types import Tile
-from ..memory import store_
+from ..memory.access_ops import store_
 from .matrices import Matrices
 
 

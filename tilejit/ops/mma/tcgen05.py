@@ -16,11 +16,11 @@ from ...ir.builder import Builder, describe, type_of
 from ...ir.graph import Const, Value
 from ...ir.op import op
 from ...types import Buffer, Region, Scalar
-from ..language import as_condition
-from ..packed import shape_of
-from ..regions import whole
-from ..tmem.alloc import TENSOR_MEMORY
+from ..language.promotion import as_condition
+from ..memory.packed import shape_of
+from ..memory.regions import whole
 from ..tmem.descriptor import SharedDescriptor
+from ..tmem.targets import TENSOR_MEMORY
 from .descriptor import Derived
 from .shared_matrix import missed, shared_matrix
 from .site import checked_precision

@@ -9,8 +9,8 @@ from ...errors import CompilationError
 from ...layout import TileLayout, axis, tmem_datapath
 from ...layout.axes import whole
 from ...types import Region
-from ..copy_async.tma_view import Multiple
 from ..tmem.fragments import digits_of
+from ..tmem.multiples import Multiple
 
 
 def scale_layout(rows: int, chunks: int) -> TileLayout:

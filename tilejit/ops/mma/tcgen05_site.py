@@ -7,7 +7,7 @@ from typing import Any
 
 from ...ir.builder import type_of
 from ...types import Region
-from ..copy_async.site import alignment
+from ..moves.copy_async.site import alignment
 from ..tmem.alloc import allocation
 from .tcgen05_kinds import KINDS
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from ...ir.op import op
 from ...types import Tile
-from ..casts import cast_array
-from ..regions import coordinates
+from ..memory.regions import coordinates
+from ..tiles.casts import cast_array
 
 WRITTEN_OUT = 128  # multiplications per thread to unroll at most; more become a loop over k, which is as fast on Hopper
 

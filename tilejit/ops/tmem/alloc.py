@@ -10,7 +10,6 @@ from functools import lru_cache
 
 import numpy as np
 
-from ...dispatch import Need
 from ...dtypes import DType
 from ...ir.builder import Builder, describe
 from ...ir.builtin import method
@@ -18,18 +17,12 @@ from ...ir.graph import Call, Value
 from ...ir.op import op
 from ...layout import TileLayout, axis
 from ...types import Buffer
-from ..barriers import cluster_arrive, cluster_wait
-from ..shared import sync
+from ..memory.shared import sync
+from ..sync.barriers import cluster_arrive, cluster_wait
+from .order import tcgen05_fence
+from .targets import needs_tensor_memory
 
-TARGETS = ("sm_100a", "sm_103a")  # the targets that have tensor memory
 LANES, COLUMNS = 128, 512
-TENSOR_MEMORY = Need("tensor memory: sm_100a or sm_103a", lambda s: s.target in TARGETS or s.target, gate=True)
-
-
-def needs_tensor_memory(g: Builder, what: str) -> None:
-    """Raise CompilationError if the target has no tensor memory; `what` is the subject of the message."""
-    if g.target not in TARGETS:
-        raise g.error(f"{what} needs {' or '.join(TARGETS)}, and the target is {g.target}")
 
 
 @op("writes", attrs=("dtype", "shape", "layout", "cta_group"))
@@ -159,7 +152,6 @@ def _dealloc(g: Builder, x: Value):
         raise g.error(f"{x.name} has been deallocated before")
     if len(g.blocks) == 1:
         freed.add(x)
-    from .order import tcgen05_fence
     g.call(tcgen05_fence, side="before_thread_sync")
     for meeting in (cluster_arrive, cluster_wait) if g.definitions[x].attrs["cta_group"] == 2 else (sync,):
         g.call(meeting)

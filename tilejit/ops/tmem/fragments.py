@@ -19,7 +19,7 @@ from ...errors import CompilationError
 from ...layout import TileLayout, axis
 from ...layout.shards import fuse, slice_dim
 from ...types import Region
-from ..copy_async.tma_view import Multiple
+from .multiples import Multiple
 
 LANE, WARP, REG = axis.laneid, axis.warpid, axis.reg
 SHAPES = ("32x32b", "16x256b", "16x128b", "16x64b", "16x32bx2")

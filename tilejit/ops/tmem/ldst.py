@@ -16,13 +16,12 @@ from ...ir.builtin import builtin
 from ...ir.graph import Const, Value
 from ...ir.op import op
 from ...types import Buffer, Region, Tile
-from ..expected import asked_variant
-from ..language import coerce
-from ..packed import refused
-from ..reduce import collective
-from ..regions import whole
-from .alloc import TENSOR_MEMORY, needs_tensor_memory
+from ..language.expect_variant import asked_variant
+from ..language.promotion import coerce, collective
+from ..memory.packed import refused
+from ..memory.regions import whole
 from .fragments import Plan, SHAPES, WORDS, digits_of, planned
+from .targets import TENSOR_MEMORY, needs_tensor_memory
 
 ATTRS = ("shape", "pack", "wait")
 

@@ -14,9 +14,9 @@ from ...ir.builtin import builtin
 from ...ir.graph import Value
 from ...ir.op import op
 from ...types import BarrierRef
-from ..copy_async.options import check_mask
-from ..language import uniform_scalar
-from .alloc import needs_tensor_memory
+from ..language.promotion import uniform_scalar
+from ..sync.masks import check_mask
+from .targets import needs_tensor_memory
 
 SIDES = ("before_thread_sync", "after_thread_sync")
 MOVES = ("ld", "st")

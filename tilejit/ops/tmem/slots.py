@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from ...dtypes import int32
 from ...ir.builder import Builder
 from ...ir.graph import Block, Call, Const, For, If, Node, Operand, Scope, Value, While, blocks
-from ..ids import cta_rank
-from ..language import binary
+from ..language.ids import cta_rank
+from ..language.operators import binary
 from .order import tcgen05_commit_
 
 VIEWS = ("region", "points", "buffer_view")

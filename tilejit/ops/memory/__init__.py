@@ -1,0 +1,1 @@
+"""Access to memory by threads: regions, windows, allocations, partitions and vectors, ordered access, atomics."""

@@ -1,0 +1,258 @@
+"""Elements smaller than a byte: packed into bytes in memory, one per register in tiles.
+
+Buffers of a packed dtype count bytes along their last dimension, while kernels count elements. This module converts a
+kernel's indices and shapes to bytes, and rejects those that do not fall on whole bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from ...dtypes import DType, counted, float32, held, stored, uint8, uint32
+from ...errors import CompilationError
+from ...ir.builder import Builder, describe, type_of
+from ...ir.graph import Const, Value
+from ...ir.op import op
+from ...layout import Swizzle, TileLayout
+from ..language.operators import binary
+from ..language.promotion import converted, spread
+from ..tiles import arrange, casts, elementwise as ew, generate, slicing
+
+
+# -- indices and shapes -----------------------------------------------------------------------------------------------------
+
+@op("pure", attrs=("dtype",))
+def byte_of(start, dtype):
+    """The index of the byte at which element `start` of a packed row begins."""
+
+
+@byte_of.infer
+def _(g, start, dtype):
+    return type_of(start)
+
+
+@byte_of.simulate
+def _(m, call, start):
+    elements, per = call.attrs["dtype"].packing
+    return start // elements * per
+
+
+@byte_of.emit
+def _(e, call, start):
+    elements, per = call.attrs["dtype"].packing
+    return e.as_value(e.exactly_divided(start, elements) * per, type_of(call.args[0]).dtype)
+
+
+def _plan(context, call) -> None:
+    dtype = call.attrs["dtype"]
+    if context.asked_divisor(call.args[0], dtype.packing[0]) % dtype.packing[0]:
+        raise CompilationError(f"regions of {dtype} begin at {_whole(dtype)}, and this start is not known to be at one: write it as "
+                               f"{dtype.packing[0]} * i, or promise it by tile.assume(start % {dtype.packing[0]} == 0)", call.loc)
+
+
+byte_of.rules["plan"] = _plan
+
+
+def _whole(dtype: DType) -> str:
+    return f"blocks of {dtype.packing[0]} elements" if dtype.padded else f"whole bytes, multiples of {dtype.packing[0]} elements"
+
+
+def bytes_along(g: Builder, item, start, extent: int, dropped: bool, dtype: DType) -> tuple:
+    """A slice of the packed dimension as (start, extent) in bytes. CompilationError if it does not cover whole bytes."""
+    if dropped:
+        raise g.error(f"one element of {counted(dtype)} is no whole byte: take a slice of a multiple of {dtype.packing[0]}, not {describe(item)}")
+    size = stored(dtype, extent)
+    if size is None or isinstance(start, int) and start % dtype.packing[0]:
+        raise g.error(f"a region of {dtype} covers {_whole(dtype)}, and this one is {extent} elements from "
+                      f"{start if isinstance(start, int) else 'a run-time start'} on")
+    return start_byte(g, start, dtype), size
+
+
+def start_byte(g: Builder, start, dtype: DType):
+    """The byte at which element `start` begins. It is a number if `start` is one, otherwise a value."""
+    if isinstance(start, int):
+        return stored(dtype, start)
+    return g.call(byte_of, start, dtype=dtype) if dtype.packed else start
+
+
+def shape_of(dtype: DType, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape in elements of a box of memory whose last extent is in bytes."""
+    return (*shape[:-1], held(dtype, shape[-1])) if dtype.packed and shape else shape
+
+
+def in_memory(dtype: DType, shape: tuple[int, ...], layout: TileLayout | None = None) -> tuple:
+    """A shape and a layout of elements, converted to those in memory (bytes, if packed). CompilationError unless rows are whole bytes."""
+    if not dtype.packed:
+        return shape, layout
+    rows = stored(dtype, shape[-1]) if shape else None
+    if rows is None:
+        raise CompilationError(f"rows of {dtype} are {_whole(dtype)}, and {list(shape)} has none")
+    return (*shape[:-1], rows), layout if layout is None else recast(layout, shape, dtype)
+
+
+def recast(layout: TileLayout, shape: tuple[int, ...], dtype: DType) -> TileLayout:
+    """The layout of packed elements converted to one of bytes. CompilationError if the elements of a byte are not adjacent in it."""
+    elements, per = dtype.packing
+    if elements == per:
+        return layout
+    wrong = CompilationError(f"{elements} elements of {dtype} share {'a byte' if per == 1 else f'{per} bytes'}, and {layout} of {list(shape)} takes "
+                             "them apart: its last dimension begins with steps of 1, and the others are whole bytes")
+    grouped, at = layout.group(shape)
+    inner = next((i for i in reversed(range(at[-2], at[-1])) if grouped.shards[i][0] != 1), None)
+    scaled = lambda n: n // elements * per if n % elements == 0 else None
+    shards = []
+    for i, (extent, stride, along) in enumerate(grouped.shards):
+        if i == inner:
+            if stride != 1 or along not in ("m", "TCol") or extent % elements:
+                raise wrong
+            shards.append((extent // elements * per, 1, along))
+        else:
+            shards.append((extent, scaled(stride) if along in ("m", "TCol") and extent != 1 else 0 if extent == 1 else stride, along))
+    offset = {name: scaled(n) if name in ("m", "TCol") else n for name, n in layout.offset.items()}
+    replicas = [(n, scaled(s) if along in ("m", "TCol") else s, along) for n, s, along in layout.replicas]
+    swizzle = layout.swizzle
+    if swizzle is not None:
+        shift = elements.bit_length() - 1 if per == 1 else None
+        if shift is None or swizzle.per_element < shift:
+            raise wrong
+        swizzle = Swizzle(swizzle.per_element - shift, swizzle.swizzle_len, swizzle.atom_len, swizzle.inner)
+    if inner is None or None in offset.values() or any(s is None for _, s, _ in shards + replicas):
+        raise wrong
+    return TileLayout(shards, replicas, offset, swizzle)
+
+
+def checked(g: Builder, what: str, dtype: DType, mask) -> None:
+    """CompilationError for masks and padded dtypes, which loads and stores of packed elements do not support."""
+    if dtype.padded:
+        raise g.error(f"{what} does not reach padded elements, {dtype}, which are for the tensor cores: load them where they are packed")
+    if mask is not None:
+        raise g.error(f"{what} of {dtype} has no mask=: a byte holds several elements; what is out of bounds is left out by itself")
+
+
+def refused(g: Builder, what: str, dtype: DType) -> None:
+    """CompilationError if `dtype` is packed, for an operation `what` that needs elements of whole bytes."""
+    if dtype.packed:
+        raise g.error(f"{what} works on elements of whole bytes, and {dtype} has {dtype.packing[0]} in {dtype.packing[1]}")
+
+
+# -- memory as bytes ----------------------------------------------------------------------------------------------------------
+
+@op("pure")
+def bytes_of(buffer):
+    """A buffer of packed elements as one of uint8."""
+
+
+@bytes_of.infer
+def _(g, buffer):
+    return replace(type_of(buffer), dtype=uint8)
+
+
+@bytes_of.simulate
+def _(m, call, buffer):
+    return replace(buffer, type=call.result.type)
+
+
+@bytes_of.emit
+def _(e, call, buffer):
+    return replace(buffer, type=call.result.type)
+
+
+def as_bytes(g: Builder, place: Value) -> Value:
+    """A region or points of packed elements as a region or points of bytes."""
+    call = g.definitions[place]
+    return g.call(call.op, g.call(bytes_of, call.args[0]), *call.args[1:], **call.attrs)
+
+
+@op("pure", attrs=("dtype",))
+def same_bits(x, dtype):
+    """Reinterpret the register values of `x` as another dtype whose values are held in registers of the same size."""
+
+
+@same_bits.infer
+def _(g, x, dtype):
+    return ew.result_type(g, dtype, x)
+
+
+@same_bits.simulate
+def _(m, call, x):
+    return x.view(call.attrs["dtype"].np)
+
+
+@same_bits.emit
+def _(e, call, x):
+    return [v.renamed(call.attrs["dtype"]) for v in x] if isinstance(x, list) else x.renamed(call.attrs["dtype"])
+
+
+# -- registers ------------------------------------------------------------------------------------------------------------------
+
+def _width(dtype: DType) -> int:
+    return dtype.codes.bit_length() - 1
+
+
+def fill_byte(g: Builder, dtype: DType, other) -> int:
+    """The byte that out-of-bounds reads give, so that each of its elements is `other`."""
+    if other is None:
+        return 0
+    if not isinstance(other, (int, float)) or isinstance(other, bool):
+        raise g.error(f"`other` of {dtype} is a number known at compile time, not {describe(other)}")
+    code = int(casts.cast_array(np.asarray([other], np.float32), float32, dtype).view(np.uint8)[0])
+    elements, per = dtype.packing
+    word = sum(code << _width(dtype) * i for i in range(elements))
+    found = {word >> 8 * i & 255 for i in range(per)}
+    if len(found) > 1:
+        raise g.error(f"`other` of {dtype} must be 0, since its elements span bytes, and {other!r} would not fill each byte alike")
+    return found.pop()
+
+
+def unpacked(g: Builder, raw: Value, dtype: DType) -> Value:
+    """Unpack a tile of bytes to a tile of the elements in them."""
+    elements, per = dtype.packing
+    *outer, last = raw.type.shape
+    outer = (*outer, last // per)
+    words = _words(g, raw, outer, per, 8)
+    codes = _shifted(g, words, outer, elements, _width(dtype))
+    codes = g.call(ew.bit_and, codes, spread(g, Const(dtype.codes - 1, codes.type.dtype), codes.type.shape))
+    codes = g.call(arrange.reshape_, converted(g, codes, uint8), shape=(*outer[:-1], outer[-1] * elements))
+    return g.call(same_bits, codes, dtype=dtype)
+
+
+def packed(g: Builder, x: Value) -> Value:
+    """Pack a tile of elements to a tile of the bytes that hold them."""
+    dtype = x.type.dtype
+    elements, per = dtype.packing
+    *outer, last = x.type.shape
+    outer = (*outer, last // elements)
+    words = _words(g, g.call(same_bits, x, dtype=uint8), outer, elements, _width(dtype))
+    data = _shifted(g, words, outer, per, 8)
+    return g.call(arrange.reshape_, converted(g, data, uint8), shape=(*outer[:-1], outer[-1] * per))
+
+
+def _words(g: Builder, x: Value, outer: tuple[int, ...], parts: int, width: int) -> Value:
+    """Combine each `parts` neighbouring bytes of a tile to one integer, `width` bits apart. The result has shape (*outer, 1)."""
+    if parts == 1:
+        return g.call(arrange.reshape_, x, shape=(*outer, 1))
+    x = g.call(arrange.reshape_, x, shape=(*outer, parts))
+    x = converted(g, x, uint32) if parts * width > 8 else x
+    total = None
+    for i in range(parts):
+        one = g.call(slicing.slice_, x, starts=(0,) * len(outer) + (i,), shape=(*outer, 1), steps=(1,) * (len(outer) + 1))
+        if i:
+            one = g.call(ew.shl, one, spread(g, Const(i * width, one.type.dtype), one.type.shape))
+        total = one if total is None else g.call(ew.bit_or, total, one)
+    return total
+
+
+def _shifted(g: Builder, words: Value, outer: tuple[int, ...], parts: int, width: int) -> Value:
+    """Shift `words` of shape (*outer, 1) right by 0, `width`, ... bits. The result has shape (*outer, parts)."""
+    if parts == 1:
+        return words
+    wide = (*outer, parts)
+    by = g.call(generate.indices, shape=wide, axis=len(outer))
+    by = converted(g, binary(g, "*", by, width), words.type.dtype)
+    return g.call(ew.shr, g.call(arrange.broadcast, words, shape=wide), by)
+
+
+__all__ = ["as_bytes", "bytes_along", "bytes_of", "fill_byte", "in_memory", "packed", "recast", "refused", "shape_of", "start_byte",
+           "unpacked"]

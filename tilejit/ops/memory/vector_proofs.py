@@ -1,0 +1,148 @@
+"""How many elements of a region or of points one load or store instruction can move, and why not more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ...dtypes import DType
+from ...ir.graph import Operand, Value
+from ...layout import register_table
+from ...types import Points, Region, Scalar, Tile
+from .partition import shared_runs
+
+
+def widest_of(dtype: DType) -> int:
+    """The number of elements in the longest vector (16 bytes)."""
+    return max(1, 16 // dtype.nbytes)
+
+
+def widest(g, source: Value, axis: int, most: int, mask: Operand = None) -> int:
+    """The largest number n, `most` halved as often as needed, such that each aligned run of n elements along `axis` provably is one access."""
+    while most > 1 and next(_obstacles(g, source, axis, most, mask), None) is not None:
+        most //= 2
+    return most
+
+
+def narrower(g, source: Value, tile: Tile | Scalar, mask: Operand, vector: int, most: int | None = None) -> tuple[tuple[str, str], ...]:
+    """Why an access moves only `vector` elements per instruction, if a thread holds enough elements for more.
+
+    Returns (bytes of the longer vector, its needs that do not hold, along the dimension with the fewest of them), or nothing.
+    """
+    t = source.type
+    registers = len(register_table(tile.layout, tile.domain)) if isinstance(tile, Tile) else 1
+    wanted = min(most or widest_of(t.dtype), 1 << registers.bit_length() - 1)
+    if vector >= wanted:
+        return ()
+    with g.facts.unrecorded():
+        missed = {axis: list(_obstacles(g, source, axis, wanted, mask)) for axis in range(len(t.shape))}
+        beside = lambda a: (d := _moving(g, source, a, wanted)) is not None and _is_contiguous(t, d)
+        axis = min(missed, key=lambda a: (t.shape[a] == 1, not beside(a), len(missed[a]), -a))
+    held = f"needs {wanted} contiguous elements in each thread: the tile's layout, which suits its other uses too, has {g.register_run(tile, axis)}"
+    return (f"{wanted * t.dtype.nbytes} bytes", "; ".join(missed[axis] or [held])),
+
+
+# -- needs -----------------------------------------------------------------------------------------------------------------
+
+def _obstacles(g, source: Value, axis: int, vector: int, mask: Operand) -> Iterator[str]:
+    """In words, the needs that do not hold of one access to each aligned run of `vector` elements along an axis."""
+    t = source.type
+    if t.shape[axis] % vector:
+        yield f"needs an extent along dimension {axis} of the tile that is a multiple of {vector}: {t.shape[axis]}"
+        return
+    alike = lambda m: _first(g.ramp(m, axis - len(t.shape), vector), 0)  # 0 if the mask is constant in each run, otherwise 1
+    differs = f"needs a mask that is the same for {vector} neighbours, as one up to a multiple of {vector} (elements beyond an array need none)"
+    may_be_alike = mask is None or g.may_divide(mask, vector, alike)
+    if not may_be_alike:
+        yield differs
+    d = _along(g, source, axis, vector)
+    if d is None:
+        yield _apart(g, source, axis, vector)
+    else:
+        yield from _askew(g, t, d, vector)
+    if d is not None and not joint(g, source, d, vector):
+        found = "the window's are not known to be" if t.buffer.narrowed is not None and t.buffer.narrowed[d] else f"{t.buffer.shape[d]} is not"
+        yield f"needs bounds that are multiples of {vector}{', or a region that is known to be inside' * isinstance(t, Region)}: {found}"
+    # Facts about the launch's scalars are asked last. Scalars change more often than arrays, and each answer compiles another version.
+    if mask is not None and may_be_alike and g.asked_divisor(mask, vector, alike) != 0:
+        yield differs
+
+
+def _first(ramp: tuple[int, int] | None, step: int) -> int:
+    """A divisor of the first element of each run of `ramp`, if it has the `step` asked for; 1 otherwise. With step 0, constant runs give 0."""
+    return 1 if ramp is None or ramp[0] != step else ramp[1] if step else 0
+
+
+def _along(g, source: Value, axis: int, vector: int) -> int | None:
+    """The dimension of the buffer along which each vector's elements are adjacent and start at a multiple of `vector`.
+
+    The other indices are the same for all elements of a vector. None if this does not provably hold.
+    """
+    t, indices = source.type, g.definition(source).args[1:]
+    d, first = t.kept[axis] if isinstance(t, Region) else None, g.divisor
+    if d is None:
+        first = lambda i, step=1: _first(g.ramp(i, axis - len(t.shape), vector), step)
+        moving = [k for k, i in enumerate(indices) if g.asked_divisor(i, vector, lambda i: first(i, 0)) != 0]
+        if len(moving) != 1:
+            return None
+        d, = moving
+    return d if _is_contiguous(t, d) and g.asked_divisor(indices[d], vector, first) % vector == 0 else None
+
+
+def _askew(g, t: Region | Points, d: int, vector: int) -> Iterator[str]:
+    """In words, why aligned runs of `vector` elements along `d` are not contiguous or not aligned to their size in memory."""
+    nbytes = vector * t.dtype.nbytes
+    if t.buffer.scope != "global":
+        if not shared_runs(t.buffer.layout, t.buffer.shape, d, vector):
+            yield f"needs contiguous pieces of {nbytes} bytes along dimension {d}: the buffer's layout has none"
+        return
+    if not g.facts.ask("aligned", t.buffer.arg, nbytes):
+        yield f"needs an array that starts at a multiple of {nbytes} bytes: {g.graph.params[t.buffer.arg].name} does not"
+    for k, s in enumerate(t.buffer.strides):
+        if k != d and not (s % vector == 0 if isinstance(s, int) else g.facts.ask("stride_multiple", s.arg, s.dim, vector)):
+            yield f"needs strides that are multiples of {vector}: {s} is not (pad the rows)"
+
+
+def joint(g, source: Value, d: int, vector: int) -> bool:
+    """Whether every vector along `d` is either wholly in bounds or wholly out of bounds."""
+    t, (_, *indices) = source.type, g.definition(source).args
+    size = t.buffer.shape[d]
+    if isinstance(t, Region) and inside(g, t, indices, d):
+        return True
+    if t.buffer.narrowed is not None and t.buffer.narrowed[d] % vector:
+        return False
+    return size % vector == 0 if isinstance(size, int) else g.facts.ask("size_multiple", size.arg, size.dim, vector)
+
+
+def inside(g, t: Region, starts, d: int) -> bool:
+    """Whether the region is provably inside the buffer along `d`."""
+    if t.buffer.narrowed is not None and t.buffer.narrowed[d]:
+        return False
+    return g.fits(starts[d], t.extents[d], t.buffer.shape[d])
+
+
+# -- in words --------------------------------------------------------------------------------------------------------------
+
+def _apart(g, source: Value, axis: int, vector: int) -> str:
+    """In words, why the elements along an axis are not runs of adjacent elements that start at multiples of `vector`."""
+    t, d = source.type, _moving(g, source, axis, vector)
+    if d is None:
+        return f"needs one index that increases by 1 along dimension {axis} of the tile while the others stay the same: not known of these"
+    if not _is_contiguous(t, d):
+        return f"needs contiguous neighbours in memory: the stride {t.buffer.strides[d]} is not 1"
+    first = "start" if isinstance(t, Region) else "first index"
+    return (f"needs a {first} that is a multiple of {vector}: not known along dimension {d} (tile.assume({first.split()[0]} % {vector} == 0) "
+            "promises it)")
+
+
+def _moving(g, source: Value, axis: int, vector: int) -> int | None:
+    """The dimension of the buffer whose index goes up by 1 along an axis of the tile, if only that index changes; otherwise None."""
+    t, (_, *indices) = source.type, g.definition(source).args
+    if isinstance(t, Region):
+        return t.kept[axis]
+    ramps = [g.ramp(i, axis - len(t.shape), vector) for i in indices]
+    moving = [d for d, ramp in enumerate(ramps) if ramp is None or ramp[0] != 0]
+    return moving[0] if len(moving) == 1 and ramps[moving[0]] is not None and ramps[moving[0]][0] == 1 else None
+
+
+def _is_contiguous(t: Region | Points, d: int) -> bool:
+    return t.buffer.scope != "global" or t.buffer.strides[d] == 1

@@ -1,0 +1,80 @@
+"""tma for selections instead of boxes: patches of a convolution (``.im2col``), and rows that an index selects (``.tile::gather4``,
+``.tile::scatter4``).
+
+Maps of patches are encoded by ``cuTensorMapEncodeIm2col``. PTX ISA, "Tensors", ``cp.async.bulk.tensor``.
+"""
+
+from __future__ import annotations
+
+from .....dispatch import Need, Variant
+from .....types import Patches
+from ..one_thread import LOAD, STORE
+from ..site import CopySite, finds
+from . import variant as tma
+from .selected_boxes import ROWS, column_start, filter_fits, goes_along, stays_inside, walk
+
+
+def _not_negative(s: CopySite) -> bool | str:
+    """Whether the first image and the first channel of a store are at least 0; `stays_inside` checks its pixels."""
+    for name, k in (("image", 0), ("channel", column_start(s.array))):
+        low = s.g.bounds(s.starts(s.array)[k])[0]
+        if low is None or low < 0:
+            return f"the first {name} is " + (str(low) if low is not None else "not known to be at least 0")
+    return True
+
+
+def _column_not_negative(s: CopySite) -> bool | str:
+    low = s.g.bounds(s.starts(s.array)[0])[0]
+    return low is not None and low >= 0 or "the first column is " + (str(low) if low is not None else "not known to be at least 0")
+
+
+def _gathers(s: CopySite) -> bool | str:
+    if s.scopes == STORE:
+        return s.target in tma.PAIRED or s.target
+    plain = not (s.options.get("multicast") or s.options.get("cta_group"))
+    return s.architecture() >= 100 and (s.target in tma.PAIRED or plain) or s.target
+
+
+def swizzled_along(s: CopySite) -> bool:
+    """Whether the shared layout is swizzled if the copy walks along w, whose map requires a swizzle."""
+    return s.array.window.along is None or tma.view(s).mode > 0
+
+
+WALKS = "a walk through all dimensions, or for loads on sm_100a and sm_103a along w, by 128 pixels along w128"
+PATCH_NEEDS = (
+    *tma.PLACE_NEEDS,
+    Need(WALKS, goes_along, gate=True),
+    Need("a swizzle for a walk along w", swizzled_along),
+    Need("a filter that a tensor map can hold", filter_fits, gate=True),
+    *tma.ARRAY_NEEDS[:-1],
+    Need("for a store, one place in the filter at which all pixels are inside", lambda s: s.scopes == LOAD or stays_inside(s), gate=True),
+    Need("a first image and channel of a store that are provably at least 0", lambda s: s.scopes == LOAD or _not_negative(s)),
+    *tma.OPTION_NEEDS,
+    Need("pixels that one instruction takes, in rows that are packed or at the span of a swizzle", finds(tma.boxes), gate=True),
+    tma.SHARED_ADDRESS,
+)
+ROW_NEEDS = (
+    *tma.PLACE_NEEDS,
+    Need("sm_100a or sm_103a; for plain loads also sm_120a", _gathers),
+    *tma.ARRAY_NEEDS[:-1],
+    Need("a first column of a store that is provably at least 0", lambda s: s.scopes == LOAD or _column_not_negative(s)),
+    *tma.OPTION_NEEDS,
+    Need("no reduce=", lambda s: not s.options.get("reduce")),
+    Need("rows in groups of four, packed or at the span of a swizzle", finds(tma.boxes), gate=True),
+    tma.SHARED_ADDRESS,
+)
+
+
+def plan(site: CopySite) -> tma.Plan:
+    found, patches = tma.boxes(site), isinstance(site.array, Patches)
+    extra, steps = walk(site, found.width) if patches else (None, (1, 1))
+    nbytes = found.width * (site.array.extents[0] if patches else ROWS) * site.itemsize
+    mode = "rows" if not patches else {None: "im2col", "w": "im2col::w", "w128": "im2col::w::128"}[site.array.window.along]
+    return tma.planned(site, tma.tensor_map(site, found, steps, extra), found, nbytes, mode)
+
+
+PATCHES = Variant("tma", plan=plan, emit=tma.emit, simulate=tma.simulate, doc=__doc__, needs=PATCH_NEEDS)
+TAKEN = Variant("tma", plan=plan, emit=tma.emit, simulate=tma.simulate, doc=__doc__, needs=ROW_NEEDS)
+
+
+__all__ = ["PATCHES", "TAKEN"]

@@ -1,0 +1,145 @@
+"""Escape hatches: inline PTX, and printing from a kernel."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from ...dtypes import DType, dtype_of, float32, float64, int32, int64
+from ...errors import SimulationError
+from ...ir.builder import Builder, describe, type_of
+from ...ir.builtin import builtin
+from ...ir.op import op
+from ...types import Scalar, Tile
+from ..sync.proxies import ANYWHERE
+from ..tiles.elementwise import result_type
+from ..language.promotion import broadcast_shape, converted, number, spread
+
+
+BY_THREADS = r"\b(ld|st|atom|red|cp\.async)\.(?!async|bulk)[\w.:]*shared|ldmatrix|stmatrix"  # PTX that accesses shared memory in the generic proxy
+BY_ENGINES = r"\b(cp\.(reduce\.)?async\.bulk|wgmma\.mma|tcgen05\.(mma|cp))"                # PTX that accesses it in the async proxy
+
+
+# -- inline PTX --------------------------------------------------------------------------------------------------------
+
+@op("syncs", attrs=("text", "dtypes", "simulate"))
+def asm_(*operands, text, dtypes, simulate):
+    """Inline PTX, executed once for each element."""
+
+
+@asm_.infer
+def _(g, *operands, text, dtypes, simulate):
+    if not operands:
+        return tuple(Scalar(d) for d in dtypes)
+    return tuple(result_type(g, d, *operands) for d in dtypes)
+
+
+asm_.rules["by_threads"] = lambda call: (ANYWHERE,) if re.search(BY_THREADS, call.attrs["text"]) else ()
+asm_.rules["by_engines"] = lambda call: ((ANYWHERE,), (ANYWHERE,)) if re.search(BY_ENGINES, call.attrs["text"]) else ((), ())
+
+
+@asm_.simulate
+def _(m, call, *arrays):
+    function = call.attrs["simulate"]
+    if function is None:
+        raise SimulationError("the simulator cannot run PTX text: give tile.asm a function of arrays as simulate=, "
+                              "which returns what the text computes", call.loc)
+    dtypes, results = call.attrs["dtypes"], function(*arrays)
+    if not dtypes:
+        return None
+    results = results if isinstance(results, tuple) else (results,)
+    if len(results) != len(dtypes):
+        raise SimulationError(f"asm has {len(dtypes)} results, and simulate= returned {len(results)}", call.loc)
+    return tuple(_result(call, x, d, arrays) for x, d in zip(results, dtypes))
+
+
+def _result(call, x, dtype: DType, arrays: tuple) -> np.ndarray:
+    """A result that `simulate` returned, as an array of the operands' shape; a single number is broadcast. SimulationError for others."""
+    x = np.asarray(x)
+    if x.dtype.kind in "OUSMm":
+        raise SimulationError(f"simulate= returns arrays of numbers, not of {x.dtype}", call.loc)
+    shape = np.broadcast_shapes(*(np.shape(a) for a in arrays)) if arrays else x.shape
+    if x.shape not in (shape, ()):
+        raise SimulationError(f"simulate= was given arrays of shape {shape}, and returned one of shape {x.shape}", call.loc)
+    return np.broadcast_to(x, shape).astype(dtype.np)
+
+
+@asm_.emit
+def _(e, call, *args):
+    text, dtypes = call.attrs["text"].replace("\n", "\\0A"), list(call.attrs["dtypes"])
+    if any(isinstance(a, list) for a in args):
+        columns = [e.asm(text, dtypes, list(values), convergent=True) for values in zip(*args)]
+        results = [list(column) for column in zip(*columns)]
+    else:
+        results = e.asm(text, dtypes, list(args), convergent=True)
+    return results[0] if len(results) == 1 else tuple(results)
+
+
+@builtin
+def asm(g: Builder, text, result, *operands, simulate=None):
+    """Execute inline PTX in every thread, once for each element of tile operands.
+
+    In `text`, ``$0, $1, ...`` are the results and then the operands (write ``$$`` for a dollar sign). Enclose the text in
+    ``{ }`` if it declares registers or labels. `result` is a dtype, a tuple of dtypes, or None. Results of scalar operands are as
+    uniform as these; without operands, they differ by thread. The simulator calls `simulate`, a function of NumPy arrays, instead.
+    """
+    if not isinstance(text, str):
+        raise g.error(f"the text of asm is a string, not {describe(text)}")
+    several = isinstance(result, tuple)
+    dtypes = tuple(dtype_of(d) for d in (result if several else () if result is None else (result,)))
+    if simulate is not None and not callable(simulate):
+        raise g.error(f"simulate is a function of NumPy arrays, not {describe(simulate)}")
+    used = {int(n) for n in re.findall(r"(?<!\$)\$(\d+)", text.replace("$$", ""))}
+    if used and max(used) >= len(dtypes) + len(operands):
+        raise g.error(f"${max(used)} names no operand: there are {len(dtypes)} results and {len(operands)} operands")
+    shape = broadcast_shape(g, *(number(g, x) for x in operands)) if operands else None
+    values = [spread(g, converted(g, x, number(g, x).dtype), shape) for x in operands]
+    results = g.call(asm_, *values, text=text, dtypes=dtypes, simulate=simulate)
+    return results if several else results[0] if dtypes else None
+
+
+# -- printing ----------------------------------------------------------------------------------------------------------
+
+@op("syncs", attrs=("text",))
+def print_(*values, text):
+    """Print a line from every active thread of the scope."""
+
+
+@print_.infer
+def _(g, *values, text):
+    return None
+
+
+@print_.simulate
+def _(m, call, *values):
+    m.print(call.attrs["text"], values)
+
+
+def _printed(dtype: DType) -> DType:
+    """The dtype to which C promotes a variadic argument: integers to 32 or 64 bits, floats to double."""
+    if dtype.is_float:
+        return float64
+    return int64 if dtype.bits == 64 else int32
+
+
+@print_.emit
+def _(e, call, *values):
+    """Call ``vprintf``, which the driver links, with the format and a pointer to the packed, aligned values."""
+    wide = [e.cast(v if v.dtype.bits > 16 or not v.dtype.is_float else e.cast(v, float32), _printed(v.dtype)) for v in values]
+    e.vprintf(call.attrs["text"], wide)
+
+
+@builtin
+def device_print(g: Builder, text, *values):
+    """Print a line from each thread: `text`, followed by the scalars `values`.
+
+    The GPU prints its lines when the host next synchronises; the simulator prints at once, with the CTA and thread.
+    """
+    if not isinstance(text, str):
+        raise g.error(f"device_print starts with a plain string, not {describe(text)}")
+    for v in values:
+        if isinstance(type_of(v), Tile):
+            raise g.error("device_print prints scalars; reduce a tile first, or look at it on the simulator")
+    operands = [converted(g, v, number(g, v).dtype) for v in values]
+    g.call(print_, *operands, text=text)

@@ -1,0 +1,164 @@
+"""Simulation of PTX barriers, fences and register requests. PTX ISA, "mbarrier", "barrier", "barrier.cluster", "fence",
+"setmaxnreg".
+
+An mbarrier is one of ``tile.mbarrier()``, or 8 bytes of shared memory that the kernel initialises.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ....errors import SimulationError
+from . import means
+from .memory import place_of
+
+_SEM, _SPACE = r"(\.(release|relaxed)\.(cta|cluster))?", r"\.shared::(cta|cluster)\.b64"
+# In the state that an arrival returns: the bit with its phase's parity. The other bits count the arrivals that it lacked.
+_PARITY = 63
+
+
+# -- mbarriers ---------------------------------------------------------------------------------------------------------
+
+def barrier_of(m, form, x):
+    """The mbarrier that the operand ``bar`` addresses, the same one for all threads of the scope."""
+    bar = x["bar"]
+    if hasattr(bar, "first"):
+        return bar
+    if not hasattr(bar, "buffer") or bar.buffer.memory.scope != "shared":
+        raise SimulationError(f"the simulator runs {form.name} on a barrier of tile.mbarrier() or a place in shared "
+                              "memory, not on a number as address", m.loc)
+    buffer, offset = place_of(m, form, bar)
+    offset = offset + np.asarray(buffer.base).reshape(-1, 1)
+    if (offset != offset[:, :1]).any():
+        raise SimulationError(f"the simulator runs {form.name} on one barrier at a time, and the threads of this scope "
+                              f"name several", m.loc)
+    if (offset % 8).any():
+        m.finding("misaligned", f"an mbarrier starts at a multiple of 8 bytes, and this one at byte "
+                                f"{int(offset.flat[0])} of shared memory")
+    return m.barrier_in_memory(offset[:, :1] // 8, buffer.peer)
+
+
+def _total(m, n) -> np.ndarray:
+    """The sum of `n` over the active threads, (B or 1, 1)."""
+    n = np.broadcast_to(np.asarray(n, np.int64), (max(np.shape(n)[0] if np.ndim(n) else 1, m.active.shape[0]),
+                                                  m.threads))
+    return (n * m.active).sum(axis=1, keepdims=True)
+
+
+@means(r"mbarrier\.init\.shared::cta\.b64")
+def initialise(m, form, x):
+    if (m.active.sum(axis=1) > 1).any():
+        m.finding("barrier-lifecycle", f"{m.threads} threads initialise the same mbarrier: one thread does, as in with "
+                                       f"tile.elect():")
+    m.mbarrier_init(barrier_of(m, form, x), x["count"][:, :1].astype(np.int64))
+
+
+@means(r"mbarrier\.inval\.shared::cta\.b64")
+def invalidate(m, form, x):
+    m.mbarrier_inval(barrier_of(m, form, x))
+
+
+@means(rf"mbarrier\.arrive(_drop)?(\.noComplete|(\.expect_tx)?{_SEM}){_SPACE}(\.count)?")
+def arrive(m, form, x):
+    """Each thread arrives, one after the other. The state names the phase, and how many arrivals it lacked before."""
+    barrier, words = barrier_of(m, form, x), form.name.split(".")
+    n = np.asarray(x.get("count", np.ones((1, 1)))).astype(np.int64)
+    if "expect_tx" in words:
+        m.expect_tx(barrier, _total(m, x["tx_count"]))
+    state = _state(m, barrier, n) if form.results else None
+    m.arrive_each(barrier, _total(m, n), relaxed="relaxed" in words, drop=words[1] == "arrive_drop",
+                  completes="noComplete" not in words)
+    return state
+
+
+def _state(m, barrier, n: np.ndarray) -> np.ndarray:
+    phase, pending = m.phases(barrier)
+    each = np.broadcast_to(n, (m.batch, m.threads)) * m.active
+    left = np.maximum(pending - (np.cumsum(each, axis=1) - each), 0)
+    return (phase.astype(np.uint64) & np.uint64(1)) << np.uint64(_PARITY) | left.astype(np.uint64)
+
+
+@means(r"mbarrier\.pending_count\.b64")
+def pending_count(m, form, x):
+    return x["state"] & np.uint64((1 << 20) - 1)
+
+
+@means(rf"mbarrier\.(expect_tx|complete_tx)\.relaxed\.(cta|cluster){_SPACE}")
+def count_bytes(m, form, x):
+    getattr(m, form.name.split(".")[1])(barrier_of(m, form, x), _total(m, x["tx_count"]))
+
+
+@means(r"mbarrier\.(test_wait|try_wait)(\.parity)?(\.acquire\.(cta|cluster))?\.shared::cta\.b64(\.hint)?")
+def test_phase(m, form, x):
+    """test_wait and try_wait. try_wait may return before the phase completes; the simulated one never blocks."""
+    parity = x["parity"] if "parity" in x else x["state"] >> np.uint64(_PARITY)
+    first = np.broadcast_to(m.active, (parity.shape[0], m.threads)).argmax(axis=1)[:, None]
+    return m.test(barrier_of(m, form, x), np.take_along_axis(np.broadcast_to(parity, (parity.shape[0], m.threads)),
+                                                             first, axis=1).astype(np.int64))
+
+
+# -- barriers of the CTA -----------------------------------------------------------------------------------------------
+
+def _threads(m, x) -> int:
+    """How many threads meet at a barrier: by default, those of the CTA."""
+    return int(np.asarray(x["threads"]).flat[0]) if "threads" in x else m.sim.program.threads
+
+
+@means(r"bar(rier)?\.sync(\.aligned)?(\.threads)?")
+def barrier_of_the_cta(m, form, x):
+    """If the scope has all the threads that meet, this is its ``sync()``; otherwise they meet at the barrier's
+    number."""
+    m.collective(form.name)
+    number, threads = int(np.asarray(x["id"]).flat[0]), _threads(m, x)
+    return m.sync() if m.threads == threads else m.named_sync(("ptx", number), threads)
+
+
+@means(r"bar(rier)?\.arrive(\.aligned)?")
+def arrive_at_the_barrier(m, form, x):
+    m.collective(form.name)
+    m.named_arrive(("ptx", int(np.asarray(x["id"]).flat[0])), _threads(m, x))
+
+
+@means(r"bar(rier)?\.red\.(popc|and|or)(\.aligned)?\.(u32|pred)(\.threads)?")
+def reduce_at_the_barrier(m, form, x):
+    if m.threads != _threads(m, x):
+        raise SimulationError(f"the simulator runs {form.name} in a scope of all the threads that meet there", m.loc)
+    m.collective(form.name)
+    m.sync()
+    p = np.broadcast_to(x["p"], (x["p"].shape[0], m.threads)).astype(bool)
+    kind = form.name.split(".")[2]
+    return {"popc": p.sum, "and": p.all, "or": p.any}[kind](axis=1, keepdims=True)
+
+
+# -- the cluster's barrier ---------------------------------------------------------------------------------------------
+
+@means(r"barrier\.cluster\.(arrive(\.release|\.relaxed)?|wait(\.acquire)?)(\.aligned)?")
+def barrier_of_the_cluster(m, form, x):
+    return m.cluster_arrive(relaxed=".relaxed" in form.name) if ".arrive" in form.name else m.cluster_wait()
+
+
+# -- fences ------------------------------------------------------------------------------------------------------------
+
+@means(r"fence(\.(acq_rel|sc|acquire|release))?\.(cta|cluster|gpu|sys)|membar\.(cta|gl|sys)")
+def fence(m, form, x):
+    """Fences that only acquire or only release count as doing both."""
+    m.threadfence({"gl": "gpu"}.get(form.name.split(".")[-1], form.name.split(".")[-1]))
+
+
+@means(r"fence\.proxy\.async(\.(shared::cta|shared::cluster|global))?|fence\.proxy\.alias")
+def proxy_fence(m, form, x):
+    if not form.name.endswith(".alias"):
+        m.fence_proxy_async("global" if form.name.endswith(".global") else "shared" if ".shared" in form.name else "all")
+
+
+@means(r"fence\.mbarrier_init\.release\.cluster")
+def init_fence(m, form, x):
+    m.fence_mbarrier_init()
+
+
+@means(r"setmaxnreg\.(inc|dec)\.sync\.aligned\.u32")
+def set_registers(m, form, x):
+    return m.set_registers(x["count"])
+
+
+__all__ = ["barrier_of"]

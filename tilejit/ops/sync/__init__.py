@@ -1,0 +1,1 @@
+"""Barriers, named barriers, the markers of pipelined loops, and proxies."""

@@ -1,0 +1,1 @@
+"""Ops on register tiles: elementwise, casts, division, slicing, changes of layout."""

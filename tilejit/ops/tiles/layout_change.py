@@ -1,0 +1,202 @@
+"""Conversion of a tile to another layout: by renaming registers where threads hold what they need, by shuffles in warps, or by scratch memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from ...dtypes import int32
+from ...ir.builder import type_of
+from ...ir.op import op
+from ...layout import thread_table
+from ...types import Tile
+
+
+@op("pure", collective=True)
+def convert_layout(x):
+    """The same tile in another layout (that of the result's type)."""
+
+
+@convert_layout.infer
+def _(g, x):
+    return type_of(x)
+
+
+@convert_layout.simulate
+def _(m, call, x):
+    return x
+
+
+IDENTITY = (1, 2, 4, 8, 16)
+SEARCHED = 1024  # limit on the (source register, target register) pairs searched for shuffles; larger tiles go through scratch memory
+
+
+@dataclass(frozen=True)
+class Move:
+    """Where a register of the target comes from: register `reg` of another lane, which is an affine function over GF(2) of the own lane.
+
+    That lane is `base` XORed with ``lanes[b]`` for each bit b that is set in the own lane.
+    """
+
+    reg: int
+    base: int = 0
+    lanes: tuple[int, ...] = IDENTITY
+
+    @property
+    def local(self) -> bool:
+        return self.base == 0 and self.lanes == IDENTITY
+
+
+@lru_cache(maxsize=512)
+def register_moves(source: Tile, target: Tile) -> tuple[Move, ...] | None:
+    """The `Move` for each register of the target, by which it comes from a register of a lane in the same warp.
+
+    None if an element must cross warps, if a register has no such move, or if shuffles would cost more than scratch memory. A
+    shuffle costs about as much as a store or load of shared memory, and the two barriers of scratch memory as much as 16.
+    """
+    threads = max(_threads(source), _threads(target))
+    lanes = min(threads, 32)
+    have, need = (_flat(thread_table(t.layout, t.domain, threads), t).reshape(threads // lanes, lanes, -1) for t in (source, target))
+    moves = []
+    for column in range(need.shape[2]):
+        wanted = need[:, :, column:column + 1]
+        same = np.all((have == wanted) | (wanted < 0), axis=(0, 1))
+        move = Move(int(np.argmax(same))) if same.any() else _crossing(have, wanted[:, :, 0], need.shape[2])
+        if move is None:
+            return None
+        moves.append(move)
+    words = max(1, source.dtype.nbytes // 4)
+    if words * sum(not m.local for m in moves) > words * (have.shape[2] + need.shape[2]) + 16:
+        return None
+    return tuple(moves)
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """A transposition between lanes and registers of a warp: `bits` bits of the lane id, from bit `lane` on, swap places with as many
+    bits of the register number, which count runs of `run` registers. Afterwards, register n of the target is register ``order[n]``.
+    """
+
+    bits: int
+    lane: int
+    run: int
+    order: tuple[int, ...]
+
+
+@lru_cache(maxsize=512)
+def register_exchange(source: Tile, target: Tile) -> Exchange | None:
+    """The exchange of whole 32-bit words within a warp that converts one layout to the other; None if there is none."""
+    threads, per = max(_threads(source), _threads(target)), max(1, 4 // source.dtype.nbytes)
+    if threads % 32 or source.dtype.bits not in (16, 32):
+        return None
+    have, need = (_flat(thread_table(t.layout, t.domain, threads), t).reshape(threads // 32, 32, -1) for t in (source, target))
+    columns, lanes = have.shape[2], np.arange(32)[:, None]
+    if need.shape != have.shape or have.min() < 0:
+        return None
+    regs = np.arange(columns)
+    for bits, run in ((b, r) for b in (1, 2, 3) for r in range(per, columns, per) if columns % (r << b) == 0):
+        digit = regs // run % (1 << bits)
+        for lane in range(6 - bits):
+            mine = lanes >> lane & (1 << bits) - 1
+            made = have[0, lanes + (digit - mine << lane), regs + (mine - digit) * run]
+            if set(made[1]) != set(need[0, 1]):
+                continue
+            where = {element: r for r, element in enumerate(made[1])}
+            order = [where[element] for element in need[0, 1]]
+            made = have[:, lanes + (digit - mine << lane), regs + (mine - digit) * run]
+            if np.array_equal(made[:, :, order], need):
+                return Exchange(bits, lane, run, tuple(order))
+    return None
+
+
+def _exchange(e, x: list, dtype, by: Exchange) -> list:
+    """Emit an exchange, bit by bit: of two words, each lane keeps the one that its lane bit selects, and swaps the other by a butterfly shuffle."""
+    words = e._to_units(x, dtype)
+    lane = e.asm("mov.u32 $0, %laneid;", [int32], [])[0]  # read again: one read at the kernel's start would occupy a register through loops
+    for bit in range(by.bits):
+        apart = by.run * len(words) // len(x) << bit
+        upper = ((lane >> by.lane + bit) & 1).equals(1)
+        for low in (n for n in range(len(words)) if not n // apart % 2):
+            a, b = words[low], words[low + apart]
+            got = e.shuffle("bfly", e.select(upper, a, b), 1 << by.lane + bit)
+            words[low], words[low + apart] = e.select(upper, got, a), e.select(upper, b, got)
+    held = e._from_units(words, dtype, len(x))
+    return [held[n] for n in by.order]
+
+
+def _crossing(have, wanted, columns: int) -> Move | None:
+    """A source register from which every lane can fetch what it needs, as a `Move`; None if there is none."""
+    if have.shape[2] * columns > SEARCHED or have.shape[1] < 32:
+        return None
+    for reg in range(have.shape[2]):
+        offers = ((have[:, None, :, reg] == wanted[:, :, None]) | (wanted[:, :, None] < 0)).all(axis=0)  # [lane, from lane]
+        base = int(offers[0].argmax())
+        lanes = tuple(int(offers[1 << b].argmax()) ^ base for b in range(5))
+        if all(offers[lane, _mapped(lane, base, lanes)] for lane in range(32)):
+            return Move(reg, base, lanes)
+    return None
+
+
+def _mapped(lane: int, base: int, lanes: tuple[int, ...]) -> int:
+    for b, to in enumerate(lanes):
+        base ^= to if lane >> b & 1 else 0
+    return base
+
+
+def _threads(t: Tile) -> int:
+    """How many threads hold a tile: a multiple of 32, or some lanes of one warp."""
+    lanes, warps = (1 + sum((x - 1) * s for x, s, a in (*t.layout.shards, *t.layout.replicas) if a == axis) for axis in ("laneid", "warpid"))
+    return 32 * warps if warps > 1 else lanes
+
+
+def _flat(table, t: Tile):
+    """Row-major indices over the domain as row-major indices over the shape; -1 for padding."""
+    at = np.unravel_index(table, t.domain)
+    inside = np.ones(table.shape, bool)
+    flat = np.zeros(table.shape, np.int64)
+    for c, extent in zip(at, t.shape):
+        inside &= c < extent
+        flat = flat * extent + c
+    return np.where(inside, flat, -1)
+
+
+def _lane(e, move: Move):
+    """Emit the lane that a move fetches from."""
+    kept = sum(1 << b for b, to in enumerate(move.lanes) if to == 1 << b)
+    lane = (e.lane_id() & kept) ^ move.base
+    for b, to in enumerate(move.lanes):
+        if to and to != 1 << b:
+            lane = lane ^ ((e.lane_id() >> b) & 1) * to
+    return lane
+
+
+@convert_layout.emit
+def _(e, call, x):
+    source, target = type_of(call.args[0]), call.result.type
+    moves = register_moves(source, target)
+    if moves is not None:
+        return [x[m.reg] if m.local else e.shuffle("idx", x[m.reg], e.cached(("lane", m.base, m.lanes), lambda: _lane(e, m))) for m in moves]
+    exchange = register_exchange(source, target)
+    if exchange is not None:
+        return _exchange(e, x, source.dtype, exchange)
+    pitch = _pitch(source)
+    e.scratch_store(call, x, source, pitch)
+    return e.scratch_load(call, target, source.shape, pitch=pitch)
+
+
+def _pitch(t: Tile) -> int:
+    """The pitch of rows in scratch memory, in elements: an odd number of words, so that the elements of a column are in different banks."""
+    word = max(1, 4 // t.dtype.nbytes)
+    return (-(-t.shape[-1] // word) | 1) * word
+
+
+def _scratch(call) -> int:
+    source, target = type_of(call.args[0]), call.results[0].type
+    if register_moves(source, target) is not None or register_exchange(source, target) is not None:
+        return 0
+    return source.size // source.shape[-1] * _pitch(source) * source.dtype.nbytes
+
+
+convert_layout.rules["scratch"] = _scratch

@@ -1,0 +1,405 @@
+"""The access pattern of a load or store by index tiles and a mask: a box of an array, or rows of a matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import wraps
+
+from ...concurrency import cached_property
+from ...dtypes import int32, keeps
+from ...ir.builder import type_of
+from ...ir.graph import Call, Const, For, Operand, Value
+from ...ops.language.operators import binary
+from ...ops.language.pointwise import where
+from ...ops.language.promotion import converted
+from ...ops.language.sizes import size_of
+from ...ops.memory.regions import region
+from ...ops.memory.window import narrower
+from ...ops.moves.copy_async.tma.selections import take
+from ...ops.tiles.arrange import reshape_, transpose_
+from ...ops.tiles.generate import iota
+from ...ops.tiles.slicing import slice_
+from ...types import Points, Region, Sym, Tile
+from .context import Context
+from .index_tile_analysis import FOLLOWED
+from .integer_analysis import INDICES
+from .writing import Writer
+
+FIRST_ELEMENT_KEPT = ("splat", "broadcast", "reshape", "transpose", "convert_layout")  # the result's first element is the operand's
+
+# (smaller operand, larger operand, 1 if they may be equal)
+COMPARISONS = {"lt": (0, 1, 0), "le": (0, 1, 1), "gt": (1, 0, 0), "ge": (1, 0, 1)}
+
+LinearSum = dict[object, int]  # {value: coefficient}; the key 1 has the constant
+
+
+@dataclass(frozen=True)
+class Index:
+    """The indices of one array dimension: `values`, which vary along `axis` of the tile (None: a single index). `consecutive` if each is one more
+    than the last."""
+
+    values: Operand
+    axis: int | None
+    consecutive: bool
+
+
+@dataclass(frozen=True)
+class MaskTerm:
+    """One operand of a mask's conjunction: a tile of the mask's rank, or (`placed`) a one-dimensional tile along that axis of it."""
+
+    value: Value
+    placed: int | None
+
+
+class PatternMismatch(Exception):
+    """Why an access is neither a box nor rows; the message is shown to the kernel's author."""
+
+
+def memoized(find: Callable) -> Callable:
+    """Cache a method by its last argument. PatternMismatch where it recurses through too many operations."""
+    @wraps(find)
+    def found(self: "AccessPattern", *args):
+        key = find, args[-1]
+        if key not in self.found:
+            self.followed += 1
+            if self.followed > FOLLOWED:
+                raise PatternMismatch(f"its index tiles or its mask are made by more than {FOLLOWED} operations in a row")
+            self.found[key] = find(self, *args)
+            self.followed -= 1
+        return self.found[key]
+
+    return found
+
+
+class AccessPattern:
+    """Which elements of an array a load or store accesses.
+
+    Inside the bodies of `loops` they are expressed by the loops' indices and by values from before the loops: a carried value that grows by the
+    same amount in every trip is an induction variable.
+    """
+
+    def __init__(self, context: Context, access: Call, loops: Sequence[For]):
+        source, self.mask = access.args[0], access.args[2]
+        self.context, self.shape = context, source.type.shape
+        self.carried = {c.inner: loop for loop in loops for c in loop.carried}
+        self.found, self.followed = {}, 0  # the cache of `memoized`, and its recursion depth
+        self.representatives = {}                     # (op, operands, attributes) -> representative
+        self.call = context.definition(source)
+        self.buffer, *values = self.call.args
+        if isinstance(source.type, Points):
+            self.indices = [self.index(x) for x in values]
+        else:
+            axes = {d: a for a, d in enumerate(source.type.kept)}
+            self.indices = [Index(x, axes.get(d), True) for d, x in enumerate(values)]
+
+    @cached_property
+    def axes(self) -> tuple[int, ...]:
+        """The axis of the tile that each dimension of the box or of the rows varies along."""
+        if isinstance(self.call.result.type, Region):
+            return tuple(range(len(self.shape)))
+        axes = tuple(i.axis for i in self.indices if i.axis is not None)
+        if sorted(axes) != [a for a, n in enumerate(self.shape) if n > 1]:
+            cure = "; pass the array as a matrix (x.reshape(-1, x.shape[-1])), whose rows one index tile names"
+            raise PatternMismatch("its index tiles name elements that are neither a box of the array nor parts of rows"
+                                  + (cure if len(set(axes)) < len(axes) > 2 else ""))
+        return axes
+
+    @cached_property
+    def kept(self) -> list[MaskTerm]:
+        """The terms of the mask that the array's bounds do not imply."""
+        return [term for term in self.terms(self.mask) if not self.is_implied(term)]
+
+    @property
+    def is_box(self) -> bool:
+        """Whether this is a box of more than one element, all of it within the mask."""
+        return self.axes != () and all(i.consecutive for i in self.indices) and not self.kept
+
+    def source(self, g: Writer) -> Value:
+        """The operand of a copy that brings these elements. PatternMismatch if there is none."""
+        if self.axes != () and all(i.consecutive for i in self.indices) and all(map(self.mask_limits, self.kept)):
+            return self.box(g, self.narrowed(g))
+        return self.gathered_rows(g)
+
+    def in_tile_order(self, g: Writer, x: Value) -> Value:
+        """The tile, from one whose axes are in the order of the array's dimensions."""
+        if list(self.axes) != sorted(self.axes):
+            x = g.call(transpose_, x, axes=tuple(map(self.axes.index, sorted(self.axes))))
+        return x if x.type.shape == self.shape else g.call(reshape_, x, shape=self.shape)
+
+    def in_array_order(self, g: Writer, x: Value) -> Value:
+        """The inverse of `in_tile_order`."""
+        order = sorted(self.axes)
+        if len(order) < len(self.shape):
+            x = g.call(reshape_, x, shape=tuple(self.shape[a] for a in order))
+        return x if list(self.axes) == order else g.call(transpose_, x, axes=tuple(map(order.index, self.axes)))
+
+    def index(self, values: Operand) -> Index:
+        """The Index of a scalar, or of a tile whose elements differ along at most one axis."""
+        walked = [a for a, n in enumerate(self.shape) if n > 1 and not self.alike(values, a)]
+        if len(walked) > 1:
+            raise PatternMismatch("an index tile names elements along several axes; give one for each dimension, as in "
+                                  "A[rows[:, None], columns[None, :]]")
+        return Index(values, walked[0], self.step(values, walked[0]) == 1) if walked else Index(values, None, True)
+
+    def step(self, values: Operand, axis: int, placed: int | None = None) -> int | None:
+        """The constant by which the elements of a tile grow along an axis; None if there is none. The launch is asked whether the
+        arguments that the tile is computed from make it 1."""
+        if not isinstance(type_of(values), Tile) or placed is not None and placed != axis:
+            return 0
+        count, own = self.shape[axis], axis - len(self.shape) if placed is None else -1
+        ramp = lambda x: self.context.ramp(x, own, count)
+        if (found := ramp(values)) is not None:
+            return found[0]
+        by_one = lambda x: count if (asked := ramp(x)) and asked[0] == 1 else 1
+        return 1 if self.context.asked_divisor(values, count, by_one) == count else None
+
+    def alike(self, values: Operand, axis: int, placed: int | None = None) -> bool:
+        """Whether the elements of a tile do not vary along an axis."""
+        return self.step(values, axis, placed) == 0
+
+    # -- writing the access --------------------------------------------------------------------------------------------------
+
+    def box(self, g: Writer, buffer: Value) -> Value:
+        """The region of `buffer` that is this box."""
+        starts = [self.start(g, i) for i in self.indices]
+        if (buffer, *starts) == self.call.args:
+            return self.call.result
+        extents = tuple(1 if i.axis is None else self.shape[i.axis] for i in self.indices)
+        kept = self.call.attrs.get("kept", tuple(d for d, i in enumerate(self.indices) if i.axis is not None))
+        return g.call(region, buffer, *starts, extents=extents, kept=kept)
+
+    def narrowed(self, g: Writer) -> Value:
+        """A window of the array that ends where the mask does."""
+        buffer, rank = self.buffer, len(self.indices)
+        strides, vector = buffer.type.strides, 16 // max(buffer.type.dtype.nbytes, 1)
+
+        def divisor(d: int, x: Operand | int) -> int:
+            self.context.definitions.update(g.definitions)
+            if isinstance(x, int):
+                return abs(x)
+            wanted = vector if strides[d] == 1 else 1
+            while wanted > 1 and self.context.asked_divisor(x, wanted) % wanted:
+                wanted //= 2
+            return self.context.asked_divisor(x, wanted)
+
+        for d, stop in (limit for term in self.kept for limit in self.mask_limits(term)):
+            extent = self.written(g, stop)
+            extent = max(extent, 0) if isinstance(extent, int) else extent
+            buffer = narrower(g, buffer, (0,) * rank, tuple(extent if k == d else None for k in range(rank)), divisor)
+        return buffer
+
+    def written(self, g: Writer, x: LinearSum) -> int | Operand:
+        """A sum as a scalar operand."""
+        total: int | Operand = x.get(1, 0)
+        for key, n in x.items():
+            if key != 1:
+                value = g.call(size_of, self.context.graph.params[key.arg], sym=key) if isinstance(key, Sym) else self.first_element(g, key)
+                total = _sum(g, value if n == 1 else binary(g, "*", value, n), total)
+        return total
+
+    def gathered_rows(self, g: Writer) -> Value:
+        """Rows of a matrix, selected by a tile of their numbers; -1 stands for a row that the mask excludes."""
+        plain = len(self.indices) == 2 and self.buffer.type.narrowed is None
+        if not plain or not self.indices[1].consecutive or None in [i.axis for i in self.indices]:
+            raise PatternMismatch("elements that index tiles or a mask choose can be copied only as rows of a matrix, contiguous in each row")
+        row, column = (i.axis for i in self.indices)
+        if not all(self.alike(term.value, column, term.placed) for term in self.kept):
+            raise PatternMismatch("its mask keeps parts of rows; elements beyond the array need no mask")
+        numbers = self.vector_along(g, self.indices[0].values, row)
+        for term in self.kept:
+            numbers = where.function(g, self.vector_along(g, term.value, row), numbers, -1)
+        return take(g, self.buffer, numbers).part(g, self.start(g, self.indices[1]), self.shape[column])
+
+    def vector_along(self, g: Writer, values: Operand, axis: int) -> Value:
+        """The elements along `axis` of a tile that varies along no other, as a one-dimensional tile; consecutive numbers from a scalar on."""
+        count = self.shape[axis]
+        if not isinstance(type_of(values), Tile):
+            return binary(g, "+", g.call(iota, start=0, stop=count, axis=0), values)
+        made = self.context.definitions
+        if values.type.shape == (count,):
+            return values
+        while values.type.size != count and values in made and made[values].op.name == "broadcast" and made[values].args[0].type.shape[axis] == count:
+            values = made[values].args[0]
+        if values.type.size != count:
+            shape = tuple(n if d == axis else 1 for d, n in enumerate(values.type.shape))
+            values = g.call(slice_, values, starts=(0,) * len(shape), shape=shape, steps=(1,) * len(shape))
+        if values in made and made[values].op.name == "reshape" and made[values].args[0].type.shape == (count,):
+            return made[values].args[0]
+        return g.call(reshape_, values, shape=(count,))
+
+    def start(self, g: Writer, index: Index) -> Operand:
+        """The first index of a dimension, as an operand."""
+        first = self.first_element(g, index.values)
+        if isinstance(first, Value) and first.type.uniform < self.context.scope.uniformity:
+            raise PatternMismatch("its first element is not the same for all threads")
+        return g.operand(first) if isinstance(first, int) or type_of(first).dtype in INDICES else converted(g, first, int32)
+
+    @memoized
+    def first_element(self, g: Writer, x: Operand) -> int | Operand:
+        """The first element of a tile, computed from scalars; a scalar itself, in terms of the loops' indices."""
+        if isinstance(x, Const):
+            return int(x.value) if x.dtype in INDICES else x
+        if x in self.carried:
+            return self.induction_value(g, x)
+        call, is_tile = self.context.definitions.get(x), isinstance(x.type, Tile)
+        if not is_tile and (call is None or not self.depends_on_carried(x)):
+            return x
+        match call.op.name if call is not None else "":
+            case "iota":
+                return call.attrs["start"]
+            case "indices":
+                return 0
+            case name if name in FIRST_ELEMENT_KEPT or name == "cast" and is_tile and keeps(type_of(call.args[0]).dtype, x.type.dtype):
+                return self.first_element(g, call.args[0])
+            case "add" if x.type.dtype in INDICES:
+                return _sum(g, *(self.first_element(g, a) for a in call.args))
+            case _ if call is not None and ("element" in call.op.rules or call.op.name == "cast"):
+                return g.call(call.op, *(converted(g, self.first_element(g, a), type_of(a).dtype) for a in call.args), **call.attrs)
+        raise PatternMismatch("its index tiles are not made of tile.arange and scalars")
+
+    def depends_on_carried(self, x: Operand) -> bool:
+        """Whether a scalar is computed from a value that one of the loops carries."""
+        seen, left = set(), [x]
+        while left:
+            x = left.pop()
+            if x in self.carried:
+                return True
+            if x not in seen and x in self.context.definitions:
+                seen.add(x)
+                left += self.context.definitions[x].args
+        return False
+
+    def induction_value(self, g: Writer, x: Value) -> int | Operand:
+        """A carried value in terms of its loop's index, if each trip adds a constant multiple of the loop's step to it."""
+        carried, loop = self.context.carried[x], self.carried[x]
+        step = self.context.constant(loop.step)
+        by = self.sum((carried.following, 1), (x, -1))
+        if step is None or set(by) - {1} or by.get(1, 0) % step:
+            raise PatternMismatch(f"its place depends on {x.name}, which the loop changes")
+        times, start = by.get(1, 0) // step, self.first_element(g, loop.start)
+        gone = loop.index if start == 0 else binary(g, "-", loop.index, start)
+        return _sum(g, self.first_element(g, carried.init), gone if times == 1 else binary(g, "*", gone, times))
+
+    # -- masks ---------------------------------------------------------------------------------------------------------------
+
+    def terms(self, mask: Value | None) -> Iterator[MaskTerm]:
+        """The terms of the mask's conjunction, each once."""
+        rank, seen, left = len(self.shape), set(), [MaskTerm(mask, None)] if mask is not None else []
+        while left:
+            term = left.pop()
+            if term in seen:
+                continue
+            seen.add(term)
+            call, shape = self.context.definitions.get(term.value), type_of(term.value).shape
+            inner = call.args[0].type.shape if call is not None and call.op.name in ("broadcast", "reshape") else None
+            axes = [a for a, n in enumerate(shape) if n > 1] if inner is not None else []
+            if call is not None and call.op.name == "bit_and":
+                left += (MaskTerm(a, term.placed) for a in reversed(call.args))
+            elif inner is not None and call.op.name == "broadcast" and len(inner) == rank:
+                left.append(MaskTerm(call.args[0], None))
+            elif inner is not None and call.op.name == "reshape" and len(shape) == rank and len(inner) == len(axes) == 1:
+                left.append(MaskTerm(call.args[0], axes[0]))
+            else:
+                yield term
+
+    def is_implied(self, term: MaskTerm) -> bool:
+        """Whether a term holds for every element within the array's bounds. Where it compares an index with a launch argument or with
+        another extent, the launch is asked whether that is at least the extent."""
+        return any(self.at_least(self.sum((stop, 1), (self.bounds(d)[1], -1))) for d, stop in self.mask_limits(term)) or any(
+            self.at_least(self.sum((self.bounds(d)[0], 1), (first, -1))) for d, first in self.mask_limits(term, from_below=True))
+
+    def mask_limits(self, term: MaskTerm, from_below: bool = False) -> list[tuple[int, LinearSum]]:
+        """A term as (dimension, bound) pairs that all mean the same: it keeps the indices below the bound or, `from_below`, those from
+        the bound on. Empty if it is no such comparison."""
+        call = self.context.definitions.get(term.value)
+        if call is None or call.op.name not in COMPARISONS or type_of(call.args[0]).dtype not in INDICES:
+            return []
+        below, above, more = COMPARISONS[call.op.name]
+        low, high = call.args[below], call.args[above]
+        walking, fixed, plus = (high, low, 1 - more) if from_below else (low, high, more)
+        found = []
+        for d, index in enumerate(self.indices):
+            if index.consecutive and index.axis is not None and all(self.alike(fixed, a, term.placed) and self.step(walking, a, term.placed) == by
+                                                                 for a, by in self.steps(index.axis)):
+                found.append((d, self.sum((index.values, 1), (fixed, 1), (walking, -1), plus=plus)))
+        return found
+
+    def steps(self, axis: int) -> list[tuple[int, int]]:
+        """For each axis of the tile the step of consecutive indices along `axis`: 1 along that axis, 0 along the others."""
+        return [(a, int(a == axis)) for a, n in enumerate(self.shape) if n > 1]
+
+    def bounds(self, d: int) -> tuple[LinearSum, LinearSum]:
+        """The first index of a dimension that is in bounds, and the first one after them."""
+        if self.buffer.type.narrowed is None:
+            size = self.buffer.type.shape[d]
+            return {}, {1: size} if isinstance(size, int) else {size: 1}
+        rank, given = len(self.indices), self.context.definitions[self.buffer].args[1:]
+        low, count = given[2 * rank + d], given[3 * rank + d]
+        return self.sum((low, 1)), self.sum((low, 1), (count, 1))
+
+    def sum(self, *parts: tuple[Operand | LinearSum, int], plus: int = 0) -> LinearSum:
+        """The linear combination of the parts' first elements."""
+        total: LinearSum = {1: plus}
+        for part, times in parts:
+            for key, n in (part if isinstance(part, dict) else self.parts(part)).items():
+                total[key] = total.get(key, 0) + n * times
+        return {key: n for key, n in total.items() if n}
+
+    @memoized
+    def parts(self, x: Operand) -> LinearSum:
+        """The first element of an operand as a linear combination."""
+        if isinstance(x, Const):
+            return {1: int(x.value)}
+        key = self.context.key(x)
+        if isinstance(key, (Sym, Const)):
+            return {key: 1} if isinstance(key, Sym) else {1: int(key.value)}
+        call = self.context.definitions.get(key)
+        match call.op.name if call is not None else "":
+            case "iota":
+                return {1: call.attrs["start"]}
+            case "indices":
+                return {}
+            case name if name in FIRST_ELEMENT_KEPT:
+                return self.parts(call.args[0])
+            case "add" | "sub" if type_of(key).dtype in INDICES:
+                return self.sum((call.args[0], 1), (call.args[1], 1 if call.op.name == "add" else -1))
+            case "mul" if type_of(key).dtype in INDICES:
+                for factor, by in zip(call.args, map(self.context.constant, call.args[::-1])):
+                    if by is not None:
+                        return self.sum((factor, by))
+        return {self.representative(key): 1}
+
+    @memoized
+    def representative(self, x: Operand) -> Operand:
+        """The first value found that is computed by the same operations from the same operands (value numbering)."""
+        call = self.context.definitions.get(x)
+        if call is None or call.op.effect != "pure" or call.args and call.op.name != "cast" and "element" not in call.op.rules:
+            return x
+        return self.representatives.setdefault((call.op, tuple(map(self.representative, call.args)), tuple(sorted(call.attrs.items()))), x)
+
+    def at_least(self, x: LinearSum) -> bool:
+        """Whether a sum is known to be at least 0; the launch is asked where it is ``argument - extent`` or a difference of extents."""
+        plus, others = x.get(1, 0), {key: n for key, n in x.items() if key != 1}
+        sizes = [key for key, n in others.items() if isinstance(key, Sym) and key.kind == "size" and n == -1]
+        numbers = [key for key, n in others.items() if n == 1]
+        ask, params = self.context.facts.ask, self.context.graph.params
+        match len(others), sizes, numbers:
+            case 0, _, _:
+                return plus >= 0
+            case 1, [size], _:
+                return not ask("size_at_least", size.arg, size.dim, plus + 1)
+            case 2, [size], [Sym(kind="size") as other] if plus >= 0:
+                return ask("size_within", size.arg, size.dim, other.arg, other.dim)
+            case 2, [size], [number] if plus >= 0 and number in params and number.type.dtype in INDICES:
+                return ask("size_within", size.arg, size.dim, params.index(number))
+        return False
+
+
+def _sum(g: Writer, one: int | Operand, other: int | Operand) -> int | Operand:
+    if isinstance(one, int) and isinstance(other, int):
+        return one + other
+    return other if isinstance(one, int) and one == 0 else one if isinstance(other, int) and other == 0 else binary(g, "+", one, other)
+
+
+__all__ = ["AccessPattern", "PatternMismatch"]

@@ -1,0 +1,50 @@
+"""What the CTAs of a cluster execute uniformly: blocks that all of them run equally often, and values that depend on the rank alone."""
+
+from __future__ import annotations
+
+import operator
+
+from ...ir.graph import Block, Const, For, If, Scope
+from ...types import Uniformity
+
+
+def cluster_uniform_blocks(body: Block) -> set[Block]:
+    """The blocks of a kernel that every CTA of a cluster runs equally often."""
+    uniform: set[Block] = set()
+    _collect_uniform(body, uniform)
+    return uniform
+
+
+def _collect_uniform(block: Block, uniform: set[Block]) -> None:
+    uniform.add(block)
+    for node in block.nodes:
+        match node:
+            case Scope(body=body):
+                _collect_uniform(body, uniform)
+            case For(start=start, stop=stop, step=step, body=body) if all(map(is_cluster_uniform, (start, stop, step))):
+                _collect_uniform(body, uniform)
+            case If(test=test, then=then, orelse=orelse) if is_cluster_uniform(test):
+                _collect_uniform(then, uniform)
+                _collect_uniform(orelse, uniform)
+
+
+def is_cluster_uniform(x) -> bool:
+    """Whether a value is known to be the same in all CTAs of a cluster."""
+    return isinstance(x, Const) or x.type.uniform >= Uniformity.CLUSTER
+
+
+def value_at_rank(x, made: dict, own: int, ranks: int) -> int | None:
+    """The value of an integer in the CTA of rank `own`; None unless it is computed from the rank and constants alone."""
+    if isinstance(x, Const):
+        return int(x.value)
+    call = made.get(x)
+    name = call.op.name if call is not None else None
+    if name == "cta_rank":
+        return own
+    parts = [value_at_rank(a, made, own, ranks) for a in call.args] if name in _OPERATIONS else [None]
+    return None if None in parts or (name in ("mod", "floordiv") and not parts[1]) else _OPERATIONS[name](*parts)
+
+
+_OPERATIONS = {"cast": lambda x: x, "constant": lambda x: x, "add": operator.add, "sub": operator.sub, "mul": operator.mul,
+               "mod": operator.mod, "floordiv": operator.floordiv, "bit_xor": operator.xor, "bit_and": operator.and_, "bit_or": operator.or_,
+               "shl": lambda x, n: x << n if 0 <= n < 32 else 0, "shr": lambda x, n: x >> min(n, 31) if n >= 0 else 0}

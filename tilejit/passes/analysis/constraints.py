@@ -1,0 +1,106 @@
+"""The constraints on integers that a condition implies: of ``tile.assume``, of a branch, of a loop's index."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from math import gcd, lcm
+from typing import TYPE_CHECKING
+
+from ...ir.builder import type_of
+from ...ir.graph import Const, For, Operand, rises
+
+if TYPE_CHECKING:
+    from .integer_analysis import IntegerAnalysis
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """What a condition says about one integer: bounds (None: unbounded), a divisor, and upper bounds by other integers.
+
+    `under` holds (what, n) pairs: the integer plus n is at most `what`.
+    """
+
+    low: int | None = None
+    high: int | None = None
+    divisor: int = 1
+    under: frozenset = frozenset()
+
+    def __and__(self, other: "Constraint") -> "Constraint":
+        """Both constraints at once."""
+        return Constraint(*intersection((self.low, self.high), (other.low, other.high)), lcm(self.divisor, other.divisor), self.under | other.under)
+
+
+def intersection(one: tuple[int | None, int | None], other: tuple[int | None, int | None]) -> tuple[int | None, int | None]:
+    """Bounds of a number that lies in both intervals."""
+    (a, b), (c, d) = one, other
+    return (c if a is None else a if c is None else max(a, c)), (d if b is None else b if d is None else min(b, d))
+
+
+# (key of the integer, function that finds its constraint). Few constraints are ever asked for and most are slow to find, so they are found on demand.
+Constraints = Iterator[tuple[object, Callable[[], Constraint]]]
+
+NOT = {"lt": "ge", "ge": "lt", "gt": "le", "le": "gt", "eq": "ne", "ne": "eq"}
+
+
+def constraints_of_condition(integers: IntegerAnalysis, condition: Operand, holds: bool, wrapping: bool) -> Constraints:
+    """The constraints that follow from `condition` being true (`holds`) or false; `wrapping` as in ``IntegerAnalysis.bounds``."""
+    if condition in integers.branch_conditions:  # `a and b` with a b that has effects is a branch: b where a holds, else False
+        then, orelse = integers.branch_values[condition]
+        decided = orelse if holds else then
+        if isinstance(decided, Const) and bool(decided.value) is not holds:
+            yield from constraints_of_condition(integers, integers.branch_conditions[condition], holds, wrapping)
+            yield from constraints_of_condition(integers, then if holds else orelse, holds, wrapping)
+        return
+    call = integers.definitions.get(condition)
+    name = call.op.name if call is not None else ""
+    if name == "bit_not":
+        yield from constraints_of_condition(integers, call.args[0], not holds, wrapping)
+    elif name == ("bit_and" if holds else "bit_or"):
+        for part in call.args:
+            yield from constraints_of_condition(integers, part, holds, wrapping)
+    elif name in NOT and type_of(call.args[0]).dtype.is_int:
+        yield from _of_comparison(integers, name if holds else NOT[name], *call.args, wrapping)
+    elif name == "cast" and type_of(call.args[0]).dtype.is_int:  # `if n % 8:` tests for != 0
+        yield from _of_comparison(integers, "ne" if holds else "eq", call.args[0], Const(0, type_of(call.args[0]).dtype), wrapping)
+
+
+def constraints_of_loop(integers: IntegerAnalysis, loop: For, wrapping: bool) -> Constraints:
+    """The constraints on a loop's index inside the body: it lies between the start and the stop."""
+    low, high = (loop.start, loop.index) if rises(loop) else (loop.index, loop.start)
+    yield from _ordered(integers, low, high, 0, wrapping)
+    low, high = (loop.index, loop.stop) if rises(loop) else (loop.stop, loop.index)
+    yield from _ordered(integers, low, high, 1, wrapping)
+
+
+def _of_comparison(integers: IntegerAnalysis, name: str, one: Operand, other: Operand, wrapping: bool) -> Constraints:
+    """The constraints that follow from the comparison `name` of two integers."""
+    if name in ("lt", "le", "eq"):
+        yield from _ordered(integers, one, other, int(name == "lt"), wrapping)
+    if name in ("gt", "ge", "eq"):
+        yield from _ordered(integers, other, one, int(name == "gt"), wrapping)
+    for x, rest in ((one, other), (other, one)) if name == "eq" else ():
+        call = integers.definitions.get(x)
+        if call is not None and call.op.name == "mod" and isinstance(call.args[1], Const):
+            by = abs(int(call.args[1].value)) or 1
+            yield integers.key(call.args[0]), lambda rest=rest, by=by: Constraint(divisor=by if integers.bounds(rest, wrapping) == (0, 0) else 1)
+
+
+def _ordered(integers: IntegerAnalysis, less: Operand, more: Operand, apart: int, wrapping: bool) -> Constraints:
+    """The constraints that follow from ``less + apart <= more``.
+
+    Two multiples of n that differ do so by at least n, so a strict comparison of them yields a gap of n.
+    """
+    low, high = lambda: integers.bounds(less, wrapping)[0], lambda: integers.bounds(more, wrapping)[1]
+    if wrapping:
+        yield integers.key(less), lambda: Constraint(high=_sum(high(), -apart))
+        yield integers.key(more), lambda: Constraint(low=_sum(low(), apart))
+        return
+    (x, plus), (y, more_plus) = integers.sum_of(less), integers.sum_of(more)
+    by = lambda: max(apart, gcd(integers.divisor(less), integers.divisor(more))) if apart else 0
+    yield x, lambda: Constraint(high=_sum(high(), -by() - plus), under=frozenset([(y, by() + plus - more_plus)]))
+    yield y, lambda: Constraint(low=_sum(low(), by() - more_plus))
+
+
+def _sum(bound: int | None, n: int) -> int | None:
+    return None if bound is None else bound + n

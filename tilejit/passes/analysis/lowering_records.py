@@ -1,0 +1,120 @@
+"""What `.explain()` tells about a lowered graph: a record for each copy, memory access and matrix product."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+from ...dispatch import Choice
+from ...ir.builder import type_of
+from ...ir.graph import Call, Graph, Scope, Value, blocks, walk
+from ...layout import register_table
+from ...names import allocation_name
+from ...ops.mma.matrices import Matrices
+from ...ops.moves.copy_async.options import unused_hints
+from ...records import AccessRecord, CopyRecord, ProductRecord
+from ...types import Region, Selected, Tile
+
+COPIES = ("copy", "copy_async", "prefetch", "tmem_load", "tmem_store")
+
+
+def copy_records(graph: Graph) -> tuple[CopyRecord, ...]:
+    """A record for each copy call of the kernel, in order, without the copies that a `dot` has introduced."""
+    made = {value: n for n in walk(graph.body) if isinstance(n, Call) for value in n.results}
+    return tuple(_copy_record(call, scope, made) for call, scope in _chosen_calls(graph.body, "cta")
+                 if call.op.name in COPIES and call.choice.variant != "dot")
+
+
+def _chosen_calls(block, scope: str):
+    """The calls with a chosen lowering, each with the kind of scope around it."""
+    for node in block.nodes:
+        if isinstance(node, Call) and node.choice is not None:
+            yield node, scope
+        inner = ("thread" if node.kind == "elect" else node.kind) if isinstance(node, Scope) else scope
+        for b in blocks(node):
+            yield from _chosen_calls(b, inner)
+
+
+def _copy_record(call: Call, scope: str, made: dict[Value, Call]) -> CopyRecord:
+    sides = (*call.results, *call.args[:2], *call.args)[:2]
+    dst, src = (a.type for a in sides)
+    choice: Choice = call.choice
+    scopes = (getattr(t, "scope", "local") for t in (src, dst))  # a register tile is each thread's own
+    moved = next((t for t in (src, dst) if isinstance(t, (Region, Selected))), None)
+    named = next((t.buffer.map for t in (src, dst) if isinstance(t, Region) and t.buffer.map is not None), None)
+    return CopyRecord(call.loc.line, call.op.name, call.loc.source_line.strip(), *scopes, scope, choice.variant,
+                      choice.declined, choice.plan.instructions, moved.nbytes if moved is not None else 0, choice.plan,
+                      unused_hints(call.attrs.get("options") or {}, choice.variant, named),
+                      tuple(filter(None, (_buffer_name(a, made) for a in sides))))
+
+
+def _buffer_name(side: Value, made: dict[Value, Call]) -> str:
+    """The kernel's name for the array or allocation of a copy's side; '' for a tile, and where the source has no name for it."""
+    if isinstance(side.type, Tile):
+        return ""
+    while side in made and made[side].args:
+        side = made[side].args[0]
+    return allocation_name(side.name, side.loc) if side in made else side.name
+
+
+ACCESSES = ("load", "store", "atomic", "ordered_load", "ordered_store")
+
+
+def access_records(graph: Graph) -> tuple[AccessRecord, ...]:
+    """A record for each load, store and atomic operation of the kernel, in order, without those that load a product's operands.
+
+    Calls that are compiled several times alike (by unrolling or inlining) share a record.
+    """
+    calls = list(_chosen_calls(graph.body, "cta"))
+    made = {value: n for n in walk(graph.body) if isinstance(n, Call) for value in n.results}
+    products = {c.loc for c, _ in calls if c.op.name in PRODUCTS}
+    found: dict[tuple, list[AccessRecord]] = {}
+    for call, scope in calls:
+        if call.op.name in ACCESSES and call.loc not in products:
+            record = _access_record(call, scope, made)
+            found.setdefault((call.loc.column, replace(record, instructions=0, bytes=0)), []).append(record)
+    total = lambda records, name: sum(getattr(r, name) for r in records)
+    return tuple(replace(alike, instructions=total(records, "instructions"), bytes=total(records, "bytes")) for (_, alike), records in found.items())
+
+
+def _access_record(call: Call, scope: str, made: dict[Value, Call]) -> AccessRecord:
+    place, plan = call.args[0], getattr(call.choice.plan, "access", call.choice.plan)
+    t = call.results[0].type if call.results else type_of(call.args[1])
+    name = f"atomic_{call.attrs['kind']}" if call.op.name == "atomic" else call.op.name.removeprefix("ordered_")
+    shape, registers = (list(t.shape), len(register_table(t.layout, t.domain))) if isinstance(t, Tile) else ("", 1)
+    if isinstance(plan, Matrices):
+        variant, vec_bytes, instructions = {"load": "ldmatrix", "store": "stmatrix"}[name], 4 * plan.groups[0].count, plan.instructions
+    else:
+        variant = "vectorised" if plan.vector > 1 else "scalar"
+        vec_bytes, instructions = plan.vector * t.dtype.nbytes, registers // plan.vector
+    return AccessRecord(call.loc.line, name, call.loc.source_line.strip(), f"{t.dtype}{shape}", _buffer_name(place, made), place.type.scope,
+                        scope, variant, call.choice.declined, vec_bytes, instructions, prod(shape or ()) * t.dtype.nbytes)
+
+
+PRODUCTS = ("mma", "mma_async", "tensor_mma", "thread_product")
+
+
+def product_records(graph: Graph) -> tuple[ProductRecord, ...]:
+    """A record for each matrix product, in order; the instructions that one `dot` became share its record."""
+    found: dict[tuple, ProductRecord] = {}
+    # An operand that is loaded at the product's own line is one in shared memory that `dot` loads a step of k at a time.
+    loaded = {(n.result, n.loc) for n in walk(graph.body) if isinstance(n, Call) and n.op.name == "load"}
+    for call, scope in _chosen_calls(graph.body, "cta"):
+        if call.op.name not in PRODUCTS:
+            continue
+        key, record = (call.loc, id(call.choice.declined)), _product_record(call, scope, loaded)
+        found[key] = replace(found[key], instructions=found[key].instructions + record.instructions) if key in found else record
+    return tuple(found.values())
+
+
+def _product_record(call: Call, scope: str, loaded: set) -> ProductRecord:
+    acc = call.results[0] if call.results else call.args[0]
+    where = lambda x: f"{x.type.dtype}{list(x.type.shape)} in {_memory(x, (x, call.loc) in loaded)}"
+    return ProductRecord(call.loc.line, call.op.name, call.loc.source_line.strip(), where(call.args[1]), where(call.args[2]),
+                         f"{acc.type.dtype}{list(acc.type.shape)}", scope, call.choice.variant, call.choice.declined,
+                         call.choice.plan.instructions)
+
+
+def _memory(x, loaded: bool) -> str:
+    scope = x.type.scope if isinstance(x.type, Region) else "shared" if loaded else "registers"
+    return {"shared": "shared memory", "tmem": "tensor memory"}.get(scope, scope)

@@ -1,0 +1,1 @@
+"""Passes that refuse a graph or warn of it."""

@@ -1,0 +1,121 @@
+"""Scans over loads that may reach out of bounds at their end: does what the padding contributes reach a result that is kept?
+
+A scan towards the end meets the elements beyond the array after all others, so they affect only results beyond the array's end. Elementwise
+work and further scans preserve that, and a store to a region drops those elements.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from ...ir.builder import Facts, Warning_, type_of
+from ...ir.graph import Block, Call, Const, For, Graph, If, Node, Operand, Value, While, operands, walk
+from ...ops.memory.access_ops import store_
+from ...ops.memory.atomics import atomic_
+from ...ops.memory.ordered import ordered_store
+from ...ops.reduce.ragged_warnings import Tail
+from ...ops.reduce.reduce import reduce_
+from ...ops.reduce.scan import scan_
+from ...ops.tiles.arrange import reshape_, transpose_
+from ...types import Region, Tile
+from ..analysis.context import Context
+
+STORES = (store_, ordered_store, atomic_)
+
+
+def tail_warnings(graph: Graph, facts: Facts, tails: tuple[Tail, ...]) -> list[Warning_]:
+    """The warnings of those scans whose tail is not known to be dropped."""
+    if not tails:
+        return []
+    context, uses = Context(graph, facts), _uses(graph.body)
+    inside = lambda tail: all(_begins_inside(context, start) for start, _ in tail.loads)
+    with context.in_block(graph.body):
+        return [tail.warning for tail in tails if not (inside(tail) and _is_dropped(context, tail, uses))]
+
+
+def _begins_inside(context: Context, start: Operand) -> bool:
+    least, _ = context.bounds(start)
+    return least is not None and least >= 0
+
+
+def _uses(body: Block) -> dict[Operand, list[tuple[Node, tuple[Value, ...]]]]:
+    """For each value its uses: (node, aliases). Where a loop carries the value or a branch yields it, the aliases are its names there."""
+    found: dict[Operand, list] = {}
+    for node in walk(body):
+        same: list[tuple[Operand, tuple[Value, ...]]] = []
+        if isinstance(node, (For, While)):
+            same = [(x, (c.inner, c.result)) for c, y in zip(node.carried, node.body.yields) for x in (c.init, y)]
+        elif isinstance(node, If):
+            same = [(x, (result,)) for result, *sides in zip(node.results, node.then.yields, node.orelse.yields) for x in sides]
+        for x, values in same or [(x, ()) for x in operands(node)]:
+            found.setdefault(x, []).append((node, values))
+    return found
+
+
+def _is_dropped(context: Context, tail: Tail, uses: dict) -> bool:
+    """Whether every use of a scan ends in a store, and its tail lies beyond the end of the array stored to."""
+    seen, queue, stored = set(), [(x, tail.axis) for x in tail.scanned], False
+    while queue:
+        found = queue.pop()
+        if found in seen:
+            continue
+        seen.add(found)
+        value, axis = found
+        for node, same in uses.get(value, ()):
+            if isinstance(node, Call) and node.op in STORES and _ends_as_loads(context, node.args[0], axis, tail):
+                stored = True
+            elif same:
+                queue += [(x, axis) for x in same]
+            else:
+                after = _axis_after(node, value, axis)
+                if after is None:
+                    return False
+                queue += [(x, after) for x in node.results if isinstance(x.type, Tile)]
+    return stored
+
+
+def _ends_as_loads(context: Context, place: Value, axis: int, tail: Tail) -> bool:
+    """Whether the array that a tile is stored to ends, along an axis, where the loaded arrays do or before, for the arguments at hand."""
+    t = place.type
+    if not isinstance(t, Region) or t.scope != "global" or t.buffer.narrowed is not None:
+        return False
+    d = t.kept[axis]
+    start, size = context.definition(place).args[1 + d], lambda n: n if isinstance(n, int) else context.facts.values[n.arg].shape[n.dim]
+    return all(_computed_alike(context, start, other) and size(t.buffer.shape[d]) <= size(n) for other, n in tail.loads)
+
+
+def _computed_alike(context: Context, one: Operand, other: Operand) -> bool:
+    """Whether two integers are computed by the same operations from the same operands."""
+    seen, left = set(), [(one, other)]
+    while left:
+        pair = one, other = left.pop()
+        if pair in seen or one is other or isinstance(one, Const) and isinstance(other, Const) and one.value == other.value:
+            continue
+        seen.add(pair)
+        a, b = context.definitions.get(one), context.definitions.get(other)
+        if a is None or b is None or a.op is not b.op or a.op.effect != "pure" or a.attrs != b.attrs or len(a.args) != len(b.args):
+            return False
+        if a.results.index(one) != b.results.index(other):
+            return False
+        left += zip(a.args, b.args)
+    return True
+
+
+def _axis_after(node: Node, value: Value, axis: int) -> int | None:
+    """The axis of a call's results that the tail is at the end of, given the operand's; None where it may be elsewhere."""
+    if not isinstance(node, Call):
+        return None
+    op, attrs, shape = node.op, node.attrs, type_of(value).shape
+    if "element" in op.rules or op.name in ("cast", "select", "broadcast"):
+        return axis
+    if op is transpose_:
+        return attrs["axes"].index(axis)
+    if op is reshape_:
+        target = attrs["shape"]
+        return next((d for d, n in enumerate(target) if n == shape[axis] and prod(target[:d]) == prod(shape[:axis])), None)
+    if op is reduce_ and axis not in attrs["axes"]:
+        return axis if attrs["keepdims"] else axis - sum(a < axis for a in attrs["axes"])
+    return axis if op is scan_ and (attrs["axis"] != axis or not attrs["reverse"]) else None
+
+
+__all__ = ["tail_warnings"]

@@ -1,0 +1,133 @@
+"""Check transaction counts: does a barrier expect the bytes that its copies bring? Only where both are evident from the kernel.
+
+They are where one block of the kernel, and nothing else, arms a barrier once with a constant and issues the copies on it. Where control flow is
+uniform in a cluster, a multicast to all of it brings its bytes once from every CTA; and if the CTAs send to peers by a permutation of their
+ranks, each receives what it sends. The simulator finds the other mistakes of this kind. PTX ISA, "Tracking asynchronous operations by the
+mbarrier object".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import prod
+
+from ...errors import CompilationError
+from ...ir.graph import Block, Call, Const, Graph, Value, blocks, operands, walk
+from ...types import Barrier, BarrierRef
+from ..analysis.clusters import cluster_uniform_blocks, value_at_rank
+
+ARM, COPIES, HARMLESS = "mbarrier_arrive_expect_tx", {"copy_async": 2, "remote": 2}, ("mbarrier_wait", "mbarrier_test")  # {copy: its barrier operand}
+
+
+@dataclass
+class BarrierUses:
+    """The uses of one block of barriers, by the barrier's index, and whether all of them are understood here."""
+
+    arms: dict[object, list[tuple[Block, Call]]] = field(default_factory=dict)
+    copies: dict[object, list[tuple[Block, Call]]] = field(default_factory=dict)
+    indices: set = field(default_factory=set)
+    understood: bool = True
+
+
+def check_transaction_counts(graph: Graph) -> Graph:
+    """The graph unchanged. CompilationError where a barrier expects other bytes than its copies bring."""
+    uses: dict[Value, BarrierUses] = {}
+    refs: dict[Value, tuple[Value, object]] = {}
+    _collect(graph.body, uses, refs)
+    ranks, alike = prod(graph.launch.cluster or (1,)), cluster_uniform_blocks(graph.body)
+    made = {r: node for node in walk(graph.body) if isinstance(node, Call) for r in node.results}
+    for barriers, found in uses.items():
+        certain = all(isinstance(i, int) for i in found.indices) or len(found.indices) == 1
+        if not found.understood or not certain or barriers.type.count != 1:
+            continue
+        for index, arms in found.arms.items():
+            _compare(arms, found.copies.get(index, []), lambda block, copy: _count(copy, ranks, block in alike, made))
+    return graph
+
+
+def _collect(block: Block, uses: dict, refs: dict) -> None:
+    for node in block.nodes:
+        if isinstance(node, Call):
+            _call(block, node, uses, refs)
+        else:
+            _give_up(operands(node), uses, refs)
+        for inner in blocks(node):
+            _collect(inner, uses, refs)
+    _give_up(block.yields, uses, refs)
+
+
+def _call(block: Block, call: Call, uses: dict, refs: dict) -> None:
+    name = call.op.name
+    if name == "mbarrier_at" and isinstance(call.args[0].type, Barrier):
+        made = uses.setdefault(call.args[0], BarrierUses())
+        index = call.args[1].value if isinstance(call.args[1], Const) else call.args[1]
+        made.indices.add(index)
+        made.understood = made.understood and not call.attrs["peer"]
+        refs[call.result] = call.args[0], index
+        return
+    at = COPIES.get(name, len(call.args))
+    if at < len(call.args) and call.args[at] in refs:
+        barriers, index = refs[call.args[at]]
+        uses[barriers].copies.setdefault(index, []).append((block, call))
+    elif name == ARM and call.args[0] in refs:
+        barriers, index = refs[call.args[0]]
+        uses[barriers].arms.setdefault(index, []).append((block, call))
+    elif name not in HARMLESS:
+        _give_up(call.args, uses, refs)
+
+
+def _give_up(values, uses: dict, refs: dict) -> None:
+    """Note that the barriers among `values` have uses that are not analysed here."""
+    for x in values:
+        if isinstance(x, Value) and isinstance(x.type, (Barrier, BarrierRef)):
+            barriers = refs[x][0] if x in refs else x
+            uses.setdefault(barriers, BarrierUses()).understood = False
+
+
+def _compare(arms: list, copies: list, count) -> None:
+    """CompilationError where the one arming of a barrier announces other bytes than its copies bring; ``count(block, copy)`` as `_count`."""
+    if len(arms) != 1:
+        return
+    (block, arm), announced = arms[0], arms[0][1].args[1]
+    if isinstance(announced, Const) and announced.value > 0 and not copies:
+        raise CompilationError(f"{announced.value} bytes are announced, and no copy completes on this barrier: its phase would never "
+                               "complete; give the copies mbar= (for a ring's slot, mbar=slot.full)", arm.loc)
+    if not isinstance(announced, Const) or any(where is not block for where, _ in copies):
+        return
+    counts = [count(where, copy) for where, copy in copies]
+    if None in counts:
+        return
+    brought = sum(n * (copy.args[0] if copy.op.name == "remote" else copy.args[1]).type.nbytes for n, (_, copy) in zip(counts, copies))
+    if brought != announced.value:
+        lines = ", ".join(str(line) for line in sorted({copy.loc.line for _, copy in copies}))
+        raise CompilationError(f"{announced.value} bytes are announced, and the copies on this barrier transfer {brought} (line {lines}): "
+                               "its phase would never complete", arm.loc)
+
+
+def _count(copy: Call, ranks: int, alike: bool, made: dict) -> int | None:
+    """How many times a copy's bytes arrive on the barrier of its own CTA; None where that is not known."""
+    if getattr(copy.choice.plan, "completion", None) != "bytes":
+        return None
+    if copy.args[0].type.buffer.peer and not (alike and _permutes_ranks(copy.args[0], made, ranks)):
+        return None
+    if copy.op.name == "remote":
+        return None if copy.attrs["each_thread"] else 1
+    options = copy.attrs["options"]
+    mask = options.get("multicast")
+    if copy.attrs.get("partial") is not None or options.get("cta_group") == 2:
+        return None
+    if mask is None:
+        return 1
+    return ranks if alike and mask is not True and mask == (1 << ranks) - 1 else None
+
+
+def _permutes_ranks(place: Value, made: dict, ranks: int) -> bool:
+    """Whether the CTAs of a cluster address different peers by this place: the peer's rank is a permutation of the CTA's own, such as
+    a constant added modulo the cluster's size, or exclusive-or a constant."""
+    while place in made and made[place].op.name != "peer_buffer":
+        place = made[place].args[0]
+    if place not in made or len(made[place].args) < 2:
+        return False
+    rank, cluster = made[place].args[1], range(ranks)
+    reached = [value_at_rank(rank, made, own, ranks) for own in cluster]
+    return None not in reached and sorted(reached) == list(cluster)

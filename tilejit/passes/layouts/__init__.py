@@ -1,0 +1,1 @@
+"""Passes that choose layouts of registers and of shared memory, and the lowering of each call."""

@@ -1,0 +1,374 @@
+"""Write out pipelined loops: their buffers become rings of slots, and their copies run ahead by as many trips as there are slots, less one.
+
+Without warp specialization every thread copies and computes. Trip i waits until its slot is full, then meets at a barrier, which also says that
+all threads have read the slot of trip i - 1, then issues the copies of trip i + stages - 1 into that slot. Copies complete by bytes on the
+slots' mbarriers where they can (TMA and bulk copies), else by groups of cp.async. With warp specialization
+(passes/pipelining/warp_specialization.py) only mbarriers are waited for. PTX ISA, "Asynchronous copy completion mechanisms".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from ...config import architecture
+from ...dispatch import Choice
+from ...dtypes import int32
+from ...errors import CompilationError, at
+from ...ir.builder import Facts
+from ...ir.graph import Block, Call, Const, For, Graph, If, Operand, Scope, Value, While, walk
+from ...layout import TileLayout, axis
+from ...ops.language.operators import binary, compare
+from ...ops.language.pointwise import where
+from ...ops.language.promotion import converted, short_of
+from ...ops.memory.regions import points, region
+from ...ops.memory.shared import alloc_shared, sync
+from ...ops.moves.copy_async import copy_async_
+from ...ops.structure.ring import ring_slot
+from ...ops.sync import barriers as bars
+from ...ops.sync.pipeline import flipped
+from ...ops.sync.proxies import hand_over
+from ...ops.tmem.slots import commit, products_of
+from ...types import Barrier, Buffer
+from ..analysis.context import Context
+from ..analysis.program_slices import Copier
+from ..analysis.staging import VIEWS, StagedLoop, StagedLoopFinder, missed_copy_warnings
+from ..analysis.writing import Writer
+from ..products.products_in_flight import deferrable_wait, with_deferred_wait
+
+
+def write_pipelines(graph: Graph, facts: Facts) -> Graph:
+    """The graph without pipelined loops. CompilationError says what a loop does that cannot run ahead."""
+    if not any(isinstance(n, For) and n.pipeline for n in walk(graph.body)):
+        return graph
+    from .warp_specialization import specialize_warps
+    context = Context(graph, facts)
+    found = StagedLoopFinder(context)
+    found.block(graph.body)
+    found.check_uses()
+    if found.warp_specialized:
+        made = specialize_warps(context, found)
+    else:
+        writer = PipelineWriter(context, found.loops)
+        body = writer.block(graph.body)
+        made = replace(graph, body=writer.g.with_hoisted(body))
+    missed = (w for loop, staged in found.loops.items() for w in missed_copy_warnings(context, loop, found.loops, staged.groups))
+    return replace(made, warnings=(*made.warnings, *missed))
+
+
+# -- writing -----------------------------------------------------------------------------------------------------------------
+
+class PipelineWriter:
+    """Rewrites a graph with its pipelined loops written out, without warp specialization."""
+
+    def __init__(self, context: Context, loops: dict[For, StagedLoop], make: bool = True):
+        self.context, self.loops = context, loops
+        self.g = Writer.of(context)
+        self.new: dict[Value, Operand] = {}
+        self.slot: dict[Value, tuple[Value, Operand]] = {}  # in the loop at hand: staged buffer -> (ring, slot of the trip)
+        self.made: dict[Value, Value] = {}                  # staged buffer -> its ring
+        for staged in loops.values() if make else ():
+            self.allocate(staged)
+
+    def allocate(self, staged: StagedLoop) -> None:
+        """Make the rings and barriers of a loop, at the kernel's start. A buffer of several loops has one ring, with slots for each of them."""
+        g, g.loc = self.g, staged.loop.loc
+        for buffer in dict.fromkeys(map(self.context.buffer_of, (copy.args[0] for copy in staged.copies))):
+            if buffer not in self.made:
+                stages = max(s.stages for s in self.loops.values() for c in s.copies if self.context.buffer_of(c.args[0]) is buffer)
+                self.made[buffer] = self.ring(self.context.definition(buffer), stages)
+            staged.rings[buffer] = self.made[buffer]
+        if any(staged.by_bytes):
+            staged.full = self.barriers(staged, 1)
+        if self.arrivals(staged):
+            staged.empty = self.barriers(staged, self.arrivals(staged))
+
+    def arrivals(self, staged: StagedLoop) -> int:
+        """How many arrivals on its empty barrier release a slot; 0 where the scope's barrier does."""
+        return int(staged.by_commit)
+
+    def ring(self, alloc: Call, stages: int) -> Value:
+        """A buffer of `stages` slots, each aligned as the single buffer was."""
+        t, attrs = alloc.result.type, alloc.attrs
+        layout, nbytes = t.layout, t.dtype.nbytes
+        align = max(attrs["align"], 128)
+        slot = -(-layout.span(axis.m) * nbytes // align) * align // nbytes
+        layout = TileLayout([(stages, slot, axis.m), *layout.shards], layout.replicas, layout.offset, layout.swizzle)
+        ring = Value("slots", Buffer(t.dtype, (stages, *t.shape), "shared", layout), alloc.loc)
+        attrs = {**attrs, "shape": (stages, *t.shape), "layout": layout, "align": align, "slots": True}
+        self.g.hoist(Call(alloc_shared, (), attrs, (ring,), alloc.loc))
+        return ring
+
+    def barriers(self, staged: StagedLoop, count: int) -> Value:
+        made = Value("mbarrier", Barrier(staged.stages, count), staged.loop.loc)
+        self.g.hoist(Call(bars.mbarrier_init, (), {"count": count, "n": staged.stages}, (made,), staged.loop.loc))
+        return made
+
+    # -- nodes -------------------------------------------------------------------------------------------------------------
+
+    def all(self, operands) -> tuple:
+        return tuple(self.new.get(o, o) if isinstance(o, Value) else o for o in operands)
+
+    def block(self, block: Block) -> Block:
+        with self.g.block() as nodes:
+            for node in block.nodes:
+                self.node(node)
+        return Block(tuple(nodes), self.all(block.yields))
+
+    def node(self, node) -> None:
+        match node:
+            case Call():
+                self.call(node)
+            case For() | While():
+                carried = tuple(replace(c, init=self.all([c.init])[0]) for c in node.carried)
+                if isinstance(node, For) and node in self.loops:
+                    with at(node.loc):
+                        self.loop(self.loops[node], carried)
+                    return
+                node = replace(node, carried=carried, body=self.block(node.body))
+                self.g.append(replace(node, test=self.block(node.test)) if isinstance(node, While) else node)
+            case If():
+                self.g.append(replace(node, then=self.block(node.then), orelse=self.block(node.orelse)))
+            case Scope():
+                outer, self.g.scope = self.g.scope, self.context.narrowed(node)
+                self.context.scope = self.g.scope
+                self.g.append(replace(node, body=self.block(node.body)))
+                self.g.scope = self.context.scope = outer
+
+    def call(self, call: Call) -> None:
+        """A call. Regions and points of a staged buffer become those of the trip's slot."""
+        self.g.loc = call.loc
+        if call.op.name == "alloc_shared" and any(call.result in s.rings for s in self.loops.values()):
+            return
+        if call.op.name in VIEWS and call.args[0] in self.slot:
+            self.new[call.result] = view(self.g, call, *self.slot[call.args[0]], self.all(call.args[1:]))
+            return
+        self.g.append(replace(call, args=self.all(call.args)))
+
+    # -- a loop ------------------------------------------------------------------------------------------------------------
+
+    def loop(self, staged: StagedLoop, carried: tuple) -> None:
+        """The prologue, which issues the copies of the first trips, then the loop, in which each trip issues those of a later one."""
+        g, loop, ahead = self.g, staged.loop, staged.stages - 1
+        g.loc = loop.loc
+        if staged.groups:
+            refuse_other_groups(loop, self.context.target)
+        self.hand_over(staged)
+        if any(by_bytes and c.args[1].type.buffer.arg in self.context.stored for c, by_bytes in zip(staged.copies, staged.by_bytes)):
+            g.call(bars.fence_proxy_async, space="global")  # the kernel's threads may have stored what the copy engines load
+        g.call(sync)  # the slots may still be read, where the loop runs again or another one has filled them
+        cursor = self.first_slot(staged, carried)
+        for s in range(ahead):
+            at_ = self.index_after(loop, loop.start, s)
+            g.when(self.trip_exists(loop, loop.start, s), lambda: self.refill(staged, at_, *cursor, s))
+            self.close_group(staged)
+        deferred = deferrable_wait_of(staged)
+        with g.block() as nodes:
+            stage, phase = self.all(staged.slot.args)
+            self.hand_over(staged)
+            if deferred is not None:
+                self.await_copies(staged, stage, phase, staged.stages - 2, together=staged.groups)
+                with g.block() as rest:
+                    self.body_without_copies(staged, stage)
+                nodes += with_deferred_wait(rest, deferred)
+                g.call(sync)  # all threads are done with the previous trip: its product, and their loads from its slot
+                self.issue_ahead(staged, stage, phase)
+            else:
+                self.trip_without_overlap(staged, stage, phase)
+        g.append(replace(loop, carried=carried, body=Block(tuple(nodes), self.all(loop.body.yields)), pipeline=None))
+        if deferred is not None:
+            self.after_loop(staged, deferred)
+
+    def trip_without_overlap(self, staged: StagedLoop, stage: Operand, phase: Operand) -> None:
+        """A trip that is over when the next one begins: it waits for its slot, issues a later trip's copies (its own if there is a single
+        slot), and runs the body."""
+        if staged.stages > 1:
+            self.await_copies(staged, stage, phase, staged.stages - 2)
+            self.issue_ahead(staged, stage, phase)
+        else:
+            self.g.call(sync)
+            self.refill(staged, staged.loop.index, stage, phase, 0)
+            self.close_group(staged)
+            self.await_copies(staged, stage, phase, 0)
+        self.body_without_copies(staged, stage)
+        if staged.by_commit:
+            self.commit_slot(staged, stage)
+
+    def hand_over(self, staged: StagedLoop) -> None:
+        """Mark that the next barrier frees a slot, which the threads may have read in the trip before or in another loop. Slots that cp.async
+        fills need no mark."""
+        filled = {staged.rings[self.context.buffer_of(c.args[0])]: None for c, by_bytes in zip(staged.copies, staged.by_bytes) if by_bytes}
+        if filled:
+            self.g.call(hand_over, *filled, filled=False)
+
+    def issue_ahead(self, staged: StagedLoop, stage: Operand, phase: Operand) -> None:
+        """Issue the copies of the trip ``stages - 1`` later, into the slot of the trip before this one."""
+        loop, ahead = staged.loop, staged.stages - 1
+        at_ = self.index_after(loop, loop.index, ahead)
+        self.g.when(self.trip_exists(loop, loop.index, ahead), lambda: self.refill(staged, at_, stage, phase, ahead))
+        self.close_group(staged)
+
+    def after_loop(self, staged: StagedLoop, wait: Call) -> None:
+        """After a loop that leaves a product in flight: the wait for it."""
+        self.g.append(replace(wait, results=()))
+
+    def first_slot(self, staged: StagedLoop, carried: tuple) -> tuple[Operand, ...]:
+        """The slot of the loop's first trip, and its phase."""
+        return tuple(next((c.init for c in carried if c.inner is x), self.all([x])[0]) for x in staged.slot.args)
+
+    def refill(self, staged: StagedLoop, index: Operand, stage: Operand, phase: Operand, later: int) -> None:
+        """Issue the copies of the trip of `index` into the slot `later` places after `stage`, once the products that read it are over."""
+        following = slot_after(self.g, stage, later, staged.stages)
+        if staged.by_commit:
+            self.await_empty(staged, following, phase_after(self.g, stage, phase, later, staged.stages))
+        self.issue(staged, index, following)
+
+    def await_empty(self, staged: StagedLoop, stage: Operand, phase: Operand) -> None:
+        """Wait until slot `stage` is released. A fresh barrier is taken for released."""
+        slot = bounded_slot(self.g, stage, staged.stages)
+        before = flipped(self.g, phase.value if isinstance(phase, Const) else phase)
+        self.g.call(bars.wait_op, self.barrier(staged.empty, slot), self.g.operand(before, int32))
+
+    def commit_slot(self, staged: StagedLoop, stage: Operand) -> None:
+        """Commit the products that the elected thread has started: their completion releases the slot."""
+        g, slot = self.g, bounded_slot(self.g, stage, staged.stages)
+        scopes = {scopes for _, scopes in products_of(g, staged.loop.body.nodes, staged.rings)}
+        if scopes != {("elect",)}:
+            raise CompilationError("the products of a pipelined loop release its slots by a commit: start them in one thread (with "
+                                   "tile.elect(), directly in the loop), or commit and wait in the loop yourself", staged.loop.loc)
+        self.elected(staged, lambda: commit(g, self.barrier(staged.empty, slot), None))
+
+    def elected(self, staged: StagedLoop, body: Callable[[], None]) -> None:
+        """Run `body` by the scope's elected thread."""
+        with self.g.block() as nodes:
+            body()
+        self.g.append(Scope("elect", None, 1, Block(tuple(nodes)), staged.loop.loc))
+
+    def body_without_copies(self, staged: StagedLoop, stage: Operand) -> None:
+        """The loop's body, without the copies that run ahead."""
+        outer, slot = self.slot, bounded_slot(self.g, stage, staged.stages)
+        self.slot = outer | {buffer: (ring, slot) for buffer, ring in staged.rings.items()}
+        for node in staged.loop.body.nodes:
+            if node is not staged.slot and node not in staged.copies:
+                self.node(node)
+        self.slot = outer
+
+    def index_after(self, loop: For, index: Operand, trips: int) -> Operand:
+        """The loop's index `trips` trips after `index`."""
+        if not trips:
+            return index
+        by = trips * loop.step.value
+        if isinstance(index, Const):
+            return Const(index.value + by, index.dtype)
+        return converted(self.g, binary(self.g, "+", index, by), loop.index.type.dtype)
+
+    def trip_exists(self, loop: For, index: Operand, later: int) -> Operand | bool:
+        """Whether there is a trip `later` trips after that of `index`. Compares `index`, since a later index may wrap."""
+        by = later * loop.step.value
+        if isinstance(index, Const) and isinstance(loop.stop, Const):
+            return index.value + by < loop.stop.value if loop.step.value > 0 else index.value + by > loop.stop.value
+        return compare(self.g, "<" if loop.step.value > 0 else ">", index, short_of(self.g, loop.stop, by) if by else loop.stop)
+
+    def issue(self, staged: StagedLoop, index: Operand, stage: Operand) -> None:
+        """Issue the copies of the trip of `index` into slot `stage`."""
+        slot = bounded_slot(self.g, stage, staged.stages)
+        full = None if staged.full is None else self.barrier(staged.full, slot)
+        if full is not None:
+            self.g.call(bars.arrive_expect_tx_op, full, Const(staged.nbytes, int32))
+        self.copies(staged, index, slot, full)
+
+    def copies(self, staged: StagedLoop, index: Operand, slot: Operand, full: Operand) -> None:
+        copier = Copier()
+        copier.values.update({**self.new, staged.loop.index: index})
+        for node in staged.address_nodes:
+            if isinstance(node, Call) and node.op.name in VIEWS and node.args[0] in staged.rings:
+                copier.values[node.result] = view(self.g, node, staged.rings[node.args[0]], slot, copier.all(node.args[1:]))
+            else:
+                self.g.append(*copier.node(node))
+        for call, by_bytes in zip(staged.copies, staged.by_bytes):
+            dst, src, _, *rest = copier.all(call.args)
+            self.g.append(replace(call, args=(dst, src, full if by_bytes else None, *rest)))
+
+    def barrier(self, barriers: Value, slot: Operand) -> Value:
+        return self.g.call(bars.mbarrier_at, barriers, slot, peer=False)
+
+    def close_group(self, staged: StagedLoop) -> None:
+        """Close a group in every trip, also in the last ones, whose groups are empty: so counting groups counts trips."""
+        if staged.groups:
+            self.append_uncounted(bars.cp_async_commit)
+
+    def await_copies(self, staged: StagedLoop, stage: Operand, phase: Operand, later: int, together: bool = True) -> None:
+        """Wait for the copies into slot `stage`, while those of `later` trips may be in flight. With `together` the threads then meet at a
+        barrier, which also makes copies that complete by groups visible to all of them."""
+        if staged.full is not None:
+            self.await_full(staged, stage, phase)
+        if staged.groups:
+            self.append_uncounted(bars.cp_async_wait, n=later)
+            if self.read_by_tensor_cores(staged):
+                self.g.call(bars.fence_proxy_async)
+        if together:
+            self.g.call(sync)
+
+    def await_full(self, staged: StagedLoop, stage: Operand, phase: Operand) -> None:
+        self.g.call(bars.wait_op, self.barrier(staged.full, bounded_slot(self.g, stage, staged.stages)), phase)
+
+    def append_uncounted(self, op, **attrs) -> None:
+        """A commit or wait of groups that is not taken for one that the kernel's author wrote."""
+        self.g.append(Call(op, (), attrs, (), self.g.loc, Choice("pipeline", None)))
+
+    @staticmethod
+    def read_by_tensor_cores(staged: StagedLoop) -> bool:
+        return any(isinstance(n, Call) and n.op.name in ("mma_async", "tensor_mma") for n in walk(staged.loop.body))
+
+
+def deferrable_wait_of(staged: StagedLoop) -> Call | None:
+    """The wait for the loop's product if it can be deferred to the next trip, and the loop has slots enough for that."""
+    if staged.stages < 2 or not any(c.inner is staged.slot.args[0] for c in staged.loop.carried):
+        return None
+    return deferrable_wait(staged.loop, {staged.slot, *staged.copies})
+
+
+def refuse_other_groups(loop: For, target: str) -> None:
+    """CompilationError for cp.async groups of the author's in the loop, which would upset the counting of the loop's own."""
+    for node in walk(loop.body):
+        if isinstance(node, Call) and (node.op.name in ("cp_async_commit", "cp_async_wait")
+                                       or node.op is copy_async_ and node.attrs["options"].get("token")):
+            old = f"; copies that complete by bytes need sm_90 or later, and the target is {target}" if architecture(target) < 90 else ""
+            raise CompilationError("the pipelined loop around this counts the groups of its cp.async copies, and no others may come between: "
+                                   f"commit and wait for other copies before or after the loop{old}", node.loc)
+
+
+def view(g: Writer, call: Call, ring: Value, slot: Operand, starts: tuple) -> Value:
+    """The region or points of a buffer that `call` makes, in one slot of the buffer's ring."""
+    g.loc = call.loc
+    if call.op.name == "points":
+        return g.call(points, ring, slot, *starts, shape=call.attrs["shape"])
+    extents, kept = call.attrs["extents"], call.attrs["kept"]
+    return g.call(region, ring, slot, *starts, extents=(1, *extents), kept=tuple(d + 1 for d in kept))
+
+
+def bounded_slot(g: Writer, stage: Operand, stages: int) -> Operand:
+    """A slot's number, with its bounds made known to integer analysis."""
+    return stage if isinstance(stage, Const) else g.call(ring_slot, stage, stages=stages)
+
+
+def slot_after(g: Writer, stage: Operand, by: int, stages: int) -> Operand:
+    """The slot `by` places further on in the ring (`by` is less than the number of slots)."""
+    if isinstance(stage, Const):
+        return Const((stage.value + by) % stages, int32)
+    if by % stages == 0:
+        return stage
+    return where.function(g, compare(g, "<", stage, stages - by), binary(g, "+", stage, by), binary(g, "-", stage, stages - by))
+
+
+def phase_after(g: Writer, stage: Operand, phase: Operand, by: int, stages: int) -> Operand:
+    """The parity of the slot `by` places further on: it flips where the ring wraps around."""
+    if by % stages == 0:
+        return phase
+    if isinstance(stage, Const) and isinstance(phase, Const):
+        return Const(phase.value ^ (stage.value + by >= stages), int32)
+    other = flipped(g, phase.value if isinstance(phase, Const) else phase)
+    return where.function(g, compare(g, "<", stage, stages - by), phase, g.operand(other, int32))
+
+
+__all__ = ["PipelineWriter", "bounded_slot", "deferrable_wait_of", "slot_after", "write_pipelines"]

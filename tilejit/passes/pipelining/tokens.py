@@ -1,0 +1,329 @@
+"""Write out completion tokens: each copy gets the commit or the barrier that its path completes by, each wait what waits for that.
+
+``cp.async`` copies are committed as a group each, and a wait counts how many groups came later; bulk stores likewise. Copies that complete by
+bytes get a slot in a block of mbarriers, selected by the copy's number: the issuing thread waits until the slot's last phase is over, announces
+the bytes and issues; the wait is for the parity that follows from the number. Copies to tensor memory get such a slot as well, on which a commit
+arrives, and a fence after the wait.
+
+Where a path waits in the issuing threads only, a barrier of the waiting scope makes the bytes visible to all of it, with a proxy fence before
+it if products or copy engines read the buffer. Where more warps wait than issue, and slots are reused, the warps meet after the wait (at the
+kernel's own barrier, if one follows): a warp that lags behind would otherwise see the phase of a later copy.
+
+A multicast is issued by all CTAs of the cluster together: they meet at the cluster's barrier before it, and each announces the bytes that all of
+them bring it. PTX ISA, "Asynchronous copy completion mechanisms".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from math import prod
+
+from ...dtypes import int32
+from ...errors import CompilationError
+from ...ir.builder import Facts, type_of
+from ...ir.graph import UNIT, Block, Call, Const, For, Graph, Operand, Scope, Value, While, blocks, walk, with_blocks
+from ...ops.language.ids import cta_rank
+from ...ops.memory.shared import sync
+from ...ops.moves.copy_async.tokens import CHOSEN, token_wait
+from ...ops.sync import barriers as bars
+from ...ops.sync.proxies import ON_BARRIERS, ON_ENGINES
+from ...ops.tiles import elementwise as ew
+from ...ops.tmem.order import tcgen05_commit_, tcgen05_fence
+from ...types import Barrier, BarrierRef, Scalar, Uniformity
+from ..analysis.clusters import cluster_uniform_blocks, is_cluster_uniform, value_at_rank
+from ..analysis.context import Context
+from ..analysis.difference_bounds import DifferenceBounds
+from ..checks.transaction_counts import check_transaction_counts
+
+MANUAL = {"cp_async_commit": "group", "cp_async_wait": "group", "bulk_commit": "bulk", "bulk_wait": "bulk"}
+MAX_SLOTS = 32
+BY_THREADS = {"group", "issue"}      # those of copies by which the threads themselves write shared memory
+MAX_PENDING = (1 << 20) - 1          # the most bytes that a phase of an mbarrier counts (PTX ISA, tx-count)
+
+
+@dataclass
+class TokenPool:
+    """The copies of one scope that give tokens, and the waits for them.
+
+    `block` is their block of barriers, with `slots` slots. Where several warpgroups run one text, `warpgroup_loop` is the loop over them, and each
+    has slots of its own.
+    """
+
+    copies: list[Call] = field(default_factory=list)
+    waits: list[Call] = field(default_factory=list)
+    block: Value | None = None
+    slots: int = 1
+    warpgroup_loop: For | None = None
+    fenced: bool = False  # whether the async proxy reads what threads have written
+    lagging_waits: set[Call] = field(default_factory=set)  # waits of more warps than issue: a warp that lags may miss a phase
+
+    @property
+    def kinds(self) -> set[str]:
+        """The ways in which the copies complete."""
+        return {c.choice.plan.completion for c in self.copies}
+
+
+def complete_tokens(graph: Graph, facts: Facts) -> Graph:
+    """The graph with the waits of its tokens written out. Also checks the transaction counts of barriers armed by hand."""
+    graph = check_transaction_counts(graph)
+    pools: dict[str, TokenPool] = {}
+    for node in walk(graph.body):
+        if isinstance(node, Call) and _token(node):
+            pools.setdefault(node.attrs["options"]["token"], TokenPool()).copies.append(node)
+        elif isinstance(node, Call) and node.op is token_wait:
+            pools.setdefault(node.attrs["pool"], TokenPool()).waits.append(node)
+    if not pools:
+        return graph
+    _refuse_manual_groups(graph.body)
+    context = Context(graph, facts)
+    read = _read_by_engines(context)
+    differences, made, multicasts = DifferenceBounds(graph), [], Multicasts.of(graph)
+    for name, pool in pools.items():
+        pool.fenced = any(c.choice.plan.completion in BY_THREADS and context.bytes_of(c.args[0])[0] in read for c in pool.copies)
+        if not pool.kinds & ON_BARRIERS:
+            continue
+        if CHOSEN in name:
+            pool.warpgroup_loop = _warpgroup_loop(graph, pool) if name.count(CHOSEN) == 1 else None
+        if CHOSEN in name and pool.warpgroup_loop is None:
+            raise CompilationError("which threads issue this copy is known at run time only, and its token needs a separate barrier for each of "
+                                   "them: make these barriers yourself, one for each warpgroup w as in bars = tile.mbarrier(n=2), arm it by "
+                                   "bars[w].arrive_expect_tx(..), give mbar=bars[w], and wait for its phase", pool.copies[0].loc)
+        pool.slots = _slots(pool, differences)
+        n = pool.slots * (1 if pool.warpgroup_loop is None else int(pool.warpgroup_loop.stop.value) - int(pool.warpgroup_loop.start.value))
+        pool.block = Value("tokens", Barrier(n, 1), pool.copies[0].loc)
+        made.append(Call(bars.mbarrier_init, (), {"count": 1, "n": n}, (pool.block,), pool.copies[0].loc))
+        pool.lagging_waits = _lagging_waits(graph, pool)
+    body = _rewritten(graph.body, pools, differences, multicasts, context.stored)
+    return replace(graph, body=replace(body, nodes=(*made, *body.nodes)))
+
+
+def _token(call: Call) -> bool:
+    """Whether a call is a copy that gives a token."""
+    return call.op.name == "copy_async" and bool(call.attrs["options"].get("token"))
+
+
+def _read_by_engines(context: Context) -> set[Operand]:
+    """The shared buffers that products and copies read through the async proxy. Copies with tokens have a fence of their own."""
+    readers = (c for c in context.calls if c.op.name in ("mma_async", "tensor_mma")
+               or c.op.name == "copy_async" and not _token(c) and c.choice.plan.completion in ON_ENGINES)
+    return {context.bytes_of(a)[0] for c in readers for a in c.args[1:] if getattr(type_of(a), "scope", None) == "shared"}
+
+
+def _warpgroup_loop(graph: Graph, pool: TokenPool) -> For | None:
+    """The loop over scopes, one for each warpgroup, that contains all of a pool's copies and waits, if there is one.
+
+    It carries nothing, so the warpgroup of each trip counts its copies from the same number.
+    """
+    for node in walk(graph.body):
+        if isinstance(node, For) and not node.carried and any(isinstance(n, Scope) and n.first is node.index for n in node.body.nodes):
+            inside = set(walk(node.body))
+            if inside.issuperset((*pool.copies, *pool.waits)):
+                return node
+    return None
+
+
+def _refuse_manual_groups(body: Block) -> None:
+    """CompilationError for a commit or wait by hand in a scope whose copies of the same kind give tokens."""
+    calls = list(_with_scopes(body, ()))
+    scopes = {(where, call.choice.plan.completion): call for call, where in calls if _token(call)}
+    for call, where in calls:
+        copy = scopes.get((where, MANUAL.get(call.op.name)))
+        if copy is not None and call.choice is None:
+            raise CompilationError(f"{call.op.name} counts groups by hand, in a scope whose copies give tokens (line {copy.loc.line}): "
+                                   "wait for the tokens, or leave the results of copy_async unused", call.loc)
+
+
+def _with_scopes(block: Block, where: tuple) -> Iterator[tuple[Call, tuple]]:
+    """The calls in a block, each with the scopes around it."""
+    for node in block.nodes:
+        if isinstance(node, Call):
+            yield node, where
+        inside = (*where, (node.kind, node.first, node.count)) if isinstance(node, Scope) else where
+        for inner in blocks(node):
+            yield from _with_scopes(inner, inside)
+
+
+def _slots(pool: TokenPool, differences: DifferenceBounds) -> int:
+    """How many slots a pool needs: the most copies that may be issued from one until its wait, rounded up to a power of two."""
+    wanted = 1
+    for wait in pool.waits:
+        apart = differences(wait.args[1], wait.args[0])
+        if apart is None or apart[1] > MAX_SLOTS:
+            raise CompilationError("the number of copies issued between this token's copy and its wait is not known to be at most "
+                                   f"{MAX_SLOTS}: wait for it in the loop that issues them, or give mbar=", wait.loc)
+        wanted = max(wanted, apart[1])
+    return 1 << (wanted - 1).bit_length()
+
+
+def _lagging_waits(graph: Graph, pool: TokenPool) -> set[Call]:
+    """The waits by several warps, on slots that are reused by copies of a narrower scope."""
+    repeated = {n for loop in walk(graph.body) if isinstance(loop, (For, While)) for block in blocks(loop) for n in walk(block)}
+    again = len(pool.copies) > pool.slots or not repeated.isdisjoint(pool.copies)
+    where = dict(_with_scopes(graph.body, ()))
+    narrowest = max(len(where[c]) for c in pool.copies)
+    return {w for w in pool.waits if again and len(where[w]) < narrowest and _threads(graph, where[w]) > 32}
+
+
+def _threads(graph: Graph, where: tuple) -> int:
+    kind, _, count = where[-1] if where else ("warp", None, graph.launch.num_warps)
+    return UNIT.get(kind, 1) * count
+
+
+# -- rewriting -----------------------------------------------------------------------------------------------------------
+
+@dataclass
+class Multicasts:
+    """What is known of multicasts: the cluster's size (`ranks`), the cluster-uniform blocks (`alike`), and the definitions of values."""
+
+    ranks: int
+    alike: set[Block]
+    definitions: dict[Value, Call]
+
+    @staticmethod
+    def of(graph: Graph) -> "Multicasts":
+        calls = {r: node for node in walk(graph.body) if isinstance(node, Call) for r in node.results}
+        return Multicasts(prod(graph.launch.cluster or (1,)), cluster_uniform_blocks(graph.body), calls)
+
+    def received(self, copy: Call, block: Block, nodes: list[Call]) -> Operand:
+        """The bytes that the copies of all CTAs bring to the one at hand."""
+        mask, loc, nbytes = copy.args[3], copy.loc, copy.args[1].type.nbytes
+        if self.ranks > 1 and block not in self.alike:
+            raise CompilationError("a multicast whose token is waited for must be made by every CTA of the cluster, and a condition or a "
+                                   "loop bound around this one may differ between CTAs: give mbar=, which each receiving CTA arms itself", loc)
+        if self.ranks * nbytes > MAX_PENDING:
+            raise CompilationError(f"{self.ranks} CTAs that send {nbytes} bytes each exceed the {MAX_PENDING} bytes that a barrier "
+                                   "counts: give mbar=", loc)
+        masks = [value_at_rank(mask, self.definitions, own, self.ranks) for own in range(self.ranks)]
+        if None not in masks:
+            senders = {sum(m >> r & 1 for m in masks) for r in range(self.ranks)}
+            if len(senders) == 1:
+                return Const(senders.pop() * nbytes, int32)
+        if not is_cluster_uniform(mask):
+            raise CompilationError("how many CTAs send bytes to each one is not known, since this mask differs between CTAs: compute it "
+                                   "from the rank and constants, so that all receive equally often, or give mbar=, which each receiving "
+                                   "CTA arms itself", loc)
+        rank = Value("cta_rank", Scalar(int32, Uniformity.CTA), loc)
+        nodes.append(Call(cta_rank, (), {}, (rank,), loc))
+        return _int32(ew.mul, _int32(ew.bit_and, _int32(ew.shr, mask, rank, nodes, loc), 1, nodes, loc), self.ranks * nbytes, nodes, loc)
+
+
+def _fenced(nodes: list[Call], stored: frozenset[int]) -> list[Call]:
+    """The nodes of a copy, with a proxy fence of global memory where threads of the kernel may have stored what a copy engine accesses. It
+    stands in the CTA of the copy, after the barrier: there it also covers what other CTAs have stored."""
+    copy = next(n for n in nodes if n.op.name == "copy_async")
+    arrays = {getattr(getattr(a.type, "buffer", None), "arg", None) for a in copy.args[:2]} - {None}
+    if copy.choice.plan.completion not in ON_ENGINES or arrays.isdisjoint(stored):
+        return nodes
+    at = nodes.index(copy)
+    return [*nodes[:at], Call(bars.fence_proxy_async, (), {"space": "global"}, (), copy.loc), *nodes[at:]]
+
+
+def _rewritten(block: Block, pools: dict[str, TokenPool], differences: DifferenceBounds, multicasts: Multicasts, stored: frozenset[int]) -> Block:
+    nodes = []
+    for n, node in enumerate(block.nodes):
+        match node:
+            case Call() if _token(node):
+                issued = _issued(node, pools[node.attrs["options"]["token"]], multicasts, block, nodes)
+                nodes += _fenced(issued, stored)
+            case Call() if node.op is token_wait:
+                pool = pools[node.attrs["pool"]]
+                nodes += _awaited(node, pool, differences, node in pool.lagging_waits and not _sync_follows(block.nodes[n + 1:], pool))
+            case _:
+                nodes.append(with_blocks(node, lambda inner: _rewritten(inner, pools, differences, multicasts, stored)))
+    return replace(block, nodes=tuple(nodes))
+
+
+def _issued(copy: Call, pool: TokenPool, multicasts: Multicasts, block: Block, before: list) -> list[Call]:
+    """A copy with what arms its barrier or closes its group. `before` are the nodes that precede it in its block."""
+    dst, src, _, *mask, count = copy.args
+    kind, loc = copy.choice.plan.completion, copy.loc
+    plain = replace(copy, args=(dst, src, None))
+    nodes: list[Call] = []
+    if kind in ON_ENGINES and not mask:  # order the copy after the scope's own accesses
+        last = next((n for n in reversed(range(len(before))) if not (isinstance(before[n], Call) and before[n].op.effect == "pure")), None)
+        if last is not None and isinstance(before[last], Call) and before[last].op is sync:
+            before.insert(last, _effect(bars.fence_proxy_async, loc))
+        else:
+            nodes += [_effect(bars.fence_proxy_async, loc), _effect(sync, loc)]
+    if pool.block is not None:
+        ref, round_ = _slot(pool, count, nodes, loc)
+        if not isinstance(round_, Const) or round_.value:  # the first use of a slot waits for none
+            before = _int32(ew.bit_and, _int32(ew.add, round_, 1, nodes, loc), 1, nodes, loc)
+            nodes.append(_effect(bars.wait_op, loc, ref, before))
+    if mask:  # order the copy after all CTAs' accesses and waits for their slots
+        nodes += [_effect(bars.fence_proxy_async, loc), _effect(bars.cluster_arrive, loc), _effect(bars.cluster_wait, loc)]
+    if kind == "bytes":
+        nbytes = multicasts.received(copy, block, nodes) if mask else Const(src.type.nbytes, int32)
+        nodes += [_effect(bars.arrive_expect_tx_op, loc, ref, nbytes), replace(copy, args=(dst, src, ref, *mask))]
+        return nodes
+    nodes.append(plain)
+    if kind in ("group", "bulk"):
+        nodes.append(_effect(bars.cp_async_commit if kind == "group" else bars.bulk_commit, loc))
+    if kind == "commit":
+        nodes.append(Call(tcgen05_commit_, (ref,), {"cta_group": copy.choice.plan.cta_group}, (), loc))
+    elif pool.block is not None:
+        nodes.append(_effect(bars.arrive_op, loc, ref, Const(1, int32)))
+    return nodes
+
+
+def _sync_follows(following: tuple, pool: TokenPool) -> bool:
+    """Whether all threads meet at a barrier among these nodes, before the pool's next copy."""
+    for node in following:
+        if isinstance(node, Call) and node.op is sync:
+            return True
+        if not set(pool.copies).isdisjoint(walk(Block((node,)))):
+            break
+    return False
+
+
+def _awaited(wait: Call, pool: TokenPool, differences: DifferenceBounds, meet: bool) -> list[Call]:
+    """What waits for a copy, whichever path the pool's copies take. With `meet` the waiting threads then meet, so that none is left behind
+    by the slot's next phase."""
+    count, now = wait.args
+    loc, kinds, nodes = wait.loc, pool.kinds, []
+    apart = differences(now, count)
+    later = max(apart[0] - 1, 0) if apart is not None and len(kinds) == 1 else 0
+    if pool.block is not None:
+        ref, round_ = _slot(pool, count, nodes, loc)
+        nodes.append(_effect(bars.wait_op, loc, ref, _int32(ew.bit_and, round_, 1, nodes, loc)))
+    if "group" in kinds:
+        nodes.append(Call(bars.cp_async_wait, (), {"n": later}, (), loc))
+    if "bulk" in kinds:
+        nodes.append(Call(bars.bulk_wait, (), {"n": later, "read": wait.attrs["read"]}, (), loc))
+    if "commit" in kinds:
+        nodes.append(Call(tcgen05_fence, (), {"side": "after_thread_sync"}, (), loc))
+    if pool.fenced:
+        nodes.append(_effect(bars.fence_proxy_async, loc))
+    if meet or kinds - ON_BARRIERS:
+        nodes.append(_effect(sync, loc))
+    return nodes
+
+
+def _slot(pool: TokenPool, count: Operand, nodes: list[Call], loc) -> tuple[Value, Operand]:
+    """The barrier of the copy with number `count`, and how many times its slot was used before."""
+    slot = _int32(ew.bit_and, count, pool.slots - 1, nodes, loc)
+    if pool.warpgroup_loop is not None:
+        first = _int32(ew.mul, _int32(ew.sub, pool.warpgroup_loop.index, int(pool.warpgroup_loop.start.value), nodes, loc), pool.slots, nodes, loc)
+        slot = _int32(ew.add, first, int(slot.value) if isinstance(slot, Const) else slot, nodes, loc)
+    ref = Value("mbarrier", BarrierRef(pool.block.type), loc)
+    nodes.append(Call(bars.mbarrier_at, (pool.block, slot), {"peer": False}, (ref,), loc))
+    return ref, _int32(ew.shr, count, pool.slots.bit_length() - 1, nodes, loc)
+
+
+_FOLD = {ew.add: int.__add__, ew.bit_and: int.__and__, ew.shr: int.__rshift__}
+
+
+def _int32(op, x: Operand, n: int | Value, nodes: list[Call], loc) -> Operand:
+    """``op(x, n)`` as int32, folded where both are constants."""
+    if isinstance(x, Const) and isinstance(n, int):
+        return Const(_FOLD[op](int(x.value), n), int32)
+    parts = x, Const(n, int32) if isinstance(n, int) else n
+    uniform = min([type_of(p).uniform for p in parts if isinstance(p, Value)])
+    result = Value(op.name, Scalar(int32, uniform), loc)
+    nodes.append(Call(op, parts, {}, (result,), loc))
+    return result
+
+
+def _effect(op, loc, *args) -> Call:
+    return Call(op, args, {}, (), loc)

@@ -1,0 +1,259 @@
+"""Warp specialization of pipelined loops: one thread of added warps (the producer) issues all copies, the kernel's own warps (the consumers)
+do the rest.
+
+The consumers run the kernel's body, with waits for full slots in place of the copies, and release each slot. The producer runs what decides
+where the copies go: the same loops and branches, with waits for empty slots. Its warps come after the consumers', so that these keep their
+ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from ...dtypes import int32
+from ...errors import CompilationError
+from ...ir.graph import (Block, Call, Const, For, Graph, If, Operand, Scope, Value, While, blocks, operands, walk,
+                         written, written_arguments)
+from ...ops.language.operators import compare
+from ...ops.memory.shared import sync
+from ...ops.structure.ring_release import arrivals, ring_release
+from ...ops.sync import barriers as bars
+from ...ops.tmem.slots import met_in, reads_late
+from ..analysis.context import Context
+from ..analysis.program_slices import Copier, defined, has_effect, has_effect_or_waits, live_values, without_dead_code
+from ..analysis.staging import VIEWS, StagedLoop, StagedLoopFinder
+from ..products.products_in_flight import with_deferred_wait
+from .pipeline import PipelineWriter, bounded_slot, deferrable_wait_of, slot_after
+
+HOISTED = ("alloc_shared", "alloc_tmem", "mbarrier_init")  # calls that stay outside of both scopes
+PRODUCTS = ("mma_async", "mma", "thread_product")      # calls that whole warps make together
+# {number of consumer warpgroups: registers of a thread of (the producer, a consumer)} on Hopper, where accumulators take most of the 64 K
+# registers of a multiprocessor.
+REGISTERS = {2: (40, 232), 3: (32, 160)}
+
+
+def specialize_warps(context: Context, found: StagedLoopFinder) -> Graph:
+    """The graph as two scopes side by side, and a launch with the producer's warps added."""
+    graph, loops = context.graph, found.loops
+    launch, first = graph.launch, next(iter(loops))
+    warps, loc = launch.num_warps, first.loc
+    groups = warps % 4 == 0
+    if not groups and warps not in (1, 2):
+        raise CompilationError("warp_specialize takes 1, 2 or a multiple of 4 warps, since whole warpgroups release the slots, and "
+                               f"num_warps is {warps}", loc)
+    added = 4 if groups else 1
+    if warps + added > 32:
+        raise CompilationError(f"warp_specialize adds {added} warps to the {warps} of num_warps, and a CTA has at most 32", loc)
+    meets = next((c for c in context.calls if launch.cluster and _synchronises_cluster(c)), None)
+    if meets is not None:
+        raise CompilationError("all threads of the cluster synchronise here, and the producer's threads run ahead: assign the roles by hand "
+                               "(tile.warpgroup, tile.ring)", meets.loc)
+    regs = _registers(graph.target, launch, warps, [s.loop.pipeline.regs for s in loops.values()]) if groups else (None, None)
+    consumer = Consumer(context, loops)
+    body = consumer.block(graph.body)
+    producer = Producer(context, loops).body_of(graph.body)
+    fixed = tuple(n for n in body.nodes if isinstance(n, Call) and n.op.name in HOISTED)
+    spared = unused_reads(context)
+    rest = without_dead_code(Block(tuple(n for n in body.nodes if n not in fixed)),
+                             lambda call: has_effect_or_waits(call) or not spared.isdisjoint(call.results))
+    kind, unit = ("warpgroup", 4) if groups else ("warp", 1)
+    consumes = Scope(kind, Const(0, int32), warps // unit, rest, loc, regs[1])
+    issues = Scope("elect", None, 1, producer, loc)
+    produces = Scope(kind, Const(warps // unit, int32), 1, Block((issues,)), loc, regs[0])
+    body = consumer.g.with_hoisted(Block((*fixed, produces, consumes)))
+    return replace(graph, body=body, launch=replace(launch, num_warps=warps + added))
+
+
+def unused_reads(context: Context) -> set[Value]:
+    """The results of reads and products that the kernel does not use. They stay: where a slot is released, its warps have met if they read it."""
+    return {r for c in context.calls if c.op.effect == "reads" for r in c.results} - live_values(context.graph.body)
+
+
+def _synchronises_cluster(call: Call) -> bool:
+    """Whether all threads of the cluster meet at a call: its barrier, or a multicast whose token is waited for."""
+    options = call.attrs.get("options") or {}
+    return call.op.name in ("cluster_arrive", "cluster_wait") or bool(options.get("multicast") and options.get("token"))
+
+
+def _registers(target: str, launch, warps: int, asked: list) -> tuple[int | None, int | None]:
+    """The registers of a producer's and of a consumer's thread (None: what the launch gives)."""
+    given = next((a for a in asked if a != (None, None)), None)
+    if given is not None:
+        return given
+    alone = target == "sm_90a" and launch.max_registers is None and launch.min_ctas in (None, 1)
+    return REGISTERS.get(warps // 4, (None, None)) if alone else (None, None)
+
+
+class Consumer(PipelineWriter):
+    """The kernel's own warps: each trip waits for its slot to be full and releases it."""
+
+    def arrivals(self, staged: StagedLoop) -> int:
+        return staged.by_commit + (arrivals(self.context.graph.launch.threads) if self.threads_release(staged) else 0)
+
+    def threads_release(self, staged: StagedLoop) -> bool:
+        """Whether threads arrive on the empty barriers. Where products into tensor memory alone read the slots, their commits do."""
+        return not staged.by_commit or any(self.reads(n, staged) for n in walk(staged.loop.body))
+
+    def reads(self, node, staged: StagedLoop) -> bool:
+        """Whether the threads themselves read a slot at a node, synchronously."""
+        if not isinstance(node, Call) or node.op.name in VIEWS or node in staged.copies or reads_late(node):
+            return False
+        return any(self.context.buffer_of(a) in staged.rings for a in node.args if isinstance(a, Value))
+
+    def loop(self, staged: StagedLoop, carried: tuple) -> None:
+        g, loop = self.g, staged.loop
+        deferred = deferrable_wait_of(staged)
+        with g.block() as nodes:
+            stage, phase = self.all(staged.slot.args)
+            slot = bounded_slot(g, stage, staged.stages)
+            await_full = lambda: g.call(bars.wait_op, self.barrier(staged.full, slot), phase)
+            alone = staged.by_commit and only_elected_thread(staged)
+            self.elected(staged, await_full) if alone else await_full()
+            self.body_without_copies(staged, stage)
+            if staged.by_commit:
+                if not alone and not self.threads_release(staged):
+                    g.call(sync)  # else a slow warp could miss this phase of the full barrier and wait on a later one
+                self.commit_slot(staged, stage)
+            if deferred is None and self.threads_release(staged):
+                self.release(staged, slot)
+            elif deferred is not None:
+                nodes[:] = with_deferred_wait(nodes, deferred)
+                before = slot_after(g, stage, staged.stages - 1, staged.stages)
+                g.when(compare(g, "!=", loop.index, loop.start), lambda: self.release(staged, bounded_slot(g, before, staged.stages)))
+        g.append(replace(loop, carried=carried, body=Block(tuple(nodes), self.all(loop.body.yields)), pipeline=None))
+        if deferred is not None:
+            self.after_loop(staged, deferred)
+
+    def after_loop(self, staged: StagedLoop, wait: Call) -> None:
+        """After the loop: wait for the last product, then release its slot."""
+        super().after_loop(staged, wait)
+        g, loop = self.g, staged.loop
+        after = next(c.result for c in loop.carried if c.inner is staged.slot.args[0])
+        before = slot_after(g, after, staged.stages - 1, staged.stages)
+        any_trip = compare(g, "<" if loop.step.value > 0 else ">", loop.start, loop.stop)
+        g.when(any_trip, lambda: self.release(staged, bounded_slot(g, before, staged.stages)))
+
+    def release(self, staged: StagedLoop, slot: Operand) -> None:
+        """Arrive on a slot's empty barrier."""
+        met = met_in(self.g, staged.loop.body.nodes, staged.rings)
+        self.g.call(ring_release, self.barrier(staged.empty, slot), None, *staged.rings.values(), ranks=1, met=met)
+
+
+def only_elected_thread(staged: StagedLoop) -> bool:
+    """Whether the elected thread does all of a trip but its arithmetic."""
+    rest = (n for n in staged.loop.body.nodes if n is not staged.slot and n not in staged.copies)
+    return all(isinstance(n, Scope) and n.kind == "elect" or isinstance(n, Call) and n.op.effect == "pure" for n in rest)
+
+
+class Producer:
+    """The thread that issues the copies of all loops: it runs the kernel's control flow, and of the rest only what they need."""
+
+    def __init__(self, context: Context, loops: dict[For, StagedLoop]):
+        self.context, self.loops = context, loops
+        self.writer = PipelineWriter(context, loops, make=False)
+
+    def body_of(self, body: Block) -> Block:
+        """The producer's part of a kernel. CompilationError where it would not be right ahead of the other warps."""
+        for call in self.calls_before_loops(body, False):
+            if call.op.name == "ordered_load":
+                raise CompilationError(f"this load (sem={call.attrs['sem']!r}) orders what follows it after other threads' writes, and the "
+                                       "producer, which runs ahead of the other warps, would not wait for it: assign the roles by hand "
+                                       "(tile.warpgroup, tile.ring)", call.loc)
+        self.check_stores(body)
+        copier = Copier(self.kept)
+        sliced = without_dead_code(self.sliced(copier, body), has_effect)  # such as what comes after the last copy
+        self.check_dependencies(sliced)
+        return sliced
+
+    def check_stores(self, block: Block) -> None:
+        """CompilationError for a store of the kernel to an array that a later pipelined loop loads: the producer would not wait for it."""
+        for n, node in enumerate(block.nodes):
+            later = [self.loops[loop] for loop in walk(Block(block.nodes[n + 1:])) if loop in self.loops]
+            loaded = {copy.args[1].type.buffer.arg: staged.loop for staged in later for copy in staged.copies}
+            for call in walk(Block((node,))):
+                for argument in written_arguments([call]) & loaded.keys() if isinstance(call, Call) else ():
+                    name, line = self.context.graph.params[argument].name, loaded[argument].loc.line
+                    raise CompilationError(f"this {call.op.name} writes {name}, which the pipelined loop at line {line} loads, and the "
+                                           "producer, which runs ahead of the other warps, would not wait for it: leave out "
+                                           "warp_specialize, or assign the roles by hand (tile.warpgroup, tile.ring)", call.loc)
+            for inner in blocks(node):
+                self.check_stores(inner)
+
+    def calls_before_loops(self, block: Block, again: bool) -> Iterator[Call]:
+        """The calls at CTA scope that run before a pipelined loop, perhaps in an earlier trip of a loop around both (`again`)."""
+        holds = [any(n in self.loops for n in walk(Block((node,)))) for node in block.nodes]
+        for n, node in enumerate(block.nodes):
+            before = again or any(holds[n + 1:])
+            if isinstance(node, Call) and before:
+                yield node
+            elif isinstance(node, (For, While, If)):
+                for inner in blocks(node):
+                    yield from self.calls_before_loops(inner, before or holds[n] and not isinstance(node, If))
+
+    def kept(self, call: Call):
+        """The nodes for a call in the producer: it computes and loads, and waits for the preceding grids as the others do."""
+        computes = call.op.effect in ("pure", "reads") and call.op.name not in (*HOISTED, *PRODUCTS)
+        return (call,) if computes or bars.waits_for_grids(call) else ()
+
+    def sliced(self, copier: Copier, block: Block) -> Block:
+        """The producer's part of a block, before dead code is removed."""
+        nodes = []
+        for node in block.nodes:
+            match node:
+                case For() if node in self.loops:
+                    nodes.append(self.loop(copier, self.loops[node]))
+                case For() | While() | If():
+                    nodes += _with_blocks(copier, node, lambda b: self.sliced(copier, b))
+                case Scope():
+                    pass
+                case Call():
+                    nodes += copier.node(node)
+        return Block(tuple(nodes), copier.all(block.yields))
+
+    def loop(self, copier: Copier, staged: StagedLoop) -> For:
+        """The loop with, in each trip, a wait for the slot to be empty and the copies into it."""
+        loop, g = staged.loop, self.writer.g
+
+        def body(block: Block) -> Block:
+            with g.block() as nodes:
+                g.loc = loop.loc
+                for node in block.nodes:
+                    if isinstance(node, Call) and node.op.effect == "pure" and node not in staged.address_nodes:
+                        g.append(copier.call(node))
+                self.writer.new = copier.values
+                stage, phase = copier.all(staged.slot.args)
+                self.writer.await_empty(staged, stage, phase)
+                self.writer.issue(staged, copier(loop.index), stage)
+            return Block(tuple(nodes), copier.all(block.yields))
+
+        made, = _with_blocks(copier, loop, body)
+        return replace(made, pipeline=None)
+
+    def check_dependencies(self, body: Block) -> None:
+        """CompilationError where the copies depend on something that the producer does not run."""
+        known = {r for n in self.context.graph.body.nodes if isinstance(n, Call) and n.op.name in HOISTED for r in n.results}
+        known |= set(self.context.graph.params) | {v for s in self.loops.values() for v in (*s.rings.values(), s.full, s.empty)}
+        there = known | {r for n in walk(body) for r in defined(n)}
+        changed = {self.context.buffer_of(place) for place in written(self.context.calls)}
+        made = {r: n for n in walk(body) if isinstance(n, Call) for r in n.results}
+        for node in walk(body):
+            place = node.args[0] if isinstance(node, Call) and node.op.effect == "reads" else None
+            if place is not None and (place.type.scope != "global" or made[place].args[0] in changed):
+                raise CompilationError(f"the producer, which runs ahead of the other warps, depends on this {node.op.name}, and the kernel "
+                                       "writes the memory that it reads; assign the roles by hand (tile.warpgroup, tile.ring)", node.loc)
+            for o in (*operands(node), *(y for block in blocks(node) for y in block.yields)):
+                if isinstance(o, Value) and o not in there:
+                    made = self.context.definitions.get(o)
+                    what = f"{o.name}, which {made.op.name} computes at line {made.loc.line}" if made is not None else o.name
+                    raise CompilationError(f"the loops around the copies depend on {what}: the producer runs ahead of the other warps "
+                                           "and cannot wait for it; assign the roles by hand (tile.warpgroup, tile.ring)", node.loc)
+
+
+def _with_blocks(copier: Copier, node, block) -> list:
+    """A copy of `node` in which ``block(b)`` stands for each of its blocks."""
+    outer, copier.block = copier.block, block
+    try:
+        return copier.node(node)
+    finally:
+        copier.block = outer

@@ -1,0 +1,1 @@
+"""Passes that place allocations in shared and tensor memory."""

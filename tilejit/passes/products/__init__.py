@@ -1,0 +1,1 @@
+"""Passes that write out matrix products, pin their accumulators, and wait for them."""

@@ -1,0 +1,260 @@
+"""Choose the lowering of every ``dot`` and write it out in the operations of that lowering.
+
+By wgmma it is an asynchronous product that is started, committed and awaited; through tensor memory
+(passes/products/tensor_dots.py) one that a single thread starts and commits. By mma.sync it is products of register
+tiles, which are loaded from shared memory a few instructions' worth of k at a time; by threads (fma), sums over k.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ...dispatch import Choice
+from ...dtypes import DType, int32
+from ...errors import CompilationError, at
+from ...ir.builder import Facts
+from ...ir.graph import Block, Call, Const, For, Graph, If, Operand, Scope, Value, While, walk
+from ...layout import reg_count
+from ...ops.language.operators import binary
+from ...ops.language.promotion import converted
+from ...ops.memory.access_ops import load_, store_
+from ...ops.memory.regions import whole
+from ...ops.memory.shared import sync, widest_swizzle
+from ...ops.mma import mma_async_, mma_commit, mma_wait, warp
+from ...ops.mma.dot import dot_
+from ...ops.mma.thread import WRITTEN_OUT, thread_product
+from ...ops.mma.warp import SHAPES, arrangement, fragment, mma_
+from ...ops.structure.alloc import alloc
+from ...ops.structure.indexing import getitem
+from ...ops.sync.barriers import fence_proxy_async
+from ...ops.tiles.generate import splat
+from ...types import Tile
+from ..analysis.context import Context, written_by_threads
+from ..analysis.writing import Writer
+from ..layouts.layout_choice import reduced_axes
+from .products_in_flight import defer_waits
+from .staged_operands import StagedOperands
+from .tensor_dots import TensorDots
+
+OPERAND_REGISTERS = 64  # the most registers of a thread for operands that are loaded at a time
+# Registers that ptxas 13.0 needs beside a wgmma's accumulators and an A operand in registers; with no more than that left, it serialises the
+# products (notes C7511, C7512).
+OTHER_REGISTERS = 24
+
+
+def write_dots(graph: Graph, facts: Facts) -> Graph:
+    """The graph without `dot` calls. Each product that comes of one carries the record of its choice."""
+    if not any(isinstance(n, Call) and n.op is dot_ for n in walk(graph.body)):
+        return graph
+    pass_ = _Dots(Context(graph, facts))
+    body = defer_waits(pass_.block(graph.body))
+    return replace(graph, body=pass_.g.with_hoisted(body))
+
+
+class _Dots(TensorDots):
+    """The walk that replaces every `dot`. `new` maps the values of the old graph to the operands that replace them."""
+
+    def __init__(self, context: Context):
+        self.context = context
+        self.g = Writer.of(context)
+        self.new: dict[Value, Operand] = {}
+        self.registers = context.graph.launch.registers
+        self.by_rows = {shape for shape, axes in reduced_axes(context).items() if 1 in axes}
+        self.by_rows |= {c.args[1].type.shape for c in context.calls if c.op is dot_ and isinstance(c.args[1].type, Tile) and not c.attrs["trans_a"]}
+        self.written = written_by_threads(context)
+        self.operands = StagedOperands(context, self.g, self.all)
+        self.buffers: dict[tuple, Value] = {}  # of operands that a product of the threads takes from memory, by (operand, dtype, shape, scope)
+        self.prepare()
+
+    def block(self, block: Block) -> Block:
+        there = self.operands.present
+        with self.g.block() as nodes:
+            for node in block.nodes:
+                self.node(node)
+        self.operands.present = there
+        return Block(tuple(nodes), self.all(block.yields))
+
+    def all(self, operands) -> tuple:
+        return tuple(self.new.get(o, o) if isinstance(o, Value) else o for o in operands)
+
+    def node(self, node) -> None:
+        match node:
+            case Call() if node.op is dot_:
+                with at(node.loc):
+                    self.g.loc = node.loc
+                    self.new[node.result] = self.dot(node)
+            case Call():
+                self.g.append(replace(node, args=self.all(node.args)))
+            case For() | While():
+                self.g.loc = node.loc
+                if not self.unknown_place() and self.context.scope.threads % 32 == 0:
+                    self.operands.store(self.operands.from_outside(node))
+                self.loop(node)
+            case If():
+                self.g.append(replace(node, then=self.block(node.then), orelse=self.block(node.orelse)))
+            case Scope():
+                outer = self.context.scope, self.registers
+                self.context.scope = self.g.scope = self.context.narrowed(node)
+                self.registers = node.regs or self.registers
+                self.g.append(replace(node, body=self.block(node.body)))
+                self.context.scope, self.registers = outer
+                self.g.scope = self.context.scope
+
+    # -- one product ---------------------------------------------------------------------------------------------------
+
+    def dot(self, call: Call) -> Value:
+        made, stored = self.staged(call)
+        call = replace(made, args=self.all(made.args))
+        choice = self.chosen_for(call)
+        self.operands.store(stored)
+        lowerings = {"wgmma": self.by_warpgroups, "tcgen05": self.by_tensor_memory, "mma_sync": self.by_warps, "fma": self.by_threads}
+        return lowerings[choice.variant](call, choice)
+
+    def staged(self, call: Call) -> tuple[Call, tuple]:
+        """A product with its operands staged in shared memory, and what must be stored before it."""
+        return (call, ()) if self.unknown_place() or self.context.scope.threads % 32 else self.operands.of(call)
+
+    def by_warpgroups(self, call: Call, choice: Choice) -> Value:
+        acc, a, b = call.args
+        t = call.attrs
+        moved = self.crowded(call.result.type, a)
+        if moved:
+            a, = self.in_memory(call.result, a)
+            self.g.call(fence_proxy_async)
+        if self.order_operands(call.args[1], b) or moved:
+            self.g.call(sync)
+        result = self.g.call(mma_async_, acc, a, b, name=call.result.name, trans_a=t["trans_a"], trans_b=t["trans_b"], dtype=t["dtype"],
+                             precision=t["precision"], options={"variant": "wgmma"})
+        self.chosen(choice)
+        self.g.call(mma_commit)
+        self.g.call(mma_wait, n=0)
+        return result
+
+    def crowded(self, sums: Tile, a: Value) -> bool:
+        """Whether a thread's registers cannot hold the accumulators of a wgmma and an `a` operand at once."""
+        if not isinstance(a.type, Tile) or self.unknown_place():
+            return False
+        words = (sums.size * sums.dtype.bits + a.type.size * a.type.dtype.bits) // (32 * self.context.scope.threads)
+        return words + OTHER_REGISTERS >= self.registers
+
+    def chosen(self, choice: Choice) -> None:
+        """Attach the choice to the product written last."""
+        nodes = self.g.blocks[-1]
+        nodes[-1] = replace(nodes[-1], choice=choice)
+
+    def by_warps(self, call: Call, choice: Choice) -> Value:
+        """By mma.sync: both operands in registers at once, or a step of k at a time from shared memory."""
+        acc, a, b = call.args
+        t, result = call.attrs, call.result.type
+        k = a.type.shape[0 if t["trans_a"] else 1]
+        warps = self.warps(call)
+        kinds = self.multiplied_as(call)
+        a, b = (converted(self.g, x, kind) if isinstance(x.type, Tile) else x for x, kind in zip((a, b), kinds))
+        a, b = self.unless_large("a", a, t["trans_a"], warps), self.unless_large("b", b, t["trans_b"], warps)
+        both = isinstance(a.type, Tile) and isinstance(b.type, Tile)
+        step = k if both else self.k_of_a_step(call, warps)
+        for first in range(0, k, step):
+            width = min(step, k - first)
+            x = a if isinstance(a.type, Tile) else self.loaded("a", a, t["trans_a"], first, width, kinds[0])
+            y = b if isinstance(b.type, Tile) else self.loaded("b", b, t["trans_b"], first, width, kinds[1])
+            acc = self.g.call(mma_, acc, x, y, name=call.result.name, trans_a=t["trans_a"], trans_b=t["trans_b"], dtype=result.dtype, k=width,
+                              a_at=first if x is a else 0, b_at=first if y is b else 0, warps=warps)
+            self.chosen(choice)
+        return acc
+
+    def warps(self, call: Call) -> tuple[int, int]:
+        """How many warps divide the rows and the columns of the result.
+
+        Warps make whole rows where `a` comes row by row from registers, or where the result is reduced along rows or is itself shaped like such an
+        `a`.
+        """
+        result = call.result.type
+        rows = isinstance(call.args[1].type, Tile) or result.shape in self.by_rows
+        return arrangement(result.shape, self.context.scope.threads // 32, self.multiplied_as(call)[0].bits, rows)
+
+    def multiplied_as(self, call: Call) -> tuple[DType, DType]:
+        """The dtypes in which the target's instructions multiply a and b."""
+        a, b = (x.type.dtype for x in call.args[1:])
+        return warp.multiplied_as(a, b, self.context.target), warp.multiplied_as(b, a, self.context.target)
+
+    def unless_large(self, operand: str, x: Value, transposed: bool, warps: tuple[int, int]) -> Value:
+        """An operand as it is, or in shared memory if a thread would have to hold too much of it at once."""
+        if not isinstance(x.type, Tile) or self.unknown_place():
+            return x
+        held = fragment(x.type, operand, x.type.dtype.bits, warps, transposed)
+        return self.in_memory(operand, x)[0] if reg_count(held.layout) * x.type.dtype.bits // 32 > 2 * OPERAND_REGISTERS else x
+
+    def k_of_a_step(self, call: Call, warps: tuple[int, int]) -> int:
+        """How much of k is loaded at a time: for two instructions, if that leaves registers for the rest."""
+        bits, shape = self.multiplied_as(call)[0].bits, call.result.type.shape
+        _, m, n, k = SHAPES[bits]
+        elements = (-(-shape[0] // (m * warps[0])) * m + -(-shape[1] // (n * warps[1])) * n) * k // 32
+        return 2 * k if 2 * elements * bits // 32 <= OPERAND_REGISTERS else k
+
+    def loaded(self, operand: str, matrix: Value, transposed: bool, first: int, width: int, kind: DType) -> Value:
+        """Part of a matrix in shared memory, `width` of its k from `first` on, loaded as an instruction's operand "a" or "b"."""
+        region = self.part(matrix, (operand == "a") != transposed, first, width)
+        return converted(self.g, self.g.call(load_, region, Const(0, matrix.type.dtype), None, cache=None), kind)
+
+    # -- by threads ------------------------------------------------------------------------------------------------------
+
+    def by_threads(self, call: Call, choice: Choice) -> Value:
+        """By multiplications and additions of the threads, a step of k at a time from shared memory."""
+        acc, a, b = call.args
+        g, t, result = self.g, call.attrs, call.result.type
+        a, b = self.in_memory("a", a, b)
+        acc = g.call(splat, Const(0, result.dtype), name=call.result.name, shape=result.shape) if acc is None else acc
+        k = a.type.shape[0 if t["trans_a"] else 1]
+        each = -(-result.size // self.context.scope.threads)
+        step = max(1, min(k, WRITTEN_OUT // each))
+
+        def product(acc, first, width):
+            x, y = self.part(a, not t["trans_a"], first, width), self.part(b, t["trans_b"], first, width)
+            acc = g.call(thread_product, acc, x, y, name=call.result.name, trans_a=t["trans_a"], trans_b=t["trans_b"], dtype=result.dtype)
+            self.chosen(choice)
+            return acc
+
+        whole_steps = k // step * step
+        if whole_steps > step:
+            acc, = g.loop(Const(0, int32), Const(whole_steps, int32), step, [acc], lambda i, c: [product(c[0], i, step)], name="k")
+        elif whole_steps:
+            acc = product(acc, 0, step)
+        return product(acc, whole_steps, k - whole_steps) if k > whole_steps else acc
+
+    def part(self, matrix: Value, k_last: bool, first, width: int) -> Value:
+        """`width` of a matrix's k from `first` on; k is its last dimension (`k_last`) or its first."""
+        stop = first + width if isinstance(first, int) else binary(self.g, "+", first, width)
+        part = slice(first, stop)
+        return getitem(self.g, matrix, (slice(None), part) if k_last else (part, slice(None)))
+
+    def in_memory(self, first: object, *operands: Value) -> list[Value]:
+        """Operands in shared memory, where all threads of the scope can read them. Register tiles are stored to it between two barriers, each in the
+        buffer of all operands of its shape that are stored for the same `first`: what reads them is over at the next one's barrier."""
+        new = list(dict.fromkeys(x for x in operands if isinstance(x.type, Tile)))
+        if new and self.unknown_place():
+            raise CompilationError("threads make this product from operands in shared memory, and a scope whose place is known at run time "
+                                   "only has none to itself: store them to a buffer of its own, and multiply that", self.g.loc)
+        regions = {x: whole(self.g, self.buffer((first, n), x.type)) for n, x in enumerate(new)}
+        if new:
+            self.g.call(sync)
+            for x in new:
+                self.g.call(store_, regions[x], x, None, cache=None, each_thread=False)
+            self.g.call(sync)
+        return [regions.get(x, x) for x in operands]
+
+    def buffer(self, of: tuple, t: Tile) -> Value:
+        """The buffer for a tile of this shape and dtype, the same for equal `of` in a scope."""
+        key = of, t.dtype, t.shape, self.context.scope
+        if key not in self.buffers:
+            self.buffers[key] = alloc.function(self.g, t.shape, t.dtype, layout=widest_swizzle(t.dtype, t.shape))
+        return self.buffers[key]
+
+    def unknown_place(self) -> bool:
+        """Whether it is only known at run time which threads run this scope."""
+        scope = self.context.scope
+        while scope is not None and not isinstance(scope.first, Value):
+            scope = scope.parent
+        return scope is not None
+
+
+__all__ = ["write_dots"]

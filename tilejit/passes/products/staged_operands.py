@@ -1,0 +1,175 @@
+"""Stage the operands of products in shared memory, where they come to registers from global memory.
+
+The tensor cores of a warpgroup, or ``ldmatrix``, read them there, and the loads from global memory go by whole rows. An `a` that a product has
+computed, or that is loaded from shared memory, stays in registers. An operand of several products, or one that a loop uses in every trip, is
+stored once.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from ...config import architecture
+from ...ir.builder import Builder
+from ...ir.graph import Block, Call, For, Node, Scope, Value, While, blocks, results
+from ...ops.memory.access_ops import store_
+from ...ops.memory.regions import whole
+from ...ops.memory.shared import sync, widest_swizzle
+from ...ops.mma.dot import dot_
+from ...ops.structure.alloc import alloc
+from ...ops.sync.barriers import fence_proxy_async
+from ...ops.tiles.arrange import transpose_
+from ...types import Region, Tile
+from ..analysis.context import Context, is_column_major, loads_behind
+from ..analysis.staging import shared_memory_left
+
+LEAST_BYTES = 2048                        # smaller operands are exchanged by shuffles between registers
+ASYNC_PROXY_ARCHITECTURES = 90, 100, 103  # whose tensor cores read shared memory themselves
+
+
+@dataclass(frozen=True)
+class StagedOperand:
+    """What is stored to shared memory for a product: `tile`, or its transpose, to `buffer`.
+
+    `persistent` if the buffer holds nothing else, so that its contents stay valid. `nodes` make `region`, by which the product reads it.
+    """
+
+    tile: Value
+    transposed: bool
+    buffer: Value
+    persistent: bool
+    region: Value
+    nodes: tuple[Node, ...]
+
+
+class StagedOperands:
+    """The staged operands of one graph. Operands that are used once share the buffer of their shape and dtype.
+
+    Tiles are those of the graph before the pass; ``renewed([tile])`` gives what stands for them in the one that `g` builds.
+    """
+
+    def __init__(self, context: Context, g: Builder, renewed: Callable[[Iterable[Value]], tuple]):
+        self.context, self.g, self.renewed = context, g, renewed
+        self.left = shared_memory_left(context)
+        self.buffers: dict[tuple, Value] = {}
+        self.staged_products: dict[Value, tuple[Call, tuple[StagedOperand, ...]]] = {}  # by the result of a product
+        self.present: frozenset[Value] = frozenset()      # persistent buffers whose contents are valid at this point
+        self.regions_written: set[Value] = set()          # regions whose nodes have been emitted
+        self.home_block: dict[object, Block] = {}         # the block that defines each value
+        self._note(context.graph.body)
+        self.use_counts = Counter(self._untransposed(x)[0] for c in context.calls if c.op is dot_ for x in c.args[1:])
+
+    def _note(self, block: Block) -> None:
+        for node in block.nodes:
+            self.home_block.update(dict.fromkeys(results(node), block))
+            for inner in blocks(node):
+                self.home_block.update((c.inner, inner) for c in getattr(node, "carried", ()))
+                self._note(inner)
+
+    def of(self, call: Call) -> tuple[Call, tuple[StagedOperand, ...]]:
+        """A product with its staged operands in place, and what must be stored before it."""
+        if call.result not in self.staged_products:
+            self.staged_products[call.result] = self._staged(call)
+        return self.staged_products[call.result]
+
+    def _staged(self, call: Call) -> tuple[Call, tuple[StagedOperand, ...]]:
+        args, attrs, stored = list(call.args), dict(call.attrs), []
+        for n, flag in ((2, "trans_b"), (1, "trans_a")):
+            if not isinstance(args[n].type, Tile) or attrs["options"]["variant"] == "fma":
+                continue
+            x, transposed = self._untransposed(args[n])
+            transposed ^= attrs[flag]
+            by_threads = x.type.dtype.bits == 32 and attrs["precision"] != "tf32"  # from buffers that all of them share
+            if by_threads and loads_behind(self.context, x) is None or not self._belongs_in_memory(args[n], n, transposed):
+                continue
+            columns = self._is_column_major(x)
+            transposed ^= columns
+            if transposed == (n == 1) and (x.type.dtype.bits == 8 or attrs["precision"] == "tf32"):
+                continue  # wgmma takes only k-major operands of these types; transposing one took longer than mma.sync from registers (H200)
+            persistent = self.use_counts[x] > 1 or self.home_block.get(x) is not self.home_block[call.result]
+            buffer = self._buffer(replace(x.type, shape=x.type.shape[::-1]) if columns else x.type, (self.context.scope, x if persistent else n))
+            if buffer is not None:
+                with self.g.block() as nodes:
+                    args[n] = whole(self.g, buffer)
+                attrs[flag] = transposed
+                self.context.definitions |= {v: self.g.definitions[v] for v in (buffer, args[n])}
+                stored.append(StagedOperand(x, columns, buffer, persistent, args[n], tuple(nodes)))
+        return replace(call, args=tuple(args), attrs=attrs), tuple(stored)
+
+    def _buffer(self, t: Tile, what: tuple) -> Value | None:
+        """The buffer for an operand, the same for equal `what`. None if there is no room, or if the operand is too small to be worth one."""
+        what = t.dtype, t.shape, *what
+        nbytes, layout = t.size * t.dtype.bits // 8, widest_swizzle(t.dtype, t.shape)
+        if what not in self.buffers and nbytes >= LEAST_BYTES and layout is not None and nbytes <= self.left:
+            self.left -= nbytes
+            self.buffers[what] = alloc.function(self.g, t.shape, t.dtype, layout=layout)
+        return self.buffers.get(what)
+
+    def store(self, stored: tuple[StagedOperand, ...]) -> None:
+        """Store operands for a product, unless they are in memory already, between two barriers: one after earlier reads of the buffers, one
+        before the product's."""
+        new = [s for s in stored if s.buffer not in self.present]
+        if new:
+            self.g.call(sync)
+        for s in stored:
+            if s.region not in self.regions_written:
+                self.regions_written.add(s.region)
+                self.g.blocks[-1].extend(s.nodes)
+        for s in new:
+            tile, = self.renewed([s.tile])
+            tile = self.g.call(transpose_, tile, axes=(1, 0)) if s.transposed else tile
+            self.g.call(store_, s.region, tile, None, cache=None, each_thread=False)
+        self.present |= {s.buffer for s in new if s.persistent}
+        if new:
+            if architecture(self.context.target) in ASYNC_PROXY_ARCHITECTURES:
+                self.g.call(fence_proxy_async)
+            self.g.call(sync)
+
+    def from_outside(self, node: For | While) -> tuple[StagedOperand, ...]:
+        """What the products in a loop, of its own scope, use of tiles defined outside of it."""
+        inside = {id(b) for b in _inside(node)}
+        found = [s for b in _inside(node) for n in b.nodes if isinstance(n, Call) and n.op is dot_ for s in self.of(n)[1]]
+        return tuple(s for s in found if s.tile in self.home_block and id(self.home_block[s.tile]) not in inside)
+
+    def _untransposed(self, x: Value) -> tuple[Value, bool]:
+        """(operand, whether `x` is its transpose)."""
+        made = self.context.definitions.get(x)
+        return (made.args[0], True) if made is not None and made.op is transpose_ and made.attrs["axes"] == (1, 0) else (x, False)
+
+    def _belongs_in_memory(self, x: Value, operand: int, turned: bool) -> bool:
+        """Whether a tile is better read from shared memory.
+
+        One that is computed from global memory is. One that is computed from shared memory, or by a product, is if it is a `b`, which warps share and
+        the tensor cores of a warpgroup read only there. A product's result is also if it is transposed, which threads would do element by element. A
+        tile that is merely loaded from shared memory is loaded as the product takes it. The loads that count are those of most bytes: a word may
+        hold many elements of an operand, and what scales or shifts it is smaller.
+        """
+        loads = loads_behind(self.context, x)
+        if loads is None:
+            return operand == 2 or turned
+        bits = {c: c.result.type.size * c.result.type.dtype.bits for c in loads}
+        largest = [c for c in loads if 2 * bits[c] >= max(bits.values())]
+        if largest and all(self.context.buffer_of(c.args[0]).type.scope == "global" for c in largest):
+            return True
+        computed = self._untransposed(x)[0] not in {c.result for c in largest}
+        return bool(largest) and computed and operand == 2
+
+
+    def _is_column_major(self, x: Value) -> bool:
+        """Whether a tile is computed from one whose array is column-major, so that its vectors lie along columns."""
+        like_it = [c.args[0].type for c in loads_behind(self.context, x) or () if c.result.type.shape == x.type.shape]
+        return any(isinstance(t, Region) and is_column_major(t) for t in like_it[:1])
+
+
+def _inside(node: Node) -> Iterator[Block]:
+    """The blocks in a node that run in its own scope."""
+    for block in blocks(node):
+        yield block
+        for n in block.nodes:
+            if not isinstance(n, Scope):
+                yield from _inside(n)
+
+
+__all__ = ["StagedOperands"]

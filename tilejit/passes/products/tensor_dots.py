@@ -1,0 +1,314 @@
+"""Write out the products of ``dot`` that go through tensor memory.
+
+One thread of the scope issues the product and commits it; the commit arrives on a barrier of the scope, and all threads load the accumulator
+once they have waited for that. An accumulator that a loop only hands from product to product stays in tensor memory until the loop is over. A
+pipelined loop that does nothing but multiply waits only at its end; passes/pipelining/pipeline.py adds the commits
+that release its slots. PTX ISA, "tcgen05.mma".
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from ...dispatch import Choice, choose
+from ...dtypes import bool_, int32
+from ...ir.builder import ExecScope
+from ...ir.graph import Block, Call, Carry, Const, For, If, Operand, Scope, Value, While, blocks, operands, rises, walk
+from ...ops.language.operators import compare
+from ...ops.language.promotion import converted
+from ...ops.memory.regions import whole
+from ...ops.memory.shared import sync
+from ...ops.mma.dot import dot_
+from ...ops.mma.dot_tensor import kind_of, left_layout, left_shape, sums_layout
+from ...ops.mma.site import MmaSite
+from ...ops.mma.tcgen05 import tensor_mma
+from ...ops.moves.copy_async import copy_async_
+from ...ops.structure.indexing import getitem
+from ...ops.sync import barriers as bars
+from ...ops.sync.barriers import fence_proxy_async
+from ...ops.sync.pipeline import pipeline_slot
+from ...ops.tiles.generate import splat
+from ...ops.tmem.alloc import COLUMNS, LANES, alloc_tmem, allocate
+from ...ops.tmem.ldst import tmem_load, tmem_store
+from ...ops.tmem.order import tcgen05_commit_, tcgen05_fence
+from ...types import Barrier, Region, Tile
+from ..placement.tensor_memory import columns_needed
+
+MOVE = {"shape": None, "pack": None, "wait": True}
+
+
+@dataclass(eq=False)
+class KeptAccumulator:
+    """An accumulator that stays in tensor memory over a loop: its `place`, whether the product at hand adds to what is there (`adds`), and
+    whether the loop waits for it."""
+
+    place: Value
+    adds: Callable[[], Operand]
+    waits: bool = True
+
+
+class TensorDots:
+    """The part of passes/products/dots.py that uses tensor memory. `context`, `g`, `new`, `written`, `operands` and
+    `node` are set up there."""
+
+    def prepare(self) -> None:
+        self.context.tensor_room = self.room
+        self.allocations = [c for c in self.context.calls if c.op is alloc_tmem]
+        self.freed = {c.args[0] for c in self.context.calls if c.op.name == "dealloc_tmem"}
+        self.places: dict[tuple, list[Value]] = {}     # the compiler's own allocations, by scope and (role, dtype, shape, layout)
+        self.in_use: set[Value] = set()                # those that hold the accumulator of a loop around
+        self.commit_barriers: dict[tuple, Value] = {}  # by scope
+        self.kept: dict[Value, KeptAccumulator] = {}   # by the result of a product
+        self.choices: dict[Value, Choice] = {}
+        self.uses = Counter(o for n in walk(self.context.graph.body) for o in _read(n) if isinstance(o, Value))
+
+    # -- tensor memory -------------------------------------------------------------------------------------------------
+
+    def room(self, s: MmaSite) -> bool | str:
+        """Whether tensor memory has room for a product; if not, a string that says why."""
+        if any(c.attrs["cta_group"] == 2 for c in self.allocations):
+            return "the kernel allocates tensor memory for pairs of CTAs (cta_group=2)"
+        wanted = [("sums", s.dtype, (s.m, s.n), sums_layout(s.m, s.n, s.dtype))]
+        if isinstance(s.a, Tile):
+            wanted.append(("a", s.a.dtype, s.a.shape, left_layout(s.m, s.k)))
+        new = [w for w in wanted if self.unused_allocation(w) is None]
+        columns = columns_needed([(c.attrs["dtype"], c.result.type.layout, c.result in self.freed) for c in self.allocations]
+                                 + [(dtype, layout, False) for _, dtype, _, layout in new])
+        return columns <= COLUMNS or f"{columns} columns together with the kernel's own, of {COLUMNS}"
+
+    def unused_allocation(self, what: tuple) -> Value | None:
+        """An allocation of the compiler's in this scope that nothing uses."""
+        return next((v for v in self.places.get((_place(self.context.scope), what), ()) if v not in self.in_use), None)
+
+    def allocation_for(self, role: str, dtype, shape: tuple, layout) -> Value:
+        """An unused allocation of this role and shape, made if there is none."""
+        what = role, dtype, shape, layout
+        found = self.unused_allocation(what)
+        if found is None:
+            found = allocate(self.g, shape, dtype, layout, 1)
+            self.allocations.append(self.g.definitions[found])
+            self.places.setdefault((_place(self.context.scope), what), []).append(found)
+        return found
+
+    def sums(self, t: Tile) -> Value:
+        return self.allocation_for("sums", t.dtype, t.shape, sums_layout(*t.shape, t.dtype))
+
+    def load(self, place: Value, name: str) -> Value:
+        loaded = self.g.call(tmem_load, whole(self.g, place), name=name, **MOVE)
+        self.chosen(Choice("dot", None))  # copy records leave it out: it is not the kernel's own
+        return loaded
+
+    def store(self, place: Value, tile: Operand, shape: str | None = None) -> None:
+        self.g.call(tmem_store, whole(self.g, place), tile, **{**MOVE, "shape": shape})
+        self.chosen(Choice("dot", None))
+
+    # -- order -----------------------------------------------------------------------------------------------------------
+
+    def scope_barrier(self) -> tuple[Value, Operand]:
+        """The barrier on which the scope's commits arrive, and the parity of the phase that the next commit completes.
+
+        No commit is outstanding, so the barrier itself tells the parity: it is 1 if the last completed phase has parity 0.
+        """
+        place = _place(self.context.scope)
+        if place not in self.commit_barriers:
+            made = Value("products", Barrier(1, 1), self.g.loc)
+            self.g.hoist(Call(bars.mbarrier_init, (), {"count": 1, "n": 1}, (made,), self.g.loc))
+            self.commit_barriers[place] = made
+        barrier = self.g.call(bars.mbarrier_at, self.commit_barriers[place], Const(0, int32), peer=False)
+        return barrier, converted(self.g, self.g.call(bars.test_op, barrier, Const(0, int32)), int32)
+
+    def elected(self, body: Callable[[], None]) -> None:
+        """Run `body` by one thread of the scope, always the same."""
+        with self.g.block() as nodes:
+            body()
+        self.g.append(Scope("elect", None, 1, Block(tuple(nodes)), self.g.loc))
+
+    def after_the_threads(self) -> None:
+        """Order what the elected thread issues after what all threads of the scope have done."""
+        self.g.call(tcgen05_fence, side="before_thread_sync")
+        self.g.call(sync)
+
+    def await_commit(self, barrier: Value, parity: Operand) -> None:
+        """Wait for all that the commit on `barrier` covers."""
+        self.g.call(bars.wait_op, barrier, parity)
+        self.g.call(tcgen05_fence, side="after_thread_sync")
+
+    def order_operands(self, *matrices: Value) -> bool:
+        """Fence what threads have written for the tensor cores, before the scope's next barrier. Whether that was needed."""
+        if any(map(self.written, matrices)):
+            self.g.call(fence_proxy_async)
+            return True
+        return False
+
+    # -- one product -----------------------------------------------------------------------------------------------------
+
+    def by_tensor_memory(self, call: Call, choice: Choice) -> Value | None:
+        """Issue a product and wait for it. Returns the accumulator in registers, or None where a loop keeps it in tensor memory."""
+        acc, a, b = call.args
+        kept = self.kept.get(call.result)
+        if kept is not None and not kept.waits:
+            self.elected(lambda: self.issue(call, choice, kept.place, a, b, kept.adds()))
+            return None
+        place = kept.place if kept is not None else self.sums(call.result.type)
+        self.order_operands(a, b)
+        if isinstance(a.type, Tile):
+            a = self.in_tensor_memory(a)
+        if kept is None and acc is not None:
+            self.store(place, acc)
+        adds = kept.adds() if kept is not None else Const(acc is not None, bool_)
+        barrier, parity = self.scope_barrier()
+        self.after_the_threads()
+
+        def issue():
+            self.g.call(tcgen05_fence, side="after_thread_sync")
+            self.issue(call, choice, place, a, b, adds)
+            self.g.call(tcgen05_commit_, barrier, cta_group=1)
+        self.elected(issue)
+        self.await_commit(barrier, parity)
+        return self.load(place, call.result.name) if kept is None else None
+
+    def in_tensor_memory(self, a: Value) -> Value:
+        """An `a` operand in registers, stored to tensor memory."""
+        t = a.type
+        place = self.allocation_for("a", t.dtype, t.shape, left_layout(*t.shape))
+        self.store(place, a, left_shape(t.shape[0], t.dtype.bits))
+        return whole(self.g, place)
+
+    def issue(self, call: Call, choice: Choice, place: Value, a: Value, b: Value, adds: Operand) -> None:
+        """Issue the instructions of a product: one for each 128 rows, or one of 64."""
+        t, m = call.attrs, call.result.type.shape[0]
+        kind, types = kind_of(dot_.rules["site"](self.context, call))
+        for first in range(0, m, LANES):
+            rows = slice(first, first + LANES) if m > LANES else slice(None)
+            part = getitem(self.g, a, (slice(None), rows) if t["trans_a"] else (rows, slice(None))) if m > LANES else a
+            self.g.call(tensor_mma, getitem(self.g, place, (rows, slice(None))), part, b, adds, trans_a=t["trans_a"], trans_b=t["trans_b"], kind=kind,
+                        types=types, block=None, options={"variant": "tcgen05"})
+            self.chosen(choice)
+
+    def chosen_for(self, call: Call) -> Choice:
+        """The lowering of a `dot`."""
+        if call.result in self.choices:
+            return self.choices[call.result]
+        site = dot_.rules["site"](self.context, self.staged(call)[0])
+        return choose("dot", dot_.variants, site, only=call.attrs["options"]["variant"], loc=call.loc)
+
+    # -- accumulators that stay over a loop -------------------------------------------------------------------------------
+
+    def loop(self, node: For | While) -> None:
+        """A loop. Accumulators that it only hands from product to product stay in tensor memory, instead of being carried."""
+        self.g.loc = node.loc
+        kept, adds = {}, {}
+        for n, dots in self.chains(node).items():
+            choices = [self.chosen_for(d) for d in dots]
+            if any(c.variant != "tcgen05" for c in choices):
+                continue
+            self.choices.update((d.result, c) for d, c in zip(dots, choices))
+            kept[n] = place = self.sums(dots[0].result.type)
+            self.in_use.add(place)
+            begins = isinstance(node, For) and self.is_zero(node.carried[n].init)
+            if not begins:
+                self.store(place, self.all([node.carried[n].init])[0])
+            always = lambda: Const(True, bool_)
+            self.kept.update((d.result, KeptAccumulator(place, always)) for d in dots)
+            if begins:
+                self.kept[dots[0].result].adds = lambda: compare(self.g, "!=", node.index, node.start)
+            adds[n] = not begins
+        after = self.without_waits(node) if kept else None
+        rest = [n for n in range(len(node.carried)) if n not in kept]
+        carried = tuple(Carry(self.all([node.carried[n].init])[0], node.carried[n].inner, node.carried[n].result) for n in rest)
+        self.g.append(self.with_body(node, carried, rest))
+        if after is not None:
+            after()
+        for n, place in kept.items():
+            self.new[node.carried[n].result] = self.loop_result(node, node.carried[n], place, adds[n])
+            self.in_use.discard(place)
+
+    def with_body(self, node: For | While, carried: tuple, rest: list[int]) -> For | While:
+        with self.g.block() as nodes:
+            for inner in node.body.nodes:
+                self.node(inner)
+        body = Block(tuple(nodes), self.all(node.body.yields[n] for n in rest))
+        node = replace(node, carried=carried, body=body)
+        return replace(node, test=self.block(node.test)) if isinstance(node, While) else node
+
+    def chains(self, node: For | While) -> dict[int, list[Call]]:
+        """{number of a carried value: products}, for values that the loop only hands from product to product.
+
+        Those products stand directly in its body, each consumes the result of the one before, and the last one's is yielded.
+        """
+        by_acc = {n.args[0]: n for n in node.body.nodes if isinstance(n, Call) and n.op is dot_ and isinstance(n.args[0], Value)}
+        found = {}
+        for number, (c, following) in enumerate(zip(node.carried, node.body.yields)):
+            dots, at = [], c.inner
+            while self.uses[at] == 1 and at in by_acc:
+                dots.append(by_acc[at])
+                at = dots[-1].result
+            if dots and at is following and self.uses[at] == 1:
+                found[number] = dots
+        return found
+
+    def is_zero(self, x: Operand) -> bool:
+        call = self.context.definitions.get(x)
+        return call is not None and call.op is splat and isinstance(call.args[0], Const) and call.args[0].value == 0
+
+    def without_waits(self, node: For | While) -> Callable[[], None] | None:
+        """Let a pipelined loop that does nothing but multiply matrices in shared memory wait for its products at its end only.
+
+        Returns what writes that wait behind the loop; None for any other loop.
+        """
+        dots = [n for n in node.body.nodes if isinstance(n, Call) and n.op is dot_]
+        allowed = lambda n: isinstance(n, Call) and (n.op.effect == "pure" or n.op in (dot_, pipeline_slot) or _staged(n))
+        if not isinstance(node, For) or node.pipeline is None or not all(map(allowed, node.body.nodes)):
+            return None
+        if any(d.result not in self.kept for d in dots):
+            return None
+        matrices = [x for d in dots for x in d.args[1:]]
+        if any(not isinstance(x.type, Region) for x in matrices):
+            return None
+        for d in dots:
+            self.kept[d.result].waits = False
+        self.order_operands(*matrices)
+        barrier, parity = self.scope_barrier()
+        self.after_the_threads()
+        self.elected(lambda: self.g.call(tcgen05_fence, side="after_thread_sync"))
+
+        def after():
+            self.g.loc = node.loc
+            self.elected(lambda: self.g.call(tcgen05_commit_, barrier, cta_group=1))
+            self.await_commit(barrier, parity)
+        return after
+
+    def loop_result(self, node: For | While, c: Carry, place: Value, stored: bool) -> Value:
+        """The accumulator that a loop leaves in tensor memory. If the initial value is not `stored` there and the loop runs no trip, it is that."""
+        g = self.g
+        if stored or (isinstance(node.start, Const) and isinstance(node.stop, Const) and isinstance(node.step, Const)
+                      and len(range(node.start.value, node.stop.value, node.step.value))):
+            return self.load(place, c.result.name)
+        trips = compare(g, "<" if rises(node) else ">", node.start, node.stop)
+        if isinstance(trips, bool):
+            return self.load(place, c.result.name) if trips else c.init
+        with g.block() as nodes:
+            loaded = self.load(place, c.result.name)
+        made = Value(c.result.name, c.result.type, g.loc)
+        g.append(If(trips, Block(tuple(nodes), (loaded,)), Block((), self.all([c.init])), (made,), g.loc))
+        return made
+
+
+def _staged(call: Call) -> bool:
+    """Whether a call is a copy that its pipelined loop issues ahead."""
+    return call.op is copy_async_ and call.args[2] is None and not call.attrs["options"].get("token") and call.args[1].type.scope == "global"
+
+
+def _read(node) -> list:
+    """The operands of a node, and what its blocks yield."""
+    return [*operands(node), *(y for b in blocks(node) for y in b.yields)]
+
+
+def _place(scope: ExecScope | None) -> tuple:
+    """A key of the scope: its kind, place and size, and those of the scopes around it."""
+    return () if scope is None else (scope.kind, scope.first, scope.threads, scope.elected, *_place(scope.parent))
+
+
+__all__ = ["TensorDots"]
