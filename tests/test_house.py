@@ -348,7 +348,7 @@ RECORDED: dict[str, dict[str, int]] = {
         "demo": 2,
         "dispatch": 7,
         "dtypes": 13,
-        "emit": 235,
+        "emit": 236,
         "errors": 1,
         "frontend": 207,
         "ir": 55,
