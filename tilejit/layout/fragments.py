@@ -8,7 +8,7 @@ elements of any width. The functions that make or change a register layout retur
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from itertools import product
 from math import prod

@@ -11,7 +11,7 @@ from operator import index
 from typing import Any
 
 from ..concurrency import cached_property
-from ..dtypes import DTYPES, MAX_BITS, DType, bool_, dtype_of, float32, int32, int64, shown_integer, stored
+from ..dtypes import DTYPES, MAX_BITS, DType, bool_, dtype_of, float32, int32, int64, shown_integer
 from ..errors import LaunchError
 from ..ir.builder import Facts
 from ..layout import Auto

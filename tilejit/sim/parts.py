@@ -12,19 +12,17 @@ if TYPE_CHECKING:
 
     from ..concurrency import cached_property
     from ..errors import Loc
-    from ..ir.graph import Call, Graph, Node, Operand, Value
+    from ..ir.graph import Call, Operand, Value
     from ..ir.protocols import Wait
     from ..types import Tile
     from .barriers import MBarrier
-    from .chunk import Chunk, Steps
+    from .chunk import Chunk
     from .engines import Span
     from .fiber import Fiber
     from .global_races import GlobalClocks
     from .machine import Machine
     from .memory import GlobalMemory
-    from .ordered_access import Near
     from .parting import Frame, Spawn
-    from .program import Program
     from .report import Report
     from .shadow import Cells
     from .shared_access import Place

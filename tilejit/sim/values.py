@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..types import Barrier, BarrierRef, Buffer, Points, Region, TensorMap
+from ..types import Barrier, BarrierRef, Buffer, Points, Region
 
 
 def take(x: Any, rows: np.ndarray) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import wraps
+from typing import Any
 
 from ...concurrency import cached_property
 from ...dtypes import int32, keeps
@@ -56,7 +57,7 @@ class PatternMismatch(Exception):
     """Why an access is neither a box nor rows; the message is shown to the kernel's author."""
 
 
-def memoized(find: Callable) -> Callable:
+def memoized(find: Callable[..., Any]) -> Callable[..., Any]:
     """Cache a method by its last argument. PatternMismatch where it recurses through too many operations."""
     @wraps(find)
     def found(self: "AccessPattern", *args):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from ...ir.builder import Facts, type_of
 from ...ir.graph import Const, Graph, Operand, Value
@@ -27,7 +28,7 @@ class ArgumentAnalysis(IndexTileAnalysis):
         super().__init__(graph, wrapping)
         self.facts = facts
         self._behind: dict[Operand, tuple[Number, ...]] = {}
-        self._assumed: dict[tuple, tuple[Knowledge, Knowledge]] = {}  # (knowledge, the same under the assumption)
+        self._assumed: dict[tuple[Any, ...], tuple[Knowledge, Knowledge]] = {}  # (knowledge, the same under the assumption)
 
     def asked_divisor(self, operand: Operand, wanted: int, divisor: Callable[[Operand], int] | None = None) -> int:
         """A divisor of `operand`, as `divisor` finds it (by default ``self.divisor``).

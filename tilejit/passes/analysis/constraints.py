@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import gcd, lcm
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ...ir.builder import type_of
 from ...ir.graph import Const, For, Operand, rises
@@ -24,7 +24,7 @@ class Constraint:
     low: int | None = None
     high: int | None = None
     divisor: int = 1
-    under: frozenset = frozenset()
+    under: frozenset[Any] = frozenset()
 
     def __and__(self, other: "Constraint") -> "Constraint":
         """Both constraints at once."""

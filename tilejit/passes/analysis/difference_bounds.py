@@ -1,6 +1,7 @@
 """Bounds of the difference of two counters that loops and branches carry along (how many copies lie between an issue and its wait)."""
 
 from __future__ import annotations
+from typing import Any
 
 from ...ir.graph import Call, Const, For, Graph, If, Operand, Value, While, walk
 
@@ -9,7 +10,7 @@ class DifferenceBounds:
     """Bounds of ``a - b`` for values of one graph; None where they are not known."""
 
     def __init__(self, graph: Graph):
-        self.definitions: dict[Value, tuple] = {}
+        self.definitions: dict[Value, tuple[Any, ...]] = {}
         for node in walk(graph.body):
             match node:
                 case Call():
@@ -20,7 +21,7 @@ class DifferenceBounds:
                 case If():
                     for n, r in enumerate(node.results):
                         self.definitions[r] = ("if", node, node.then.yields[n], node.orelse.yields[n])
-        self.assumed: dict[tuple, tuple[int, int]] = {}
+        self.assumed: dict[tuple[Any, ...], tuple[int, int]] = {}
 
     def __call__(self, a: Operand, b: Operand) -> tuple[int, int] | None:
         (a, i), (b, j) = self.peeled(a), self.peeled(b)

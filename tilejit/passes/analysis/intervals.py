@@ -1,6 +1,7 @@
 """Interval arithmetic: bounds and divisors of integers computed from other integers. A bound of None means unbounded."""
 
 from __future__ import annotations
+from typing import Any
 
 from ...dtypes import integer_range
 
@@ -20,13 +21,13 @@ def divisor_in(dtype, divisor: int) -> int:
     return divisor if divisor <= most else min(divisor & -divisor, most)
 
 
-def hull(one: tuple, other: tuple) -> tuple[int | None, int | None]:
+def hull(one: tuple[Any, ...], other: tuple[Any, ...]) -> tuple[int | None, int | None]:
     """Bounds of a number that lies in one interval or in the other."""
     (a, b), (c, d) = one, other
     return (None if None in (a, c) else min(a, c)), (None if None in (b, d) else max(b, d))
 
 
-def interval(name: str, one: tuple, other: tuple) -> tuple[int | None, int | None]:
+def interval(name: str, one: tuple[Any, ...], other: tuple[Any, ...]) -> tuple[int | None, int | None]:
     """Bounds of the operation `name` on two integers with these bounds.
 
     Index arithmetic is assumed not to wrap, because an index that wraps is an error of the kernel.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import prod
+from typing import Any
 
 from ...dispatch import Choice
 from ...ir.builder import type_of
@@ -68,7 +69,7 @@ def access_records(graph: Graph) -> tuple[AccessRecord, ...]:
     calls = list(_chosen_calls(graph.body, "cta"))
     made = {value: n for n in walk(graph.body) if isinstance(n, Call) for value in n.results}
     products = {c.loc for c, _ in calls if c.op.name in PRODUCTS}
-    found: dict[tuple, list[AccessRecord]] = {}
+    found: dict[tuple[Any, ...], list[AccessRecord]] = {}
     for call, scope in calls:
         if call.op.name in ACCESSES and call.loc not in products:
             record = _access_record(call, scope, made)
@@ -96,7 +97,7 @@ PRODUCTS = ("mma", "mma_async", "tensor_mma", "thread_product")
 
 def product_records(graph: Graph) -> tuple[ProductRecord, ...]:
     """A record for each matrix product, in order; the instructions that one `dot` became share its record."""
-    found: dict[tuple, ProductRecord] = {}
+    found: dict[tuple[Any, ...], ProductRecord] = {}
     # An operand that is loaded at the product's own line is one in shared memory that `dot` loads a step of k at a time.
     loaded = {(n.result, n.loc) for n in walk(graph.body) if isinstance(n, Call) and n.op.name == "load"}
     for call, scope in _chosen_calls(graph.body, "cta"):
@@ -107,7 +108,7 @@ def product_records(graph: Graph) -> tuple[ProductRecord, ...]:
     return tuple(found.values())
 
 
-def _product_record(call: Call, scope: str, loaded: set) -> ProductRecord:
+def _product_record(call: Call, scope: str, loaded: set[Any]) -> ProductRecord:
     acc = call.results[0] if call.results else call.args[0]
     where = lambda x: f"{x.type.dtype}{list(x.type.shape)} in {_memory(x, (x, call.loc) in loaded)}"
     return ProductRecord(call.loc.line, call.op.name, call.loc.source_line.strip(), where(call.args[1]), where(call.args[2]),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import prod
+from typing import Any
 
 from ...config import architecture
 from ...dtypes import DType
@@ -46,7 +47,7 @@ class LayoutChoice:
         vector, order = self.vectors.get(shape, (max(1, 16 // dtype.nbytes), None))
         return self.blocked(shape, dtype, vector, order, self.reduced.get(shape, ()))
 
-    def blocked(self, shape: tuple[int, ...], dtype: DType, vector: int, order: tuple | None, reduced: tuple = ()) -> Tile:
+    def blocked(self, shape: tuple[int, ...], dtype: DType, vector: int, order: tuple[Any, ...] | None, reduced: tuple[Any, ...] = ()) -> Tile:
         """A blocked layout over the threads of the scope, with shorter vectors where the tile is too small to occupy them all."""
         threads, first = self.scope.threads, self.scope.first
         while vector > 1 and vector * threads > prod(shape):
@@ -80,9 +81,9 @@ class LayoutChoice:
         return after <= before + cost_of_change(*change)
 
 
-def reduced_axes(context: Context) -> dict[tuple, tuple[int, ...]]:
+def reduced_axes(context: Context) -> dict[tuple[Any, ...], tuple[int, ...]]:
     """For each shape the axes along which tiles of it are reduced or scanned."""
-    found: dict[tuple, set[int]] = {}
+    found: dict[tuple[Any, ...], set[int]] = {}
     for call in context.definitions.values():
         axes = call.attrs.get("axes", call.attrs.get("axis"))
         if call.op.name in ("reduce", "scan") and isinstance(type_of(call.args[0]), Tile):

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from ...errors import at
 from ...ir.builder import Facts, type_of
@@ -40,7 +41,7 @@ class Rebuilt:
 
     nodes: list[Node] = field(default_factory=list)
     yields: tuple[Operand, ...] = ()
-    copies: dict[tuple, Value] = field(default_factory=dict)
+    copies: dict[tuple[Any, ...], Value] = field(default_factory=dict)
     arguments: tuple[Value, ...] = ()
     trip: bool = False
 
@@ -226,11 +227,11 @@ class Assigner(LayoutChoice):
             self.anchored[operand] = any(map(self.is_anchored, sides)) if sides else call is not None and "anchor" in call.op.rules
         return self.anchored[operand]
 
-    def snapshot(self) -> tuple:
+    def snapshot(self) -> tuple[Any, ...]:
         """The state that the first walk of a loop changes."""
         return tuple(map(copy, (self.new.values, self.free, self.chains, self.first))), [(copy(b.copies), copy(b.nodes)) for b in self.blocks]
 
-    def restore(self, before: tuple) -> None:
+    def restore(self, before: tuple[Any, ...]) -> None:
         (self.new.values, self.free, self.chains, self.first), blocks = before
         for block, (copies, nodes) in zip(self.blocks, blocks):
             block.copies, block.nodes = copies, nodes

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from math import prod
+from typing import Any
 
 from ...dispatch import Choice, choose, reasons
 from ...errors import DispatchError
@@ -91,7 +92,7 @@ class OpenLayout:
     by_rows: bool = False  # whether products or register tiles use it
     uses: dict[str, CandidateUses] = field(default_factory=dict)
 
-    def cost(self, name: str) -> tuple:
+    def cost(self, name: str) -> tuple[Any, ...]:
         """What a candidate is ranked by; the least is chosen."""
         uses, at, turned = self.uses[name], list(self.layouts).index(name), name == COLUMN_MAJOR or name.endswith("by columns")
         swizzle = at if name not in (ROW_MAJOR, APART) else len(self.layouts)

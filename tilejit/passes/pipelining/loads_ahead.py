@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from ...config import architecture
 from ...dispatch import reasons
@@ -110,7 +111,7 @@ class _LoadsAhead:
         self.context = context
         self.left = shared_memory_left(context)
         self.allocations: list[Node] = []
-        self.buffers: dict[tuple, list[AheadBuffer]] = {}  # by what they hold and in which scope
+        self.buffers: dict[tuple[Any, ...], list[AheadBuffer]] = {}  # by what they hold and in which scope
         self.ahead_copies: dict[Value, AheadCopy] = {}  # by the loaded tile
         self.taken_by_products: set[Value] = set()      # values that products no longer use: dead, unless something else does
         self.warnings: list[Warning_] = []

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from ...config import architecture
 from ...dispatch import Choice
@@ -106,7 +107,7 @@ class PipelineWriter:
 
     # -- nodes -------------------------------------------------------------------------------------------------------------
 
-    def all(self, operands) -> tuple:
+    def all(self, operands) -> tuple[Any, ...]:
         return tuple(self.new.get(o, o) if isinstance(o, Value) else o for o in operands)
 
     def block(self, block: Block) -> Block:
@@ -147,7 +148,7 @@ class PipelineWriter:
 
     # -- a loop ------------------------------------------------------------------------------------------------------------
 
-    def loop(self, staged: StagedLoop, carried: tuple) -> None:
+    def loop(self, staged: StagedLoop, carried: tuple[Any, ...]) -> None:
         """The prologue, which issues the copies of the first trips, then the loop, in which each trip issues those of a later one."""
         g, loop, ahead = self.g, staged.loop, staged.stages - 1
         g.loc = loop.loc
@@ -212,7 +213,7 @@ class PipelineWriter:
         """After a loop that leaves a product in flight: the wait for it."""
         self.g.append(replace(wait, results=()))
 
-    def first_slot(self, staged: StagedLoop, carried: tuple) -> tuple[Operand, ...]:
+    def first_slot(self, staged: StagedLoop, carried: tuple[Any, ...]) -> tuple[Operand, ...]:
         """The slot of the loop's first trip, and its phase."""
         return tuple(next((c.init for c in carried if c.inner is x), self.all([x])[0]) for x in staged.slot.args)
 
@@ -338,7 +339,7 @@ def refuse_other_groups(loop: For, target: str) -> None:
                                    f"commit and wait for other copies before or after the loop{old}", node.loc)
 
 
-def view(g: Writer, call: Call, ring: Value, slot: Operand, starts: tuple) -> Value:
+def view(g: Writer, call: Call, ring: Value, slot: Operand, starts: tuple[Any, ...]) -> Value:
     """The region or points of a buffer that `call` makes, in one slot of the buffer's ring."""
     g.loc = call.loc
     if call.op.name == "points":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from ...dtypes import int32
 from ...errors import CompilationError
@@ -48,7 +49,7 @@ def loop_records(graph: Graph, facts: Facts) -> tuple[LoopRecord, ...]:
     return tuple(found[loop] for loop in loads if loop in found)
 
 
-def _copied(graph: Graph, facts: Facts, loops: dict[For, list[Call]], stages: int) -> set:
+def _copied(graph: Graph, facts: Facts, loops: dict[For, list[Call]], stages: int) -> set[Any]:
     """The locations of the loads that become copies if `loops` are pipelined; none where the compiler would refuse that."""
     try:
         made = send_loads_ahead(replace(graph, body=_pipelined(graph.body, loops, stages)), facts)

@@ -90,7 +90,7 @@ class _FenceInserter:
         accessed = self.read if call.attrs.get("filled") else self.refilled
         return self.handed[call] if ANYWHERE in accessed else self.handed[call] & accessed
 
-    def block(self, block: Block, threads: _Threads, pending: set) -> Block:
+    def block(self, block: Block, threads: _Threads, pending: set[Any]) -> Block:
         """The block with its fences. `pending` becomes what is pending at its end."""
         nodes: list[Node] = []
         for node in block.nodes:
@@ -100,7 +100,7 @@ class _FenceInserter:
                 nodes.append(self.nested(node, threads, pending))
         return replace(block, nodes=tuple(nodes))
 
-    def call(self, call: Call, threads: _Threads, pending: set, nodes: list[Node]) -> None:
+    def call(self, call: Call, threads: _Threads, pending: set[Any], nodes: list[Node]) -> None:
         """Append the call to its block's `nodes`, with the fence that it needs before it."""
         if self.needed(self.fenced_before.get(call, set()), threads, pending):
             nodes.insert(self.place_of_fence(nodes), Call(fence_proxy_async, (), {}, (), call.loc))
@@ -132,14 +132,14 @@ class _FenceInserter:
         return replace(call, choice=Choice(call.op.name, Release(after_barrier=read or not call.attrs["met"])))
 
     @staticmethod
-    def needed(buffers: set, threads: _Threads, pending: set) -> bool:
+    def needed(buffers: set[Any], threads: _Threads, pending: set[Any]) -> bool:
         return any((a is ANYWHERE or a in buffers) and threads.meet(others) for a, others in pending) and bool(buffers)
 
     @staticmethod
-    def fenced(threads: _Threads, pending: set) -> None:
+    def fenced(threads: _Threads, pending: set[Any]) -> None:
         pending -= {p for p in pending if threads.cover(p[1])}
 
-    def nested(self, node: Node, threads: _Threads, pending: set) -> Node:
+    def nested(self, node: Node, threads: _Threads, pending: set[Any]) -> Node:
         match node:
             case For(body=body) if single_trip(node):
                 return replace(node, body=self.block(body, threads, pending))
@@ -162,7 +162,7 @@ class _FenceInserter:
                     pending |= {(a, replace(t, place=node)) for a, t in left}
                 return replace(node, body=body)
 
-    def repeated(self, blocks: tuple[Block, ...], threads: _Threads, pending: set) -> list[Block]:
+    def repeated(self, blocks: tuple[Block, ...], threads: _Threads, pending: set[Any]) -> list[Block]:
         """The blocks of a loop, of which the first one runs at least once if there are two. They are followed until
         what is pending at the loop's start no longer grows."""
         while True:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 from ...dtypes import int32
 from ...errors import CompilationError
@@ -76,7 +77,7 @@ def _synchronises_cluster(call: Call) -> bool:
     return call.op.name in ("cluster_arrive", "cluster_wait") or bool(options.get("multicast") and options.get("token"))
 
 
-def _registers(target: str, launch, warps: int, asked: list) -> tuple[int | None, int | None]:
+def _registers(target: str, launch, warps: int, asked: list[Any]) -> tuple[int | None, int | None]:
     """The registers of a producer's and of a consumer's thread (None: what the launch gives)."""
     given = next((a for a in asked if a != (None, None)), None)
     if given is not None:
@@ -101,7 +102,7 @@ class Consumer(PipelineWriter):
             return False
         return any(self.context.buffer_of(a) in staged.rings for a in node.args if isinstance(a, Value))
 
-    def loop(self, staged: StagedLoop, carried: tuple) -> None:
+    def loop(self, staged: StagedLoop, carried: tuple[Any, ...]) -> None:
         g, loop = self.g, staged.loop
         deferred = deferrable_wait_of(staged)
         with g.block() as nodes:
@@ -250,7 +251,7 @@ class Producer:
                                            "and cannot wait for it; assign the roles by hand (tile.warpgroup, tile.ring)", node.loc)
 
 
-def _with_blocks(copier: Copier, node, block) -> list:
+def _with_blocks(copier: Copier, node, block) -> list[Any]:
     """A copy of `node` in which ``block(b)`` stands for each of its blocks."""
     outer, copier.block = copier.block, block
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from ...errors import CompilationError
 from ...ir.builder import Facts, type_of
@@ -37,7 +38,7 @@ class _PendingState:
                 mine[value] = min(mine.get(value, held), held, key=lambda h: h[0])
         return new
 
-    def ages(self) -> dict:
+    def ages(self) -> dict[Any, Any]:
         """What the analysis of loops compares: the pending tiles and their ages."""
         return {v: age for table in (self.results, self.operands) for v, (age, _) in table.items()} | dict.fromkeys(self.moves, 0)
 
