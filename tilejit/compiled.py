@@ -109,7 +109,7 @@ class CompiledKernel:
         return driver.active_clusters(self.launcher(device).function, self.recipe["threads"], self.recipe["shared"],
                                       tuple(self.recipe["cluster"] or (1, 1, 1)), device)
 
-    def told_for(self, bound) -> "CompiledKernel":
+    def told_for(self, bound) -> CompiledKernel:
         """The same kernel, with the records of its tensor maps for these arguments."""
         return replace(self, tensor_maps=map_records(bound.names, self.recipe["maps"], bound)) if self.tensor_maps else self
 

@@ -56,7 +56,7 @@ class Config:
     jitter: int | None = None  # the option `jitter` of kernels that do not say jitter= themselves
 
     @staticmethod
-    def load() -> "Config":
+    def load() -> Config:
         values: dict[str, Any] = {}
         for field in fields(Config):
             text = os.environ.get("TILEJIT_" + field.name.upper())

@@ -74,7 +74,7 @@ class DType:
         return self.packing != (1, 1)
 
     @property
-    def unit(self) -> "DType":
+    def unit(self) -> DType:
         """The dtype of the units in which memory is counted: uint8 if packed, else the dtype itself."""
         return uint8 if self.packed else self
 

@@ -36,7 +36,7 @@ class Loc:
     end_column: int = 0
     function: str = ""
     source_line: str = ""
-    call_site: "Loc | None" = None
+    call_site: Loc | None = None
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}:{self.column + 1}"

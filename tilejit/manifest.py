@@ -22,7 +22,7 @@ import os
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from time import perf_counter, time
 from typing import TYPE_CHECKING, Any
 
@@ -125,7 +125,7 @@ class Shelf:
         manifests = self._opened().get_json("manifest", self.key)
         return manifests if isinstance(manifests, list) else []
 
-    def _manifest(self, lowered: "Lowered", description: dict, code_key: str) -> dict | None:
+    def _manifest(self, lowered: Lowered, description: dict, code_key: str) -> dict | None:
         """The manifest of a kernel; None if one of its captured values cannot be recorded."""
         try:
             captured = recorded(lowered.captured, self.source, self.constants)
@@ -141,7 +141,7 @@ class Shelf:
 
     # -- level 2 -----------------------------------------------------------------------------------------------------
 
-    def compile(self, lowered: "Lowered", bound: Bound) -> CompiledKernel:
+    def compile(self, lowered: Lowered, bound: Bound) -> CompiledKernel:
         """Compile a lowered kernel, or take its code from the cache if the same graph was compiled before. Stores manifest and code."""
         from .compile import assemble_graph, check_budgets
         description = json.loads(_json(told(lowered, bound)))
@@ -197,7 +197,7 @@ class _Code:
     cubin: bytes | None
 
     @staticmethod
-    def read(store: Store, key: str) -> "_Code | None":
+    def read(store: Store, key: str) -> _Code | None:
         data = store.get("code", key)
         if data is None:
             return None
@@ -214,7 +214,7 @@ class _Code:
 
 def _reader(store: Store, key: str, rebuild: Callable[[], dict[str, str]]) -> Callable[[], dict[str, str]]:
     """A function that gives the texts of an entry, reading them at its first call."""
-    @lru_cache(maxsize=None)
+    @cache
     def read() -> dict[str, str]:
         data = store.get("texts", key)
         try:
@@ -257,13 +257,13 @@ def _call_key(source: Source, bound: Bound, constants: dict[str, Any], launch: L
     return _digest(str(FORMAT), package(), tools(), identity(source), *signature, repr(launch), target)
 
 
-def code_key(lowered: "Lowered") -> str:
+def code_key(lowered: Lowered) -> str:
     """The key of a lowered kernel's code."""
     from .compile import graph_key
     return _digest(str(FORMAT), package(), tools(), graph_key(lowered))
 
 
-@lru_cache(maxsize=None)
+@cache
 def package() -> str:
     """The identity of this package: its version if it is installed, otherwise also a digest of its files' sizes and times."""
     from . import __version__

@@ -98,7 +98,7 @@ class Buffer:
     arg: int | None = None
     peer: bool = False
     narrowed: tuple[int, ...] | None = None  # of a window: for each dimension a divisor of its bounds, or 0 if they are the array's
-    map: "TensorMap | None" = None  # the tensor map by name that copies of a global buffer use, if there is one
+    map: TensorMap | None = None  # the tensor map by name that copies of a global buffer use, if there is one
 
     @property
     def nbytes(self) -> int:

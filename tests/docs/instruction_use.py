@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 import tilejit as tile
@@ -173,7 +173,7 @@ def mnemonics(text: str) -> list[str]:
     return found
 
 
-@lru_cache(maxsize=None)
+@cache
 def uses() -> frozenset[tuple[str, str]]:
     """(operation, instruction) of all kernels of the corpus."""
     written: set[tuple[str, str]] = set()

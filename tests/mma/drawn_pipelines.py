@@ -60,7 +60,7 @@ class Draw:
     warps: int
 
     @staticmethod
-    def of(number: int) -> "Draw":
+    def of(number: int) -> Draw:
         """The kernel with a number. Types, stages, roles and warps cycle, so that about twenty consecutive numbers cover all of them."""
         r = random.Random(number)
         types, stages, warps = TYPES[number % len(TYPES)], 2 + number % 4, (4, 8, 1, 4, 2)[number % 5]

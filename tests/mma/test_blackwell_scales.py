@@ -129,7 +129,7 @@ def test_invalid_operands_and_scales_are_named():
         "two matrices .* shape \\(1, 200, 160\\)": mul(a[None], b.T, sa, sb),
         "begin at multiples of 16 bytes": mul(Packed(p.data[:, :40][:, 4:36], p.dtype), Packed(q.data[:, :32], q.dtype).T,
                                               np.ones(1024, E4M3), np.ones(1024, E4M3)),
-        "units of 128 columns and 4 blocks of 32 along k: the configuration's bn and bk must be multiples of 128 and 128, not 64 and 128": 
+        "units of 128 columns and 4 blocks of 32 along k: the configuration's bn and bk must be multiples of 128 and 128, not 64 and 128":
             mul(a, b.T, sa, sb, config=BlackwellConfig.of(64, itemsize=1)),
         "scale_a must be of float32, or of .* not of float64": mul(a, b.T, np.ones((200, 2)), sb),
     }.items():

@@ -119,7 +119,7 @@ loop:
 end:
   ret void
 }}""")
-    engine = binding.create_mcjit_compiler(module, 
+    engine = binding.create_mcjit_compiler(module,
                                           binding.Target.from_default_triple().create_target_machine(cpu=binding.get_host_cpu_name(), features="+f16c"))
     engine.finalize_object()
     _ENGINES.append(engine)

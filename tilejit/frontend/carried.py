@@ -51,7 +51,7 @@ class Last:
 
     plans: dict[Any, joins.Join] | None = None
     left: bool = False
-    inner: dict[Any, "Last"] = field(default_factory=dict)
+    inner: dict[Any, Last] = field(default_factory=dict)
 
 
 @dataclass

@@ -37,7 +37,7 @@ class Group:
     """The join of two tuples or records of type `kind`, part by part. `make` builds the object from its parts."""
 
     kind: type
-    parts: tuple["Join", ...]
+    parts: tuple[Join, ...]
 
 
 @dataclass(frozen=True)

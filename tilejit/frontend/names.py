@@ -68,7 +68,7 @@ class Frame:
     env: dict[Any, Entry]
     home: Any
     call_site: Loc | None = None
-    caller: "Frame | None" = None
+    caller: Frame | None = None
     places: dict[Placed, Loc] = field(default_factory=dict)  # the locations of its nodes, memoised
     loops: list[Any] = field(default_factory=list)  # for each loop being walked, the `Home` that it is in
     gone: frozenset[str] = frozenset()  # if control certainly does not reach this point: the exits of which one was taken
@@ -77,7 +77,7 @@ class Frame:
         """The entries of cells."""
         return {name: entry for name, entry in self.env.items() if is_cell(name)}
 
-    def chain(self) -> Iterator["Frame"]:
+    def chain(self) -> Iterator[Frame]:
         frame: Frame | None = self
         while frame is not None:
             yield frame

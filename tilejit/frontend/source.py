@@ -90,7 +90,7 @@ class Source:
     # -- where the text comes from -----------------------------------------------------------------------------------
 
     @classmethod
-    def of(cls, function: FunctionType) -> "Source":
+    def of(cls, function: FunctionType) -> Source:
         """The source of a Python function, from its file or from the notebook cell that defined it."""
         if isinstance(function, (staticmethod, classmethod)):
             raise CompilationError("a kernel is a plain function; write @tile.jit outside the class")
@@ -117,7 +117,7 @@ class Source:
         return cls(function.__name__, "".join(lines), code.co_filename, first_line, function.__globals__, cells, code, defaults)
 
     @classmethod
-    def from_text(cls, text: str, namespace: Mapping[str, Any] | None = None, file: str = "<source>") -> "Source":
+    def from_text(cls, text: str, namespace: Mapping[str, Any] | None = None, file: str = "<source>") -> Source:
         """The source of the only function that `text` defines; its free names are looked up in `namespace`."""
         if not isinstance(text, str):
             raise CompilationError(f"the source of a kernel is its text, not {type(text).__name__}")

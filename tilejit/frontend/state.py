@@ -20,7 +20,7 @@ class Snapshot:
     asked: dict[Any, Any]
 
     @classmethod
-    def of(cls, w: Walker) -> "Snapshot":
+    def of(cls, w: Walker) -> Snapshot:
         g = w.g
         state = {key: (value, copy(value)) for key, value in g.state.items()}
         return cls(tuple(list(b) for b in g.blocks), list(g.warnings), state, dict(g.facts.asked))

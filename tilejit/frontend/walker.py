@@ -23,7 +23,7 @@ from .names import EXITS, ONWARD, RESULT, Entry, Frame, Undefined, called, is_ce
 from .source import Placed, Source
 
 Rule = TypeVar("Rule", bound=Callable[..., Any])
-EXPRESSIONS: dict[type, Callable[["Walker", Any], Any]] = {}
+EXPRESSIONS: dict[type, Callable[[Walker, Any], Any]] = {}
 STATEMENTS: dict[type, Callable[..., Any]] = {}  # of the walker and a node; the rule of `if` takes the statements after it too
 
 
@@ -38,7 +38,7 @@ def expression(*kinds: type, placed: bool = True) -> Callable[[Rule], Rule]:
 
 
 def _placed(function: Callable[..., Any]) -> Callable[..., Any]:
-    def rule(w: "Walker", node: ast.expr) -> Any:
+    def rule(w: Walker, node: ast.expr) -> Any:
         with Place(w.g, w.loc(node)):
             return function(w, node)
     return rule
@@ -56,7 +56,7 @@ class Cells(MutableMapping[Any, Any]):
     """The builder's hidden variables, such as counters of ring slots. They are stored among the names of the current frame, so that loops and
     branches carry them like variables."""
 
-    def __init__(self, walker: "Walker"):
+    def __init__(self, walker: Walker):
         self.walker = walker
         self.initial: dict[Any, Any] = {}
 

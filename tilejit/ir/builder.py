@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cache
 from typing import Any, TypeVar, overload
 
 from ..config import architecture
@@ -30,7 +30,7 @@ class ExecScope:
     first: int | Value = 0        # the first warpgroup, warp or thread, in units of `kind`
     partial: Value | None = None  # the non-uniform value that opened a partial scope
     elected: bool = False
-    parent: "ExecScope | None" = None
+    parent: ExecScope | None = None
     depth: int = 0                # number of open blocks inside its body
     around: int = 1               # number of blocks of the scope itself: one more than its body for a loop over scopes
 
@@ -376,7 +376,7 @@ def as_value(x: Operand) -> Value:
     return x
 
 
-@lru_cache(maxsize=None)
+@cache
 def _of_a_number(dtype: DType, weak: bool) -> Scalar:
     return Scalar(dtype, Uniformity.GRID, weak)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import CompilationError, at
@@ -121,7 +121,7 @@ def _checked(name: str, function: Callable[..., Any], args: tuple[Any, ...], kwa
     return function(*args, **kwargs)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _misfit(function: Callable[..., Any], positional: int, keywords: tuple[str, ...]) -> str | None:
     """Why a function cannot be called with so many positional arguments and these keywords; None if it can."""
     try:

@@ -95,7 +95,7 @@ def written_arguments(calls: Iterable[Call]) -> frozenset[int]:
 class Block:
     """Nodes in order, and the values that the block yields to the node that contains it."""
 
-    nodes: tuple["Node", ...] = ()
+    nodes: tuple[Node, ...] = ()
     yields: tuple[Operand, ...] = ()
 
 
@@ -245,7 +245,7 @@ class Graph:
     # For scratch in scopes whose place is only known at run time: (place, bytes) pairs, whose products are added to the offset.
     scratch_strides: Mapping[Value, tuple[tuple[Value, int], ...]] = field(default_factory=dict)
     scratch_unused: frozenset[Value] = frozenset()  # calls that need no barrier before they write their scratch
-    tensor_memory: Mapping[Value, "TensorPlace"] = field(default_factory=dict)
+    tensor_memory: Mapping[Value, TensorPlace] = field(default_factory=dict)
     layouts: tuple[Any, ...] = ()  # records of the layouts that the compiler has chosen for shared buffers
     warnings: tuple[Any, ...] = ()  # of passes, for the kernel's author
 

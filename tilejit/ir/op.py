@@ -17,7 +17,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 EFFECTS = ("pure", "reads", "writes", "syncs")
 
-OPS: dict[str, "Op"] = {}
+OPS: dict[str, Op] = {}
 
 
 class Op:

@@ -4,7 +4,7 @@ CTAs. Its constants were measured on an H200. It is made to rank configurations,
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, cache
 from math import inf, log2
 from operator import itemgetter
 from typing import NamedTuple
@@ -129,7 +129,7 @@ class Problem:
     aligned: tuple[int, int] = 128, 128
     narrow: bool = False
 
-    def turned(self) -> "Problem":
+    def turned(self) -> Problem:
         return replace(self, m=self.n, n=self.m, ahead=False, promoted=self.promoted and self.promoted[::-1], across=self.across[::-1],
                        copied=self.copied[::-1], aligned=self.aligned[::-1])
 
@@ -169,7 +169,7 @@ class Problem:
         return self.matrices * ((self.m + self.n) * self.k * self.itemsize + self.m * self.n * self.stored)
 
 
-@lru_cache(maxsize=None)
+@cache
 def share(bm: int, bn: int, in_round: bool = False) -> float:
     """The fraction of the tensor cores' peak rate that a tile reaches, linearly interpolated between the widths in the tables."""
     known = TILES | IN_ROUND if in_round else TILES

@@ -55,12 +55,12 @@ class TileLayout:
         object.__setattr__(self, "swizzle", swizzle)
 
     @staticmethod
-    def row_major(shape: Iterable[Any]) -> "TileLayout":
+    def row_major(shape: Iterable[Any]) -> TileLayout:
         """Memory with the last dimension innermost and no gaps."""
         return TileLayout.strided(shape, row_major_strides(tuple(shape)))
 
     @staticmethod
-    def strided(shape: Iterable[Any], strides: Iterable[Any]) -> "TileLayout":
+    def strided(shape: Iterable[Any], strides: Iterable[Any]) -> TileLayout:
         """Memory with one stride per dimension, in elements."""
         shape, strides = tuple(shape), tuple(strides)
         if len(shape) != len(strides):
@@ -168,7 +168,7 @@ class TileLayout:
         if all(isinstance(n, int) for n in shape + self.extents) and prod(shape) != self.size():
             raise CompilationError(f"shape {shape} has {prod(shape)} elements, {self} has {self.size()}")
 
-    def inverse(self, axes: Iterable[str] | None = None) -> "TileLayout":
+    def inverse(self, axes: Iterable[str] | None = None) -> TileLayout:
         """The layout that maps coordinates back to the logical index, on axis ``m``.
 
         Its own logical index is row-major over `axes` (by default, all that this layout uses, in the order of the
@@ -177,7 +177,7 @@ class TileLayout:
         """
         return maps.inverse(self, self.axes if axes is None else tuple(as_axis(name) for name in axes))
 
-    def compose(self, other: "TileLayout") -> "TileLayout":
+    def compose(self, other: TileLayout) -> TileLayout:
         """The layout x -> self(other(x)), where `other` maps to logical indices of this layout on axis ``m``.
 
         Raises CompilationError unless the result is exact: the steps of `other` must be whole digits of this
@@ -188,25 +188,25 @@ class TileLayout:
     # ---- other layouts from it ----
 
     def _with(self, shards: Iterable[Any] | None = None, replicas: Iterable[Any] | None = None,
-              offset: Mapping[Any, Any] | None = None, swizzle: Swizzle | None | EllipsisType = ...) -> "TileLayout":
+              offset: Mapping[Any, Any] | None = None, swizzle: Swizzle | None | EllipsisType = ...) -> TileLayout:
         return TileLayout(self.shards if shards is None else shards,
                           self.replicas if replicas is None else replicas,
                           self.offset if offset is None else offset,
                           self.swizzle if swizzle is ... else swizzle)
 
-    def with_swizzle(self, swizzle: Swizzle | None) -> "TileLayout":
+    def with_swizzle(self, swizzle: Swizzle | None) -> TileLayout:
         """The same layout with another swizzle, or without one (None)."""
         return self._with(swizzle=swizzle)
 
-    def without_swizzle(self) -> "TileLayout":
+    def without_swizzle(self) -> TileLayout:
         """The same layout without its swizzle."""
         return self._with(swizzle=None)
 
-    def without_offset(self) -> "TileLayout":
+    def without_offset(self) -> TileLayout:
         """The same layout with offset 0 on every axis."""
         return self._with(offset={})
 
-    def __add__(self, other: Any) -> "TileLayout":
+    def __add__(self, other: Any) -> TileLayout:
         """Add replicas, an offset ``n @ axis``, or a number as an offset in memory. Offsets apply before the swizzle."""
         if isinstance(other, Replicas):
             return self._with(replicas=self.replicas + other.shards)
@@ -217,7 +217,7 @@ class TileLayout:
 
     __radd__ = __add__
 
-    def canonicalize(self) -> "TileLayout":
+    def canonicalize(self) -> TileLayout:
         """The same map in its shortest form: without unit shards, adjacent shards merged, replicas sorted."""
         replicas = [s for s in self.replicas if not _shards.same(s[0], 1)]
         if all(isinstance(stride, int) for _, stride, _ in replicas):
@@ -227,7 +227,7 @@ class TileLayout:
             shards = ((1, 1, shards[0][2]),)
         return self._with(shards=shards, replicas=_shards.fuse(tuple(replicas)))
 
-    def group(self, shape: Iterable[Any]) -> tuple["TileLayout", tuple[int, ...]]:
+    def group(self, shape: Iterable[Any]) -> tuple[TileLayout, tuple[int, ...]]:
         """Split shards such that each dimension of `shape` is a run of whole shards: (layout, separators).
 
         Dimension i consists of the shards ``separators[i]`` to ``separators[i + 1] - 1``.
@@ -239,7 +239,7 @@ class TileLayout:
             raise CompilationError(f"{self} cannot be grouped by {shape}: a cut does not divide a shard")
         return self._with(shards=grouped[0]), grouped[1]
 
-    def group_many(self, shapes: Iterable[Iterable[Any]]) -> tuple["TileLayout", list[tuple[int, ...]]]:
+    def group_many(self, shapes: Iterable[Iterable[Any]]) -> tuple[TileLayout, list[tuple[int, ...]]]:
         """Group by the coarsest common refinement of several shapes: (layout, separators for each shape)."""
         wanted = tuple(tuple(whole(n) for n in shape) for shape in shapes)
         for shape in wanted:
@@ -257,7 +257,7 @@ class TileLayout:
         return tuple(layout.shards[low:high] for low, high in zip(at, at[1:]))
 
     def slice(self, shape: Iterable[Any], region: Iterable[Any],
-              divides: _shards.Divides | None = None) -> "TileLayout | None":
+              divides: _shards.Divides | None = None) -> TileLayout | None:
         """The layout of a region, given as (start, extent) per dimension of `shape`; None if the region has no layout.
 
         A start may be symbolic; `divides(start, n)` then says whether it is known to be a multiple of n. Bounds
@@ -280,19 +280,19 @@ class TileLayout:
                 offset[along] = add(offset.get(along, 0), value)
         return self._with(shards=shards, offset=offset)
 
-    def permute(self, dims: Iterable[int], shape: Iterable[Any] | None = None) -> "TileLayout":
+    def permute(self, dims: Iterable[int], shape: Iterable[Any] | None = None) -> TileLayout:
         """Reorder the dimensions of `shape` (by default, one per shard): dimension i of the result is `dims[i]`."""
         layout, separators = self.group(self.extents if shape is None else shape)
         return layout.permute_groups(separators, dims)
 
-    def permute_groups(self, separators: Sequence[int], order: Iterable[int]) -> "TileLayout":
+    def permute_groups(self, separators: Sequence[int], order: Iterable[int]) -> TileLayout:
         """Reorder the groups of shards between `separators`: group i of the result is `order[i]`."""
         order = tuple(order)
         if sorted(order) != list(range(len(separators) - 1)):
             raise CompilationError(f"{order} is not an order of {len(separators) - 1} dimensions")
         return self._with(shards=[s for i in order for s in self.shards[separators[i]:separators[i + 1]]])
 
-    def tile(self, outer: "TileLayout", outer_shape: Iterable[Any], inner_shape: Iterable[Any]) -> "TileLayout":
+    def tile(self, outer: TileLayout, outer_shape: Iterable[Any], inner_shape: Iterable[Any]) -> TileLayout:
         """Repeat this tile according to `outer`, whose strides count whole tiles.
 
         The result has shape `outer_shape` times `inner_shape`.
@@ -302,7 +302,7 @@ class TileLayout:
         offset = {along: value * self.span(along) for along, value in outer.offset.items()}
         return self.direct_sum(TileLayout(shards, replicas, offset, outer.swizzle), outer_shape, inner_shape)
 
-    def tile_to(self, to: Iterable[Any], current: Iterable[Any]) -> "TileLayout":
+    def tile_to(self, to: Iterable[Any], current: Iterable[Any]) -> TileLayout:
         """Repeat this tile of shape `current` in row-major order until it fills shape `to`."""
         to, current = tuple(to), tuple(current)
         if len(to) != len(current) or any(c < 1 or n % c for n, c in zip(to, current)):
@@ -310,7 +310,7 @@ class TileLayout:
         outer = tuple(n // c for n, c in zip(to, current))
         return self.tile(TileLayout.row_major(outer), outer, current)
 
-    def direct_sum(self, outer: "TileLayout", outer_shape: Iterable[Any], inner_shape: Iterable[Any]) -> "TileLayout":
+    def direct_sum(self, outer: TileLayout, outer_shape: Iterable[Any], inner_shape: Iterable[Any]) -> TileLayout:
         """For each dimension, the shards of `outer` followed by those of this layout, with unchanged strides."""
         if outer.swizzle:
             raise CompilationError(f"the outer layout of a tiling is plain, found {outer}")
@@ -323,15 +323,15 @@ class TileLayout:
         shards = [s for pair in zip(outer_dims, inner_dims) for dim in pair for s in dim]
         return self._with(shards, outer.replicas + self.replicas, offset).canonicalize()
 
-    def broadcast(self, n: int, pos: int) -> "TileLayout":
+    def broadcast(self, n: int, pos: int) -> TileLayout:
         """Insert a shard of extent `n` and stride 0 at position `pos`."""
         return self._with(shards=(*self.shards[:pos], (n, 0, axis.m), *self.shards[pos:]))
 
-    def pack(self, n: int, along: str = axis.m) -> "TileLayout":
+    def pack(self, n: int, along: str = axis.m) -> TileLayout:
         """The layout of groups of `n` elements adjacent on an axis; strides on that axis then count groups."""
         return units.pack(self, n, as_axis(along))
 
-    def unpack(self, n: int, along: str = axis.m) -> "TileLayout":
+    def unpack(self, n: int, along: str = axis.m) -> TileLayout:
         """The layout of the `n` parts of each element, adjacent on an axis; strides on that axis then count parts."""
         return units.unpack(self, n, as_axis(along))
 
@@ -353,7 +353,7 @@ class TileLayout:
                       if run % n == 0 and all(_shards.known_multiple(start, n, divides) for start in starts))
         return run
 
-    def longest_chain(self, other: "TileLayout | None" = None) -> tuple[int, ...]:
+    def longest_chain(self, other: TileLayout | None = None) -> tuple[int, ...]:
         """The positions of the shards that step through memory without gaps, innermost first.
 
         The first has stride 1, and each other one the product of the extents before it. Unit extents and the

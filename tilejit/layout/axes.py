@@ -21,7 +21,7 @@ class Axis(str):
     __slots__ = ()
     __array_ufunc__ = None  # so that `n @ axis` with a NumPy integer calls __rmatmul__
 
-    def __rmatmul__(self, value: Any) -> "OnAxis":
+    def __rmatmul__(self, value: Any) -> OnAxis:
         return OnAxis(whole(value), self)
 
     def __repr__(self) -> str:

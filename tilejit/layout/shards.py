@@ -7,7 +7,8 @@ Extents and strides are ints; where a docstring says so, they may be symbols.
 from __future__ import annotations
 
 from math import prod
-from typing import Any, Callable
+from typing import Any
+from collections.abc import Callable
 
 from .axes import Axis
 

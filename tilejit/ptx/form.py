@@ -129,7 +129,7 @@ class Form:
         types = [o.register.llvm for o in self._slots(imm, False).results for _ in range(o.registers)]
         return "void" if not types else types[0] if len(types) == 1 else "{ " + ", ".join(types) + " }"
 
-    def _slots(self, imm: Mapping[str, Bound] | None, guard: bool) -> "_Slots":
+    def _slots(self, imm: Mapping[str, Bound] | None, guard: bool) -> _Slots:
         bound = imm or {}
         for name, value in bound.items():
             given, operand = len(literals(value)), self.operand(name)

@@ -20,7 +20,7 @@ class Name(InstructionName):
     def __init__(self, words: str):
         self._words = words
 
-    def __getattr__(self, word: str) -> "Name":
+    def __getattr__(self, word: str) -> Name:
         longer = f"{self._words}.{word}"
         if word.startswith("__") or not is_prefix(longer):
             raise AttributeError(f"no PTX instruction form starts with {longer!r}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class Values:
         return f"an integer from {self.allowed.start} to {self.allowed.stop - 1}{step}"
 
 
-@lru_cache(maxsize=None)
+@cache
 def _values(text: str) -> Values:
     """Parse the immediates of ``imm(...)``: `0..4`, `24..256/8` (in steps of 8), `128` or `1,-1`."""
     span = re.fullmatch(r"(\d+)\.\.(\d+)(?:/(\d+))?", text)
@@ -146,7 +146,7 @@ _TOKEN = re.compile(r"(?P<role>[=+]?)(?P<name>\w+):(?P<type>imm\([^)]*\)|\.?(?:v
 _ROLES = {"": "in", "=": "out", "+": "inout"}
 
 
-@lru_cache(maxsize=None)
+@cache
 def parse_operand(token: str) -> tuple[Operand, str | None]:
     """Parse one token of a row's operand column, with its slots filled in: the operand, and the word on which its presence depends."""
     match = _TOKEN.fullmatch(token)

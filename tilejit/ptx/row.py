@@ -24,7 +24,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from itertools import takewhile
 
 from .form import Form
@@ -152,7 +152,7 @@ def _join(pieces: Iterable[Piece], chosen: dict[str, str]) -> str:
     return "".join(text)
 
 
-@lru_cache(maxsize=None)
+@cache
 def expand(row: Row) -> tuple[Form, ...]:
     """Every concrete form of a row, in the order of its alternatives."""
     return tuple(forms_of(row))
@@ -167,7 +167,7 @@ def forms_of(row: Row, fits: Callable[[str], bool] | None = None) -> Iterator[Fo
             yield form
 
 
-@lru_cache(maxsize=None)
+@cache
 def _cut(row: Row) -> tuple[_Slots, list[Piece], list[Piece], list[list[Piece]]]:
     """A row's slots, and the pieces of its name, text and operands."""
     slots = _Slots()
@@ -194,7 +194,7 @@ def _mnemonic(text: str) -> str:
     return text.rstrip(";").split(" ")[0]
 
 
-@lru_cache(maxsize=None)
+@cache
 def _concrete(row: Row, choices: tuple[str, ...]) -> Form:
     slots, name_pieces, text_pieces, tokens = _cut(row)
     chosen = dict(zip(slots, choices))
@@ -209,7 +209,7 @@ def _concrete(row: Row, choices: tuple[str, ...]) -> Form:
         else:
             absent.append(operand.name)
     for missing in set(absent) - {o.name for o in operands}:
-        text = re.sub(r"\s*[,|]\s*\{%s\}" % missing, "", text)
+        text = re.sub(r"\s*[,|]\s*\{" + missing + r"\}", "", text)
     words = set(mnemonic.split("."))
     targets = row.targets
     for modifier, having in MODIFIER_TARGETS.items():

@@ -37,14 +37,14 @@ class ArraySpec:
     counted: bool = field(default=False, compare=False, repr=False)
 
     @staticmethod
-    def of_view(view: ArrayView) -> "ArraySpec":
+    def of_view(view: ArrayView) -> ArraySpec:
         made = ArraySpec(view.shape, view.dtype, view.strides, view.pointer, view, counted=True)
         if made.dtype.packed and made.shape[-1:] > (1,) and view.strides[-1] != 1:
             raise LaunchError(f"packed {made.dtype} needs a contiguous last dimension; this array has shape {view.shape} and "
                               f"strides {view.strides} in bytes")
         return made
 
-    def in_memory(self) -> "ArraySpec":
+    def in_memory(self) -> ArraySpec:
         """The spec with shape and strides in bytes, if its dtype is packed. LaunchError if a row does not fill whole
         bytes."""
         if self.counted or not self.dtype.packed:
@@ -112,7 +112,7 @@ class Bound:
             if value.view is not None and value.view.readonly:
                 raise LaunchError(f"the kernel writes {self.names[n]}, and that array is read-only")
 
-    def without_data(self) -> "Bound":
+    def without_data(self) -> Bound:
         """The same call without references to its arrays, for objects that outlive it."""
         values = {n: replace(v, view=None) if isinstance(v, ArraySpec) else v for n, v in self.values.items()}
         return replace(self, values=values)

@@ -63,7 +63,7 @@ class ArrayView:
             for extent, stride, step in zip(self.shape, self.strides, row_major(self.shape)))
 
     @property
-    def turned(self) -> "ArrayView":
+    def turned(self) -> ArrayView:
         """The view with its last two axes exchanged, without an owner."""
         swap = lambda t: (*t[:-2], t[-1], t[-2])
         return ArrayView(self.pointer, swap(self.shape), swap(self.strides), self.dtype, self.device)

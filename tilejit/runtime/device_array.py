@@ -63,7 +63,7 @@ class DeviceArray:
     def __tilejit_view__(self) -> ArrayView:
         return ArrayView(self.pointer, self.shape, self.strides, numpy_name(self.dtype), self.device, False, self)
 
-    def __getitem__(self, index) -> "DeviceArray":
+    def __getitem__(self, index) -> DeviceArray:
         """A view of part of the array: ints, slices and Ellipsis."""
         index = index if isinstance(index, tuple) else (index,)
         if any(part is Ellipsis for part in index):
@@ -88,11 +88,11 @@ class DeviceArray:
         return DeviceArray(self.pointer + offset * self.dtype.itemsize, shape, strides, self.dtype, self.device, self._memory)
 
     @property
-    def T(self) -> "DeviceArray":
+    def T(self) -> DeviceArray:
         """The view with its axes reversed."""
         return self.transpose()
 
-    def transpose(self, *axes) -> "DeviceArray":
+    def transpose(self, *axes) -> DeviceArray:
         """The view with its axes in another order, reversed by default."""
         order = tuple(axes[0] if len(axes) == 1 and not isinstance(axes[0], int) else axes or range(self.ndim)[::-1])
         if sorted(order) != list(range(self.ndim)):
@@ -100,7 +100,7 @@ class DeviceArray:
         pick = lambda of: tuple(of[axis] for axis in order)
         return DeviceArray(self.pointer, pick(self.shape), pick(self.strides), self.dtype, self.device, self._memory)
 
-    def reshape(self, *shape) -> "DeviceArray":
+    def reshape(self, *shape) -> DeviceArray:
         """A view of a row-major array with other extents; one of them may be -1."""
         shape = tuple(shape[0]) if len(shape) == 1 and not isinstance(shape[0], int) else shape
         if not describe(self).contiguous:

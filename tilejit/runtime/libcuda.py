@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 from ..errors import LaunchError
@@ -82,7 +82,7 @@ def opened() -> ctypes.CDLL:
     return ctypes.CDLL("libcuda.so.1")
 
 
-@lru_cache(maxsize=None)
+@cache
 def library() -> ctypes.CDLL:
     """libcuda, initialised. LaunchError if there is no usable driver."""
     try:
@@ -96,7 +96,7 @@ def library() -> ctypes.CDLL:
     return found
 
 
-@lru_cache(maxsize=None)
+@cache
 def _function(name: str):
     """(the function, the ctypes type of its result or None)."""
     symbol, result, parameters = _FUNCTIONS[name]

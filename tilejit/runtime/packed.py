@@ -42,14 +42,14 @@ class Packed:
         shape = (*shape[:-1], held(self.dtype, shape[-1]))
         return shape[::-1] if self._transposed else shape
 
-    def over(self, data) -> "Packed":
+    def over(self, data) -> Packed:
         """The same view over other bytes, such as a copy of these."""
         other = Packed(data, self.dtype)
         other._transposed = self._transposed
         return other
 
     @property
-    def T(self) -> "Packed":
+    def T(self) -> Packed:
         """The transpose of a matrix, whose elements are packed along the first axis: [K, N] from [N, K], as
         `kernels.matmul` takes its second operand. Other kernels do not take it."""
         if self.ndim != 2:

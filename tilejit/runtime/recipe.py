@@ -54,7 +54,7 @@ class Recipe:
     written: tuple = ()  # the numbers of the arguments that the kernel writes
 
     @staticmethod
-    def of(data: dict) -> "Recipe":
+    def of(data: dict) -> Recipe:
         """The recipe in `data`. LaunchError if it asks for something that no device supports."""
         cluster = tuple(data["cluster"]) if data.get("cluster") else None
         recipe = Recipe(data["name"], data["threads"], None if cluster == (1, 1, 1) else cluster, data["shared"],

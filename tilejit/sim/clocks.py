@@ -48,7 +48,7 @@ class Clocks:
         self.settled = np.zeros((ranks, atoms), np.int32) if fences_global or settles else None
         self.before = np.zeros((ranks, atoms), np.int32)  # the epoch at the last tcgen05.fence::before_thread_sync
 
-    def copy(self) -> "Clocks":
+    def copy(self) -> Clocks:
         new = copy.copy(self)
         new.known, new.now, new.fenced, new.before = self.known.copy(), self.now.copy(), self.fenced.copy(), self.before.copy()
         new.fenced_global = None if self.fenced_global is None else self.fenced_global.copy()

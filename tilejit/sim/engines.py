@@ -32,7 +32,7 @@ class Span:
     peer: np.ndarray | None = None
 
     @staticmethod
-    def of(buffer: SimBuffer, offset: Any, nbytes: int, pattern: np.ndarray | Callable | None = None) -> "Span":
+    def of(buffer: SimBuffer, offset: Any, nbytes: int, pattern: np.ndarray | Callable | None = None) -> Span:
         """`nbytes` bytes at byte `offset` of a buffer; with `pattern`, one such piece at each of its offsets from there."""
         start = (np.asarray(offset) + np.asarray(buffer.base)).reshape(-1, 1)
         return Span(buffer.memory.scope, start, np.zeros(1, np.int64) if pattern is None else pattern, nbytes, buffer.peer)

@@ -49,7 +49,7 @@ class Deed:
 class Touch(NamedTuple):
     """The cells of an allocation that an operation accesses, and the CTA + 1 of each."""
 
-    flight: "GlobalFlight"
+    flight: GlobalFlight
     number: int
     cells: np.ndarray
     ids: np.ndarray

@@ -47,19 +47,19 @@ class Fields:
     unset: frozenset[tuple[str, int | None]] = frozenset()
 
     @staticmethod
-    def of_zeros() -> "Fields":
+    def of_zeros() -> Fields:
         """The fields of 128 bytes of zeros."""
         return Fields(unset=frozenset((name, i) for name, n in REPLACED.items() for i in (range(n) if n else (None,))))
 
     @staticmethod
-    def of(t: SimTensorMap) -> "Fields":
+    def of(t: SimTensorMap) -> Fields:
         """The fields of a map that the launch has encoded."""
         whole = lambda values, n, rest: (*map(int, values), *(rest,) * (n - len(values)))
         address = t.memory.address + t.memory.origin * t.memory.itemsize + int(np.asarray(t.base).flat[0])
         return Fields(address, t.rank, whole(t.global_dim, DIMENSIONS, 1), whole(t.global_strides, DIMENSIONS - 1, 0), whole(t.box, DIMENSIONS, 1),
                       whole(t.element_strides, DIMENSIONS, 1), t.dtype, t.interleave, t.swizzle, t.l2_promotion, t.oob_fill)
 
-    def replaced(self, name: str, index: int | None, value: int) -> "Fields":
+    def replaced(self, name: str, index: int | None, value: int) -> Fields:
         """The fields after one ``tensormap.replace``; `name` is the instruction's name for the field."""
         at = {"global_dim": "dims", "global_stride": "strides", "box_dim": "box", "element_stride": "steps"}.get(name)
         changes: dict[str, Any] = {"unset": self.unset - {(name, index)}}
@@ -74,7 +74,7 @@ class Fields:
         changes |= {"rank": value + 1} if name == "rank" else {plain[name]: value}
         return replace(self, **changes)
 
-    def rebound(self, address: int, dims: tuple[int, ...], strides: tuple[int, ...]) -> "Fields":
+    def rebound(self, address: int, dims: tuple[int, ...], strides: tuple[int, ...]) -> Fields:
         made = self.replaced("global_address", None, address)
         for name, values in (("global_dim", dims), ("global_stride", strides)):
             for i, value in enumerate(values):

@@ -66,7 +66,7 @@ class Frame:
         self.spin: Spin | None = None
         self.since: float | None = None   # when the frame was first seen to be on top of its fiber: see `chunk.NOTICE`
 
-    def take(self, rows: np.ndarray) -> "Frame":
+    def take(self, rows: np.ndarray) -> Frame:
         new = Frame(self.code, self.node, self.stage, take(self.state, rows), take(self.active, rows))
         new.pc, new.joins = self.pc, list(self.joins)
         return new
@@ -83,7 +83,7 @@ class Parting(FiberParts):
     m: Machine
     wait: Any
 
-    def fork(self, mask: np.ndarray) -> "Fiber":
+    def fork(self, mask: np.ndarray) -> Fiber:
         """Split: the CTAs where `mask` is false move to a new fiber, which is returned; this one keeps the others."""
         other = ~mask
         new: Any = type(self).__new__(type(self))

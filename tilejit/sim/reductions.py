@@ -38,7 +38,7 @@ class Reductions:
         self.made: list[Reduction] = []
         self.readers: Readers = {}
 
-    def copy(self) -> "Reductions":
+    def copy(self) -> Reductions:
         new = copy.copy(self)
         new.covered, new.made = self.covered.copy(), [copy.copy(r) for r in self.made]
         new.readers = {c: tuple(a.copy() for a in r) for c, r in self.readers.items()}

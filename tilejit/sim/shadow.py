@@ -50,7 +50,7 @@ class Access:
     after: tuple[int, ...] = ()      # operations in flight with which it cannot conflict, such as earlier ones of the same pipe
     reducing: bool = False           # a reduction: needs no order relative to other reductions
     pipe: int = 0                    # on tensor memory: the number of the operation's pipe (`AsyncOp.pipe_number`)
-    lucky: "Conflict | None" = None  # an earlier write that is ordered only because the same thread made it
+    lucky: Conflict | None = None  # an earlier write that is ordered only because the same thread made it
 
     @cached_property
     def index(self) -> np.ndarray | slice:
@@ -92,7 +92,7 @@ class Shadow:
         self.unset_line: dict[int, np.ndarray] = {}  # line -> cells that were read there before they were first written
         self.reductions = Reductions(cells)
 
-    def copy(self) -> "Shadow":
+    def copy(self) -> Shadow:
         new = copy.copy(self)
         for name in ("writer", "epoch", "thread", "line", "busy", "pipes"):
             setattr(new, name, getattr(self, name).copy())

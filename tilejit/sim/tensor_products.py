@@ -267,7 +267,7 @@ class _Product:
             spans.append(Span("tmem", m._fragment_base(self.a), np.unique(self._a_bytes() // 4) * 4, 4, peer))
         for i, s in enumerate(self.scales):
             shifts = np.arange(4)[:, None] * 32 * LANE  # each quarter of 32 lanes has a copy
-            spans.append(Span("tmem", m._fragment_base(s), np.unique((self._scale_bytes(i).reshape(1, -1) // 4 * 4 + shifts)), 4, peer))
+            spans.append(Span("tmem", m._fragment_base(s), np.unique(self._scale_bytes(i).reshape(1, -1) // 4 * 4 + shifts), 4, peer))
         if adds:
             spans.append(self.written(peer))
         return spans

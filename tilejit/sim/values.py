@@ -128,11 +128,11 @@ class SimBarrier(Batched):
     lows: tuple | None = None    # for a window: the first element and the number of elements per dimension
     counts: tuple | None = None
 
-    def at(self, index: np.ndarray) -> "SimBarrier":
+    def at(self, index: np.ndarray) -> SimBarrier:
         """The barrier at `index`."""
         return replace(self, index=index)
 
-    def of_peer(self, rank: np.ndarray) -> "SimBarrier":
+    def of_peer(self, rank: np.ndarray) -> SimBarrier:
         """The same barrier of another CTA of the cluster."""
         return replace(self, peer=rank)
 

@@ -29,7 +29,7 @@ class RowWait(Wait):
     def then(self) -> Any:
         return None if self._then is None else self._then(self.m, *self.params)
 
-    def bound(self, fiber, rows: np.ndarray) -> "RowWait":
+    def bound(self, fiber, rows: np.ndarray) -> RowWait:
         """The same wait for the part `rows` of its CTAs, which `fiber` now runs."""
         new = copy.copy(self)
         new.m, new.params = fiber.m, take(self.params, rows)
@@ -108,7 +108,7 @@ class ChildWait(RowWait):
     def then(self) -> None:
         return None
 
-    def bound(self, fiber, rows: np.ndarray) -> "ChildWait":
+    def bound(self, fiber, rows: np.ndarray) -> ChildWait:
         return ChildWait(fiber, self.spawns, self.what)
 
 
@@ -128,5 +128,5 @@ class SpinWait(RowWait):
     def then(self) -> None:
         return None
 
-    def bound(self, fiber, rows: np.ndarray) -> "SpinWait":
+    def bound(self, fiber, rows: np.ndarray) -> SpinWait:
         return SpinWait(fiber, self.node, self.version)

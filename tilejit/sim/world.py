@@ -41,7 +41,7 @@ class AsyncOp:
     clock: np.ndarray | None = None    # what the issuing atom knew at the issue
     epoch: int = 0                     # the issuing atom's epoch
     threads: np.ndarray | None = None  # for operations that several threads issue together: the thread of each cell
-    then: Callable[["AsyncOp"], None] | None = None  # called after it has landed
+    then: Callable[[AsyncOp], None] | None = None  # called after it has landed
     world: World = field(init=False, repr=False)
     generic: bool = False              # it completes on barriers, but writes through the generic proxy
     reducing: bool = False             # a reduction: may overlap with other reductions of the same bytes
@@ -61,7 +61,7 @@ class AsyncOp:
         assert self.clock is not None
         return self.clock
 
-    def copy(self) -> "AsyncOp":
+    def copy(self) -> AsyncOp:
         new = object.__new__(AsyncOp)
         new.__dict__.update(self.__dict__)
         new.params, new.phases, new.heard = dict(self.params), dict(self.phases), set(self.heard)
@@ -107,7 +107,7 @@ class World:
     def queue(self, kind: str, rank: int, thread: Any) -> Queue:
         return self.queues.setdefault((kind, rank, thread), Queue())
 
-    def split(self, mine: np.ndarray) -> "World":
+    def split(self, mine: np.ndarray) -> World:
         """Move the clusters selected by the mask `mine` to a new world, which is returned."""
         new = World(self.clusters[mine], self.clocks.copy())
         new.shadows = {k: s.copy() for k, s in self.shadows.items()}

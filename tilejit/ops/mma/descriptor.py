@@ -39,7 +39,7 @@ class Descriptor:
         return (self.leading >> 4) << 16 | (self.stride >> 4) << 32 | CODES[self.span] << 62
 
     @staticmethod
-    def decoded(bits: int, major: str) -> tuple["Descriptor", int]:
+    def decoded(bits: int, major: str) -> tuple[Descriptor, int]:
         """Decode 64 bits to (descriptor, start address)."""
         span = {code: n for n, code in CODES.items()}[bits >> 62]
         return Descriptor(major, span, (bits >> 16 & 0x3FFF) << 4, (bits >> 32 & 0x3FFF) << 4), (bits & 0x3FFF) << 4
@@ -61,7 +61,7 @@ class Descriptor:
         return at ^ (at >> 3 & (self.span - 1 & ~15)) if self.span else at
 
 
-def derived(row_at: list[int], k_at: list[int], mn: int, itemsize: int, span: int) -> "Derived | Miss":
+def derived(row_at: list[int], k_at: list[int], mn: int, itemsize: int, span: int) -> Derived | Miss:
     """The descriptor with which instructions of `mn` rows read a matrix, and the offset of each instruction's part; or the reason why
     no descriptor does (`PLAIN`, `SIDEWAYS`, or a `Miss` with numbers).
 

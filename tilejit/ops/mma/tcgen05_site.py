@@ -39,7 +39,7 @@ class TensorSite:
     negate: bool = False
 
     @staticmethod
-    def of_call(g, call) -> "TensorSite":
+    def of_call(g, call) -> TensorSite:
         acc, a, b, _, *scales = call.args
         t = call.attrs
         regions = {"acc": acc, "a": a, "b": b} | {f"scale{i}": s for i, s in enumerate(scales) if s is not None}

@@ -47,7 +47,7 @@ class MoveSite:
     g: Any = field(repr=False, hash=False, compare=False)
 
     @staticmethod
-    def of_call(g, call) -> "MoveSite":
+    def of_call(g, call) -> MoveSite:
         region = call.args[0]
         tile = call.result.type if call.results else type_of(call.args[1])
         return MoveSite(region.type, g.definition(region).args[1:], tile, g.scope.kind, g.scope.threads, first_warp(g.scope),

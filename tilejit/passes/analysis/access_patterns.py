@@ -60,7 +60,7 @@ class PatternMismatch(Exception):
 def memoized(find: Callable[..., Any]) -> Callable[..., Any]:
     """Cache a method by its last argument. PatternMismatch where it recurses through too many operations."""
     @wraps(find)
-    def found(self: "AccessPattern", *args):
+    def found(self: AccessPattern, *args):
         key = find, args[-1]
         if key not in self.found:
             self.followed += 1

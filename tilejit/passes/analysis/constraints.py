@@ -26,7 +26,7 @@ class Constraint:
     divisor: int = 1
     under: frozenset[Any] = frozenset()
 
-    def __and__(self, other: "Constraint") -> "Constraint":
+    def __and__(self, other: Constraint) -> Constraint:
         """Both constraints at once."""
         return Constraint(*intersection((self.low, self.high), (other.low, other.high)), lcm(self.divisor, other.divisor), self.under | other.under)
 

@@ -40,8 +40,8 @@ class LazyConstraint:
     `finders` are evaluated with what is `known` around the block; `before` is the constraint that held there already.
     """
 
-    before: "LazyConstraint | None"
-    known: "Knowledge"
+    before: LazyConstraint | None
+    known: Knowledge
     finders: list[Callable[[], Constraint]] = field(default_factory=list)
     found: Constraint | None = None
 

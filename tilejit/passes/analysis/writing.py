@@ -16,7 +16,7 @@ class Writer(Builder):
     """A builder whose outermost block collects the nodes hoisted to the kernel's start."""
 
     @staticmethod
-    def of(context: Context) -> "Writer":
+    def of(context: Context) -> Writer:
         g = Writer(context.graph.target, context.graph.launch, context.facts, loc=context.graph.loc)
         g.definitions = dict(context.definitions)
         return g

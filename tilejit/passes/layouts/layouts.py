@@ -65,7 +65,7 @@ class Chain:
     load: tuple[Call, Call] | None = None
     block: Rebuilt | None = None
     call: tuple[Call, Call] | None = None
-    shorter: "Chain | None" = None
+    shorter: Chain | None = None
 
     def calls(self) -> list[tuple[Call, Call]]:
         """The calls after the load, first to last."""

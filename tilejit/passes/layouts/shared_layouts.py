@@ -72,7 +72,7 @@ class CandidateUses:
     slower: list[Call] = field(default_factory=list)
     instructions: int = 0
 
-    def objections(self, best: "CandidateUses") -> str:
+    def objections(self, best: CandidateUses) -> str:
         """Why not this candidate, in terms of the variants that the best candidate gets."""
         words = []
         for call, error in self.declined.items():

@@ -181,7 +181,7 @@ class _LoadsAhead:
         self.ahead_copies[load.result] = ahead
         return ""
 
-    def ahead_copy(self, load: Call, loop: For) -> "AheadCopy":
+    def ahead_copy(self, load: Call, loop: For) -> AheadCopy:
         """The copy that stands for a load."""
         g, t = Writer.of(self.context), load.result.type
         g.loc, g.scope = load.loc, self.context.scope

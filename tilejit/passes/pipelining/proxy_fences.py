@@ -46,7 +46,7 @@ class _Threads:
     elected: bool = False
     place: Any = None
 
-    def inside(self, node: Scope) -> "_Threads":
+    def inside(self, node: Scope) -> _Threads:
         """The threads inside a Scope node."""
         if node.kind == "elect":
             return replace(self, elected=True)
@@ -55,12 +55,12 @@ class _Threads:
         first = int(node.first.value) * UNIT[node.kind]
         return _Threads(first, first + node.threads)
 
-    def cover(self, other: "_Threads") -> bool:
+    def cover(self, other: _Threads) -> bool:
         """Whether they certainly include all of the others."""
         same = self == (other if self.elected else replace(other, elected=False))
         return same or self.place is None and not self.elected and self.first <= other.first and other.stop <= self.stop
 
-    def meet(self, other: "_Threads") -> bool:
+    def meet(self, other: _Threads) -> bool:
         """Whether they may include some of the others."""
         return self.first < other.stop and other.first < self.stop
 

@@ -182,7 +182,7 @@ class Multicasts:
     definitions: dict[Value, Call]
 
     @staticmethod
-    def of(graph: Graph) -> "Multicasts":
+    def of(graph: Graph) -> Multicasts:
         calls = {r: node for node in walk(graph.body) if isinstance(node, Call) for r in node.results}
         return Multicasts(prod(graph.launch.cluster or (1,)), cluster_uniform_blocks(graph.body), calls)
 

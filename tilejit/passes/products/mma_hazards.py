@@ -26,10 +26,10 @@ class _PendingState:
     operands: dict[Value, tuple[int, Call]] = field(default_factory=dict)
     moves: dict[Value, Call] = field(default_factory=dict)
 
-    def copy(self) -> "_PendingState":
+    def copy(self) -> _PendingState:
         return _PendingState(dict(self.results), dict(self.operands), dict(self.moves))
 
-    def join(self, other: "_PendingState") -> "_PendingState":
+    def join(self, other: _PendingState) -> _PendingState:
         """What may be pending where two paths of control flow merge."""
         new = self.copy()
         new.moves.update(other.moves)

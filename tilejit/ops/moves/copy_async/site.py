@@ -42,7 +42,7 @@ class CopySite:
     dst_buffer: Any = field(default=None, repr=False, hash=False, compare=False)
 
     @staticmethod
-    def of_call(g, call) -> "CopySite":
+    def of_call(g, call) -> CopySite:
         dst, src, *rest = call.args
         made = g.definition(dst), g.definition(src)
         return CopySite(dst.type, src.type, made[0].args[1:], made[1].args[1:], g.scope.kind, g.scope.threads,

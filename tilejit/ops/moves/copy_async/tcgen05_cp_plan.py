@@ -72,7 +72,7 @@ class Digit:
     lane: int
     column: int
 
-    def cut(self, inner: int) -> tuple["Digit", "Digit"]:
+    def cut(self, inner: int) -> tuple[Digit, Digit]:
         """Split the digit into (outer, inner), where the inner one has `inner` steps."""
         return (Digit(self.extent // inner, self.shared * inner, self.lane * inner, self.column * inner),
                 Digit(inner, self.shared, self.lane, self.column))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, cache
 
 import numpy as np
 
@@ -29,7 +29,7 @@ def meaning(form) -> Callable | None:
     return _meaning(form.name)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _meaning(name: str) -> Callable | None:
     return next((function for pattern, function in _MEANINGS.items() if re.fullmatch(pattern, name)), None)
 
