@@ -22,8 +22,8 @@ if "TILEJIT_CACHE_DIR" not in os.environ:
 
 import pytest
 
-from tests.assembled_together import put_off
 from tests import frozen_digests
+from tests.assembled_together import put_off
 from tests.every_kernel import TESTS, Kernels, defined
 from tests.frozen_digests import Digests
 

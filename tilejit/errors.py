@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from types import FrameType, TracebackType
 from typing import Any
 
+
 @dataclass(frozen=True, slots=True)
 class Loc:
     """A range of source text, and the chain of helper calls through which it was inlined.

@@ -10,7 +10,6 @@ from typing import Any
 from .dtypes import DType, counted
 from .layout import TileLayout
 
-
 # -- uniformity and scopes -------------------------------------------------------------------------------------------
 
 class Uniformity(enum.IntEnum):

@@ -23,7 +23,6 @@ import programs  # noqa: E402
 import remote_kernels as remote  # noqa: E402
 import tma_kernels as tma  # noqa: E402
 
-
 # -- kernels that together use the whole language ------------------------------------------------------------------------------
 
 @tile.jit

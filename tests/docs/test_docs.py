@@ -22,7 +22,6 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-
 import tilejit as tile
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -140,6 +139,7 @@ def table_promotion() -> str:
 
 def table_layouts() -> str:
     from inspect import getdoc, isfunction, signature
+
     from tilejit import TileLayout
 
     def row(name, member):
@@ -180,6 +180,7 @@ def table_targets() -> str:
 
 def table_settings() -> str:
     from inspect import getsource
+
     from tilejit.config import Config
     comments = dict(re.findall(r"^    (\w+): [\w |]+ = [^#\n]*# (.*)$", getsource(Config), re.MULTILINE))
     return markdown(("variable", "what it sets"), ((code(f"TILEJIT_{f.name.upper()}"), comments[f.name]) for f in fields(Config)))
@@ -187,6 +188,7 @@ def table_settings() -> str:
 
 def table_facts() -> str:
     from inspect import getsource
+
     from tilejit.runtime.facts import describe_fact
     kinds = re.findall(r'case "(\w+)":', getsource(describe_fact))
     rest = {"aligned": (16,), "size_multiple": (1, 64), "size_is": (0, 1), "size_at_least": (0, 1), "size_within": (0, 2),
@@ -239,8 +241,8 @@ MEANING = {
 
 
 def _needs(name: str) -> str:
-    from tilejit.ops.moves.copy_async import VARIANTS
     from tilejit.ops.mma import tcgen05
+    from tilejit.ops.moves.copy_async import VARIANTS
     from tilejit.ops.tmem import ldst
     (variant,) = (v for v in (*VARIANTS, *ldst.VARIANTS, tcgen05.VARIANT) if v.name == name)
     return "".join(f"- {need.words}\n" for need in variant.needs)
@@ -248,7 +250,7 @@ def _needs(name: str) -> str:
 
 def _further(name: str) -> str:
     """The needs of a variant that tensor copies of regions do not have."""
-    from tilejit.ops.moves.copy_async.tma import selected_variant as selected, variant as tma, named_map as tma_map
+    from tilejit.ops.moves.copy_async.tma import named_map as tma_map, selected_variant as selected, variant as tma
     known = {need.words for need in tma.NEEDS}
     variant = tma_map.VARIANT if name == "named" else getattr(selected, name)
     return "".join(f"- {need.words}\n" for need in variant.needs if need.words not in known)

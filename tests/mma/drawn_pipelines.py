@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import tilejit as tile
+
 from tests.drawn import numbers
 from tests.mma.test_dot import np_dtype
 

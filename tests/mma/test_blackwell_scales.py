@@ -4,16 +4,16 @@ import ml_dtypes
 import numpy as np
 import pytest
 import tilejit as tile
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from tests.mma.products import with_layout, multiplying_on, planned
-from tests.tmem.test_block_scaled import E2M1, FORMS, operand
+from hypothesis import HealthCheck, given, settings, strategies as st
 from tilejit import kernels
 from tilejit.errors import LaunchError
 from tilejit.kernels.blackwell_plan import COLUMNS, BlackwellConfig, choose
 from tilejit.kernels.config import SHARED
 from tilejit.kernels.plan import Problem
 from tilejit.runtime.packed import Packed
+
+from tests.mma.products import multiplying_on, planned, with_layout
+from tests.tmem.test_block_scaled import E2M1, FORMS, operand
 
 E8M0, E4M3 = ml_dtypes.float8_e8m0fnu, ml_dtypes.float8_e4m3fn
 

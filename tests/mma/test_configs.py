@@ -6,7 +6,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tilejit as tile
-from tests.mma.products import assert_close
 from tilejit import kernels
 from tilejit.errors import CompilationError, LaunchError, ToolchainError
 from tilejit.kernels.blackwell_plan import BlackwellConfig, ranked as ranked_blackwell
@@ -15,6 +14,8 @@ from tilejit.kernels.matmul import _planned
 from tilejit.kernels.plan import Config, Problem, ranked
 from tilejit.kernels.rules import check_blackwell, check_fields, check_hopper, check_registers
 from tilejit.runtime.arrays import describe
+
+from tests.mma.products import assert_close
 
 A, B = np.ones((64, 96), np.float16), np.ones((96, 80), np.float16)
 HOPPER, BLACKWELL = Config(64, 64, 64, 3, regs=(None, None), width=32), BlackwellConfig(64, 64, 3, width=32)

@@ -11,6 +11,7 @@ def cases():
     """Extents and configurations: TMA operands, a shared last wave, split k in clusters, split k through memory, swapped operands,
     pairs, and by the model's choice a product whose rows are copied first."""
     from dataclasses import replace
+
     from tilejit.kernels.plan import Config
     return (((300, 200, 520), Config.of(128, 128)), ((1600, 2600, 512), replace(Config.of(128, 256), stream=True)),
             ((256, 1024, 8192), Config.of(64, 128, splits=4)), ((512, 512, 16384), in_memory()), ((3, 4096, 4096), Config.of(64, 8, swapped=True)),
@@ -59,8 +60,9 @@ def test_products_run_on_the_device_of_their_operands_with_the_same_bits(current
 @in_child(timeout=300)
 def test_grouped_products_epilogues_graphs_and_tuned_products_run_on_a_second_device():
     import torch
-    from tests.mma.products import bias_gelu_added
     from tilejit import kernels
+
+    from tests.mma.products import bias_gelu_added
     pairs = [operands(m, 256, 384, 1) for m in (5, 64, 700)]
     for _ in range(3):
         for (a, b), out in zip(pairs, kernels.grouped_matmul(*zip(*pairs))):

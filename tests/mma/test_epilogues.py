@@ -7,18 +7,32 @@ from math import erf
 import numpy as np
 import pytest
 import tilejit as tile
-from tests.drawn import drawn
-from tests.gpu import in_child, needs_gpu
-from tests.mma.products import (BF16, E4M3, LAID, added, bias_gelu_added, bias_gelu_residual, with_layout, of_many_values, multiplying_on, planned,
-                                plus_one, product, with_configs)
 from tilejit import ArraySpec, kernels
 from tilejit.errors import SharedMemoryError
 from tilejit.kernels.blackwell_plan import BlackwellConfig
-from tilejit.kernels.hopper import persistent
 from tilejit.kernels.fitted import FEW, fitted
+from tilejit.kernels.hopper import persistent
 from tilejit.kernels.matmul import PLANS
 from tilejit.kernels.plan import LATE, Config, Problem, choose
 from tilejit.kernels.stream import stream
+
+from tests.drawn import drawn
+from tests.gpu import in_child, needs_gpu
+from tests.mma.products import (
+    BF16,
+    E4M3,
+    LAID,
+    added,
+    bias_gelu_added,
+    bias_gelu_residual,
+    multiplying_on,
+    of_many_values,
+    planned,
+    plus_one,
+    product,
+    with_configs,
+    with_layout,
+)
 
 
 @tile.jit

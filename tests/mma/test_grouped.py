@@ -6,18 +6,17 @@ from itertools import product
 import numpy as np
 import pytest
 import tilejit as tile
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from tests.drawn import drawn
-from tests.mma.products import BF16, E4M3, E5M2, assert_close, with_layout
+from hypothesis import HealthCheck, given, settings, strategies as st
 from tilejit import ArraySpec, kernels
 from tilejit.errors import LaunchError
-from tilejit.kernels import grouped as planning
-from tilejit.kernels import grouped_hopper
+from tilejit.kernels import grouped as planning, grouped_hopper
+from tilejit.kernels.config import Config, narrow
 from tilejit.kernels.grouped import _constants, _sequence
 from tilejit.kernels.grouped_plan import REGISTERS, choose_grouped
 from tilejit.kernels.plan import TILES as ALL_TILES
-from tilejit.kernels.config import Config, narrow
+
+from tests.drawn import drawn
+from tests.mma.products import BF16, E4M3, E5M2, assert_close, with_layout
 
 LAYOUTS = st.sampled_from(("rows", "columns", "padded", "spaced", "reversed"))
 EXTENT = st.one_of(st.integers(0, 40), st.sampled_from((63, 64, 65, 128, 130, 200)))

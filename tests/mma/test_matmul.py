@@ -6,18 +6,44 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tilejit as tile
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from tests.drawn import drawn
-from tests.mma.products import (BF16, E4M3, EXTENT, LAYOUTS, OPERANDS, TARGETS, bias_gelu_added, assert_close, with_layout, multiplying_on, planned,
-                                plus_one, product, with_configs)
+from hypothesis import HealthCheck, given, settings, strategies as st
 from tilejit import ArraySpec, kernels
 from tilejit.errors import LaunchError
 from tilejit.kernels.blackwell_plan import BlackwellConfig
 from tilejit.kernels.config import part
 from tilejit.kernels.cycles import FILLING, ORDERS, asked, in_rounds, together
 from tilejit.kernels.hopper import persistent
-from tilejit.kernels.plan import NARROWEST, ROUNDS, TILES, WHOLE, WIDEST, Config, Problem, choose, fitting, ranked, tiles_for
+from tilejit.kernels.plan import (
+    NARROWEST,
+    ROUNDS,
+    TILES,
+    WHOLE,
+    WIDEST,
+    Config,
+    Problem,
+    choose,
+    fitting,
+    ranked,
+    tiles_for,
+)
+
+from tests.drawn import drawn
+from tests.mma.products import (
+    BF16,
+    E4M3,
+    EXTENT,
+    LAYOUTS,
+    OPERANDS,
+    TARGETS,
+    assert_close,
+    bias_gelu_added,
+    multiplying_on,
+    planned,
+    plus_one,
+    product,
+    with_configs,
+    with_layout,
+)
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -5,16 +5,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tilejit as tile
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from tests.drawn import drawn
-from tests.mma.products import BF16, E4M3, EXTENT, LAYOUTS, OPERANDS, assert_close, with_layout, multiplying_on, product
+from hypothesis import HealthCheck, given, settings, strategies as st
 from tilejit import ArraySpec, kernels
 from tilejit.errors import LaunchError
 from tilejit.kernels.blackwell import NUM_WARPS, persistent, split
 from tilejit.kernels.blackwell_plan import TILES, BlackwellConfig, choose
 from tilejit.kernels.config import SHARED
 from tilejit.kernels.plan import Config, Problem
+
+from tests.drawn import drawn
+from tests.mma.products import BF16, E4M3, EXTENT, LAYOUTS, OPERANDS, assert_close, multiplying_on, product, with_layout
 
 SLOW = [HealthCheck.too_slow]
 

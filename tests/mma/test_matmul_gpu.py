@@ -69,6 +69,7 @@ def test_products_of_every_dtype_are_right(dtype):
 def test_float32_is_multiplied_in_every_layout():
     """Either operand through registers, both copied first, in every kernel: one register set and two, a shared last wave, split k."""
     from dataclasses import replace
+
     from tilejit.kernels.plan import Config
     extents = ((1, 8, 4), (100, 200, 300), (64, 64, 20000), (3000, 1000, 64), (2304, 2304, 2048), (1001, 777, 500))
     for (m, n, k), a_columns, b_columns in some(itertools.product(extents, (False, True), (False, True)), least=6):
@@ -130,9 +131,10 @@ def test_any_number_of_ctas_may_share_k():
 @needs_gpu("sm_90a")
 @in_child(timeout=120)
 def test_batches_epilogues_and_scales_can_be_combined():
-    import torch
     import tilejit as tile
+    import torch
     from tilejit import kernels
+
     from tests.mma.products import bias_gelu_residual
     torch.manual_seed(0)
     a, b = (torch.randn(s, device="cuda").to(torch.bfloat16) for s in ((3, 2, 200, 320), (3, 2, 320, 264)))
@@ -177,11 +179,13 @@ def test_ten_thousand_launches_of_changing_extents_are_right():
 def test_two_thousand_launches_of_the_largest_tile_with_deferred_columns_are_right():
     """One or several tiles per CTA, few and many k-steps, with and without a shared last wave; a prefetched residual. Exact, as above."""
     from dataclasses import replace
+
     import numpy as np
     import torch
-    from tests.mma.products import added
     from tilejit import kernels
     from tilejit.kernels.plan import Problem, choose
+
+    from tests.mma.products import added
     rng = np.random.default_rng(1)
     a, b, beside = (torch.randint(-2, 3, shape, device="cuda").to(torch.bfloat16) for shape in ((2688, 1600), (1600, 2688), (2688, 2688)))
     out = torch.empty((2688, 2688), device="cuda", dtype=torch.bfloat16)
@@ -245,6 +249,7 @@ def test_small_terms_are_added_to_a_large_one_in_float32():
 def test_tiles_for_one_wave_are_right_in_each_order():
     """Ragged in both extents, B of both majors; 9 rows of tiles and more, so that there are several groups."""
     from dataclasses import replace
+
     from tilejit.kernels.cycles import FILLING, ORDERS
     from tilejit.kernels.plan import Config
     for (bm, bn), order, b_columns in some(itertools.product(FILLING, ORDERS, (False, True)), least=5):
@@ -279,6 +284,7 @@ def test_epilogue_tiles_are_prefetched():
     import torch
     from tilejit import kernels
     from tilejit.kernels.plan import Problem, choose
+
     from tests.mma.products import bias_gelu_added
     torch.manual_seed(2)
     extents = (1000, 776, 130), (64, 8192, 64), (4096, 4096, 512), (5000, 5000, 1000), (2300, 2304, 8200)
@@ -342,11 +348,12 @@ def test_an_epilogue_that_spills_warns_once_at_the_call(stream):
     import warnings
     from dataclasses import replace
 
-    import torch
     import tilejit
-    from tests.mma.products import of_many_values
+    import torch
     from tilejit import kernels
     from tilejit.kernels.plan import Config
+
+    from tests.mma.products import of_many_values
     a = torch.randn((2304, 256), device="cuda", dtype=torch.bfloat16)
     config = replace(Config.of(128, 256, epilogue=True), stream=stream)
     with warnings.catch_warnings(record=True) as told:

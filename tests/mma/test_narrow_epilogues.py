@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-
 import tilejit as tile
-from tests.drawn import drawn
-from tests.mma.products import BF16, planned, plus_one, product
 from tilejit import ArraySpec
 from tilejit.kernels.matmul import PLANS
 from tilejit.kernels.narrowed import dtype_taken
 from tilejit.kernels.plan import LATE, PART, Config, Problem, choose
+
+from tests.drawn import drawn
+from tests.mma.products import BF16, planned, plus_one, product
 
 
 @tile.jit

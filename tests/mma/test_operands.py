@@ -7,10 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import tilejit as tile
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from tests.drawn import drawn
-from tests.mma.products import assert_close, with_layout, product
+from hypothesis import HealthCheck, given, settings, strategies as st
 from tilejit import ArraySpec, kernels
 from tilejit.kernels.hopper import persistent
 from tilejit.kernels.matmul import _planned
@@ -20,6 +17,9 @@ from tilejit.kernels.stream import stream
 from tilejit.layout import thread_table
 from tilejit.layout.fragments import wgmma_a_registers
 from tilejit.runtime.arrays import ArrayView, describe
+
+from tests.drawn import drawn
+from tests.mma.products import assert_close, product, with_layout
 
 DTYPES = (np.float32, np.float16, np.int8, ml_dtypes.float8_e4m3fn)
 

@@ -6,8 +6,6 @@ import ml_dtypes
 import numpy as np
 import pytest
 import tilejit as tile
-from tests.gpu import in_child, needs_gpu
-from tests.mma.products import BF16, E4M3, multiplying_on, planned, product, with_configs
 from tilejit import ArraySpec, kernels
 from tilejit.errors import LaunchError
 from tilejit.kernels.blackwell_plan import BlackwellConfig
@@ -15,6 +13,9 @@ from tilejit.kernels.hopper import persistent
 from tilejit.kernels.matmul import PLANS
 from tilejit.kernels.plan import LATE, Config, Problem, choose
 from tilejit.kernels.stream import stream
+
+from tests.gpu import in_child, needs_gpu
+from tests.mma.products import BF16, E4M3, multiplying_on, planned, product, with_configs
 
 
 @tile.jit

@@ -7,14 +7,24 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tilejit as tile
-from hypothesis import HealthCheck, example, given, settings
-from hypothesis import strategies as st
-from tests.drawn import drawn
-from tests.mma.products import BF16, LAYOUTS, OPERANDS, added, bias_gelu_residual, assert_close, with_layout, plus_one, product
+from hypothesis import HealthCheck, example, given, settings, strategies as st
 from tilejit import ArraySpec, kernels
 from tilejit.errors import LaunchError
 from tilejit.kernels.hopper import PATIENCE, leave_all, split, taken, through_memory
 from tilejit.kernels.plan import Config, Problem, choose, ranked
+
+from tests.drawn import drawn
+from tests.mma.products import (
+    BF16,
+    LAYOUTS,
+    OPERANDS,
+    added,
+    assert_close,
+    bias_gelu_residual,
+    plus_one,
+    product,
+    with_layout,
+)
 
 EXTENT = st.one_of(st.integers(1, 40), st.sampled_from((64, 65, 130, 200)))
 SHAPES = st.sampled_from(((64, 32), (64, 64), (128, 64), (128, 128), (192, 64)))

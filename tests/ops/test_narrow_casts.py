@@ -10,7 +10,6 @@ import pytest
 import tilejit as tile
 from hypothesis import given, settings, strategies as st
 from llvmlite import binding
-
 from tilejit.dtypes import DTYPES, float32
 from tilejit.emit.narrow import NarrowFloats
 from tilejit.emit.value import V

@@ -3,11 +3,11 @@
 import re
 
 import pytest
-
-from tests.gpu import run_child
 from tilejit.errors import ToolchainError
 from tilejit.toolchain import intrinsics, llvm, screen
 from tilejit.toolchain.intrinsics import TARGETS, architecture, expand, refusal, supports
+
+from tests.gpu import run_child
 
 
 def kernel(body):

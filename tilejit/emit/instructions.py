@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ..dtypes import DType, bool_, float32, float64, int16, int32, int64, int8
+from ..dtypes import DType, bool_, float32, float64, int8, int16, int32, int64
 from .narrow import NarrowFloats
 from .value import Part, V, Word, whole
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..dtypes import DType, bool_, float16, float32, int16, int32, int8
+from ..dtypes import DType, bool_, float16, float32, int8, int16, int32
 from .parts import EmitterParts
 from .value import V
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 from ..concurrency import cached_property
 from ..dtypes import bool_, int32
 from ..errors import CompilationError

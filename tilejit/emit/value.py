@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from ..dtypes import DType, bool_, int32, int64
 
-
 ZEROS = frozenset(("0", "0xH0000", "0xR0000"))  # the spellings of zero of 8 and 16 bits
 
 

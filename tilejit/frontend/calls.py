@@ -27,7 +27,6 @@ from .python import PYTHON
 from .source import Source
 from .walker import Walker, expression, runtime, where
 
-
 OF_THE_HOST = "runtime", "plan", "testing", "jit", "tuning"               # layers whose functions cannot be called in kernels
 OF_A_CONDITION = bool, pointwise.where, pointwise.device_assert, pointwise.assume  # functions whose first argument is a condition
 

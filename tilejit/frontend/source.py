@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from ..concurrency import cached_property, not_while_forking
 from ..errors import CompilationError, Loc
 
-
 if TYPE_CHECKING:
     constexpr = Any  # a compile-time value may be of any type
 else:

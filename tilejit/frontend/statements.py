@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+
 from ..dtypes import named_dtype
 from ..ir.builder import describe, type_of
 from ..ops.language.pointwise import device_assert

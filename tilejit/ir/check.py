@@ -6,7 +6,24 @@ from collections.abc import Iterator
 
 from ..types import Barrier, BarrierRef, Scalar, Tile, Type, Uniformity
 from .builder import type_of
-from .graph import UNIT, Block, Call, Carry, Const, For, Graph, If, Node, Operand, Scope, Value, While, operands, results, walk
+from .graph import (
+    UNIT,
+    Block,
+    Call,
+    Carry,
+    Const,
+    For,
+    Graph,
+    If,
+    Node,
+    Operand,
+    Scope,
+    Value,
+    While,
+    operands,
+    results,
+    walk,
+)
 
 KINDS = ("thread", "warp", "warpgroup", "elect")
 

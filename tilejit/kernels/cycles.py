@@ -4,7 +4,7 @@ CTAs. Its constants were measured on an H200. It is made to rank configurations,
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import lru_cache, cache
+from functools import cache, lru_cache
 from math import inf, log2
 from operator import itemgetter
 from typing import NamedTuple

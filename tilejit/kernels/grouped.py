@@ -16,8 +16,24 @@ from . import grouped_hopper as hopper
 from .config import Config
 from .grouped_plan import choose_grouped
 from .matmul import recalled, remember
-from .operands import (EITHER_MAJOR, NOTHING, RESULTS, check_apart, check_arguments, check_epilogue, check_listed, check_lists_apart, check_out,
-                       check_parameters, dtype_of_sums, extents_of, lines, seen_as, span, stored_by_tma)
+from .operands import (
+    EITHER_MAJOR,
+    NOTHING,
+    RESULTS,
+    check_apart,
+    check_arguments,
+    check_epilogue,
+    check_listed,
+    check_lists_apart,
+    check_out,
+    check_parameters,
+    dtype_of_sums,
+    extents_of,
+    lines,
+    seen_as,
+    span,
+    stored_by_tma,
+)
 from .pack import copied, pack, readable
 from .rules import HIGH, check_fields, check_halves, check_hopper, check_registers, check_shares
 from .views import hold_if_captured, new, temporary, turned

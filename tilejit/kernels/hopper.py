@@ -8,9 +8,32 @@ from __future__ import annotations
 import tilejit as tile
 
 from .finish import bring, columns, finished, room_of, rooms, rows_of, staging, store, store_finished
-from .mainloop import added, begun, by_row, by_thread, corner, fill, matrix_and_row, multiplied_in_turn, none, one_loop, slots, tile_rows
-from .overlap import (begun_over, finish_but_last, finish_left_over, kept, multiplied_bringing, multiplied_over, none_kept, none_left_over, time_of,
-                      under)
+from .mainloop import (
+    added,
+    begun,
+    by_row,
+    by_thread,
+    corner,
+    fill,
+    matrix_and_row,
+    multiplied_in_turn,
+    none,
+    one_loop,
+    slots,
+    tile_rows,
+)
+from .overlap import (
+    begun_over,
+    finish_but_last,
+    finish_left_over,
+    kept,
+    multiplied_bringing,
+    multiplied_over,
+    none_kept,
+    none_left_over,
+    time_of,
+    under,
+)
 
 PATIENCE = 4000   # polls of the flag by a CTA that waits for the others of its tile: a quarter of a millisecond on an H200
 COLUMN = 128      # rows of tiles up to which `split` goes column by column, without an integer division if their number is a power of 2

@@ -17,15 +17,48 @@ from .config import SHARED, Config
 from .cycles import LARGE, Problem, shared_rest
 from .fitted import fitted
 from .mainloop import BLOCK
-from .operands import (BLACKWELL, EITHER_MAJOR, HOPPER, NOTHING, TILES, axes_of, check_apart, check_arguments, check_epilogue, check_listed,
-                       check_out, check_parameters, check_target, comes_ahead, dtype_of_sums, extents_of, in_byte, line_comes_ahead, places_of,
-                       result_dtype, seen_as, span, stored_by_tma)
 from .narrowed import asked
+from .operands import (
+    BLACKWELL,
+    EITHER_MAJOR,
+    HOPPER,
+    NOTHING,
+    TILES,
+    axes_of,
+    check_apart,
+    check_arguments,
+    check_epilogue,
+    check_listed,
+    check_out,
+    check_parameters,
+    check_target,
+    comes_ahead,
+    dtype_of_sums,
+    extents_of,
+    in_byte,
+    line_comes_ahead,
+    places_of,
+    result_dtype,
+    seen_as,
+    span,
+    stored_by_tma,
+)
 from .overlap import most_late
 from .pack import alignment, as_readable, copied_bytes, readable
 from .plan import PART, choose, evenly
-from .rules import (EITHER, HIGH, check_alone, check_blackwell, check_hopper, check_pair, check_registers, check_shared,
-                    check_shared_on_blackwell, check_shares, widths)
+from .rules import (
+    EITHER,
+    HIGH,
+    check_alone,
+    check_blackwell,
+    check_hopper,
+    check_pair,
+    check_registers,
+    check_shared,
+    check_shared_on_blackwell,
+    check_shares,
+    widths,
+)
 from .scales import block_of, by_rows, in_units, of_blocks, one_factor, scale
 from .stream import CTAS, shares, stream, whole_groups, workspace
 from .views import folded, folded_row, new, turned

@@ -11,8 +11,23 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from .config import SLOT, Config, along, narrow, part, rows, shares_of
-from .cycles import (CLUSTERS, FILLING, LARGE, MEMORY, SMALL, TILES, Problem, Way, cycles, order_at_once, order_in_rounds, places,
-                     streamed_cycles, takes_turns, unhindered)
+from .cycles import (
+    CLUSTERS,
+    FILLING,
+    LARGE,
+    MEMORY,
+    SMALL,
+    TILES,
+    Problem,
+    Way,
+    cycles,
+    order_at_once,
+    order_in_rounds,
+    places,
+    streamed_cycles,
+    takes_turns,
+    unhindered,
+)
 from .mainloop import BLOCK
 from .rules import HIGH, possible, stored_at_once
 

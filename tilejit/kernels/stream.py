@@ -10,7 +10,6 @@ waits for sums of CTAs with lower numbers only, which have started before it, an
 from __future__ import annotations
 
 import numpy as np
-
 import tilejit as tile
 
 from ..runtime import driver, streams
@@ -18,8 +17,19 @@ from ..runtime.arrays import describe
 from ..schedule import divided
 from .finish import bring, finish_first, finished, room_of, rooms, send_first, staging, store
 from .mainloop import begun, by_row, by_thread, corner, fill, matrix_and_row, multiplied, one_loop, slots
-from .overlap import (begun_over, finish_but_last, finish_left_over, kept, left_over, multiplied_bringing, multiplied_over, none_kept, none_left_over,
-                      time_of, under)
+from .overlap import (
+    begun_over,
+    finish_but_last,
+    finish_left_over,
+    kept,
+    left_over,
+    multiplied_bringing,
+    multiplied_over,
+    none_kept,
+    none_left_over,
+    time_of,
+    under,
+)
 from .views import temporary
 
 NEAR = 8          # slots before the end of a round at which a CTA counts as having loaded it

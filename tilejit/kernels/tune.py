@@ -20,8 +20,18 @@ from .blackwell_plan import BlackwellConfig, ranked as ranked_blackwell
 from .config import Config
 from .matmul import _planned, folded_tiles, matmul
 from .narrowed import asked
-from .operands import (HOPPER, TILES, check_epilogue, check_listed, check_parameters, described, extents_of, places_of, result_dtype,
-                       span)
+from .operands import (
+    HOPPER,
+    TILES,
+    check_epilogue,
+    check_listed,
+    check_parameters,
+    described,
+    extents_of,
+    places_of,
+    result_dtype,
+    span,
+)
 from .plan import ranked
 from .scales import scale
 from .views import folded, new

@@ -15,7 +15,6 @@ from ..runtime.device_array import DeviceArray, empty
 from ..runtime.element_types import numpy_dtype
 from ..runtime.packed import Packed
 
-
 HELD: dict = {}  # capture of a CUDA graph -> (the graph's life, what it reads and writes whenever it runs)
 
 

@@ -4,8 +4,22 @@ from .algebra import S, TileLayout, row_major, strided
 from .auto import Auto, auto
 from .axes import Axis, OnAxis, R, Replicas, axis
 from .fragments import (
-    blocked, collapse, drop_dim, exchanged, insert_dim, mma_fragment, owner_table, reg_count, row_lanes, row_numbers, tcgen05_registers, thread_table,
-    tmem_datapath, wgmma_a_registers, wgmma_accumulator)
+    blocked,
+    collapse,
+    drop_dim,
+    exchanged,
+    insert_dim,
+    mma_fragment,
+    owner_table,
+    reg_count,
+    row_lanes,
+    row_numbers,
+    tcgen05_registers,
+    thread_table,
+    tmem_datapath,
+    wgmma_a_registers,
+    wgmma_accumulator,
+)
 from .registers import dimension_shards, register_table
 from .standard import standard
 from .swizzle import Swizzle

@@ -10,10 +10,8 @@ from typing import Any
 
 from ..concurrency import cached_property
 from ..errors import CompilationError
-from . import maps, units
-from . import shards as _shards
-from .axes import (AXES, Axis, OnAxis, Replicas, as_axis, as_shards, axis, row_major_strides,
-                   shards_of, spelled, whole)
+from . import maps, shards as _shards, units
+from .axes import AXES, Axis, OnAxis, Replicas, as_axis, as_shards, axis, row_major_strides, shards_of, spelled, whole
 from .indexing import IndexPlan, add, evaluate, index_plan
 from .swizzle import Swizzle
 

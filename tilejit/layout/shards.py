@@ -6,9 +6,9 @@ Extents and strides are ints; where a docstring says so, they may be symbols.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 from typing import Any
-from collections.abc import Callable
 
 from .axes import Axis
 

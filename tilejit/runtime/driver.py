@@ -9,12 +9,20 @@ import ctypes
 import struct
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import lru_cache, cache
+from functools import cache, lru_cache
 from numbers import Integral
 
 from ..errors import LaunchError
-from .libcuda import (CAPTURE_ACTIVE, DEVICE_ATTRIBUTES, FUNCTION_ATTRIBUTES, GRAPH_USER_OBJECT_MOVE, POINTER_DEVICE_ORDINAL,
-                      USER_OBJECT_NO_DESTRUCTOR_SYNC, call, library)
+from .libcuda import (
+    CAPTURE_ACTIVE,
+    DEVICE_ATTRIBUTES,
+    FUNCTION_ATTRIBUTES,
+    GRAPH_USER_OBJECT_MOVE,
+    POINTER_DEVICE_ORDINAL,
+    USER_OBJECT_NO_DESTRUCTOR_SYNC,
+    call,
+    library,
+)
 from .recipe import ATTRIBUTE_BYTES, CLUSTER_ATTRIBUTE, CONFIG
 
 # compute capability -> the target whose cubins it runs

@@ -6,7 +6,6 @@ from ..dtypes import dtype_of, held
 from ..errors import LaunchError
 from .arrays import ArrayView, describe
 
-
 ALIGNED = 256  # bytes, the alignment of device memory; TMA can pad packed elements only in arrays aligned to 32 bytes
 
 

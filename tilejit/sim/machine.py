@@ -22,8 +22,8 @@ from .remote import RemoteStores
 from .report import Finding
 from .shared_access import SharedAccess
 from .synchronisation import Synchronisation
-from .tensor_cores import TensorCores
 from .tensor_copies import PairOperations
+from .tensor_cores import TensorCores
 from .tensor_memory import TensorMemoryAccess
 from .tensor_products import TensorProducts
 from .tma import TensorCopies

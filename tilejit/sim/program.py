@@ -6,8 +6,25 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from ..ir.graph import (number, UNIT, Block, Call, Const, For, Graph, Node, Operand, Scope, Value, While, blocks, operands, results, walk,
-                        written)
+from ..ir.graph import (
+    UNIT,
+    Block,
+    Call,
+    Const,
+    For,
+    Graph,
+    Node,
+    Operand,
+    Scope,
+    Value,
+    While,
+    blocks,
+    number,
+    operands,
+    results,
+    walk,
+    written,
+)
 from ..types import MEMORY_TYPES, Barrier, Buffer, Scalar, TensorMap, Tile
 from .places import Places
 from .spins import spins

@@ -8,11 +8,11 @@ import numpy as np
 
 from ..layout.fragments import thread_table
 from ..types import layout_of
+from .faults import Reporter
 from .flight import NEVER
 from .memory import TensorMemory as Memory
 from .parts import MachineParts
 from .shadow import MANY, Access
-from .faults import Reporter
 from .shared_access import Place
 from .values import SimBarrier, SimBuffer
 

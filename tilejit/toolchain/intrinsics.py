@@ -7,7 +7,7 @@ that it allows, in a child process."""
 from __future__ import annotations
 
 import re
-from functools import lru_cache, cache
+from functools import cache, lru_cache
 
 from ..errors import ToolchainError
 

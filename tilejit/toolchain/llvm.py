@@ -31,8 +31,7 @@ import sys
 from functools import cache
 
 from ..errors import ToolchainError
-from . import libdevice as _libdevice
-from . import screen
+from . import libdevice as _libdevice, screen
 from .intrinsics import TARGETS
 from .packages import package
 

@@ -10,7 +10,6 @@ from ..tiles import casts, division, elementwise as ew
 from .math import floor_divide, power, remainder
 from .promotion import as_condition, broadcast_shape, coerce, common_dtype, converted, fits, matched, number, spread
 
-
 _BINARY = {"+": ew.add, "-": ew.sub, "*": ew.mul, "//": division.floordiv, "%": division.mod, "&": ew.bit_and, "|": ew.bit_or,
            "^": ew.bit_xor, "<<": ew.shl, ">>": ew.shr}
 _COMPARE = {"==": ew.eq, "!=": ew.ne, "<": ew.lt, "<=": ew.le, ">": ew.gt, ">=": ew.ge}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...ir.builder import type_of
 from ...types import Scalar
 from .access import Access
-from .atomics_emit import once_for_scope, to_copies, through_scratch
+from .atomics_emit import once_for_scope, through_scratch, to_copies
 from .ordered import ordered_load, ordered_store
 
 

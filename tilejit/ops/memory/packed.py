@@ -20,7 +20,6 @@ from ..language.operators import binary
 from ..language.promotion import converted, spread
 from ..tiles import arrange, casts, elementwise as ew, generate, slicing
 
-
 # -- indices and shapes -----------------------------------------------------------------------------------------------------
 
 @op("pure", attrs=("dtype",))

@@ -13,7 +13,6 @@ from ..memory.access_ops import differs_by_thread, load_, store_
 from ..memory.regions import reached, whole
 from ..tmem.ldst import tcgen05_ld, tcgen05_st
 
-
 CACHE = (None, "ca", "cg", "cs", "evict_first", "evict_last", "no_allocate")
 
 

@@ -13,7 +13,6 @@ from ...types import Barrier, BarrierRef, Scalar, Uniformity
 from ..language.operators import binary
 from ..language.promotion import uniform_scalar
 
-
 # -- mbarriers -----------------------------------------------------------------------------------------------------------
 
 @op("syncs", attrs=("count", "n"))

@@ -20,7 +20,7 @@ from ..language.expect_variant import asked_variant
 from ..language.promotion import coerce, collective
 from ..memory.packed import refused
 from ..memory.regions import whole
-from .fragments import Plan, SHAPES, WORDS, digits_of, planned
+from .fragments import SHAPES, WORDS, Plan, digits_of, planned
 from .targets import TENSOR_MEMORY, needs_tensor_memory
 
 ATTRS = ("shape", "pack", "wait")

@@ -1,6 +1,7 @@
 """Bounds of the difference of two counters that loops and branches carry along (how many copies lie between an issue and its wait)."""
 
 from __future__ import annotations
+
 from typing import Any
 
 from ...ir.graph import Call, Const, For, Graph, If, Operand, Value, While, walk

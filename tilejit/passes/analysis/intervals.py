@@ -1,6 +1,7 @@
 """Interval arithmetic: bounds and divisors of integers computed from other integers. A bound of None means unbounded."""
 
 from __future__ import annotations
+
 from typing import Any
 
 from ...dtypes import integer_range

@@ -15,7 +15,14 @@ from ...layout import blocked, exchanged
 from ...types import Region, Tile
 from ..analysis.context import Context
 from ..placement.shared_memory import SHARED_LIMIT
-from .vector_widths import cost_of_change, cost_of_load, vector_and_order, vector_axis, vector_widths, worth_changing_layout
+from .vector_widths import (
+    cost_of_change,
+    cost_of_load,
+    vector_and_order,
+    vector_axis,
+    vector_widths,
+    worth_changing_layout,
+)
 
 
 def in_layout_of(t: Tile, dtype: DType) -> Tile:

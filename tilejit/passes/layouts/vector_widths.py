@@ -11,9 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
+from typing import Any
 
 import numpy as np
-from typing import Any
 
 from ...ir.graph import Block, Call, For, Graph, Operand, Scope, Value, While, blocks, walk
 from ...layout import TileLayout, thread_table

@@ -28,8 +28,14 @@ from ...types import Tile
 from ..analysis.access_patterns import AccessPattern, PatternMismatch
 from ..analysis.context import Context, is_column_major, loads_behind
 from ..analysis.program_slices import backward_slice, more_than_arithmetic, without_dead_code
-from ..analysis.staging import (completes_by_bytes, is_staged_copy, missed_copy_warnings, shared_memory_left,
-                                site_with_barrier, why_not_ahead)
+from ..analysis.staging import (
+    completes_by_bytes,
+    is_staged_copy,
+    missed_copy_warnings,
+    shared_memory_left,
+    site_with_barrier,
+    why_not_ahead,
+)
 from ..analysis.writing import Writer
 from ..layouts.shared_layouts import column_major_candidates, with_layout
 

@@ -14,8 +14,23 @@ from typing import Any
 
 from ...dtypes import int32
 from ...errors import CompilationError
-from ...ir.graph import (Block, Call, Const, For, Graph, If, Operand, Scope, Value, While, blocks, operands, walk,
-                         written, written_arguments)
+from ...ir.graph import (
+    Block,
+    Call,
+    Const,
+    For,
+    Graph,
+    If,
+    Operand,
+    Scope,
+    Value,
+    While,
+    blocks,
+    operands,
+    walk,
+    written,
+    written_arguments,
+)
 from ...ops.language.operators import compare
 from ...ops.memory.shared import sync
 from ...ops.structure.ring_release import arrivals, ring_release

@@ -17,11 +17,11 @@ from ...language.promotion import uniform_scalar
 from ...sync.masks import check_mask
 from ...sync.pipeline import pipeline_slot
 from ...sync.proxies import ON_ENGINES
-from .copy_sides import checked_sides, moves_tile
 from . import bulk, dsmem, gathered, ldgsts, tcgen05_cp, vector
+from .copy_sides import checked_sides, moves_tile
 from .options import checked_options
 from .site import CopySite
-from .tma import selected_variant as selected, variant as tma, named_map as tma_map
+from .tma import named_map as tma_map, selected_variant as selected, variant as tma
 from .tma.selections import by_threads
 from .tokens import NoToken, Token, next_token
 

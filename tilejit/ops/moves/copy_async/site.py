@@ -11,7 +11,6 @@ from ....config import architecture
 from ....dispatch import Need
 from ....types import Region
 
-
 SM90 = Need("sm_90 or later", lambda s: s.architecture() >= 90 or s.target)
 
 

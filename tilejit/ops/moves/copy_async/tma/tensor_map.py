@@ -5,7 +5,6 @@ The edits, and the fences between edits and copies, are in `map_edits`. PTX ISA,
 
 from __future__ import annotations
 
-
 from .....dtypes import int32, uint8
 from .....errors import CompilationError
 from .....ir.builder import Builder, describe, type_of

@@ -18,8 +18,22 @@ import numpy as np
 from .....dispatch import Need, Variant
 from .....dtypes import int32, stored
 from .....types import Selected, Sym
-from ..one_thread import (COMPLETION, COUNTED, GLOBAL_AND_SHARED, LOAD, MULTICAST, ONE_THREAD, POLICY, STORE,
-                          emit_issue, issuers, not_negative, of_thread, region_address, region_bytes)
+from ..one_thread import (
+    COMPLETION,
+    COUNTED,
+    GLOBAL_AND_SHARED,
+    LOAD,
+    MULTICAST,
+    ONE_THREAD,
+    POLICY,
+    STORE,
+    emit_issue,
+    issuers,
+    not_negative,
+    of_thread,
+    region_address,
+    region_bytes,
+)
 from ..options import L2_PROMOTION, Policy, policy_of
 from ..reductions import TYPES, reduction
 from ..site import SM90, CopySite, finds
