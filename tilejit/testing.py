@@ -99,7 +99,8 @@ def verify(kernel: Kernel, grid, /, *args, reference: Callable, rtol: float | No
     want = _expected(reference, args, bound, written)
 
     from .sim import simulate
-    run = lambda bound, **how: simulate(lowered.graph, checked_grid(grid, bound), bound.host_arguments(), seed=seed, **how)
+    def run(bound, **how):
+        return simulate(lowered.graph, checked_grid(grid, bound), bound.host_arguments(), seed=seed, **how)
     copy, _ = _copied(kernel, args, kwargs)
     report = run(copy)
     result = Verification(("simulator",), report.faults())

@@ -75,5 +75,6 @@ class DebugInfo:
     @staticmethod
     def _file(path: str) -> str:
         folder, name = os.path.split(path)
-        quote = lambda s: s.replace("\\", "\\5C").replace('"', "'")  # a PTX string cannot contain '"'
+        def quote(s):
+            return s.replace("\\", "\\5C").replace('"', "'")  # a PTX string cannot contain '"'
         return f"!DIFile(filename: \"{quote(name)}\", directory: \"{quote(folder)}\")"

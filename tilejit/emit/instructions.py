@@ -191,7 +191,8 @@ class InstructionMixin(NarrowFloats):
         near = self.ins(f"fptrunc double {x.text} to float", float32)
         back = self.ins(f"fpext float {near.text} to double", x.dtype)
         inexact = self.ins(f"fcmp one double {back.text}, {x.text}", bool_)
-        magnitude = lambda v: self.ins(f"call double @llvm.fabs.f64(double {v.text})", x.dtype)
+        def magnitude(v):
+            return self.ins(f"call double @llvm.fabs.f64(double {v.text})", x.dtype)
         larger = self.ins(f"fcmp ogt double {magnitude(back).text}, {magnitude(x).text}", bool_)
         bits = self.ins(f"bitcast float {near.text} to i32", int32)
         toward_zero = self.select(larger, self.ins(f"sub i32 {bits.text}, 1", int32), bits)

@@ -108,7 +108,8 @@ class NarrowFloats(EmitterParts):
         """float32 to a narrow float: round to nearest even, saturate to the largest finite number. NaN and infinities stay such, or become
         the largest number of a type without them."""
         mantissa, low, largest, nan = SHAPES[target.name]
-        i32 = lambda text: self.ins(text, int32)
+        def i32(text):
+            return self.ins(text, int32)
         magnitude = self.ins(f"call float @llvm.fabs.f32(float {x.text})", float32)
         clipped = self.ins(f"call float @llvm.minnum.f32(float {magnitude.text}, float {self.const(largest, float32).text})", float32)
         bits = i32(f"bitcast float {clipped.text} to i32")
@@ -134,7 +135,8 @@ class NarrowFloats(EmitterParts):
 
     def _to_power(self, x: V, target: DType) -> V:
         """float32 to the nearest power of two (float8_e8m0fnu), ties to the larger one; NaN for negative numbers and NaN."""
-        i32 = lambda text: self.ins(text, int32)
+        def i32(text):
+            return self.ins(text, int32)
         bits = i32(f"bitcast float {x.text} to i32")
         code = i32(f"lshr i32 {i32(f'add i32 {bits.text}, {1 << 22}').text}, 23")
         least = i32(f"zext i1 {self.ins(f'icmp uge i32 {bits.text}, {3 << 21}', bool_).text} to i32")

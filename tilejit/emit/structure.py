@@ -196,7 +196,8 @@ class StructureMixin(EmitterParts):
         """Emit a loop whose step is a run-time value above 0. There is another trip if ``stop - index > step``, which cannot overflow. Counting
         the trips would take a division, which would delay the first one."""
         head, body, done, dtype = self.label("for"), self.label("body"), self.label("done"), element_type(node.index)
-        icmp = lambda how, x, y: self.ins(f"icmp {how} {dtype.llvm} {x.text}, {y.text}", bool_)
+        def icmp(how, x, y):
+            return self.ins(f"icmp {how} {dtype.llvm} {x.text}, {y.text}", bool_)
         step = self.operand(node.step)
         first = icmp("slt" if dtype.kind == "int" else "ult", start, stop)
         packed = self._packed(carried)

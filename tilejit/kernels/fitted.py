@@ -15,7 +15,8 @@ def fitted(launch, given: tuple, target: str, simulated: bool = False, chosen: b
     says so if there are still more values at once than registers. If the model has `chosen` the configuration, slots are dropped, down to
     two, until the epilogue's shared memory fits; otherwise the SharedMemoryError is raised. `given` are the kernel's arguments."""
     kernel, constants = launch.kernel, launch.constants
-    again = lambda **changed: fitted(replace(launch, constants=constants | changed), given, target, simulated, chosen)
+    def again(**changed):
+        return fitted(replace(launch, constants=constants | changed), given, target, simulated, chosen)
     try:
         spilled = spills(kernel, given, constants, target, simulated)
     except SharedMemoryError:

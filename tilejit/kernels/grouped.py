@@ -159,7 +159,8 @@ def _planned(a: list[ArrayView], b: list[ArrayView], out: list[ArrayView], preci
 def _sequence(shapes: list[tuple[int, int, int]]) -> tuple[int, ...]:
     """The products that have elements, in the order in which they are computed: by falling K, then falling M, so that all CTAs end at about the
     same time. Products of few rows, which are memory-bound, are spread evenly among the others."""
-    key = lambda g: (-shapes[g][2], -shapes[g][0])
+    def key(g):
+        return (-shapes[g][2], -shapes[g][0])
     some = sorted((g for g, (m, n, k) in enumerate(shapes) if m and n), key=key)
     place = {}
     for of in ([g for g in some if shapes[g][0] <= FEW], [g for g in some if shapes[g][0] > FEW]):

@@ -74,7 +74,8 @@ def by_rows(x: ArrayView, y: ArrayView, scaled: tuple[Scale | None, ...]) -> tup
     if len(x.shape) > 2 or len(y.shape) > 2 or not x.dtype.startswith("float8"):
         raise LaunchError(f"block scales are for two matrices of float8, and a is of {x.dtype} and shape {x.shape}")
     (m, k), n = x.shape, y.shape[1]
-    up = lambda extent: -(-extent // BLOCK)
+    def up(extent):
+        return -(-extent // BLOCK)
     found = []
     for name, s, rows, words in (("scale_a", scaled[0], m, "[M or M/128, K/128]"), ("scale_b", scaled[1], n, "[K/128, N or N/128]")):
         order = 1 if name == "scale_a" else -1

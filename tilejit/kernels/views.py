@@ -35,7 +35,8 @@ def turned(x):
     if len(x.shape) == 2:
         return x.T
     if isinstance(x, DeviceArray):
-        swap = lambda t: (*t[:-2], t[-1], t[-2])
+        def swap(t):
+            return (*t[:-2], t[-1], t[-2])
         return DeviceArray(x.pointer, swap(x.shape), swap(x.strides), x.dtype, x.device, x._memory)
     return x.swapaxes(-1, -2)
 

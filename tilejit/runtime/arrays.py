@@ -65,7 +65,8 @@ class ArrayView:
     @property
     def turned(self) -> ArrayView:
         """The view with its last two axes exchanged, without an owner."""
-        swap = lambda t: (*t[:-2], t[-1], t[-2])
+        def swap(t):
+            return (*t[:-2], t[-1], t[-2])
         return ArrayView(self.pointer, swap(self.shape), swap(self.strides), self.dtype, self.device)
 
     def numpy(self):

@@ -97,7 +97,8 @@ class DeviceArray:
         order = tuple(axes[0] if len(axes) == 1 and not isinstance(axes[0], int) else axes or range(self.ndim)[::-1])
         if sorted(order) != list(range(self.ndim)):
             raise LaunchError(f"an order of the axes of {self.ndim} dimensions is not {order}")
-        pick = lambda of: tuple(of[axis] for axis in order)
+        def pick(of):
+            return tuple(of[axis] for axis in order)
         return DeviceArray(self.pointer, pick(self.shape), pick(self.strides), self.dtype, self.device, self._memory)
 
     def reshape(self, *shape) -> DeviceArray:

@@ -205,11 +205,13 @@ class Engines(MachineParts):
             keep = self._active[:, :, None] if keep is None else keep & self._active[:, :, None]
         source = np.asarray(src_offsets) + np.asarray(src.base).reshape(-1, 1, 1)
         shape = np.broadcast_shapes(to.shape, source.shape, count.shape, () if keep is None else keep.shape)
-        spread = lambda x: np.broadcast_to(x, (x.shape[0] if x.ndim == len(shape) else 1, *shape[1:]))
+        def spread(x):
+            return np.broadcast_to(x, (x.shape[0] if x.ndim == len(shape) else 1, *shape[1:]))
         to, source, count = spread(to), spread(source), spread(np.asarray(count))
         keep = None if keep is None or keep.all() else spread(keep)
         elements = self._check_cp_async(to, src, source, count, keep, nbytes)
-        flat = lambda x: x.reshape(x.shape[0], -1)
+        def flat(x):
+            return x.reshape(x.shape[0], -1)
         place = Place(flat(to), (), None if keep is None else flat(keep))
         self._count("global -> shared (cp.async)", self._accessed(place) * nbytes)
         threads = np.broadcast_to(np.arange(self.low, self.high)[:, None], shape[1:])

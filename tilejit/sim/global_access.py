@@ -203,7 +203,8 @@ class GlobalAccess(MachineParts):
         if not self.checks or owner is None:
             return
         memory, t = buffer.memory, region.type
-        one = lambda x: np.asarray(x, np.int64).reshape(-1)[:1]  # arrays wrap on overflow, as addresses do
+        def one(x):
+            return np.asarray(x, np.int64).reshape(-1)[:1]  # arrays wrap on overflow, as addresses do
         strides = buffer.array_strides
         first = one(buffer.base) + memory.itemsize * sum((one(s) * k for s, k in zip(region.starts, strides)), np.int64(0))
         n = int(np.prod(t.shape))

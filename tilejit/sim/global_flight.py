@@ -144,9 +144,11 @@ class GlobalFlight:
             cover = cover.copy()
             _, column, epoch = own
             cover[column] = max(cover[column], epoch)
-        of_cta = lambda d: (d.issued[cta + 1], *d.ended.get(cta + 1, ()))
+        def of_cta(d):
+            return (d.issued[cta + 1], *d.ended.get(cta + 1, ()))
         recent = [d for d in self.recent.pop(cta + 1, ()) if any(m.round >= since for m in of_cta(d))]
-        later = lambda m: m._replace(round=now + 1) if m.round >= since and cover[m.column] < m.epoch else m
+        def later(m):
+            return m._replace(round=now + 1) if m.round >= since and cover[m.column] < m.epoch else m
         for deed in recent:
             deed.issued[cta + 1] = later(deed.issued[cta + 1])
             if cta + 1 in deed.ended:
@@ -177,7 +179,8 @@ class _Earlier:
     def __init__(self, flight: GlobalFlight, side: Side, view, number: np.ndarray, who: Accessor, clocks):
         self.view, self.who, self.clocks, self.shape = view, who, clocks, number.shape
         self.where = np.nonzero(number)
-        pick = lambda array: np.broadcast_to(array, self.shape)[self.where]
+        def pick(array):
+            return np.broadcast_to(array, self.shape)[self.where]
         self.cta, self.me, self.thread = pick(view(side.cta)), pick(who.ids), pick(view(side.thread))
         self.near = pick(who.near(view(side.cta)))
         pairs, self.of = np.unique(pick(number).astype(np.int64) << 32 | self.cta, return_inverse=True)

@@ -55,7 +55,8 @@ class GlobalClocks:
     def _note(found: Acquired, some: Some | None, clock: np.ndarray) -> None:
         """Record what some threads (None: all) have acquired. Beyond SOME acquisitions, the two oldest are merged into
         one."""
-        atoms = lambda s: s and s.atoms
+        def atoms(s):
+            return s and s.atoms
         if not found or atoms(found[-1][0]) != atoms(some) or (clock > found[-1][1]).any():
             found.append((some, clock.copy()))
         if len(found) > SOME:
@@ -255,7 +256,8 @@ class GlobalShadow:
         bad, marks = threads.unfenced(view, who), threads.writes
         if bad is not None and marks is not None and bad.any():
             at, shape = tuple(w[0] for w in np.nonzero(bad)), bad.shape
-            pick = lambda array: int(np.broadcast_to(array, shape)[at])
+            def pick(array):
+                return int(np.broadcast_to(array, shape)[at])
             found = Unfenced(view.cell(at), (pick(who.ids) - 1, pick(view(marks.cta)) - 1), pick(view(marks.thread)), pick(view(marks.line)))
             view.assign(marks.cta, 0, bad)
             return found
@@ -281,7 +283,8 @@ class GlobalShadow:
             return None
         marks, bad = found
         at = tuple(w[0] for w in np.nonzero(bad))
-        pick = lambda array: int(np.broadcast_to(array, bad.shape)[at])
+        def pick(array):
+            return int(np.broadcast_to(array, bad.shape)[at])
         ctas = pick(who.ids) - 1, pick(view(marks.cta)) - 1
         result = Unfenced(view.cell(at), ctas, pick(view(marks.thread)), pick(view(marks.line)), reads=True)
         view.assign(marks.cta, 0, bad)  # so that it is reported once

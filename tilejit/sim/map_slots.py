@@ -54,7 +54,8 @@ class Fields:
     @staticmethod
     def of(t: SimTensorMap) -> Fields:
         """The fields of a map that the launch has encoded."""
-        whole = lambda values, n, rest: (*map(int, values), *(rest,) * (n - len(values)))
+        def whole(values, n, rest):
+            return (*map(int, values), *(rest,) * (n - len(values)))
         address = t.memory.address + t.memory.origin * t.memory.itemsize + int(np.asarray(t.base).flat[0])
         return Fields(address, t.rank, whole(t.global_dim, DIMENSIONS, 1), whole(t.global_strides, DIMENSIONS - 1, 0), whole(t.box, DIMENSIONS, 1),
                       whole(t.element_strides, DIMENSIONS, 1), t.dtype, t.interleave, t.swizzle, t.l2_promotion, t.oob_fill)
@@ -86,8 +87,10 @@ class Fields:
         it is taken to be the number of sizes."""
         sizes = max(i + 1 for i in range(DIMENSIONS) if i == 0 or ("global_dim", i) not in self.unset)
         rank = sizes if ("rank", None) in self.unset else self.rank
-        needed = lambda name, i: i is None or i < rank - (name == "global_stride")
-        shown = lambda name, i: name if i is None else f"{name}[{i}]"
+        def needed(name, i):
+            return i is None or i < rank - (name == "global_stride")
+        def shown(name, i):
+            return name if i is None else f"{name}[{i}]"
         return [shown(name, i) for name in REPLACED for _, i in sorted(u for u in self.unset if u[0] == name) if needed(name, i)]
 
     def alike(self) -> tuple:

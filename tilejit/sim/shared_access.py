@@ -71,9 +71,11 @@ class SharedAccess(MachineParts):
         rows = self.rows_of(buffer.peer)
         rows = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
         index = np.broadcast_to(rows[:, None] * memory.shape[1] + place.offsets // dtype.itemsize, (self.batch, place.offsets.shape[1]))
-        spread = lambda x: np.broadcast_to(x, shape).reshape(self.batch, -1)
+        def spread(x):
+            return np.broadcast_to(x, shape).reshape(self.batch, -1)
         keep = None if place.keep is None else np.broadcast_to(place.keep, index.shape)
-        chosen = lambda x: x.reshape(-1) if keep is None else x[keep]
+        def chosen(x):
+            return x.reshape(-1) if keep is None else x[keep]
         at = chosen(index)
         old = np.zeros(index.shape, dtype)
         if at.size:
@@ -277,7 +279,8 @@ class SharedAccess(MachineParts):
                 continue
             cells = self._cells_of(offsets, itemsize, buffer.memory.scope)
             width = len(cells) // len(offsets)
-            spread = lambda x: np.repeat(x if keep is None or len(x) == 1 else x[keep], width) if len(x) > 1 else x[0]
+            def spread(x):
+                return np.repeat(x if keep is None or len(x) == 1 else x[keep], width) if len(x) > 1 else x[0]
             who = [spread(x) for x in (atoms, threads)]
             if repeat is not None:
                 cells, who = np.tile(cells, len(repeat[0])), [np.repeat(x, len(cells)) for x in repeat]

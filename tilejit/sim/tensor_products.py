@@ -259,7 +259,8 @@ class _Product:
     def reads(self, peer, adds: bool) -> list[Span]:
         """The bytes that the operation reads in the CTA of rank `peer`."""
         m = self.m
-        chunks = lambda name: lambda start: operand_units(*self._named(name, int(start))) - int(start)
+        def chunks(name):
+            return lambda start: operand_units(*self._named(name, int(start))) - int(start)
         spans = [Span("shared", m.matrix_origin(self.b), chunks("b"), UNIT, peer)]
         if self.plan.a is not None:
             spans.append(Span("shared", m.matrix_origin(self.a), chunks("a"), UNIT, peer))

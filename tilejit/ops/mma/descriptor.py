@@ -130,7 +130,8 @@ def _mn_major(row_at, k_at, mn: int, span: int, itemsize: int) -> Descriptor | N
 def _names(guess: Descriptor, row_at, k_at, mn: int, k: int, itemsize: int) -> bool:
     """Whether the part of every instruction has the offsets that the descriptor implies, relative to its own start."""
     rows, ks = guess.offsets(mn, itemsize)
-    alike = lambda at, n, want: all(at[b + i] - at[b] == want[i] for b in range(0, len(at), n) for i in range(n))
+    def alike(at, n, want):
+        return all(at[b + i] - at[b] == want[i] for b in range(0, len(at), n) for i in range(n))
     return alike(row_at, mn, rows) and alike(k_at, k, ks)
 
 

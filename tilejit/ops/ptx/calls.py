@@ -184,7 +184,8 @@ def _immediate(g: Builder, form, operand, value):
 
 def _values(g: Builder, form, operand, given) -> list[Operand]:
     """The operands of the graph for one operand of the form."""
-    wrong = lambda x: g.error(f"{form.name}: operand {operand.name} needs {_needs(operand)}, not {describe(x)}")
+    def wrong(x):
+        return g.error(f"{form.name}: operand {operand.name} needs {_needs(operand)}, not {describe(x)}")
     if operand.kind == "address":
         return [_address(g, form, operand, given, wrong)]
     parts = given if operand.count is not None else (given,)

@@ -166,7 +166,8 @@ def _shifted_words(left: bool):
         """
         ones = (1 << dtype.bits) - 1
         each = 0xFFFFFFFF // ones                         # the lowest bit of each element is set
-        signed = lambda n: n - (1 << 32) if n >> 31 else n
+        def signed(n):
+            return n - (1 << 32) if n >> 31 else n
         by = y & ones if isinstance(y, int) else dtype.bits
         if isinstance(x, int) or by >= dtype.bits or y != by * each:
             return None

@@ -158,5 +158,5 @@ def _dealloc(g: Builder, x: Value):
     g.call(dealloc_tmem, x)
 
 
-__all__ = ["COLUMNS", "LANES", "TENSOR_MEMORY", "alloc_tmem", "allocate", "allocation", "columns_of", "dealloc_tmem",
+__all__ = ["COLUMNS", "LANES", "alloc_tmem", "allocate", "allocation", "columns_of", "dealloc_tmem",
            "needs_tensor_memory", "tensor_layout"]

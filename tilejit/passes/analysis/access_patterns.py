@@ -149,10 +149,12 @@ class AccessPattern:
         if not isinstance(type_of(values), Tile) or placed is not None and placed != axis:
             return 0
         count, own = self.shape[axis], axis - len(self.shape) if placed is None else -1
-        ramp = lambda x: self.context.ramp(x, own, count)
+        def ramp(x):
+            return self.context.ramp(x, own, count)
         if (found := ramp(values)) is not None:
             return found[0]
-        by_one = lambda x: count if (asked := ramp(x)) and asked[0] == 1 else 1
+        def by_one(x):
+            return count if (asked := ramp(x)) and asked[0] == 1 else 1
         return 1 if self.context.asked_divisor(values, count, by_one) == count else None
 
     def alike(self, values: Operand, axis: int, placed: int | None = None) -> bool:

@@ -97,7 +97,8 @@ def _ordered(integers: IntegerAnalysis, less: Operand, more: Operand, apart: int
         yield integers.key(more), lambda: Constraint(low=_sum(low(), apart))
         return
     (x, plus), (y, more_plus) = integers.sum_of(less), integers.sum_of(more)
-    by = lambda: max(apart, gcd(integers.divisor(less), integers.divisor(more))) if apart else 0
+    def by():
+        return max(apart, gcd(integers.divisor(less), integers.divisor(more))) if apart else 0
     yield x, lambda: Constraint(high=_sum(high(), -by() - plus), under=frozenset([(y, by() + plus - more_plus)]))
     yield y, lambda: Constraint(low=_sum(low(), by() - more_plus))
 

@@ -34,7 +34,8 @@ def interval(name: str, one: tuple[Any, ...], other: tuple[Any, ...]) -> tuple[i
     Index arithmetic is assumed not to wrap, because an index that wraps is an error of the kernel.
     """
     (a, b), (c, d) = one, other
-    both = lambda f, x, y: None if None in (x, y) else f(x, y)
+    def both(f, x, y):
+        return None if None in (x, y) else f(x, y)
     if name == "add":
         return both(lambda x, y: x + y, a, c), both(lambda x, y: x + y, b, d)
     if name == "sub":

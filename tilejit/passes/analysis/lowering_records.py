@@ -74,7 +74,8 @@ def access_records(graph: Graph) -> tuple[AccessRecord, ...]:
         if call.op.name in ACCESSES and call.loc not in products:
             record = _access_record(call, scope, made)
             found.setdefault((call.loc.column, replace(record, instructions=0, bytes=0)), []).append(record)
-    total = lambda records, name: sum(getattr(r, name) for r in records)
+    def total(records, name):
+        return sum(getattr(r, name) for r in records)
     return tuple(replace(alike, instructions=total(records, "instructions"), bytes=total(records, "bytes")) for (_, alike), records in found.items())
 
 
@@ -110,7 +111,8 @@ def product_records(graph: Graph) -> tuple[ProductRecord, ...]:
 
 def _product_record(call: Call, scope: str, loaded: set[Any]) -> ProductRecord:
     acc = call.results[0] if call.results else call.args[0]
-    where = lambda x: f"{x.type.dtype}{list(x.type.shape)} in {_memory(x, (x, call.loc) in loaded)}"
+    def where(x):
+        return f"{x.type.dtype}{list(x.type.shape)} in {_memory(x, (x, call.loc) in loaded)}"
     return ProductRecord(call.loc.line, call.op.name, call.loc.source_line.strip(), where(call.args[1]), where(call.args[2]),
                          f"{acc.type.dtype}{list(acc.type.shape)}", scope, call.choice.variant, call.choice.declined,
                          call.choice.plan.instructions)

@@ -29,7 +29,8 @@ def tail_warnings(graph: Graph, facts: Facts, tails: tuple[Tail, ...]) -> list[W
     if not tails:
         return []
     context, uses = Context(graph, facts), _uses(graph.body)
-    inside = lambda tail: all(_begins_inside(context, start) for start, _ in tail.loads)
+    def inside(tail):
+        return all(_begins_inside(context, start) for start, _ in tail.loads)
     with context.in_block(graph.body):
         return [tail.warning for tail in tails if not (inside(tail) and _is_dropped(context, tail, uses))]
 

@@ -192,7 +192,8 @@ class Assigner(LayoutChoice):
         """A branch's results get the layouts of its first block, or of the second where only that one's is anchored or not a guess."""
         test = self.new(node.test)
         then, orelse = map(self.rebuilt, (node.then, node.orelse))
-        doubt = lambda x: 2 if self.is_guess(x) else 0 if self.is_anchored(x) else 1
+        def doubt(x):
+            return 2 if self.is_guess(x) else 0 if self.is_anchored(x) else 1
         types = tuple(self.settled_or_default(min(sides, key=doubt)) for sides in zip(node.then.yields, node.orelse.yields))
         then, orelse = self.yielding(then, node.then, types), self.yielding(orelse, node.orelse, types)
         self.block.nodes.append(replace(node, test=test, then=then, orelse=orelse, results=self.retyped(node.results, types)))
@@ -404,11 +405,13 @@ def _same(assigner: Assigner, call: Call, types: Types) -> tuple[Types, Types]:
         return (None,) * len(call.args), (None,) * len(call.results)
     base = next((assigner.points[a] for a in call.args if a in assigner.points), None)
     if base is None:
-        doubt = lambda a: 2 if a in assigner.guessed else 1 if assigner.chain_ending_at(a) is not None else 0
+        def doubt(a):
+            return 2 if a in assigner.guessed else 1 if assigner.chain_ending_at(a) is not None else 0
         held = [(doubt(a), n) for n, a in enumerate(call.args) if types[n] is not None]
         base = types[min(held)[1]] if held else assigner.default(first.shape, first.dtype)
     assigner.points.update((r, base) for r in call.results if isinstance(r.type, Points))
-    in_base = lambda x: in_layout_of(base, x.type.dtype) if isinstance(type_of(x), Tile) else None
+    def in_base(x):
+        return in_layout_of(base, x.type.dtype) if isinstance(type_of(x), Tile) else None
     return tuple(map(in_base, call.args)), tuple(map(in_base, call.results))
 
 

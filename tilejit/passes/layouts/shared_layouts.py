@@ -58,7 +58,8 @@ def column_major_candidates(dtype, shape: tuple[int, ...]) -> dict[str, TileLayo
     if len(shape) < 2:
         return {}
     order, turned = (*range(len(shape) - 2), len(shape) - 1, len(shape) - 2), (*shape[:-2], shape[-1], shape[-2])
-    named = lambda name: COLUMN_MAJOR if name == ROW_MAJOR else f"{name}, by columns"
+    def named(name):
+        return COLUMN_MAJOR if name == ROW_MAJOR else f"{name}, by columns"
     return {named(name): layout.permute(order, turned) for name, layout in candidates(dtype, turned).items() if name != COLUMNS}
 
 

@@ -54,7 +54,8 @@ def vector_widths(graph: Graph, context: Context, fragments: set[Operand]) -> di
     launch are asked for vectors of at most as many elements as a thread holds, unless accesses that differ are weighed against each other.
     """
     threads = min([context.scope.threads, *(n.threads for n in walk(graph.body) if isinstance(n, Scope))])
-    held = lambda shape: 1 << max(prod(shape) // threads, 1).bit_length() - 1
+    def held(shape):
+        return 1 << max(prod(shape) // threads, 1).bit_length() - 1
     accesses = _accesses_by_shape(graph, context, fragments, held)
     differing = {shape for shape, met in accesses.items() if len(met) > 1}
     if differing:
@@ -116,7 +117,8 @@ def _cheapest(shape: tuple[int, ...], met: dict[Access, int]) -> tuple[int, tupl
         while vector:
             candidates.append((vector, axis))
             vector //= 2
-    cost = lambda pair: sum(n * _cost(shape, a, *_with_order(shape, pair)) for a, n in met.items())
+    def cost(pair):
+        return sum(n * _cost(shape, a, *_with_order(shape, pair)) for a, n in met.items())
     best, least = widest, cost(widest)
     for pair in dict.fromkeys(candidates):
         price = cost(pair)

@@ -38,7 +38,8 @@ def loop_records(graph: Graph, facts: Facts) -> tuple[LoopRecord, ...]:
     Found by pipelining the loops for trial. The facts that this asks do not become guards of the kernel.
     """
     context, found = Context(graph, facts), {}
-    behind = lambda loop: {c for p in walk(loop.body) if _is_dot(p) for x in p.args[1:3] for c in loads_behind(context, x) or ()}
+    def behind(loop):
+        return {c for p in walk(loop.body) if _is_dot(p) for x in p.args[1:3] for c in loads_behind(context, x) or ()}
     loads = {loop: [n for n in walk(loop.body) if is_load(n) and n in made] for loop in candidate_loops(graph) if (made := behind(loop))}
     for stages in STAGES:
         left = {loop: ahead for loop, ahead in loads.items() if ahead and loop not in found}

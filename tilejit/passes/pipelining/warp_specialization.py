@@ -123,7 +123,8 @@ class Consumer(PipelineWriter):
         with g.block() as nodes:
             stage, phase = self.all(staged.slot.args)
             slot = bounded_slot(g, stage, staged.stages)
-            await_full = lambda: g.call(bars.wait_op, self.barrier(staged.full, slot), phase)
+            def await_full():
+                return g.call(bars.wait_op, self.barrier(staged.full, slot), phase)
             alone = staged.by_commit and only_elected_thread(staged)
             self.elected(staged, await_full) if alone else await_full()
             self.body_without_copies(staged, stage)

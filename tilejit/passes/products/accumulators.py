@@ -106,7 +106,8 @@ class _LiveRanges:
 
     def live_after(self, value: Value, at: int) -> bool:
         """Whether a value is used after a position, on a path that leads there."""
-        parted = lambda end: any(a <= at <= b and c <= end <= d for (a, b), (c, d) in self.branches)
+        def parted(end):
+            return any(a <= at <= b and c <= end <= d for (a, b), (c, d) in self.branches)
         return self.start[value] > at or any(end > at and not parted(end) for end in self.ends.get(value, ()))
 
 

@@ -211,7 +211,8 @@ class TensorDots:
             begins = isinstance(node, For) and self.is_zero(node.carried[n].init)
             if not begins:
                 self.store(place, self.all([node.carried[n].init])[0])
-            always = lambda: Const(True, bool_)
+            def always():
+                return Const(True, bool_)
             self.kept.update((d.result, KeptAccumulator(place, always)) for d in dots)
             if begins:
                 self.kept[dots[0].result].adds = lambda: compare(self.g, "!=", node.index, node.start)
@@ -260,7 +261,8 @@ class TensorDots:
         Returns what writes that wait behind the loop; None for any other loop.
         """
         dots = [n for n in node.body.nodes if isinstance(n, Call) and n.op is dot_]
-        allowed = lambda n: isinstance(n, Call) and (n.op.effect == "pure" or n.op in (dot_, pipeline_slot) or _staged(n))
+        def allowed(n):
+            return isinstance(n, Call) and (n.op.effect == "pure" or n.op in (dot_, pipeline_slot) or _staged(n))
         if not isinstance(node, For) or node.pipeline is None or not all(map(allowed, node.body.nodes)):
             return None
         if any(d.result not in self.kept for d in dots):

@@ -138,7 +138,8 @@ def inner(site: CopySite) -> Dim | None:
 
 def empty(site: CopySite) -> bool:
     """Whether the array has no elements. No map can describe such an array; `_of_nothing` makes a substitute that no box touches."""
-    some = lambda size: size > 0 if isinstance(size, int) else site.g.facts.ask("size_at_least", size.arg, size.dim, 1)
+    def some(size):
+        return size > 0 if isinstance(size, int) else site.g.facts.ask("size_at_least", size.arg, size.dim, 1)
     return not all(some(size) for size in site.array.buffer.shape)
 
 
