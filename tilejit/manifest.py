@@ -206,7 +206,7 @@ class _Code:
             says = json.loads(head)
         except ValueError:
             return None
-        return _Code(says, cubin or None) if isinstance(says, dict) and CODE_FIELDS <= says.keys() else None
+        return _Code(says, cubin or None) if isinstance(says, dict) and says.keys() >= CODE_FIELDS else None
 
     def write(self, store: Store, key: str) -> None:
         store.put("code", key, _json(self.says) + _SEPARATOR + (self.cubin or b""))

@@ -109,7 +109,7 @@ def token(x: Any) -> Any:
         return "member", type(x), x.name
     if isinstance(x, (bool, int, float, complex, str)) or x is None or x is Ellipsis:
         return (type(x).__name__, repr(x))
-    if isinstance(x, (DType, Op, Builtin)) or (isinstance(x, ModuleType)):
+    if isinstance(x, (DType, Op, Builtin, ModuleType)):
         return (type(x).__name__, x.__name__ if isinstance(x, ModuleType) else x.name)
     if source_of(x) is not None:
         return ("helper", source_of(x))

@@ -137,7 +137,7 @@ def settle(w: Walker, names: list[str], walk: Callable[[], Trip], *, control: Un
             # if that fails too, the first error is raised.
             varied = plans | {n: joins.varying(before[n].value) for n in plans.keys() - pinned}
             if failed is not None or varied == plans:
-                raise failed or error
+                raise failed or error  # noqa: B904 - both are the kernel's, and the first is told
             failed, plans = error, varied
             undo()
             continue

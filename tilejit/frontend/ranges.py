@@ -106,10 +106,8 @@ def by_number_of_trips(g: Builder, start: Any, stop: Any, step: Any, unroll: int
     """The loop of `loop_over` with the trip's number as its index; the trips are counted before it."""
     first, step = as_index(g, start), as_index(g, step)
     low, high = start if _unsigned_64(start) else first, stop if _unsigned_64(stop) else as_index(g, stop)
-    if isinstance(step, int) and step < 0:
-        trips = _trips(g, high, low, -step)
-    else:
-        trips = _trips(g, low, high, step)
+    falling = isinstance(step, int) and step < 0
+    trips = _trips(g, high, low, -step) if falling else _trips(g, low, high, step)
     if not (rising or isinstance(step, int) or is_number_of_ctas(g, step)):
         zero = Const(0, element_type(step))
         device_assert.function(g, g.call(ew.ne, step, zero), "the step of a range is 0")

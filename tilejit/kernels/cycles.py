@@ -26,6 +26,8 @@ class Way(NamedTuple):
     clustered: bool = True
 
 
+PLAIN = Way()
+
 # All constants were measured on an H200 (132 multiprocessors, "SMs"), except where noted. Cycles are SM clock cycles. A "slot" is one stage of
 # the ring: 128 bytes of k of a tile's rows of A and columns of B. A "round" is one wave of tiles.
 
@@ -302,7 +304,7 @@ def in_rounds(p: Problem, bm: int, bn: int, rounds: int, rows: float, columns: f
     return rounds * (-(-p.k * p.itemsize // SLOT) * step + NEXT + bm * bn / 40)
 
 
-def loading_cycles(p: Problem, bm: int, bn: int, tiles: int, processors: int, way: Way = Way()) -> float:
+def loading_cycles(p: Problem, bm: int, bn: int, tiles: int, processors: int, way: Way = PLAIN) -> float:
     """The cycles in which memory delivers the product's data, or L2 answers TMA's requests, whichever is more; for all but `in_one_round`."""
     shared, by_rows = way.splits > 1, p.waits and order_at_once(p, bm, bn, way, processors) == ORDERS[1]
     far = p.n * log2(-(-p.m // bm)) if by_rows else p.m * log2(-(-p.n // bn))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -135,8 +136,6 @@ def error_text(code: int) -> str:
 def _error_name(code: int) -> str:
     """The driver's name of an error, which it gives also before, or without, initialisation."""
     name = ctypes.c_char_p()
-    try:
+    with suppress(OSError):
         opened().cuGetErrorName(code, ctypes.byref(name))
-    except OSError:
-        pass
     return name.value.decode() if name.value else "CUDA error"

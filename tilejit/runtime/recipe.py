@@ -76,7 +76,7 @@ class Recipe:
                 self._check_map(map_)
         for guard in self.guards:
             condition(guard[0], self.arguments)
-        self.formats  # raises for a parameter that cannot be packed
+        self.formats  # noqa: B018 - raises for a parameter that cannot be packed
 
     def _check_map(self, map_: dict) -> None:
         """Check the fields that are the same in every call, with placeholders for the others."""

@@ -200,9 +200,9 @@ class Fiber(Control):
                 return
         start = int(first.flat[0]) if first is not None else 0
         low, high = scope_threads(scope, start, self.low)
-        if self.low <= low and high <= self.high:
-            if not self._enter_scope(scope, low, high, self.rows, None):
-                return
+        inside = self.low <= low and high <= self.high
+        if inside and not self._enter_scope(scope, low, high, self.rows, None):
+            return
         self._end_construct(frame)
 
     def _scope_of_active(self, frame: Frame, scope: Scope, first) -> None:

@@ -162,7 +162,7 @@ class ThreadShadow:
         cta, thread = view(self.writes.cta), view(self.writes.thread)
         bad = who.near(cta) & (cta > 0) & (thread != NOBODY)
         where = np.nonzero(bad)
-        if len(where[0]) and GLOBAL < who.planes:
+        if len(where[0]) and who.planes > GLOBAL:
             columns, epochs = view(self.writes.column)[where], view(self.writes.epoch)[where]
             fenced = who.ordered(where, bad.shape, GLOBAL, columns, epochs)
             fences, world = who.by_world(np.broadcast_to(who.ids, bad.shape)[where], lambda clocks: _of_rank(clocks.fenced_global, who), 0)
@@ -174,7 +174,7 @@ class ThreadShadow:
     def unsettled(self, view, who: Accessor) -> tuple[Marks, np.ndarray] | None:
         """The marks of an atom that has loaded cells, and where: no proxy fence in its threads followed the load before a copy that `who` issues.
         Of the loads of other clusters, those count that no such fence has followed yet."""
-        if SETTLED >= who.planes:
+        if who.planes <= SETTLED:
             return None
         for marks in self.reads.values():
             cta = view(marks.cta)
@@ -216,7 +216,7 @@ class ThreadShadow:
         if atomic:
             view.assign(self.writes.cta, 0)
             return found
-        if SETTLED < who.planes and who.kind != NOBODY:
+        if who.planes > SETTLED and who.kind != NOBODY:
             for marks in self.reads.values():  # what comes after this write also comes after the loads before it
                 view.assign(marks.cta, 0)
         atoms = who.atoms()[:1] if who.kind else who.atoms()

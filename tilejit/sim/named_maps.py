@@ -284,7 +284,7 @@ class NamedMaps(MachineParts):
                 self.finding("descriptor", "a tensor map is published from shared memory to which none was written: seed it there first",
                              ctas=self.ctas[b:b + 1])
         self._edit(to, False, lambda b, slot: made[b].fields, threads=(self.low, self.low + 32))
-        for b, slot in self._slots(to, False):
+        for _, slot in self._slots(to, False):
             slot.released = scope
 
     def map_acquire(self, map_: SimMap, scope: str) -> None:

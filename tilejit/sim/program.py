@@ -38,7 +38,7 @@ class Code:
     def __init__(self, block: Block, inputs: tuple[Value, ...]):
         self.nodes = block.nodes
         self.yields = block.yields
-        last: dict[Value, int] = {v: -1 for v in inputs}
+        last: dict[Value, int] = dict.fromkeys(inputs, -1)
         for i, node in enumerate(block.nodes):
             for value in results(node):
                 last[value] = i

@@ -107,11 +107,12 @@ class SharedAccess(MachineParts):
 
     def _place(self, buffer: SimBuffer, coords, mask, region, itemsize: int, extra: tuple[int, ...] = ()) -> Place:
         key = None
-        if isinstance(region, SimRegion) and mask is None and self._active is None and np.ndim(buffer.base) == 0:
-            if all(s.size == 1 for s in region.starts) and extra in ((), region.type.shape):
-                key = (region.type, buffer.base, tuple(int(s.flat[0]) for s in region.starts), itemsize)
-                if key in self.sim.places:
-                    return self.sim.places[key]
+        plain = mask is None and self._active is None and np.ndim(buffer.base) == 0
+        if (plain and isinstance(region, SimRegion) and all(s.size == 1 for s in region.starts)
+                and extra in ((), region.type.shape)):
+            key = (region.type, buffer.base, tuple(int(s.flat[0]) for s in region.starts), itemsize)
+            if key in self.sim.places:
+                return self.sim.places[key]
         place = self._compute_place(buffer, coords, mask, itemsize, extra)
         if key is not None:
             first = place.offsets[0] // itemsize

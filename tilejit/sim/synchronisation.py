@@ -27,10 +27,10 @@ class Synchronisation(MachineParts):
         """The barrier of the current scope. It never blocks, because the threads of a scope run in lock step."""
         self.sim.version += 1
         if self._divergent("sync()"):
-            return None
+            return
         for world, _ in self.worlds():
             world.clocks.sync(self.rank, self.atoms)
-        return None
+        return
 
     def sync_groups(self, group: np.ndarray) -> None:
         """A barrier of the threads with the same number in `group`, (B or 1, T); those with -1 take no part. The atoms

@@ -131,10 +131,8 @@ def driving_order(site) -> tuple[int, ...]:
     """
     region = site.array
     dims = site.dims(region)
-    if region.scope == "global":
-        strides = [region.buffer.strides[d] for d in dims]
-    else:
-        strides = _innermost_strides(region, dims)
+    in_array = region.scope == "global"
+    strides = [region.buffer.strides[d] for d in dims] if in_array else _innermost_strides(region, dims)
     order = list(range(len(dims)))
     if all(isinstance(s, int) for s in strides):
         order.sort(key=lambda k: -abs(strides[k]))
