@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from math import prod
 
 import numpy as np
-
 import tilejit as tile
 from tilejit.runtime.recipe import PORTABLE_CLUSTER
 

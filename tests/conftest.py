@@ -34,6 +34,7 @@ import pytest
 from tests import chosen_cases
 from tests.assembled_together import put_off
 from tests import frozen_digests
+from tests.assembled_together import put_off
 from tests.every_kernel import TESTS, Kernels, defined
 from tests.frozen_digests import Digests
 from tests.quick_tier import FILES, is_quick

@@ -22,7 +22,7 @@ import re
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import lru_cache
+from functools import cache
 from hashlib import blake2b
 from pathlib import Path
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
@@ -62,7 +62,7 @@ def mode() -> str:
 
 # -- texts that are the same everywhere ------------------------------------------------------------------------------------
 
-@lru_cache(maxsize=None)
+@cache
 def _fields(kind: type) -> tuple[str, ...] | None:
     return tuple(f.name for f in dataclasses.fields(kind)) if dataclasses.is_dataclass(kind) else None
 
@@ -96,12 +96,12 @@ def described(x: Any) -> str:
     return _ADDRESS.sub("", repr(x))
 
 
-@lru_cache(maxsize=None)
+@cache
 def _of_the_package(source: Source) -> bool:
     return os.path.realpath(source.file).startswith(PACKAGE)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _text_of(source: Source) -> str:
     """A digest of a function's text, wherever its lines are broken."""
     return digest("".join(source.text.split()), 16)

@@ -19,7 +19,6 @@ import os
 import signal
 import subprocess
 import sys
-from functools import lru_cache
 from pathlib import Path
 
 import pytest
@@ -106,7 +105,7 @@ def _load(path: str):
     return module
 
 
-@lru_cache(maxsize=None)
+@functools.cache
 def gpu_targets() -> tuple[str, ...]:
     """The target of each GPU, such as ("sm_90a",). A child process finds them out, so that this one has no CUDA context."""
     if not any(os.path.exists(path) for path in ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg")):

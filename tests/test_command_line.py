@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from tilejit import ptx
 
 ROOT = Path(__file__).parents[1]

@@ -31,8 +31,7 @@ def tool(tmp_path):
 
 def launches():
     """Three launches, two of them with shared memory; one with an empty grid; and one that is refused."""
-    from tests.runtime.fakes import FakeArray, FakeDriver
-    from tests.runtime.fakes import make_recipe
+    from tests.runtime.fakes import FakeArray, FakeDriver, make_recipe
     array = FakeArray(4096, (6, 8), (64, 4))
     for shared, grid in ((0, (1, 1, 1)), (64, (1, 1, 1)), (64, (2, 1, 1)), (64, (0, 1, 1))):
         FakeDriver().launcher(make_recipe(shared=shared))(grid, None, (array, 1, 1.0))

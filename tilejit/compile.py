@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
+from typing import TYPE_CHECKING
 
 from .concurrency import cached_property
 from .config import config
@@ -45,6 +46,9 @@ from .passes.products.dots import write_dots
 from .passes.products.mma_hazards import check_mma_hazards
 from .passes.products.wgmma_waits import insert_wgmma_waits
 from .records import RECORDS, AccessRecord, CopyRecord, LayoutRecord, LoopRecord, ProductRecord
+
+if TYPE_CHECKING:
+    from .toolchain.assembler import Assembled
 
 
 @dataclass(frozen=True)
@@ -197,7 +201,7 @@ class Code:
     """Machine code with its parameters, tensor maps, compile times and the texts of the stages, by name."""
 
     texts: dict[str, str]
-    assembled: object
+    assembled: Assembled
     params: list
     maps: list
     seconds: dict[str, float]

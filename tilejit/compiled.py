@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from .ir.builder import element_type
 from .records import AccessRecord, CopyRecord, LayoutRecord, LoopRecord, ProductRecord
 from .runtime.expressions import evaluate, expression
 from .types import Buffer
@@ -118,7 +119,7 @@ class CompiledKernel:
     def sass(self) -> str:
         """The disassembled machine code. ToolchainError without the disassembler (``pip install nvidia-cuda-nvdisasm``)."""
         from .toolchain.disassembler import sass
-        return sass(self.cubin)
+        return sass(self.cubin or b"")
 
     def explain(self) -> str:
         """A readable report: resources, layouts, the variant of each copy, access and product with the reasons,
@@ -211,7 +212,7 @@ def told(lowered: Lowered, bound) -> dict[str, Any]:
     shared = max(graph.shared_bytes, PRESSURE_BYTES) if perturbed and graph.shared_bytes else graph.shared_bytes
     arguments = []
     for p in graph.params:
-        arguments.append(["array", str(p.type.dtype), len(p.type.shape)] if isinstance(p.type, Buffer) else ["scalar", str(p.type.dtype)])
+        arguments.append(["array", str(p.type.dtype), len(p.type.shape)] if isinstance(p.type, Buffer) else ["scalar", str(element_type(p))])
     recipe = {"name": graph.name, "arguments": arguments, "threads": launch.threads, "cluster": list(launch.cluster) if launch.cluster else None,
               "shared": shared, "pdl": launch.pdl, "guards": [[list(fact), held] for fact, held in lowered.facts.items()],
               "written": sorted(lowered.written)}
@@ -227,7 +228,7 @@ def coded(code: Code) -> dict[str, Any]:
             "assembler": a.assembler}
 
 
-def made_of(lowered: dict, code: dict, key: str, cubin: bytes | None, records: dict[str, tuple], texts: Callable[[], dict[str, str]],
+def made_of(lowered: dict, code: dict, key: str, cubin: bytes | None, records: dict[str, Any], texts: Callable[[], dict[str, str]],
             seconds: dict[str, float], bound) -> CompiledKernel:
     """A compiled kernel, from the data of `told` (`lowered`) and `coded` (`code`), and its `RECORDS`."""
     recipe = {**lowered["recipe"], "params": code["params"], "maps": code["maps"]}

@@ -9,34 +9,44 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 from functools import wraps
+from typing import Any, Generic, ParamSpec, TypeVar, overload
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _changing = threading.Condition(threading.Lock())
 _compiling: dict[int, int] = {}  # thread -> how many functions under `not_while_forking` it is in
 _waiting: list[int] = []         # threads that are about to fork; meanwhile no other thread begins to compile
 
 
-class cached_property:
+class cached_property(Generic[T]):
     """``functools.cached_property`` without the lock that it takes before Python 3.12, which all instances of a class share: another thread may
     hold it at a fork."""
 
-    def __init__(self, function):
+    def __init__(self, function: Callable[[Any], T]):
         self.function, self.__doc__ = function, function.__doc__
 
-    def __set_name__(self, owner, name: str) -> None:
+    def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
 
-    def __get__(self, instance, owner=None):
+    @overload
+    def __get__(self, instance: None, owner: type | None = None) -> cached_property[T]: ...
+    @overload
+    def __get__(self, instance: object, owner: type | None = None) -> T: ...
+
+    def __get__(self, instance: object, owner: type | None = None) -> cached_property[T] | T:
         if instance is None:
             return self
         value = instance.__dict__[self.name] = self.function(instance)
         return value
 
 
-def not_while_forking(function):
+def not_while_forking(function: Callable[P, T]) -> Callable[P, T]:
     """Decorator: a fork in another thread waits until `function` is over."""
     @wraps(function)
-    def call(*args, **kwargs):
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
         thread = threading.get_ident()
         with _changing:
             while _waiting and thread not in _compiling:

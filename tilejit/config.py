@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 from .errors import CacheError, CompilationError
 
@@ -35,7 +37,7 @@ def _seed(text: str) -> int | None:
     return int(text)
 
 
-_READERS = {"bool": _flag, "int | None": _seed}  # by a field's type; others are text
+_READERS: dict[str, Callable[[str], Any]] = {"bool": _flag, "int | None": _seed}  # by a field's type; others are text
 
 
 @dataclass(frozen=True)
@@ -54,12 +56,12 @@ class Config:
     jitter: int | None = None  # the option `jitter` of kernels that do not say jitter= themselves
 
     @staticmethod
-    def load() -> "Config":
-        values = {}
+    def load() -> Config:
+        values: dict[str, Any] = {}
         for field in fields(Config):
             text = os.environ.get("TILEJIT_" + field.name.upper())
             if text is not None:
-                values[field.name] = _READERS.get(field.type, str)(text)
+                values[field.name] = _READERS.get(str(field.type), str)(text)
         return Config(**values)
 
     @property

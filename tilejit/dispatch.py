@@ -59,10 +59,10 @@ class Need:
     """
 
     words: str
-    test: Callable[[Any], bool | str | Miss]
+    test: Callable[[Any], bool | str | Miss | None]
     gate: bool = False
 
-    def failure(self, site) -> Miss | None:
+    def failure(self, site: Any) -> Miss | None:
         found = self.test(site)
         if found is True or found is None:
             return None

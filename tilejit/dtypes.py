@@ -22,14 +22,15 @@ def shown_integer(x: int) -> str:
 
 
 @cache
-def _numpy(name: str):
+def _numpy(name: str) -> NumPyDType[Any]:
     """NumPy's dtype of that name, or that of ml_dtypes."""
     import numpy
     try:
-        return numpy.dtype(name)
+        found: NumPyDType[Any] = numpy.dtype(name)
     except TypeError:
         import ml_dtypes
-        return numpy.dtype(getattr(ml_dtypes, name))
+        found = numpy.dtype(getattr(ml_dtypes, name))
+    return found
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -73,7 +74,7 @@ class DType:
         return self.packing != (1, 1)
 
     @property
-    def unit(self) -> "DType":
+    def unit(self) -> DType:
         """The dtype of the units in which memory is counted: uint8 if packed, else the dtype itself."""
         return uint8 if self.packed else self
 
@@ -83,11 +84,11 @@ class DType:
         return 1 << {"float4": 4, "float6": 6}.get(self.name[:6], self.bits)
 
     @property
-    def np(self):
+    def np(self) -> NumPyDType[Any]:
         """The NumPy dtype of a single element."""
         return _numpy(self.numpy or self.name)
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[Any, ...]:
         return dtype_of, (self.name,)
 
     def __str__(self) -> str:
@@ -131,7 +132,7 @@ DTYPES = {d.name: d for d in (
 _ALIASES = {"float4_e2m1fn_x2": "float4_e2m1fn"}  # torch's name, of a byte with two elements
 
 
-def padded(dtype) -> DType:
+def padded(dtype: Any) -> DType:
     """The dtype of elements of 4 or 6 bits in shared memory that are padded: 16 elements (8 or 12 bytes) and padding take 16
     bytes. The tensor cores' kinds f8f6f4 and mxf8f6f4 read operands in this form (PTX ISA, ``.b4x16_p64``, ``.b6x16_p32``)."""
     dtype = dtype_of(dtype)
@@ -141,7 +142,7 @@ def padded(dtype) -> DType:
     return found
 
 
-def dtype_of(spec) -> DType:
+def dtype_of(spec: Any) -> DType:
     """The DType that `spec` names: a DType, a NumPy dtype, a Python type or a name. CompilationError otherwise."""
     if isinstance(spec, DType):
         return spec
@@ -156,7 +157,7 @@ def dtype_of(spec) -> DType:
     raise CompilationError(f"{spec!r} is not an element type of tilejit{nearest(name, named)}; the element types are {', '.join(named)}")
 
 
-def named_dtype(x) -> DType | None:
+def named_dtype(x: Any) -> DType | None:
     """The DType that `x` names; None if it names none."""
     try:
         return dtype_of(x)
@@ -183,7 +184,11 @@ def held(dtype: DType, units: int) -> int:
 
 def arriving(dtype: DType, nbytes: int) -> int:
     """The transaction bytes that a copy to `nbytes` of shared memory reports to its barrier: those of the elements, without padding."""
-    return stored(DTYPES[dtype.padded], nbytes) if dtype.padded else nbytes
+    if not dtype.padded:
+        return nbytes
+    units = stored(DTYPES[dtype.padded], nbytes)
+    assert units is not None  # a buffer of padded elements has whole groups
+    return units
 
 
 def integer_range(dtype: DType) -> tuple[int, int]:

@@ -18,6 +18,8 @@ import sys
 import unicodedata
 import warnings
 from dataclasses import dataclass
+from types import FrameType, TracebackType
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,7 @@ class Loc:
     end_column: int = 0
     function: str = ""
     source_line: str = ""
-    call_site: "Loc | None" = None
+    call_site: Loc | None = None
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}:{self.column + 1}"
@@ -96,7 +98,7 @@ class CompilationError(TileError):
 class DispatchError(CompilationError):
     """No lowering of a tile primitive accepts this call; ``declined`` lists (variant, reason)."""
 
-    def __init__(self, message: str, loc: Loc | None = None, declined: tuple = ()):
+    def __init__(self, message: str, loc: Loc | None = None, declined: tuple[tuple[str, str], ...] = ()):
         super().__init__(message, loc)
         self.declined = tuple(declined)
 
@@ -112,7 +114,7 @@ class LaunchError(TileError):
 class SimulationError(TileError):
     """The simulator found a fault in the kernel; ``finding`` is the first one."""
 
-    def __init__(self, message: str, loc: Loc | None = None, finding=None):
+    def __init__(self, message: str, loc: Loc | None = None, finding: Any = None):
         super().__init__(message, loc)
         self.finding = finding
 
@@ -120,7 +122,7 @@ class SimulationError(TileError):
 class VerificationError(TileError):
     """A kernel's results differ from its reference; ``difference`` is the first one."""
 
-    def __init__(self, message: str, loc: Loc | None = None, difference=None):
+    def __init__(self, message: str, loc: Loc | None = None, difference: Any = None):
         super().__init__(message, loc)
         self.difference = difference
 
@@ -142,7 +144,8 @@ _PACKAGE = os.path.dirname(__file__) + os.sep
 
 def warn(text: str) -> None:
     """Issue a TileWarning at the line outside this package that made the call."""
-    frame, level = sys._getframe(), 1
+    frame: FrameType | None = sys._getframe()
+    level = 1
     while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
         frame, level = frame.f_back, level + 1
     warnings.warn(text, TileWarning, stacklevel=level)
@@ -159,6 +162,7 @@ class at:
     def __enter__(self) -> None:
         pass
 
-    def __exit__(self, kind, error, trace) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
         if isinstance(error, TileError) and error.loc is None:
             error.loc = self.loc

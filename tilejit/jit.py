@@ -67,6 +67,11 @@ class Version:
     lowered: Lowered | None = None
     compiled: CompiledKernel | None = None
 
+    def needed(self) -> Lowered:
+        """The lowered kernel, where it is known to have been made."""
+        assert self.lowered is not None
+        return self.lowered
+
     def current(self) -> bool:
         """Whether the captured values are unchanged."""
         return all(c.current() == c.token for c in self.captured)
@@ -80,7 +85,9 @@ class Version:
 
     @property
     def copies(self) -> tuple:
-        return (self.lowered or self.compiled).copies
+        found = self.lowered or self.compiled
+        assert found is not None  # one of the two is set
+        return found.copies
 
 
 def _plain(method):
@@ -109,7 +116,7 @@ class Kernel:
         self.source, self.options = source, dict(options)
         self.__name__ = self.name = source.name
         self.__doc__ = ast.get_docstring(source.tree)
-        self.__module__, self.__qualname__ = source.globals.get("__name__"), source.name
+        self.__module__, self.__qualname__ = source.globals.get("__name__", ""), source.name
         self.parameters = source.params
         self.__signature__ = source.signature
         self.names = [p.name for p in self.parameters]
@@ -169,9 +176,10 @@ class Kernel:
 
     def bind(self, args: tuple, kwargs: dict) -> tuple[Bound, dict[str, Any], dict[str, Any]]:
         """Split and bind a call's arguments: (arguments, launch options, call options)."""
+        starred = self.source.tree.args.vararg
         if self.source.rest is not None:
             raise CompilationError(f"a kernel's parameters are named one by one, and `*{self.source.rest.name}` takes any number: that is for the "
-                                   "functions that a kernel calls", self.source.loc(self.source.tree.args.vararg))
+                                   "functions that a kernel calls", None if starred is None else self.source.loc(starred))
         names = {p.name for p in self.parameters}
         options = {k: v for k, v in kwargs.items() if k in LAUNCH_OPTIONS}
         call = {k: v for k, v in kwargs.items() if k in CALL_OPTIONS}
@@ -226,8 +234,9 @@ class Kernel:
             from .compile import uncollected
             with uncollected():
                 version = self.version(bound, options, target, shelf.missed)
-                compiled = shelf.compile(version.lowered, bound)
-            self._warn_of(compiled.warnings[len(version.lowered.warnings):])
+                lowered = version.needed()
+                compiled = shelf.compile(lowered, bound)
+            self._warn_of(compiled.warnings[len(lowered.warnings):])
             version.compiled = compiled
             return compiled
         self._hold_to_expectations(found.compiled.copies)
@@ -236,7 +245,7 @@ class Kernel:
             version = Version(found.facts, found.captured)
             versions.append(version)
         else:
-            self._warn_of(found.compiled.warnings[len(version.lowered.warnings):])
+            self._warn_of(found.compiled.warnings[len(version.needed().warnings):])
         version.compiled = found.compiled
         return version.compiled
 
@@ -255,7 +264,8 @@ class Kernel:
 
     def _arguments(self, bound: Bound, facts: Facts) -> dict[str, tuple]:
         """The `ParamSpec` of each parameter, for the frontend."""
-        arguments, n = {}, 0
+        arguments: dict[str, tuple] = {}
+        n = 0
         for name, value in bound.values.items():
             if name in bound.constants:
                 arguments[name] = ("constexpr", value)
@@ -323,8 +333,8 @@ class Kernel:
     def _simulated(self, bound: Bound, options: dict, grid: tuple, target: str | None = None, **how):
         simulate = _simulator()
         version = self.version(bound, options, checked_target(target or config().target or "sm_90a"))
-        bound.check_writable(version.lowered.written)
-        return simulate(version.lowered.graph, grid, bound.host_arguments(), **how)
+        bound.check_writable(version.needed().written)
+        return simulate(version.needed().graph, grid, bound.host_arguments(), **how)
 
     def assert_variant(self, argument: str, variant: str) -> None:
         """Require `variant` for all copies of `argument`, the name of an array or an allocation of the kernel, and for all copies whose source line
@@ -375,8 +385,9 @@ class Kernel:
             if name in written:
                 host[...] = there.numpy()
         if not copies and not call:
-            self._remember(launcher, bound, given, self._versions(bound, options, compiled.target)[1])
-
+            version = self._versions(bound, options, compiled.target)[1]
+            assert version is not None  # the one that was launched
+            self._remember(launcher, bound, given, version)
     def _remember(self, launcher, bound: Bound, given: tuple, version: Version) -> None:
         """Send later calls of this form directly to the launcher, which checks that they fit."""
         args, kwargs = given

@@ -22,7 +22,7 @@ import os
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from time import perf_counter, time
 from typing import TYPE_CHECKING, Any
 
@@ -78,6 +78,11 @@ class Shelf:
             except Unrecorded:
                 self.store = None
 
+    def _opened(self) -> Store:
+        """The store, where it is known that there is one."""
+        assert self.store is not None
+        return self.store
+
     # -- level 1 -----------------------------------------------------------------------------------------------------
 
     def find(self, bound: Bound, rebuild: Callable[[], dict[str, str]]) -> Found | None:
@@ -104,12 +109,12 @@ class Shelf:
             differs = difference(facts, bound)
         else:
             differs += " has changed"
-        entry = None if differs else _Code.read(self.store, manifest["code"])
+        entry = None if differs else _Code.read(self._opened(), manifest["code"])
         if entry is None:
             self.missed = self.missed or differs or "its code is no longer in the cache"
             return None
         lowered = manifest["lowered"]
-        texts = _reader(self.store, manifest["code"], rebuild)
+        texts = _reader(self._opened(), manifest["code"], rebuild)
         seconds = {"cache": perf_counter() - start}
         records = {name: from_data(kind, manifest[name]) for name, kind in RECORDS.items()}
         compiled = made_of(lowered, entry.says, manifest["code"], entry.cubin, records, texts, seconds, bound)
@@ -117,10 +122,10 @@ class Shelf:
 
     def _manifests(self) -> list[dict]:
         """The manifests under the key, newest first."""
-        manifests = self.store.get_json("manifest", self.key)
+        manifests = self._opened().get_json("manifest", self.key)
         return manifests if isinstance(manifests, list) else []
 
-    def _manifest(self, lowered: "Lowered", description: dict, code_key: str) -> dict | None:
+    def _manifest(self, lowered: Lowered, description: dict, code_key: str) -> dict | None:
         """The manifest of a kernel; None if one of its captured values cannot be recorded."""
         try:
             captured = recorded(lowered.captured, self.source, self.constants)
@@ -132,11 +137,11 @@ class Shelf:
 
     def _keep(self, manifest: dict) -> None:
         kept = [manifest, *(m for m in self._manifests() if _validity(m) not in (None, _validity(manifest)))]
-        self.store.put("manifest", self.key, _json(kept[:MANIFESTS_PER_KEY]))
+        self._opened().put("manifest", self.key, _json(kept[:MANIFESTS_PER_KEY]))
 
     # -- level 2 -----------------------------------------------------------------------------------------------------
 
-    def compile(self, lowered: "Lowered", bound: Bound) -> CompiledKernel:
+    def compile(self, lowered: Lowered, bound: Bound) -> CompiledKernel:
         """Compile a lowered kernel, or take its code from the cache if the same graph was compiled before. Stores manifest and code."""
         from .compile import assemble_graph, check_budgets
         description = json.loads(_json(told(lowered, bound)))
@@ -152,7 +157,7 @@ class Shelf:
         entry = _Code.read(self.store, key) if self.store is not None else None
         if entry is not None:
             check_budgets(lowered.graph, entry.says["registers"], entry.says["spills"])
-            texts = _reader(self.store, key, lambda: assemble_graph(lowered).texts)
+            texts = _reader(self._opened(), key, lambda: assemble_graph(lowered).texts)
             seconds = {**lowered.seconds, "cache": perf_counter() - start}
             manifest = self._manifest(lowered, description, key)
         else:
@@ -192,7 +197,7 @@ class _Code:
     cubin: bytes | None
 
     @staticmethod
-    def read(store: Store, key: str) -> "_Code | None":
+    def read(store: Store, key: str) -> _Code | None:
         data = store.get("code", key)
         if data is None:
             return None
@@ -201,7 +206,7 @@ class _Code:
             says = json.loads(head)
         except ValueError:
             return None
-        return _Code(says, cubin or None) if isinstance(says, dict) and CODE_FIELDS <= says.keys() else None
+        return _Code(says, cubin or None) if isinstance(says, dict) and says.keys() >= CODE_FIELDS else None
 
     def write(self, store: Store, key: str) -> None:
         store.put("code", key, _json(self.says) + _SEPARATOR + (self.cubin or b""))
@@ -209,7 +214,7 @@ class _Code:
 
 def _reader(store: Store, key: str, rebuild: Callable[[], dict[str, str]]) -> Callable[[], dict[str, str]]:
     """A function that gives the texts of an entry, reading them at its first call."""
-    @lru_cache(maxsize=None)
+    @cache
     def read() -> dict[str, str]:
         data = store.get("texts", key)
         try:
@@ -252,13 +257,13 @@ def _call_key(source: Source, bound: Bound, constants: dict[str, Any], launch: L
     return _digest(str(FORMAT), package(), tools(), identity(source), *signature, repr(launch), target)
 
 
-def code_key(lowered: "Lowered") -> str:
+def code_key(lowered: Lowered) -> str:
     """The key of a lowered kernel's code."""
     from .compile import graph_key
     return _digest(str(FORMAT), package(), tools(), graph_key(lowered))
 
 
-@lru_cache(maxsize=None)
+@cache
 def package() -> str:
     """The identity of this package: its version if it is installed, otherwise also a digest of its files' sizes and times."""
     from . import __version__

@@ -5,18 +5,19 @@ from __future__ import annotations
 import ast
 import re
 import sys
+from collections.abc import Collection, Iterable
 
 from .errors import Loc
 
 
-def nearest(name: str, names) -> str:
+def nearest(name: str, names: Iterable[str]) -> str:
     """The text `` (did you mean 'x'?)`` for the closest of `names`; "" if none is close."""
     from difflib import get_close_matches
     close = get_close_matches(name, list(names), n=1) if isinstance(name, str) else ()
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
-def misspelt(given, names) -> str:
+def misspelt(given: Iterable[str], names: Collection[str]) -> str:
     """A suggestion for the first keyword of `given` that is not in `names`: its counterpart in this language, or the closest of `names`; "" if
     there is none."""
     unknown = next((name for name in given if name not in names), None)
@@ -39,12 +40,13 @@ def assigned_name(loc: Loc) -> str:
     for target, value in pairs:
         if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
             pairs += zip(target.elts, value.elts)
-        elif isinstance(target, ast.Name) and (before + value.col_offset, before + value.end_col_offset) == (loc.column, loc.end_column):
+        elif (isinstance(target, ast.Name) and value.end_col_offset is not None
+              and (before + value.col_offset, before + value.end_col_offset) == (loc.column, loc.end_column)):
             return target.id
     return ""
 
 
-def _allocating(loc: Loc | None) -> re.Match | None:
+def _allocating(loc: Loc | None) -> re.Match[str] | None:
     return re.match(r"(?:\w+\.)*(alloc|mbarrier|ring)\(", loc.source_line[loc.column:]) if loc is not None else None
 
 
@@ -57,7 +59,9 @@ def allocation_name(name: str, loc: Loc | None) -> str:
     """The name in the kernel's source of the shared memory or mbarriers allocated at `loc`: ``s``, or for a ring ``r.A`` and ``r.full``, where
     `name` is that of the ring's buffer or barriers. '' if the source does not show a name."""
     call = _allocating(loc)
-    own = assigned_name(loc) if call is not None else ""
+    if loc is None or call is None:
+        return ""
+    own = assigned_name(loc)
     return f"{own}.{name}" if own and call[1] == "ring" else own
 
 
@@ -218,13 +222,13 @@ def here(name: str) -> str:
     return ELSEWHERE.get(name) or (f"tile.{name}" if hasattr(sys.modules["tilejit"], name) else "")
 
 
-def suggested(name: str, names) -> str:
+def suggested(name: str, names: Iterable[str]) -> str:
     """A suggestion for a name that the package does not have: its counterpart, or the closest of `names`; "" if there is none."""
     instead = OUTSIDE.get(name) or ELSEWHERE.get(name)
     return f"; write {instead}" if instead else nearest(name, names)
 
 
-def counterpart(function) -> str:
+def counterpart(function: object) -> str:
     """The text ``a function of numpy; in a kernel write tile.exp`` for a library function with a counterpart; "" for others."""
     library = (getattr(function, "__module__", None) or type(function).__module__).partition(".")[0]
     name = getattr(function, "__name__", "")

@@ -12,7 +12,7 @@ from .dispatch import Choice, choose, names
 from .dtypes import dtype_of, int32, stored
 from .errors import CompilationError
 from .ir.builder import Facts
-from .ir.graph import Const, Launch
+from .ir.graph import Const, Launch, number
 from .layout import TileLayout
 from .ops.memory.packed import in_memory
 from .ops.memory.shared import check_in_memory
@@ -101,10 +101,11 @@ class BufferSpec:
                                        f"{n} elements")
             extent = stop - start
             if d == len(self.shape) - 1:
-                start, extent = stored(self.dtype, start), stored(self.dtype, extent)
-                if start is None or extent is None:
+                first, units = stored(self.dtype, start), stored(self.dtype, extent)
+                if first is None or units is None:
                     raise CompilationError(f"a region of {self.dtype} covers multiples of {self.dtype.packing[0]} elements, and "
                                            f"{region[-1]} does not")
+                start, extent = first, units
             starts.append(Const(start, int32))
             extents.append(extent)
         return tuple(starts), tuple(extents), tuple(kept)
@@ -188,14 +189,14 @@ class _Numbers:
 
     @staticmethod
     def divisor(operand: Const) -> int:
-        return abs(operand.value) or 1 << 62
+        return abs(number(operand)) or 1 << 62
 
     def asked_divisor(self, operand: Const, wanted: int) -> int:
         return self.divisor(operand)
 
     @staticmethod
     def bounds(operand: Const) -> tuple[int, int]:
-        return operand.value, operand.value
+        return number(operand), number(operand)
 
 
 OPS = {"copy": copy_, "copy_async": copy_async_}

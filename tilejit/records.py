@@ -156,11 +156,11 @@ def unplain(data: Any) -> Any:
     return value if kind == "text" else Plain(**{name: unplain(v) for name, v in value.items()})
 
 
-def to_data(records: tuple) -> list:
+def to_data(records: tuple[Any, ...]) -> list[dict[str, Any]]:
     """Records as data for JSON."""
     return [{f.name: plain(getattr(r, f.name)) for f in dataclasses.fields(r)} for r in records]
 
 
-def from_data(kind: type, data: list) -> tuple:
+def from_data(kind: type, data: list[dict[str, Any]]) -> tuple[Any, ...]:
     """The inverse of `to_data`, for records of class `kind`."""
     return tuple(kind(**{name: unplain(value) for name, value in entry.items()}) for entry in data)

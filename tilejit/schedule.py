@@ -19,7 +19,6 @@ from .ops.language.promotion import strong_cast
 from .ops.memory.atomics import BUILTINS as ATOMICS
 from .types import Points, Region, Scalar
 
-
 LARGEST_GROUP = 1 << 15  # rows of tiles in a group, so that a group of up to 65535 columns has fewer than 2^31 tiles
 POWERS = tuple(1 << n for n in range(1, 8))  # powers of 2 by which numbers of tiles are shifted instead of divided
 

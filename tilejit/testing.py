@@ -100,12 +100,14 @@ def verify(kernel: tile.Kernel[..., Any], grid: Any, /, *args: Any, reference: C
             raise LaunchError(f"verify copies the arrays that are given by position, and {name} is given by keyword")
     arrays = {n: v.view.numpy() for n, v in bound.values.items() if isinstance(v, ArraySpec) and v.view is not None}
     version = kernel.version(bound, options, checked_target(target or config().target or "sm_90a"))
-    bound.check_writable(version.lowered.written)
-    written = [bound.names[n] for n in sorted(version.lowered.written)]
+    lowered = version.needed()
+    bound.check_writable(lowered.written)
+    written = [bound.names[n] for n in sorted(lowered.written)]
     want = _expected(reference, args, bound, written)
 
     from .sim import simulate
-    run = lambda bound, **how: simulate(version.lowered.graph, checked_grid(grid, bound), bound.host_arguments(), seed=seed, **how)
+    def run(bound, **how):
+        return simulate(lowered.graph, checked_grid(grid, bound), bound.host_arguments(), seed=seed, **how)
     copy, _ = _copied(kernel, args, kwargs)
     report = run(copy)
     result = Verification(("simulator",), report.faults())

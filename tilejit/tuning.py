@@ -176,6 +176,7 @@ class Tuned:
             except CompilationError as error:
                 first = first or error
                 self._reject(kind, {i: error})
+        assert first is not None  # there is a configuration
         raise first
 
     # -- what is fastest -----------------------------------------------------------------------------------------------------
@@ -200,7 +201,7 @@ class Tuned:
             raise LaunchError(f"{self.kernel.name}: none of {len(compiled)} configurations can be launched; the first: "
                               f"{next(iter(self.rejected[kind].values()))}")
         self.timings[kind] = times
-        best = min(times, key=times.get)
+        best = min(times, key=lambda i: times[i])
         if store is not None and place is not None:
             store.put("tuned", place, json.dumps(best).encode())
         return configs[best]
@@ -211,7 +212,7 @@ class Tuned:
         driver.synchronize(device)
         stream = driver.create_stream(device)
         try:
-            launches = {i: partial(self.kernel[grid], *args, **kwargs, **chosen, stream=stream) for i, chosen in configs.items()}
+            launches: dict[int, Callable[[], Any]] = {i: partial(self.kernel[grid], *args, **kwargs, **chosen, stream=stream) for i, chosen in configs.items()}
             times, failed = timed(launches, stream, device)
             self._reject(kind, failed)
             return times
@@ -242,7 +243,9 @@ def timed(launches: dict[int, Callable[[], Any]], stream: int, device: int) -> t
         end.record(stream).wait()
         return end.since(start) / count
 
-    counts, times, failed = {}, {}, {}
+    counts: dict[int, int] = {}
+    times: dict[int, list[float]] = {}
+    failed: dict[int, TileError] = {}
     for i, launch in launches.items():
         try:
             burst(launch, 1)
@@ -294,7 +297,8 @@ class Kept:
     """A context that saves the contents of spans (address, bytes) of device memory and restores them at the end."""
 
     def __init__(self, spans: list[tuple[int, int]], device: int):
-        self.spans, self.device, self.copies = spans, device, []
+        self.spans, self.device = spans, device
+        self.copies: list[Any] = []
 
     def __enter__(self) -> None:
         from .runtime import driver

@@ -5,10 +5,10 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 from math import prod
+from typing import Any
 
 from .dtypes import DType, counted
 from .layout import TileLayout
-
 
 # -- uniformity and scopes -------------------------------------------------------------------------------------------
 
@@ -60,7 +60,7 @@ class Tile:
         text = f"{self.dtype}[{', '.join(map(str, self.shape))}]"
         if self.layout is None:
             return text
-        pad = "" if self.domain == self.shape else f" of {list(self.domain)}"
+        pad = "" if self.domain is None or self.domain == self.shape else f" of {list(self.domain)}"
         return f"{text} in {self.layout}{pad}"
 
 
@@ -90,21 +90,21 @@ class Buffer:
     """
 
     dtype: DType
-    shape: tuple
+    shape: tuple[Any, ...]
     scope: str
     layout: TileLayout | None = None
-    strides: tuple | None = None
+    strides: tuple[Any, ...] | None = None
     arg: int | None = None
     peer: bool = False
     narrowed: tuple[int, ...] | None = None  # of a window: for each dimension a divisor of its bounds, or 0 if they are the array's
-    map: "TensorMap | None" = None  # the tensor map by name that copies of a global buffer use, if there is one
+    map: TensorMap | None = None  # the tensor map by name that copies of a global buffer use, if there is one
 
     @property
     def nbytes(self) -> int:
         """The size in bytes, including gaps in the layout; for tensor memory, that of the elements. Not for global buffers."""
-        if self.scope == "tmem":
-            return self.layout.size() * self.dtype.nbytes
-        return self.layout.span("m") * self.dtype.nbytes
+        assert self.layout is not None  # only global buffers have none
+        elements: int = self.layout.size() if self.scope == "tmem" else self.layout.span("m")
+        return elements * self.dtype.nbytes
 
     def __str__(self) -> str:
         where = f" in {self.layout}" if self.layout is not None else ""
@@ -118,6 +118,8 @@ class _OfBuffer:
     """Base class of types that refer to elements of a `buffer`, whose dtype and scope they have."""
 
     __slots__ = ()
+
+    buffer: Buffer
 
     @property
     def dtype(self) -> DType:
@@ -206,8 +208,7 @@ class Patches(Selected):
     """Pixels of images as rows: the input elements for one element of a convolution's filter (im2col). The values that define it are
     the array, the first pixel (image, position of the filter's corner), the first channel, and the element's position in the filter."""
 
-    window: Window = None
-
+    window: Window | None = None
     def __str__(self) -> str:
         return f"patches {list(self.extents)} of {self.buffer}"
 
@@ -264,6 +265,18 @@ class TensorMap:
     def __str__(self) -> str:
         what = "box" if self.window is None else "patches"
         return f"tensor map {what} {list(self.box)} swizzle {self.swizzle}" + (f" in {self.slot} memory" if self.slot else "")
+
+
+def layout_of(x: Tile | Buffer) -> TileLayout:
+    """The layout of a register tile or buffer that has one."""
+    assert x.layout is not None, f"{x} has no layout"
+    return x.layout
+
+
+def domain_of(t: Tile) -> tuple[int, ...]:
+    """The domain of a register tile that has a layout."""
+    assert t.domain is not None, f"{t} has no layout"
+    return t.domain
 
 
 MEMORY_TYPES = (Buffer, Region, Points, Selected, TensorMap)

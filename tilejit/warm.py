@@ -5,10 +5,10 @@ from __future__ import annotations
 from threading import Lock
 from typing import Any
 
-from .dtypes import DType
-from .frontend.captures import Capture, Watch
 from .concurrency import not_while_forking
+from .dtypes import DType
 from .errors import LaunchError
+from .frontend.captures import Capture, Watch
 from .runtime.arguments import parts_of
 
 

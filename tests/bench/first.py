@@ -18,8 +18,9 @@ from functools import partial
 import torch
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", ".."))
-from tests.mma import first_kernels  # noqa: E402
 from timing import rounds  # noqa: E402 - beside this file
+
+from tests.mma import first_kernels  # noqa: E402
 
 TILES = ((128, 128, 64, 4), (128, 128, 64, 8), (128, 256, 64, 8), (64, 64, 128, 4))  # rows, columns, k, warps
 PARTS = ((128, 128, 8), (128, 64, 8), (64, 64, 4), (128, 64, 4))                     # queries, keys, warps

@@ -12,7 +12,6 @@ import time
 
 import torch
 from launch_kernels import tiny
-
 from tilejit.kernels import matmul
 
 

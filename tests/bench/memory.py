@@ -14,9 +14,8 @@ import json
 import torch
 from row_kernels import put, taken
 from softmax_kernels import softmax
-from timing import rounds
-
 from tilejit.demo import vector_add
+from timing import rounds
 
 
 def vadd_case(dtype):

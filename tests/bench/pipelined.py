@@ -15,8 +15,9 @@ import torch
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", ".."))
 from matmul import measured, operands  # noqa: E402 - beside this file
-from tests.mma.pipelined_product import product  # noqa: E402
 from tilejit import kernels  # noqa: E402
+
+from tests.mma.pipelined_product import product  # noqa: E402
 
 
 def main() -> None:

@@ -14,7 +14,6 @@ import time
 os.environ["TRITON_INTERPRET"] = "1"
 
 import numpy as np
-
 from tilejit.demo import softmax, vector_add
 
 

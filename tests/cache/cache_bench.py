@@ -9,7 +9,6 @@ import sys
 import textwrap
 
 import pytest
-
 import tilejit as tile
 import tilejit.compile
 

@@ -7,9 +7,8 @@ import warnings
 import zlib
 
 import pytest
-from cache_bench import SCALE, STAGE, python, specs
-
 import tilejit as tile
+from cache_bench import SCALE, STAGE, python, specs
 from tilejit import manifest
 from tilejit.errors import ToolchainError
 from tilejit.runtime.store import Store, open_store

@@ -4,9 +4,8 @@ import os
 import shutil
 
 import pytest
-from cache_bench import SCALE, specs
-
 import tilejit as tile
+from cache_bench import SCALE, specs
 from tilejit import manifest
 from tilejit.toolchain import assembler, installed
 

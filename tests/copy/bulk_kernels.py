@@ -7,7 +7,6 @@ from reduced import combined
 from tilejit.dtypes import dtype_of
 from values import WHOLE, any_bits  # noqa: F401
 
-
 # -- copies in and out ---------------------------------------------------------------------------------------------------
 
 @tile.jit(num_warps=1)

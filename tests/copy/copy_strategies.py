@@ -5,7 +5,6 @@ from __future__ import annotations
 from math import prod
 
 from hypothesis import strategies as st
-
 from tilejit.layout import TileLayout, standard
 from tilejit.plan import BufferSpec
 

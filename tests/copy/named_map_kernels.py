@@ -1,7 +1,6 @@
 """Kernels with explicit tensor maps: encoded at launch, and made and edited by the kernel."""
 
 import numpy as np
-
 import tilejit as tile
 from values import PACKED, WHOLE, any_bits, argument, same  # noqa: F401
 

@@ -1,7 +1,6 @@
 """Kernels that store and reduce register values to the shared memory of a peer."""
 
 import numpy as np
-
 import tilejit as tile
 
 

@@ -4,8 +4,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import tilejit as tile
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from tilejit.errors import CompilationError
 
 

@@ -1,7 +1,7 @@
 """TMA boxes of every rank, dtype and option: on the simulator, in PTX, and on the GPU."""
 
-import numpy as np
 import box_kernels as kernels
+import numpy as np
 import pytest
 from tilejit.errors import DispatchError
 from values import any_bits

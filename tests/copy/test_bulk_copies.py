@@ -6,12 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-
 import tilejit as tile
 from bulk_kernels import broadcast, fetched, hand_on, through
 from bytecheck import check_runs
 from copy_strategies import copies, swizzled_copies
+from hypothesis import HealthCheck, given, settings
 from tilejit.errors import CompilationError, DispatchError, TileError
 from tilejit.layout import Swizzle, TileLayout
 from tilejit.plan import BufferSpec, plan_copy

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+
 from tests.gpu import in_child, needs_gpu
 
 HOPPER = ("sm_90a", "sm_100a", "sm_103a", "sm_120a")

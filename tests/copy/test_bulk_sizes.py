@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 import tilejit as tile
-from bulk_size_kernels import A, COPIES, LIMIT, REST, WORDS, counted, to_peer, loaded, over_ones, stored, totals
+from bulk_size_kernels import COPIES, LIMIT, REST, WORDS, A, counted, loaded, over_ones, stored, to_peer, totals
 from tilejit.errors import CompilationError
 from tilejit.plan import BufferSpec, plan_copy
+
 
 @pytest.mark.parametrize("n", [0, 16, 48, 240, 256])
 def test_a_runtime_size_moves_exactly_its_bytes_and_none_if_it_is_zero(n):

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
 import tilejit as tile
 from bytecheck import NOWHERE, Wrong, check_partition, check_patches, check_rows, check_runs, check_tensor_plan
 from selected_kernels import gather, load_patch, scatter, store_patch

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-
 import tilejit as tile
 from tilejit.errors import CompilationError
 from tilejit.layout import standard

@@ -4,7 +4,6 @@ import re
 
 import numpy as np
 import pytest
-
 import tilejit as tile
 from tilejit.errors import CompilationError, DispatchError
 from tilejit.layout import standard

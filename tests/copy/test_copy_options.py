@@ -1,7 +1,6 @@
 """Options of copies: values of another type, and options of which a path has no use, are refused where they are given."""
 
 import pytest
-
 import tilejit as tile
 
 ISSUE = "with tile.elect():\n        bar.arrive_expect_tx(s.nbytes)\n        tile.copy_async(s, {source}, mbar=bar, {option})"

@@ -2,10 +2,9 @@
 
 from collections import Counter
 
-from hypothesis import HealthCheck, given, settings, strategies as st
-
 from bytecheck import check_partition, check_tensor_plan
 from copy_strategies import copies, swizzled_copies
+from hypothesis import HealthCheck, given, settings, strategies as st
 from tilejit.errors import DispatchError
 from tilejit.ops.memory.partition import constant_steps
 from tilejit.plan import plan_copy

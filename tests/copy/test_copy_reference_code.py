@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
 import tilejit as tile
 from copy_cases import DATA, cases
 from tilejit import ptx

@@ -4,7 +4,6 @@ from math import prod
 
 import numpy as np
 import pytest
-
 import tilejit as tile
 from bytecheck import check_partition, check_tensor_plan
 from copy_cases import cases, planned, specs

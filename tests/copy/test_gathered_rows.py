@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 import tilejit as tile
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from ml_dtypes import bfloat16, float8_e4m3fn
 from tilejit.errors import CompilationError, DispatchError
 from tilejit.layout import row_lanes, row_numbers, thread_table

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-
 import tilejit as tile
 
 HINTS = ", prefetch=128, l2_promotion=256, prefetch_map=True"

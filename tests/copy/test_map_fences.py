@@ -5,7 +5,6 @@ On a GPU the fences of all scopes are the same instruction, so only the simulato
 
 import numpy as np
 import pytest
-
 import tilejit as tile
 from named_map_kernels import across_the_grid, aligned, in_a_cluster, made, rebound, rows_by, used
 

@@ -3,7 +3,6 @@
 import re
 
 import pytest
-
 import tilejit as tile
 from tilejit import ptx
 

@@ -4,12 +4,26 @@ import re
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings, strategies as st
-
 import tilejit as tile
-from named_map_kernels import (EVERY, across_the_grid, aligned, by_token, grouped, group, in_a_cluster, of_addresses, of_arrays, of_boxes,
-                               of_rank, rounded,
-                               rounded_case, through, through_case, to_both)
+from hypothesis import assume, given, settings, strategies as st
+from named_map_kernels import (
+    EVERY,
+    across_the_grid,
+    aligned,
+    by_token,
+    group,
+    grouped,
+    in_a_cluster,
+    of_addresses,
+    of_arrays,
+    of_boxes,
+    of_rank,
+    rounded,
+    rounded_case,
+    through,
+    through_case,
+    to_both,
+)
 from tilejit.dtypes import dtype_of
 from values import same
 

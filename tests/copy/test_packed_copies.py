@@ -4,10 +4,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 import tilejit as tile
-from hypothesis import assume, given, settings, strategies as st
-
 from bytecheck import check_partition, check_runs, check_tensor_plan
 from copy_strategies import copies
+from hypothesis import assume, given, settings, strategies as st
 from selected_kernels import four_rows
 from tilejit.errors import TileError
 from tilejit.layout import TileLayout

@@ -4,9 +4,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings, strategies as st
-
 from copy_strategies import copies, swizzled_copies
+from hypothesis import HealthCheck, given, settings, strategies as st
 from tilejit.ops.moves.copy_async.tma import boxes
 from tilejit.plan import plan_copy
 

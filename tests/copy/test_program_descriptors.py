@@ -4,7 +4,6 @@ import re
 
 import numpy as np
 import pytest
-
 import tilejit as tile
 from programs import boxed, boxed_out
 from tilejit import ptx

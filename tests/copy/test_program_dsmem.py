@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-
 import tilejit as tile
 from bytecheck import check_runs
 from programs import handed_over

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-
 import tilejit as tile
 from bytecheck import check_partition
 from programs import staged

@@ -4,7 +4,6 @@ import re
 
 import numpy as np
 import pytest
-
 import tilejit as tile
 from programs import REPEATED, R, S, axis, repeated
 from test_tensor_copy_plans import moved_bytes, wanted_bytes

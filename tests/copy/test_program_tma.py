@@ -4,7 +4,6 @@ import re
 
 import numpy as np
 import pytest
-
 import tilejit as tile
 from bytecheck import check_tensor_plan
 from programs import boxed, boxed_out

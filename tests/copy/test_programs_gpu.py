@@ -58,8 +58,9 @@ def test_the_program_of_tma_returns_its_tile_on_the_gpu(way):
 def test_the_maps_of_the_reference_plans_have_the_driver_s_encoding_on_the_gpu():
     """Each field at its bits, for every reference plan that the hardware supports."""
     from tilejit.errors import TileError
-    from tests.runtime.map_bytes import encoded
     from tilejit.runtime import driver
+
+    from tests.runtime.map_bytes import encoded
     cases, reference = _here("copy_cases"), _here("test_copy_reference_plans")
     encodings = 0
     for case in cases.cases("tma"):

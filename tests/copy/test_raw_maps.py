@@ -2,9 +2,8 @@
 
 import numpy as np
 import pytest
-
 import tilejit as tile
-from named_map_kernels import aligned, expected_of_instructions, by_instructions
+from named_map_kernels import aligned, by_instructions, expected_of_instructions
 
 pytestmark = pytest.mark.usefixtures("assembled_later")
 

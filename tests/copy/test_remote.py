@@ -4,7 +4,6 @@ from itertools import cycle
 
 import numpy as np
 import pytest
-
 import tilejit as tile
 from reduced import combined
 from remote_kernels import STORED, TAKEN, gather_sums, one_number_each, pass_on, row_of_next

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+from tilejit.dtypes import dtype_of
 
 from tests.gpu import in_child, needs_gpu
-from tilejit.dtypes import dtype_of
 
 HOPPER = ("sm_90a", "sm_100a", "sm_103a", "sm_120a")
 

@@ -2,9 +2,8 @@
 
 from collections import Counter
 
-from hypothesis import HealthCheck, given, settings, strategies as st
-
 from bytecheck import NOWHERE, check_patches, check_rows
+from hypothesis import HealthCheck, given, settings, strategies as st
 from selected_cases import elements, load_along_w_case, load_case, rows_case, store_case, written
 from selected_kernels import gather, load_patch, scatter, store_patch
 from tilejit.compiled import map_records

@@ -2,7 +2,6 @@
 fence, where it is needed only."""
 
 import re
-from itertools import product
 
 import numpy as np
 import pytest

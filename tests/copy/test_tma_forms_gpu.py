@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+
 from tests.gpu import in_child, needs_gpu
 
 HOPPER = ("sm_90a", "sm_100a", "sm_103a", "sm_120a")
@@ -101,6 +102,7 @@ def test_loads_of_empty_arrays_give_the_fill_and_stores_are_dropped_on_the_gpu()
     """Whatever address a library gives to an array without elements: torch gives 0."""
     import sys
     from pathlib import Path
+
     import torch
     sys.path.insert(0, str(Path(__file__).parent))
     import empty_kernels as kernels

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import tilejit as tile
 import tma_kernels as kernels
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from tilejit.errors import CompilationError, DispatchError
 
 pytestmark = pytest.mark.usefixtures("assembled_later")

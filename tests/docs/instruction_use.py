@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 import tilejit as tile
@@ -22,7 +22,6 @@ import named_map_kernels as named  # noqa: E402
 import programs  # noqa: E402
 import remote_kernels as remote  # noqa: E402
 import tma_kernels as tma  # noqa: E402
-
 
 # -- kernels that together use the whole language ------------------------------------------------------------------------------
 
@@ -173,7 +172,7 @@ def mnemonics(text: str) -> list[str]:
     return found
 
 
-@lru_cache(maxsize=None)
+@cache
 def uses() -> frozenset[tuple[str, str]]:
     """(operation, instruction) of all kernels of the corpus."""
     written: set[tuple[str, str]] = set()

@@ -163,6 +163,7 @@ def table_promotion() -> str:
 
 def table_layouts() -> str:
     from inspect import getdoc, isfunction, signature
+
     from tilejit import TileLayout
 
     def row(name, member):
@@ -203,6 +204,7 @@ def table_targets() -> str:
 
 def table_settings() -> str:
     from inspect import getsource
+
     from tilejit.config import Config
     comments = dict(re.findall(r"^    (\w+): [\w |]+ = [^#\n]*# (.*)$", getsource(Config), re.MULTILINE))
     return markdown(("variable", "what it sets"), ((code(f"TILEJIT_{f.name.upper()}"), comments[f.name]) for f in fields(Config)))
@@ -210,6 +212,7 @@ def table_settings() -> str:
 
 def table_facts() -> str:
     from inspect import getsource
+
     from tilejit.runtime.facts import describe_fact
     kinds = re.findall(r'case "(\w+)":', getsource(describe_fact))
     rest = {"aligned": (16,), "size_multiple": (1, 64), "size_is": (0, 1), "size_at_least": (0, 1), "size_within": (0, 2),
@@ -265,6 +268,7 @@ def _needs(name: str) -> str:
     from tilejit.dispatch import Site, conditions
     from tilejit.ops.moves.copy_async import VARIANTS, CopySite
     from tilejit.ops.mma import tcgen05
+    from tilejit.ops.moves.copy_async import VARIANTS
     from tilejit.ops.tmem import ldst
     copies = {v.name: v for v in reversed(VARIANTS)}
     variant, site = (copies[name], CopySite) if name in copies else ({v.name: v for v in (*ldst.VARIANTS, tcgen05.VARIANT)}[name], Site)

@@ -8,5 +8,5 @@ SCALE = 3
 
 
 @tile.jit
-def scaled(y, BLOCK: tile.constexpr, other: "int" = SCALE):
+def scaled(y, BLOCK: tile.constexpr, other: int = SCALE):
     tile.store(y[0:BLOCK], tile.full((BLOCK,), SCALE * 1.0))

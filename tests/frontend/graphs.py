@@ -3,7 +3,6 @@
 from textwrap import dedent
 
 import pytest
-
 from tilejit.dtypes import float32, int32
 from tilejit.errors import CompilationError
 from tilejit.frontend import Built, Source, build

@@ -7,7 +7,6 @@ import time
 import numpy as np
 import pytest
 import tilejit as tile
-
 from tilejit.dtypes import MAX_BITS
 
 

@@ -7,7 +7,6 @@ import pytest
 import tilejit as tile
 from graphs import body, built
 from nests import nest
-
 from tilejit.errors import CompilationError
 from tilejit.frontend import Source, carried
 from tilejit.ir.graph import For, While, walk

@@ -8,7 +8,18 @@ from typing import Any
 
 import numpy as np
 from fuzz_program import Node, rounding
-from language_reference import BITWISE, COMPARE, binary, bits, cast, computed_in, is_float, np_dtype, promoted, tile_name
+from language_reference import (
+    BITWISE,
+    COMPARE,
+    binary,
+    bits,
+    cast,
+    computed_in,
+    is_float,
+    np_dtype,
+    promoted,
+    tile_name,
+)
 
 INTS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 FLOATS = ("float16", "bfloat16", "float32", "float64")

@@ -138,7 +138,7 @@ class Products(Scopes):
                   f"    tile.copy_async({s}, {first}[{f'{i}:{i} + {block}, 0:{m}' if ta else f'0:{m}, {i}:{i} + {block}'}])",
                   f"    tile.copy_async({t}, {second}[{f'0:{n}, {i}:{i} + {block}' if tb else f'{i}:{i} + {block}, 0:{n}'}])",
                   f"    {name} = tile.dot({s}, {t}, {name}{', trans_a=True' if ta else ''}{', trans_b=True' if tb else ''}"
-                  f"{', precision=%r' % 'tf32' if dtype == 'float32' else ''})"]
+                  f"{', precision=' + repr('tf32') if dtype == 'float32' else ''})"]
         x, y = (v.T if turned else v for v, turned in ((a, ta), (b, tb)))
         want = (x.astype(np.float64) @ y.astype(np.float64) * (k > 0)).astype(np_dtype(sums))
         self.variables[name] = Node(name, (m, n), sums, lambda env: env[name])

@@ -7,7 +7,6 @@ import os
 from pathlib import Path
 
 import pytest
-
 import tilejit as tile
 from tilejit.demo import softmax, staged_copy, staged_tma, vector_add
 

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import tilejit as tile
 from language_reference import difference
-from tests.gpu import some
 from tilejit.runtime.device_array import DeviceArray
+
+from tests.gpu import some
 
 TARGETS = ("sm_80", "sm_90a", "sm_100a", "sm_120a")
 

@@ -62,7 +62,7 @@ def boxes(shape, tile_shape, dtype: str, reading: str, writing: str, warps: int,
     index = ", ".join(f"p{d} * {t} - halo:(p{d} + 1) * {t} - halo" for d, t in enumerate(tile_shape))
     lines = [f"p{d} = tile.program_id({d})" for d in range(rank)]
     lines += [f"v = tile.load(x[{index}], other={other})", f"tile.store(y[{index}], v, mask=tile.arange({tile_shape[-1]}) % 7 != 3)"]
-    source = f"def boxes(x, y, halo):\n    " + "\n    ".join(lines) + "\n"
+    source = "def boxes(x, y, halo):\n    " + "\n    ".join(lines) + "\n"
     name = f"boxes {list(tile_shape)} of {list(shape)} {dtype}, {reading} to {writing}, halo {halo}, {warps} warps"
     return Case(name, source, {"x": x, "halo": halo}, {"y": want.base if isinstance(want, View) else want}, grid=grid,
                 options={"num_warps": warps}, start={"y": y})

@@ -6,9 +6,26 @@ from collections.abc import Iterator
 
 import numpy as np
 from language_cases import Case
-from language_reference import (BITWISE, COMPARE, DTYPES, FLOAT8, FLOATS, INTS, binary, bits, cast, computed_in, exact_cast, is_float,
-                                np_dtype, pairs, promoted, special, symbols_for, tile_name)
-
+from language_reference import (
+    BITWISE,
+    COMPARE,
+    DTYPES,
+    FLOAT8,
+    FLOATS,
+    INTS,
+    binary,
+    bits,
+    cast,
+    computed_in,
+    exact_cast,
+    is_float,
+    np_dtype,
+    pairs,
+    promoted,
+    special,
+    symbols_for,
+    tile_name,
+)
 
 
 def divisions_by_zero(dtype: str) -> Case:

@@ -5,8 +5,9 @@ from contextlib import nullcontext
 import numpy as np
 import pytest
 import tilejit as tile
-from tests.gpu import in_child, needs_gpu
 from tilejit.errors import SimulationError
+
+from tests.gpu import in_child, needs_gpu
 
 pytestmark = pytest.mark.usefixtures("assembled_later")
 

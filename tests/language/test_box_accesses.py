@@ -5,8 +5,8 @@ import re
 import numpy as np
 import pytest
 import tilejit as tile
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
+
 from tests.gpu import in_child, needs_gpu, needs_module
 
 

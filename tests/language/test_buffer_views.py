@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 import tilejit as tile
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from tests.gpu import in_child, needs_gpu
+from hypothesis import given, settings, strategies as st
 from tilejit.errors import CompilationError, SimulationError
+
+from tests.gpu import in_child, needs_gpu
 
 pytestmark = pytest.mark.usefixtures("assembled_later")
 X = np.random.default_rng(0).integers(-100, 100, (8, 64)).astype(np.float32)

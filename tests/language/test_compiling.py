@@ -9,8 +9,8 @@ from resource import RUSAGE_SELF, getrusage
 
 import control_cases
 import memory_cases
-import operator_cases
 import numpy as np
+import operator_cases
 import pytest
 import shape_cases
 import tilejit as tile

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-
 import tilejit as tile
 
 pytestmark = pytest.mark.usefixtures("assembled_later")

@@ -2,8 +2,8 @@
 
 import control_cases
 import memory_cases
-import operator_cases
 import numpy as np
+import operator_cases
 import shape_cases
 import tilejit as tile
 from language_cases import check_on_gpu

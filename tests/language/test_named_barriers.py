@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 import tilejit as tile
-from tests.gpu import in_child, needs_gpu
 from tilejit.errors import CompilationError, SimulationError
+
+from tests.gpu import in_child, needs_gpu
 
 pytestmark = pytest.mark.usefixtures("assembled_later")
 X = np.arange(8 * 128, dtype=np.float32).reshape(8, 128)

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 import tilejit as tile
 from hypothesis import given, settings, strategies as st
-from tests.gpu import in_child, needs_gpu
 from tilejit.errors import CompilationError
 from tilejit.kernels.matmul.hopper.mainloop import tile_rows
 from tilejit.schedule import ORDERS
+
+from tests.gpu import in_child, needs_gpu
 
 TARGETS = ("sm_80", "sm_90a", "sm_100a", "sm_120a")
 

@@ -7,7 +7,7 @@ compared, so that writes outside the view are noticed. The simulator's test and 
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 
 import numpy as np
 import tilejit as tile
@@ -19,7 +19,7 @@ from memory_cases import put, window
 TILES = {0: (), 1: (64,), 2: (8, 16), 3: (4, 4, 8), 4: (2, 4, 2, 8)}  # extents of one CTA's tile, by rank
 
 
-@lru_cache(maxsize=None)
+@cache
 def kernel_of(source: str):
     """The kernel of a source, one object for all cases that share it, so that its versions are reused."""
     from tilejit.frontend import Source

@@ -5,7 +5,6 @@ import pickle
 import numpy as np
 import pytest
 import tilejit as tile
-
 from tilejit.errors import CompilationError, TileError
 from tilejit.layout import Axis, R, S, Swizzle, TileLayout, axis, row_major, standard, strided
 

@@ -3,7 +3,6 @@
 from xml.etree import ElementTree
 
 import pytest
-
 from tilejit.layout import S, axis, mma_fragment, row_major, standard, tmem_datapath
 
 NAMESPACE = "{http://www.w3.org/2000/svg}"

@@ -4,13 +4,24 @@ from math import prod
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
+from hypothesis import given, settings, strategies as st
 from tilejit.errors import CompilationError
 from tilejit.layout import (
-    S, axis, blocked, collapse, drop_dim, insert_dim, mma_fragment, owner_table, reg_count, tcgen05_registers,
-    thread_table, tmem_datapath, wgmma_a_registers, wgmma_accumulator)
+    S,
+    axis,
+    blocked,
+    collapse,
+    drop_dim,
+    insert_dim,
+    mma_fragment,
+    owner_table,
+    reg_count,
+    tcgen05_registers,
+    thread_table,
+    tmem_datapath,
+    wgmma_a_registers,
+    wgmma_accumulator,
+)
 
 examples = settings(max_examples=60, deadline=None)
 

@@ -4,9 +4,7 @@ from itertools import product
 from math import prod
 
 import numpy as np
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
+from hypothesis import given, settings, strategies as st
 from tilejit.errors import CompilationError
 from tilejit.layout import R, S, Swizzle, TileLayout, axis
 

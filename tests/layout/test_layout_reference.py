@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
 from tilejit.errors import CompilationError
 from tilejit.layout import Swizzle, TileLayout, standard
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import tilejit as tile
+
 from tests.drawn import numbers
 from tests.mma.test_dot import np_dtype
 
@@ -60,7 +61,7 @@ class Draw:
     warps: int
 
     @staticmethod
-    def of(number: int) -> "Draw":
+    def of(number: int) -> Draw:
         """The kernel with a number. Types, stages, roles and warps cycle, so that about twenty consecutive numbers cover all of them."""
         r = random.Random(number)
         types, stages, warps = TYPES[number % len(TYPES)], 2 + number % 4, (4, 8, 1, 4, 2)[number % 5]

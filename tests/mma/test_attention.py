@@ -7,9 +7,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 import tilejit as tile
+from tilejit.errors import ToolchainError
+
 from tests.gpu import in_child, needs_gpu
 from tests.mma.attention import attention
-from tilejit.errors import ToolchainError
 
 BF16 = ml_dtypes.bfloat16
 

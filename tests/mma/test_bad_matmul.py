@@ -6,13 +6,14 @@ from itertools import product
 import numpy as np
 import pytest
 import tilejit as tile
-from tests.gpu import in_child, needs_gpu
-from tests.mma.products import added, assert_close
 from tilejit import kernels
 from tilejit.errors import CompilationError, LaunchError
 from tilejit.kernels.operands import lines, meeting, overlaps
 from tilejit.kernels.matmul.choice import Config
 from tilejit.runtime.arrays import ArrayView, describe
+
+from tests.gpu import in_child, needs_gpu
+from tests.mma.products import added, assert_close
 
 A, B = np.ones((64, 96), np.float16), np.ones((96, 80), np.float16)
 

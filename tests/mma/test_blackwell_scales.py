@@ -4,16 +4,16 @@ import ml_dtypes
 import numpy as np
 import pytest
 import tilejit as tile
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from tests.mma.products import with_layout, multiplying_on, planned
-from tests.tmem.test_block_scaled import E2M1, FORMS, operand
+from hypothesis import HealthCheck, given, settings, strategies as st
 from tilejit import kernels
 from tilejit.errors import LaunchError
 from tilejit.kernels.matmul.blackwell.config import COLUMNS, BlackwellConfig, choose
 from tilejit.kernels.matmul.config import SHARED
 from tilejit.kernels.matmul.choice import Problem
 from tilejit.runtime.packed import Packed
+
+from tests.mma.products import multiplying_on, planned, with_layout
+from tests.tmem.test_block_scaled import E2M1, FORMS, operand
 
 E8M0, E4M3 = ml_dtypes.float8_e8m0fnu, ml_dtypes.float8_e4m3fn
 
@@ -129,7 +129,7 @@ def test_invalid_operands_and_scales_are_named():
         "two matrices .* shape \\(1, 200, 160\\)": mul(a[None], b.T, sa, sb),
         "begin at multiples of 16 bytes": mul(Packed(p.data[:, :40][:, 4:36], p.dtype), Packed(q.data[:, :32], q.dtype).T,
                                               np.ones(1024, E4M3), np.ones(1024, E4M3)),
-        "units of 128 columns and 4 blocks of 32 along k: the configuration's bn and bk must be multiples of 128 and 128, not 64 and 128": 
+        "units of 128 columns and 4 blocks of 32 along k: the configuration's bn and bk must be multiples of 128 and 128, not 64 and 128":
             mul(a, b.T, sa, sb, config=BlackwellConfig.of(64, itemsize=1)),
         "scale_a must be of float32, or of .* not of float64": mul(a, b.T, np.ones((200, 2)), sb),
     }.items():

@@ -6,15 +6,15 @@ import ml_dtypes
 import numpy as np
 import pytest
 import tilejit as tile
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from tests.drawn import drawn
-from tests.mma.products import EXTENT, LAYOUTS, with_layout, planned, product
+from hypothesis import HealthCheck, given, settings, strategies as st
 from tilejit import ArraySpec, kernels
 from tilejit.errors import LaunchError
 from tilejit.kernels.matmul.hopper.persistent import persistent
 from tilejit.kernels.matmul.hopper.split import split
 from tilejit.kernels.matmul.choice import CLUSTERS, TILES, Config, Problem, choose, ranked
+
+from tests.drawn import drawn
+from tests.mma.products import EXTENT, LAYOUTS, planned, product, with_layout
 
 E4M3, E5M2 = ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2
 

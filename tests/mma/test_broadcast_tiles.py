@@ -5,12 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tilejit as tile
-from tests.gpu import in_child, needs_gpu
-from tests.mma.products import BF16, multiplying_on, planned, product, with_configs
 from tilejit import ArraySpec, kernels
 from tilejit.errors import LaunchError
 from tilejit.kernels.matmul.blackwell.config import BlackwellConfig, choose as choose_blackwell
 from tilejit.kernels.matmul.choice import Config, Problem, choose
+
+from tests.gpu import in_child, needs_gpu
+from tests.mma.products import BF16, multiplying_on, planned, product, with_configs
 
 M, N, K = 130, 72, 300
 OF_ONE = [(M, N), (1, N), (M, 1), (1, 1), (N,), (1,)]

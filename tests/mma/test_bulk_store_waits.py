@@ -5,6 +5,7 @@ import re
 import numpy as np
 import pytest
 import tilejit as tile
+
 from tests.mma.pipelined_product import product
 
 pytestmark = pytest.mark.usefixtures("assembled_later")

@@ -15,6 +15,8 @@ from tilejit.kernels.matmul.choice import Config, Problem, ranked
 from tilejit.kernels.matmul.config_rules import check_blackwell, check_fields, check_hopper, check_registers
 from tilejit.runtime.arrays import describe
 
+from tests.mma.products import assert_close
+
 A, B = np.ones((64, 96), np.float16), np.ones((96, 80), np.float16)
 HOPPER, BLACKWELL = Config(64, 64, 64, 3, regs=(None, None), width=32), BlackwellConfig(64, 64, 3, width=32)
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tilejit as tile
+
 from tests.gpu import in_child, needs_gpu, needs_module
 from tests.mma.test_wgmma_code import groups
 

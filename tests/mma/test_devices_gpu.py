@@ -59,8 +59,9 @@ def test_products_run_on_the_device_of_their_operands_with_the_same_bits(current
 @in_child(timeout=300)
 def test_grouped_products_epilogues_graphs_and_tuned_products_run_on_a_second_device():
     import torch
-    from tests.mma.products import bias_gelu_added
     from tilejit import kernels
+
+    from tests.mma.products import bias_gelu_added
     pairs = [operands(m, 256, 384, 1) for m in (5, 64, 700)]
     for _ in range(3):
         for (a, b), out in zip(pairs, kernels.grouped_matmul(*zip(*pairs))):

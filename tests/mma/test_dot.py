@@ -6,9 +6,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 import tilejit as tile
-from tests.drawn import numbers
 from hypothesis import given, settings, strategies as st
 from tilejit.errors import CompilationError, DispatchError
+
+from tests.drawn import numbers
 
 FLOATS = {"float16": 11, "bfloat16": 8, "float8_e4m3fn": 4, "float8_e5m2": 3, "float32": 24, "float64": 53}
 

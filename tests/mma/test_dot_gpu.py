@@ -2,16 +2,27 @@
 
 import ml_dtypes
 import numpy as np
+import tilejit as tile
 from hypothesis import Phase, given, settings, strategies as st
+
 from tests.drawn import numbers
 from tests.gpu import in_child, needs_gpu, some
 from tests.mma.pipelined_product import product
-from tests.mma.test_dot import (BY_THREADS, EXTENTS, MIXED, TYPES, check, np_dtype, product as one_product, ragged_operands, ragged_then_loop)
+from tests.mma.test_dot import (
+    BY_THREADS,
+    EXTENTS,
+    MIXED,
+    TYPES,
+    check,
+    np_dtype,
+    product as one_product,
+    ragged_operands,
+    ragged_then_loop,
+)
 from tests.mma.test_dot_layouts import sometimes_added, sometimes_reset, sometimes_scaled
 from tests.mma.test_order import ahead
 from tests.mma.test_pipelined import attention, close, split_k, tile_of_product, two_loops
 from tests.mma.test_pipelined_places import by_table, shares
-import tilejit as tile
 
 
 def both(kernel, grid, arrays, out, *rest, **options):

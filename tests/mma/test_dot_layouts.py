@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tilejit as tile
+
 from tests.drawn import numbers
 
 pytestmark = pytest.mark.usefixtures("assembled_later")

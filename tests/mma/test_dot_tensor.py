@@ -7,8 +7,9 @@ import pytest
 import tilejit as tile
 from hypothesis import HealthCheck, given, settings, strategies as st
 from test_dot import check, compiled
-from tests.mma.test_pipelined import attention, close
 from tilejit.errors import CompilationError, DispatchError, SimulationError
+
+from tests.mma.test_pipelined import attention, close
 
 ACCUMULATOR = {"int8": "int32", "uint8": "int32"}
 SIZE = {"float16": 2, "bfloat16": 2, "float32": 4, "int8": 1, "uint8": 1, "float8_e4m3fn": 1, "float8_e5m2": 1}

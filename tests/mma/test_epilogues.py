@@ -7,10 +7,6 @@ from math import erf
 import numpy as np
 import pytest
 import tilejit as tile
-from tests.drawn import drawn
-from tests.gpu import in_child, needs_gpu
-from tests.mma.products import (BF16, E4M3, LAID, added, bias_gelu_added, bias_gelu_residual, with_layout, of_many_values, multiplying_on, planned,
-                                plus_one, product, with_configs)
 from tilejit import ArraySpec, kernels
 from tilejit.errors import SharedMemoryError
 from tilejit.kernels.matmul.blackwell.config import BlackwellConfig
@@ -19,6 +15,24 @@ from tilejit.kernels.matmul.register_fit import FEW, fitted
 from tilejit.kernels.matmul.call import PLANS
 from tilejit.kernels.matmul.choice import LATE, Config, Problem, choose
 from tilejit.kernels.matmul.hopper.stream import stream
+
+from tests.drawn import drawn
+from tests.gpu import in_child, needs_gpu
+from tests.mma.products import (
+    BF16,
+    E4M3,
+    LAID,
+    added,
+    bias_gelu_added,
+    bias_gelu_residual,
+    multiplying_on,
+    of_many_values,
+    planned,
+    plus_one,
+    product,
+    with_configs,
+    with_layout,
+)
 
 
 @tile.jit

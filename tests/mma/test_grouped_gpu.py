@@ -41,8 +41,9 @@ def sizes(count, seed, top=700):
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "float8_e4m3fn", "int8"])
 def test_lists_of_many_extents_are_right(dtype):
     """Extents from 0 on, both majors, rows that TMA cannot read, results given and allocated, and pairs of CTAs."""
-    import torch
     from dataclasses import replace
+
+    import torch
     from tilejit import kernels
     from tilejit.kernels.grouped.choice import REGISTERS
     from tilejit.kernels.matmul.choice import Config
@@ -67,8 +68,9 @@ def test_lists_of_many_extents_are_right(dtype):
 @needs_gpu("sm_90a")
 @in_child(timeout=200)
 def test_every_tile_supports_lists_and_stacked_rows():
-    import torch
     from dataclasses import replace
+
+    import torch
     from tilejit import kernels
     from tilejit.kernels.grouped.choice import REGISTERS
     from tilejit.kernels.matmul.config import Config, narrow
@@ -174,9 +176,10 @@ def test_a_thousand_launches_of_changing_lists_are_right():
 def test_two_thousand_launches_with_kept_results_are_right(pair):
     """Groups with remainders of 64 rows and fewer, whose tiles a consumer skips, with few k-steps and many; small integers: the bits are those
     of the same tiles without kept results."""
+    from dataclasses import replace
+
     import numpy as np
     import torch
-    from dataclasses import replace
     from tilejit import kernels
     from tilejit.kernels.grouped.call import PLANS
     from tilejit.kernels.grouped.choice import REGISTERS

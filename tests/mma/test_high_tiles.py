@@ -6,16 +6,16 @@ from itertools import product as product_of
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, example, given, settings
-from hypothesis import strategies as st
-from tests.drawn import drawn
-from tests.gpu import in_child, needs_gpu, some
-from tests.mma.products import BF16, E4M3, LAYOUTS, added, assert_close, with_layout, planned, plus_one, product
-from tests.mma.test_matmul_gpu import checked
+from hypothesis import HealthCheck, example, given, settings, strategies as st
 from tilejit import ArraySpec, kernels
 from tilejit.errors import LaunchError, ToolchainError
 from tilejit.kernels.matmul.config import Config, part
 from tilejit.kernels.matmul.choice import HIGH, WIDEST, Problem, choose, ranked
+
+from tests.drawn import drawn
+from tests.gpu import in_child, needs_gpu, some
+from tests.mma.products import BF16, E4M3, LAYOUTS, added, assert_close, planned, plus_one, product, with_layout
+from tests.mma.test_matmul_gpu import checked
 
 EXTENT = st.one_of(st.integers(1, 40), st.sampled_from((127, 128, 129, 200, 257, 328, 520)))
 PROCESSORS = 132

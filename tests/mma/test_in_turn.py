@@ -6,17 +6,17 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, example, given, settings
-from hypothesis import strategies as st
-from tests.drawn import drawn
-from tests.gpu import in_child, needs_gpu, needs_module, some
-from tests.mma.products import BF16, E4M3, LAYOUTS, added, assert_close, with_layout, planned, plus_one, product
-from tests.mma.test_matmul_gpu import checked
+from hypothesis import HealthCheck, example, given, settings, strategies as st
 from tilejit import kernels
 from tilejit.errors import LaunchError
 from tilejit.kernels.matmul.config import Config
 from tilejit.kernels.matmul.model import WIDE
 from tilejit.kernels.matmul.choice import TURN, Problem, choose, ranked
+
+from tests.drawn import drawn
+from tests.gpu import in_child, needs_gpu, needs_module, some
+from tests.mma.products import BF16, E4M3, LAYOUTS, added, assert_close, planned, plus_one, product, with_layout
+from tests.mma.test_matmul_gpu import checked
 
 EXTENT = st.one_of(st.integers(1, 40), st.sampled_from((127, 128, 129, 200, 257, 520)))
 PROCESSORS = 132

@@ -7,16 +7,16 @@ from itertools import product as product_of
 import numpy as np
 import pytest
 import tilejit as tile
-from hypothesis import HealthCheck, example, given, settings
-from hypothesis import strategies as st
-from tests.drawn import drawn
-from tests.gpu import for_references, in_child, needs_gpu, some
-from tests.mma.products import BF16, E4M3, LAYOUTS, assert_close, with_layout, planned, plus_one, product
+from hypothesis import HealthCheck, example, given, settings, strategies as st
 from tilejit import ArraySpec, kernels
 from tilejit.kernels.matmul.config import narrow
 from tilejit.kernels.matmul.epilogue import newer
 from tilejit.kernels.matmul.call import PLANS
 from tilejit.kernels.matmul.choice import TILES, Config, Problem, choose
+
+from tests.drawn import drawn
+from tests.gpu import for_references, in_child, needs_gpu, some
+from tests.mma.products import BF16, E4M3, LAYOUTS, assert_close, planned, plus_one, product, with_layout
 
 EXTENT = st.one_of(st.integers(1, 40), st.sampled_from((63, 64, 65, 130, 200, 328, 500)))
 SHAPES = ((64, 32), (64, 64), (128, 64), (128, 160), (64, 192), (128, 224), (192, 128))

@@ -5,6 +5,7 @@ import warnings
 import numpy as np
 import pytest
 import tilejit as tile
+
 from tests.mma.test_pipelined import TARGETS
 
 pytestmark = pytest.mark.usefixtures("assembled_later")

@@ -6,8 +6,8 @@ import warnings
 import numpy as np
 import pytest
 import tilejit as tile
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
+from hypothesis import assume, given, settings, strategies as st
+
 from tests.gpu import in_child, needs_gpu, needs_module
 from tests.mma import first_kernels
 from tests.mma.first_kernels import attention, by_bytes, by_nibbles, by_words

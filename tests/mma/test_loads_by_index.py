@@ -6,8 +6,8 @@ import warnings
 import numpy as np
 import pytest
 import tilejit as tile
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
+
 from tests.gpu import in_child, needs_gpu, needs_module
 from tests.mma.first_kernels import by_indices, gathered, walking
 from tests.mma.test_staged_operands import TARGETS

@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 import tilejit as tile
+from tilejit.errors import CompilationError
+
 from tests.gpu import in_child, needs_gpu, needs_module
 from tests.mma.test_loads_ahead import COPIES
 from tests.mma.test_staged_operands import TARGETS
-from tilejit.errors import CompilationError
 
 
 @tile.jit

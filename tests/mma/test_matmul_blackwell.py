@@ -5,10 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tilejit as tile
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from tests.drawn import drawn
-from tests.mma.products import BF16, E4M3, EXTENT, LAYOUTS, OPERANDS, assert_close, with_layout, multiplying_on, product
+from hypothesis import HealthCheck, given, settings, strategies as st
 from tilejit import ArraySpec, kernels
 from tilejit.errors import LaunchError
 from tilejit.kernels.matmul.blackwell.mainloop import NUM_WARPS
@@ -18,6 +15,9 @@ from tilejit.kernels.matmul.blackwell.config import TILES, BlackwellConfig, choo
 from tilejit.kernels.matmul.config import SHARED
 from tilejit.kernels.matmul.constants import BlackwellPersistentConstants, BlackwellSplitConstants
 from tilejit.kernels.matmul.choice import Config, Problem
+
+from tests.drawn import drawn
+from tests.mma.products import BF16, E4M3, EXTENT, LAYOUTS, OPERANDS, assert_close, multiplying_on, product, with_layout
 
 SLOW = [HealthCheck.too_slow]
 

@@ -130,9 +130,10 @@ def test_any_number_of_ctas_may_share_k():
 @needs_gpu("sm_90a")
 @in_child(timeout=120)
 def test_batches_epilogues_and_scales_can_be_combined():
-    import torch
     import tilejit as tile
+    import torch
     from tilejit import kernels
+
     from tests.mma.products import bias_gelu_residual
     torch.manual_seed(0)
     a, b = (torch.randn(s, device="cuda").to(torch.bfloat16) for s in ((3, 2, 200, 320), (3, 2, 320, 264)))
@@ -177,9 +178,9 @@ def test_ten_thousand_launches_of_changing_extents_are_right():
 def test_two_thousand_launches_of_the_largest_tile_with_deferred_columns_are_right():
     """One or several tiles per CTA, few and many k-steps, with and without a shared last wave; a prefetched residual. Exact, as above."""
     from dataclasses import replace
+
     import numpy as np
     import torch
-    from tests.mma.products import added
     from tilejit import kernels
     from tilejit.kernels.matmul.choice import Problem, choose
     rng = np.random.default_rng(1)
@@ -342,9 +343,8 @@ def test_an_epilogue_that_spills_warns_once_at_the_call(stream):
     import warnings
     from dataclasses import replace
 
-    import torch
     import tilejit
-    from tests.mma.products import of_many_values
+    import torch
     from tilejit import kernels
     from tilejit.kernels.matmul.choice import Config
     a = torch.randn((2304, 256), device="cuda", dtype=torch.bfloat16)

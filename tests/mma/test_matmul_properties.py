@@ -4,14 +4,14 @@ scales; on the GPU if there is one."""
 import numpy as np
 import pytest
 import tilejit as tile
-from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis import strategies as st
-from tests.drawn import drawn
-from tests.gpu import in_child, needs_gpu, some
-from tests.mma.test_block_scales import scales, per_element, up
-from tests.mma.products import BF16, E4M3, E5M2
+from hypothesis import HealthCheck, Phase, given, settings, strategies as st
 from tilejit import kernels
 from tilejit.kernels.views import turned
+
+from tests.drawn import drawn
+from tests.gpu import in_child, needs_gpu, some
+from tests.mma.products import BF16, E4M3, E5M2
+from tests.mma.test_block_scales import per_element, scales, up
 
 DTYPES = ((BF16, BF16), (np.float16, np.float16), (np.float32, np.float32), (E4M3, E4M3), (E5M2, E4M3), (E4M3, E5M2), (E5M2, E5M2),
           (np.int8, np.int8),

@@ -4,6 +4,7 @@ import ml_dtypes
 import numpy as np
 import tilejit as tile
 from hypothesis import HealthCheck, example, given, settings, strategies as st
+
 from tests.drawn import drawn
 from tests.gpu import in_child, needs_gpu
 from tests.mma.products import BF16, assert_close

@@ -20,6 +20,9 @@ from tilejit.layout import thread_table
 from tilejit.layout.fragments import wgmma_a_registers
 from tilejit.runtime.arrays import ArrayView, describe
 
+from tests.drawn import drawn
+from tests.mma.products import assert_close, product, with_layout
+
 DTYPES = (np.float32, np.float16, np.int8, ml_dtypes.float8_e4m3fn)
 
 

@@ -5,8 +5,8 @@ import warnings
 import numpy as np
 import pytest
 import tilejit as tile
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
+
 from tests.mma.products import BF16, E4M3
 from tests.mma.test_staged_operands import TARGETS
 

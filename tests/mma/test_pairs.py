@@ -17,6 +17,10 @@ from tilejit.kernels.matmul.choice import LATE, Config, Problem, choose, ranked
 from tilejit.kernels.matmul.planning import persistent_grid
 from tilejit.runtime.arrays import describe
 
+from tests.drawn import drawn
+from tests.gpu import in_child, needs_gpu
+from tests.mma.products import BF16, E4M3, E5M2, LAYOUTS, assert_close, planned, plus_one, product, with_layout
+
 EXTENT = st.one_of(st.integers(1, 40), st.sampled_from((63, 64, 65, 130, 200, 328, 500)))
 SHAPES = ((64, 16), (64, 64), (128, 64), (128, 96), (64, 224), (192, 64))
 ORDERS = st.sampled_from((("grouped", 16), ("grouped", 2), ("snake", 4), ("column", 3)))

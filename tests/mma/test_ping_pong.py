@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 import tilejit as tile
-from tests.gpu import in_child, needs_gpu
 from tilejit.errors import CompilationError, SimulationError
+
+from tests.gpu import in_child, needs_gpu
 
 TILES = 5  # of 64 rows: an odd number, so that one consumer has more of them
 

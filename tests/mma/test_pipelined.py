@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 import tilejit as tile
 from hypothesis import given, settings, strategies as st
+from tilejit.errors import CompilationError
+
 from tests.gpu import in_child, needs_gpu, needs_module
 from tests.mma.pipelined_product import product
-from tilejit.errors import CompilationError
 
 TARGETS = ("sm_80", "sm_90a", "sm_100a", "sm_120a")
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tilejit as tile
+
 from tests.language.test_schedules import sequence
 from tests.mma.chosen_kernels import boxes, expected_order, rows_in_computed_order
 from tests.mma.test_pipelined import TARGETS

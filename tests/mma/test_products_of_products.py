@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tilejit as tile
+
 from tests.mma.products import BF16
 
 pytestmark = pytest.mark.filterwarnings("ignore::tilejit.TileWarning")

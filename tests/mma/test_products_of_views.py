@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
-from tests.gpu import in_child, needs_gpu
 import tilejit as tile
+
+from tests.gpu import in_child, needs_gpu
 
 pytestmark = pytest.mark.usefixtures("assembled_later")
 A = np.random.default_rng(0).integers(-3, 4, (64, 64)).astype(np.float16)

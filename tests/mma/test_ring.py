@@ -5,8 +5,9 @@ import re
 import numpy as np
 import pytest
 import tilejit as tile
-from tests.gpu import in_child, needs_gpu
 from tilejit.errors import CompilationError
+
+from tests.gpu import in_child, needs_gpu
 
 
 @tile.jit(num_warps=8)

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import tilejit as tile
 from hypothesis import given, settings, strategies as st
-from tests.mma.products import multiplying_on
 from tilejit.errors import DispatchError
+
+from tests.mma.products import multiplying_on
 
 TRIPS = 5
 

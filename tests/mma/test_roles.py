@@ -5,8 +5,9 @@ import re
 import numpy as np
 import pytest
 import tilejit as tile
-from tests.gpu import in_child, needs_gpu
 from tilejit.errors import CompilationError
+
+from tests.gpu import in_child, needs_gpu
 
 X = tile.ArraySpec((16, 128), "float32")
 

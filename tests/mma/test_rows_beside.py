@@ -17,6 +17,9 @@ from tilejit.kernels.matmul.call import PLANS
 from tilejit.kernels.matmul.choice import LATE, Config, Problem, choose
 from tilejit.kernels.matmul.hopper.stream import stream
 
+from tests.gpu import in_child, needs_gpu
+from tests.mma.products import BF16, E4M3, multiplying_on, planned, product, with_configs
+
 
 @tile.jit
 def scaled_plus(acc, row, column, scale, bias, beside, more):

@@ -9,6 +9,7 @@ import re
 import numpy as np
 import pytest
 import tilejit as tile
+
 from tests.gpu import in_child, needs_gpu, needs_module, some
 
 pytestmark = pytest.mark.filterwarnings("ignore::tilejit.TileWarning")

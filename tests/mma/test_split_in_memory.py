@@ -24,6 +24,19 @@ def constants(c: Config) -> SplitConstants:
                           splits=c.splits, shares=c.shares, clustered=False, patience=PATIENCE, dependent=True)
 
 
+from tests.drawn import drawn
+from tests.mma.products import (
+    BF16,
+    LAYOUTS,
+    OPERANDS,
+    added,
+    assert_close,
+    bias_gelu_residual,
+    plus_one,
+    product,
+    with_layout,
+)
+
 EXTENT = st.one_of(st.integers(1, 40), st.sampled_from((64, 65, 130, 200)))
 SHAPES = st.sampled_from(((64, 32), (64, 64), (128, 64), (128, 128), (192, 64)))
 

@@ -5,8 +5,8 @@ import re
 import numpy as np
 import pytest
 import tilejit as tile
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
+from hypothesis import assume, given, settings, strategies as st
+
 from tests.gpu import in_child, needs_gpu, needs_module
 from tests.mma.products import BF16, E4M3
 

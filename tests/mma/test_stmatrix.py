@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tilejit as tile
 from hypothesis import HealthCheck, Phase, given, settings, strategies as st
+
 from tests.drawn import numbers
 from tests.gpu import in_child, needs_gpu, some
 

@@ -5,15 +5,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tilejit as tile
-from hypothesis import HealthCheck, example, given, settings
-from hypothesis import strategies as st
-from tests.drawn import drawn
-from tests.mma.products import BF16, E4M3, LAYOUTS, bias_gelu_residual, assert_close, with_layout, product
+from hypothesis import HealthCheck, example, given, settings, strategies as st
 from tilejit import ArraySpec
 from tilejit.kernels.matmul.model import shared_rest
 from tilejit.kernels.matmul.choice import Config, Problem, choose
 from tilejit.kernels.matmul.constants import Epilogue, PersistentConstants
 from tilejit.kernels.matmul.hopper.stream import Shares, piece, pieces, shares, stream
+
+from tests.drawn import drawn
+from tests.mma.products import BF16, E4M3, LAYOUTS, assert_close, bias_gelu_residual, product, with_layout
 
 EXTENT = st.one_of(st.integers(1, 40), st.sampled_from((64, 65, 130, 200, 300, 500)))
 

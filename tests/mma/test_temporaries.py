@@ -5,7 +5,6 @@ from contextlib import nullcontext
 from types import SimpleNamespace
 
 import numpy as np
-
 from tilejit.kernels import views
 from tilejit.runtime import driver
 from tilejit.runtime.arrays import describe

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 import tilejit as tile
 from hypothesis import HealthCheck, given, settings, strategies as st
-from tests.drawn import drawn
-from tests.gpu import in_child, needs_gpu, some
-from tests.mma.products import BF16, E4M3, E5M2, assert_close, product
 from tilejit import kernels
 from tilejit.kernels.matmul.blackwell.config import BlackwellConfig
 from tilejit.kernels.matmul.choice import Config
+
+from tests.drawn import drawn
+from tests.gpu import in_child, needs_gpu, some
+from tests.mma.products import BF16, E4M3, E5M2, assert_close, product
 
 DTYPES = (BF16, np.float16, np.float32, E4M3, np.int8)
 SLOT = 128  # bytes of k in a slot

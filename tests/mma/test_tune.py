@@ -8,14 +8,15 @@ import numpy as np
 import pytest
 import tilejit as tile
 from hypothesis import given, settings, strategies as st
-from tests.drawn import drawn
-from tests.gpu import in_child, needs_gpu
-from tests.mma.products import BF16, E4M3, added, assert_close, multiplying_on, product
 from tilejit import kernels
 from tilejit.errors import LaunchError
 from tilejit.kernels.matmul import choice as plan
 from tilejit.kernels.matmul.blackwell import config as blackwell_plan
 from tilejit.kernels.matmul.choice import Problem
+
+from tests.drawn import drawn
+from tests.gpu import in_child, needs_gpu
+from tests.mma.products import BF16, E4M3, added, assert_close, multiplying_on, product
 
 EXTENT = st.one_of(st.integers(1, 300), st.sampled_from((512, 1000, 2048, 4096, 8192, 16384)))
 

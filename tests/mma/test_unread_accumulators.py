@@ -5,6 +5,7 @@ import re
 import numpy as np
 import pytest
 import tilejit as tile
+
 from tests.gpu import in_child, needs_gpu
 
 HEAD = """def kernel(a, b, x, out, beside, n, zero):

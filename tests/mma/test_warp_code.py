@@ -4,10 +4,11 @@ stores."""
 import numpy as np
 import pytest
 import tilejit as tile
-from tests.mma.threads import registers_of, load_matrices, run_product, store_matrices
 from tilejit.ir.graph import Call, walk
 from tilejit.ops.memory.ldmatrix import LdMatrix
 from tilejit.ops.memory.stmatrix import StMatrix
+
+from tests.mma.threads import load_matrices, registers_of, run_product, store_matrices
 
 
 @tile.jit

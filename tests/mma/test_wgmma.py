@@ -4,9 +4,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 import tilejit as tile
-from tests.drawn import numbers
 from hypothesis import HealthCheck, given, settings, strategies as st
 from tilejit.errors import DispatchError
+
+from tests.drawn import numbers
 
 
 @tile.jit(num_warps=4)

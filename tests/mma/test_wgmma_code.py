@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 import tilejit as tile
 from hypothesis import HealthCheck, given, settings
+from tilejit.ops.mma.descriptor import Descriptor
+
 from tests.drawn import numbers
 from tests.mma.test_wgmma import products, viewed
-from tilejit.ops.mma.descriptor import Descriptor
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 import numpy as np
 from hypothesis import HealthCheck, Phase, given, settings
+
 from tests.gpu import in_child, needs_gpu, some
 from tests.mma.test_wgmma import E5M2, begun_anew_case, by_hand_case, products, views_case
 

@@ -6,9 +6,10 @@ import warnings
 import numpy as np
 import pytest
 import tilejit as tile
+from tilejit.errors import ToolchainError
+
 from tests.gpu import in_child, needs_gpu, needs_module, some
 from tests.mma.test_pinned_registers import Way
-from tilejit.errors import ToolchainError
 
 BEGIN = """def kernel(A, B, C, n, m):
     a, b = tile.alloc((64, 16), A.dtype, layout=tile.auto), tile.alloc((16, 8), B.dtype, layout=tile.auto)

@@ -6,9 +6,7 @@ The simulator works on the values of a product; here the registers and addresses
 import re
 
 import numpy as np
-
 from tilejit.emit.tiles import register_table
-from tilejit.layout import thread_table
 from tilejit.ir.graph import Const
 from tilejit.ops.memory import ldmatrix, stmatrix
 from tilejit.types import Tile

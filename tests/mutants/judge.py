@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-
-from tests.mutants.mutate import Mutant, mutants
-from tests.mutants.problem import Problem, right
 from tilejit.errors import CompilationError
 from tilejit.ir.graph import Graph
 from tilejit.passes.products.mma_hazards import check_mma_hazards
 from tilejit.sim import simulate
+
+from tests.mutants.mutate import Mutant, mutants
+from tests.mutants.problem import Problem, right
 
 FOUND_SEEDS = range(4)  # under one of which the checks must find a fault
 FEW = 16                # seeds that show whether a fault that was found is wrong without checks too

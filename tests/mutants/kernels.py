@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import tilejit as tile
+
 from tests.mma.attention import attention
 from tests.mma.first_kernels import product
 from tests.mma.test_attention import reference

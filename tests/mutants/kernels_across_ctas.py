@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import tilejit as tile
+
 from tests.mma.test_multicast import clustered
 from tests.mutants.problem import Problem, blocks, matrices, product_of, unset
 

@@ -24,6 +24,7 @@ from time import monotonic
 
 import numpy as np
 import tilejit as tile
+from tilejit.errors import LaunchError
 
 from tests.fuzz.run import visible_devices
 from tests.mutants.mutate import mutants
@@ -31,7 +32,6 @@ from tests.mutants.problem import Problem, right
 from tests.mutants.run import mutants_of, problems
 from tests.mutants.unfound import unfound
 from tests.sim.jitter_gpu import Outcome, in_children
-from tilejit.errors import LaunchError
 
 COPIES = 132  # of each problem, of one or two CTAs: one or two for each multiprocessor of an H100 or H200
 TOGETHER = 7  # jitter seeds of a mutant in one process: importing and the context take as long as two kernels

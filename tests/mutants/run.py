@@ -13,7 +13,7 @@ import os
 import sys
 import warnings
 from collections import Counter
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 from tests.mutants import kernels, kernels_across_ctas
@@ -23,7 +23,7 @@ from tests.mutants.unfound import unfound
 problems = {p.name: p for p in (*kernels.PROBLEMS, *kernels_across_ctas.PROBLEMS)}
 
 
-@lru_cache(maxsize=None)
+@cache
 def mutants_of(name: str):
     return all_mutants(problems[name])
 

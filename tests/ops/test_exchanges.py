@@ -5,14 +5,14 @@ import re
 import numpy as np
 import pytest
 import tilejit as tile
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from tests.gpu import in_child, needs_gpu, needs_module
+from hypothesis import given, settings, strategies as st
 from tilejit.dtypes import float16, float32
 from tilejit.layout import exchanged, thread_table
 from tilejit.layout.fragments import wgmma_accumulator
 from tilejit.ops.tiles.layout_change import _exchange, register_exchange
 from tilejit.types import Tile
+
+from tests.gpu import in_child, needs_gpu, needs_module
 
 TARGETS = ("sm_80", "sm_90a", "sm_100a", "sm_120a")
 

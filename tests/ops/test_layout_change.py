@@ -3,16 +3,15 @@
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
 import tilejit as tile
+from hypothesis import given, settings, strategies as st
 from tilejit.dtypes import float16, float32, int8
 from tilejit.emit.tiles import TileMixin
 from tilejit.layout import blocked, thread_table
 from tilejit.layout.fragments import wgmma_a_registers, wgmma_accumulator
 from tilejit.ops.tiles.layout_change import _mapped, _pitch, register_moves
 from tilejit.types import Tile
+
 from tests.gpu import in_child, needs_gpu
 
 

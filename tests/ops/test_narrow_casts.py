@@ -10,7 +10,6 @@ import pytest
 import tilejit as tile
 from hypothesis import given, settings, strategies as st
 from llvmlite import binding
-
 from tilejit.dtypes import DTYPES, float32
 from tilejit.emit.narrow import NarrowFloats
 from tilejit.emit.value import V
@@ -119,7 +118,7 @@ loop:
 end:
   ret void
 }}""")
-    engine = binding.create_mcjit_compiler(module, 
+    engine = binding.create_mcjit_compiler(module,
                                           binding.Target.from_default_triple().create_target_machine(cpu=binding.get_host_cpu_name(), features="+f16c"))
     engine.finalize_object()
     _ENGINES.append(engine)

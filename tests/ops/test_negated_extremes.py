@@ -5,6 +5,7 @@ import re
 import numpy as np
 import pytest
 import tilejit as tile
+
 from tests.gpu import in_child, needs_gpu
 
 DTYPES = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")

@@ -1,6 +1,6 @@
 """Reductions compared with NumPy: dtypes, shapes, axes and numbers of warps, on the simulator."""
 
-from functools import lru_cache
+from functools import cache
 
 import ml_dtypes
 import numpy as np
@@ -11,7 +11,7 @@ from hypothesis import given, settings, strategies as st
 pytestmark = pytest.mark.usefixtures("assembled_later")
 
 
-@lru_cache(maxsize=None)
+@cache
 def kernel_of(name: str, rank: int):
     """A kernel that stores ``tile.<name>(x, axis=AXIS, keepdims=True)`` of an array of `rank` dimensions."""
     op = getattr(tile, name)

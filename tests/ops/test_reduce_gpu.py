@@ -72,6 +72,7 @@ def test_reductions_and_scans_by_user_functions_agree_with_the_simulator():
 @in_child(timeout=300)
 def test_atomics_agree_with_the_simulator():
     import ml_dtypes
+
     from tests.ops.test_atomics import UPDATERS, exchanges, histogram_in_shared, last_block
 
     rng = np.random.default_rng(0)

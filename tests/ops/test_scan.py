@@ -1,6 +1,6 @@
 """Scans compared with NumPy, along any axis, in both directions, on the simulator."""
 
-from functools import lru_cache
+from functools import cache
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ from tilejit.ops.reduce.scan import plan_scan, scan_
 from tilejit.types import Tile
 
 
-@lru_cache(maxsize=None)
+@cache
 def kernel_of(function):
     """A kernel that stores the result of `function` (a builtin or a helper) on a two-dimensional tile."""
     if isinstance(function, str):

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import tilejit as tile
 import tilejit.compile
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from tilejit.ir.graph import Call, For, If
 from tilejit.ops.memory.shared import sync
 from tilejit.passes.placement.shared_memory import _scratch_bytes as bytes_of_scratch

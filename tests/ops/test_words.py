@@ -5,6 +5,7 @@ import re
 import numpy as np
 import pytest
 import tilejit as tile
+
 from tests.gpu import in_child, needs_gpu, needs_module
 
 pytestmark = pytest.mark.usefixtures("assembled_later")

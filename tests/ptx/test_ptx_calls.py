@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-
 import tilejit as tile
 from tilejit import ptx
 from tilejit.config import TARGETS
@@ -137,7 +136,8 @@ def test_a_form_that_the_target_lacks_is_an_error_that_names_the_targets_with_it
 
 
 def test_a_form_called_outside_a_kernel_is_an_error_and_the_table_is_loaded_on_first_use():
-    import subprocess, sys
+    import subprocess
+    import sys
     with pytest.raises(tile.CompilationError, match="inside @tile.jit kernels"):
         tile.ptx.mapa.u64(1, 2)
     code = "import sys, tilejit as tile; print('tilejit.ptx' in sys.modules); tile.ptx.mapa; print('tilejit.ptx' in sys.modules)"

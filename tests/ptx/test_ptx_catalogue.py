@@ -4,7 +4,6 @@ import re
 from pathlib import Path
 
 import pytest
-
 from tilejit import ptx
 
 REGISTER_CLASS = {"r": "b32", "ia": "b32", "rd": "b64", "h": "b16", "q": "b128", "p": "pred", "f": "f32", "acc": "f32", "fd": "f64"}

@@ -3,7 +3,6 @@
 import json
 
 import pytest
-
 from tilejit import ptx
 from tilejit.errors import CompilationError
 

@@ -3,9 +3,9 @@
 import sys
 
 import pytest
+from tilejit.runtime.store import Store
 
 from tests.runtime.fakes import FakeDriver, make_torch
-from tilejit.runtime.store import Store
 
 
 @pytest.fixture

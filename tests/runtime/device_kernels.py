@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 
 TWICE = """
 define ptx_kernel void @twice(ptr addrspace(1) %x, ptr addrspace(1) %y, i32 %n, float %factor) #0 {
@@ -141,7 +141,7 @@ NOTHING_RECIPE = {
 }
 
 
-@lru_cache(maxsize=None)
+@cache
 def cubin(text: str, target: str) -> bytes:
     """The machine code of a kernel."""
     from tilejit.toolchain import assembler, llvm

@@ -6,7 +6,7 @@ import ctypes
 import math
 import struct
 import types
-from ctypes import CFUNCTYPE, PYFUNCTYPE, POINTER, c_int, c_int32, c_int64, c_uint32, c_uint64, c_void_p
+from ctypes import CFUNCTYPE, POINTER, PYFUNCTYPE, c_int, c_int32, c_int64, c_uint32, c_uint64, c_void_p
 from dataclasses import dataclass, field
 
 from tilejit.runtime import dlpack

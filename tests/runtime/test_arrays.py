@@ -10,14 +10,14 @@ import warnings
 import ml_dtypes
 import numpy as np
 import pytest
-
-from tests.runtime.fakes import FakeArray, make_torch
 from tilejit.dtypes import DTYPES, float32
 from tilejit.errors import LaunchError
 from tilejit.runtime import arrays, dlpack
 from tilejit.runtime.arrays import ArrayView, describe, row_major, seen
 from tilejit.runtime.element_types import ELEMENT_TYPES, numpy_dtype, scalar_bytes
 from tilejit.runtime.packed import Packed
+
+from tests.runtime.fakes import FakeArray, make_torch
 
 
 class Exporter:

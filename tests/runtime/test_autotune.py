@@ -8,10 +8,11 @@ from functools import partial
 import numpy as np
 import pytest
 import tilejit as tile
-from tests.gpu import in_child, needs_gpu
 from tilejit.errors import CompilationError, LaunchError
 from tilejit.runtime import driver
 from tilejit.tuning import Kept, timed
+
+from tests.gpu import in_child, needs_gpu
 
 
 @tile.autotune([dict(BLOCK=64, num_warps=1), dict(BLOCK=1024, num_warps=4), dict(BLOCK=4096, num_warps=8)], key=("x", "n"))

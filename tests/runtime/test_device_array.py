@@ -9,17 +9,16 @@ import sys
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
 import tilejit as tile
-from tests.runtime.fakes import ErrorNames
+from hypothesis import given, strategies as st
 from tilejit.compiled import CompiledKernel
 from tilejit.errors import LaunchError
 from tilejit.runtime import dlpack, driver, libcuda
 from tilejit.runtime.arrays import describe
 from tilejit.runtime.device_array import DeviceArray, empty, to_device
 from tilejit.runtime.launch import on_device
+
+from tests.runtime.fakes import ErrorNames
 
 
 @pytest.fixture

@@ -4,9 +4,7 @@ import json
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
+from hypothesis import given, settings, strategies as st
 from tilejit.errors import LaunchError
 from tilejit.runtime.arrays import ArrayView
 from tilejit.runtime.expressions import evaluate, expression

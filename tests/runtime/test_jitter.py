@@ -5,10 +5,11 @@ import re
 import numpy as np
 import pytest
 import tilejit as tile
-from tests.gpu import in_child, needs_gpu
 from tilejit.config import TARGETS
 from tilejit.emit.jitter import KINDS, MOST, PRESSURE_BYTES, jittered, sites
 from tilejit.toolchain.disassembler import sass
+
+from tests.gpu import in_child, needs_gpu
 
 MARK = re.compile(r"^\t/\* jitter \d+, (\w+) \*/ ", re.MULTILINE)
 SEEDS = range(20)

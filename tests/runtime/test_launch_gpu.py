@@ -12,11 +12,11 @@ HOPPER_AND_LATER = "sm_90a", "sm_100a", "sm_103a", "sm_120a"
 @in_child(timeout=120)
 def test_a_kernel_runs_on_device_arrays():
     import numpy as np
-
-    from tests.runtime.device_kernels import TWICE, TWICE_RECIPE, cubin
     from tilejit.runtime import driver
     from tilejit.runtime.device_array import empty, to_device
     from tilejit.runtime.launcher import load
+
+    from tests.runtime.device_kernels import TWICE, TWICE_RECIPE, cubin
 
     launcher = load(TWICE_RECIPE, cubin(TWICE, driver.target()))
     host = np.random.default_rng(0).normal(size=1000).astype("float32")
@@ -82,12 +82,12 @@ def test_a_copied_device_array_has_its_own_memory():
 @in_child(timeout=120)
 def test_the_driver_compiles_the_ptx_if_there_is_no_assembler():
     import numpy as np
-
-    from tests.runtime.device_kernels import TWICE, TWICE_RECIPE
     from tilejit.runtime import driver
     from tilejit.runtime.device_array import empty, to_device
     from tilejit.runtime.launcher import load
     from tilejit.toolchain import llvm
+
+    from tests.runtime.device_kernels import TWICE, TWICE_RECIPE
 
     launcher = load(TWICE_RECIPE, llvm.to_ptx(TWICE, driver.target()))
     x, y = to_device(np.ones(128, "float32")), empty((128,))
@@ -100,10 +100,10 @@ def test_the_driver_compiles_the_ptx_if_there_is_no_assembler():
 @in_child(timeout=120)
 def test_a_kernel_runs_on_torch_tensors_and_their_current_stream(native):
     import torch
-
-    from tests.runtime.device_kernels import SLOW, SLOW_RECIPE, TWICE, TWICE_RECIPE, cubin
     from tilejit.runtime import driver
     from tilejit.runtime.launcher import load
+
+    from tests.runtime.device_kernels import SLOW, SLOW_RECIPE, TWICE, TWICE_RECIPE, cubin
 
     twice = load(TWICE_RECIPE, cubin(TWICE, driver.target()), native=native)
     slow = load(SLOW_RECIPE, cubin(SLOW, driver.target()), native=native)
@@ -134,11 +134,11 @@ def test_a_kernel_runs_on_torch_tensors_and_their_current_stream(native):
 @in_child(timeout=120)
 def test_tensor_maps_refer_to_the_arrays_of_the_call(native):
     import numpy as np
-
-    from tests.runtime.device_kernels import TILE, TILE_RECIPE, cubin
     from tilejit.runtime import driver
     from tilejit.runtime.device_array import empty, to_device
     from tilejit.runtime.launcher import load
+
+    from tests.runtime.device_kernels import TILE, TILE_RECIPE, cubin
 
     launcher = load(TILE_RECIPE, cubin(TILE, driver.target()), native=native)
     arrays = to_device, lambda array: array
@@ -170,11 +170,12 @@ def test_tensor_maps_refer_to_the_arrays_of_the_call(native):
 @pytest.mark.parametrize("in_code", [False, True])
 @in_child(timeout=120)
 def test_clusters_are_launched(size, in_code):
-    from tests.runtime.device_kernels import RANKS, cubin, ranks_recipe
     from tilejit.errors import LaunchError
     from tilejit.runtime import driver
     from tilejit.runtime.device_array import empty
     from tilejit.runtime.launcher import load
+
+    from tests.runtime.device_kernels import RANKS, cubin, ranks_recipe
 
     text = RANKS.replace("CLUSTER", f'"nvvm.cluster_dim"="{size},1,1"' if in_code else "")
     launcher = load(ranks_recipe(size), cubin(text, driver.target()))
@@ -195,11 +196,11 @@ def test_clusters_are_launched(size, in_code):
 @in_child(timeout=120)
 def test_the_attribute_for_programmatic_dependent_launch_is_accepted():
     import numpy as np
-
-    from tests.runtime.device_kernels import TWICE, TWICE_RECIPE, cubin
     from tilejit.runtime import driver
     from tilejit.runtime.device_array import empty, to_device
     from tilejit.runtime.launcher import load
+
+    from tests.runtime.device_kernels import TWICE, TWICE_RECIPE, cubin
 
     launcher = load({**TWICE_RECIPE, "pdl": True}, cubin(TWICE, driver.target()))
     x, y = to_device(np.ones(128, "float32")), empty((128,))
@@ -212,11 +213,11 @@ def test_any_thread_may_launch():
     import threading
 
     import numpy as np
-
-    from tests.runtime.device_kernels import TWICE, TWICE_RECIPE, cubin
     from tilejit.runtime import driver
     from tilejit.runtime.device_array import empty, to_device
     from tilejit.runtime.launcher import load
+
+    from tests.runtime.device_kernels import TWICE, TWICE_RECIPE, cubin
 
     launcher = load(TWICE_RECIPE, cubin(TWICE, driver.target()))
     x = to_device(np.arange(128, dtype="float32"))
@@ -244,11 +245,11 @@ def test_any_thread_may_launch():
 @in_child(timeout=120)
 def test_streams_wait_for_each_other_and_events_measure_time():
     import numpy as np
-
-    from tests.runtime.device_kernels import SLOW, SLOW_RECIPE, TWICE, TWICE_RECIPE, cubin
     from tilejit.runtime import driver
     from tilejit.runtime.device_array import to_device
     from tilejit.runtime.launcher import load
+
+    from tests.runtime.device_kernels import SLOW, SLOW_RECIPE, TWICE, TWICE_RECIPE, cubin
 
     slow, twice = (load(recipe, cubin(text, driver.target())) for recipe, text in ((SLOW_RECIPE, SLOW), (TWICE_RECIPE, TWICE)))
     first, second = driver.create_stream(), driver.create_stream()
@@ -268,11 +269,12 @@ def test_streams_wait_for_each_other_and_events_measure_time():
 @pytest.mark.unsanitized
 @in_child(timeout=120)
 def test_errors_of_the_driver_have_their_names():
-    from tests.runtime.device_kernels import TWICE, TWICE_RECIPE, cubin
     from tilejit.errors import LaunchError
     from tilejit.runtime import driver
     from tilejit.runtime.device_array import empty
     from tilejit.runtime.launcher import load
+
+    from tests.runtime.device_kernels import TWICE, TWICE_RECIPE, cubin
 
     def message(work):
         try:
@@ -300,11 +302,12 @@ def test_errors_of_the_driver_have_their_names():
 @pytest.mark.unsanitized
 @in_child(timeout=120)
 def test_an_illegal_access_is_reported_as_such():
-    from tests.runtime.device_kernels import TWICE, TWICE_RECIPE, cubin
     from tilejit.errors import LaunchError
     from tilejit.runtime import driver
     from tilejit.runtime.arrays import ArrayView
     from tilejit.runtime.launcher import load
+
+    from tests.runtime.device_kernels import TWICE, TWICE_RECIPE, cubin
 
     class Wild:
         shape = (128,)
@@ -327,11 +330,11 @@ def test_an_illegal_access_is_reported_as_such():
 @in_child(timeout=180)
 def test_each_device_has_its_own_launcher_and_the_current_device_stays():
     import torch
-
-    from tests.runtime.device_kernels import TWICE, TWICE_RECIPE, cubin
     from tilejit.runtime import driver
     from tilejit.runtime.device_array import to_device
     from tilejit.runtime.launcher import load
+
+    from tests.runtime.device_kernels import TWICE, TWICE_RECIPE, cubin
 
     image = cubin(TWICE, driver.target(1))
     launchers = [load(TWICE_RECIPE, image, device) for device in (0, 1)]
@@ -356,7 +359,6 @@ def test_arrays_are_passed_to_torch_and_back_without_a_copy():
 
     import numpy as np
     import torch
-
     from tilejit.runtime.arrays import describe
     from tilejit.runtime.device_array import empty, to_device
 

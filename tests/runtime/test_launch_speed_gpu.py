@@ -12,12 +12,12 @@ def measure():
     import time
 
     import torch
-
-    from tests.runtime.device_kernels import NOTHING, NOTHING_RECIPE, TILE, TILE_RECIPE, cubin
     from tilejit.runtime import driver
     from tilejit.runtime.device_array import to_device
     from tilejit.runtime.launcher import load
     from tilejit.toolchain import llvm
+
+    from tests.runtime.device_kernels import NOTHING, NOTHING_RECIPE, TILE, TILE_RECIPE, cubin
 
     target = driver.target()
     launcher = load(NOTHING_RECIPE, cubin(NOTHING, target))

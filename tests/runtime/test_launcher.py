@@ -9,11 +9,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 import tilejit as tile
-
-from tests.runtime.fakes import MAP, ErrorNames, FakeArray, FakeDriver, make_recipe, tensor
 from tilejit.errors import LaunchError
 from tilejit.runtime import libcuda
 from tilejit.runtime.device_array import DeviceArray
+
+from tests.runtime.fakes import MAP, ErrorNames, FakeArray, FakeDriver, make_recipe, tensor
 
 
 def test_parameters_are_packed_with_their_sizes(torch, launch):

@@ -57,6 +57,7 @@ def check(make, host, views=VIEWS, dtypes=("float32", "float16", "int32", "int64
 @in_child(timeout=180)
 def test_tensors_of_torch_are_used_without_a_copy():
     import torch
+
     from tests.runtime.test_libraries_gpu import check
     check(lambda x: torch.from_numpy(x).cuda(), lambda x: x.cpu().numpy())
 
@@ -66,6 +67,7 @@ def test_tensors_of_torch_are_used_without_a_copy():
 @in_child(timeout=180)
 def test_a_launch_on_tensors_uses_torch_s_current_stream():
     import torch
+
     from tests.runtime.test_libraries_gpu import LATE, late
     x, y, z = (torch.zeros(1, device="cuda") for _ in range(3))
     torch.cuda.synchronize()
@@ -86,6 +88,7 @@ def test_a_launch_on_tensors_uses_torch_s_current_stream():
 @in_child(timeout=180)
 def test_arrays_of_cupy_are_used_without_a_copy():
     import cupy
+
     from tests.runtime.test_libraries_gpu import VIEWS, check
     check(cupy.asarray, cupy.asnumpy, (*VIEWS, (slice(None, None, -1), slice(None, None, -2))))
 
@@ -95,6 +98,7 @@ def test_arrays_of_cupy_are_used_without_a_copy():
 @in_child(timeout=180)
 def test_a_launch_on_arrays_of_cupy_uses_its_current_stream():
     import cupy
+
     from tests.runtime.test_libraries_gpu import LATE, late
     x, y, z = (cupy.zeros(1, cupy.float32) for _ in range(3))
     for _ in range(4):
@@ -114,6 +118,7 @@ def test_a_launch_on_arrays_of_cupy_uses_its_current_stream():
 @in_child(timeout=180)
 def test_arrays_of_numba_are_used_without_a_copy_and_on_their_stream():
     from numba import cuda
+
     from tests.runtime.test_libraries_gpu import LATE, VIEWS, check, late
     check(cuda.to_device, lambda x: x.copy_to_host(), [VIEWS[0], VIEWS[1]], turns=(False,))  # numba copies to transpose
     stream, after = cuda.stream(), cuda.event()
@@ -138,6 +143,7 @@ def test_arrays_of_jax_are_read_without_a_copy_and_never_written():
     os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
     import jax
     import jax.numpy as jnp
+
     from tests.runtime.test_libraries_gpu import GRID, SHAPE, shifted
     if jax.default_backend() != "gpu":
         print("JAX has no GPU here")
@@ -164,6 +170,7 @@ def test_arrays_of_jax_are_read_without_a_copy_and_never_written():
 def test_arrays_of_several_libraries_can_be_used_in_one_launch():
     import cupy
     import torch
+
     from tests.runtime.test_libraries_gpu import GRID, LATE, SHAPE, late, shifted
     x = np.random.default_rng(1).standard_normal(SHAPE).astype(np.float32)
     a, b = torch.from_numpy(x).cuda(), cupy.zeros(SHAPE, cupy.float32)
@@ -208,6 +215,7 @@ def test_a_launch_uses_the_device_of_its_arrays():
 @in_child(timeout=240)
 def test_each_device_has_its_current_stream_and_the_current_device_is_unchanged():
     import torch
+
     from tests.runtime.test_libraries_gpu import LATE, late
     tensors = [[torch.zeros(1, device=f"cuda:{d}") for _ in range(3)] for d in (0, 1)]
     for d in (0, 1):

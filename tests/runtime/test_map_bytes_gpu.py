@@ -3,6 +3,7 @@
 import random
 
 import pytest
+
 from tests.gpu import in_child, needs_gpu
 from tests.runtime.map_bytes import encoded
 

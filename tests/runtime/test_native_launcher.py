@@ -4,15 +4,14 @@ import struct
 import sys
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-
-from tests.runtime.fakes import MAP, FakeDriver, make_recipe, make_torch, tensor
-from tests.runtime.test_facts import facts_about
+from hypothesis import HealthCheck, given, settings, strategies as st
 from tilejit.runtime import native
 from tilejit.runtime.arrays import ArrayView
 from tilejit.runtime.facts import evaluate_fact
 from tilejit.runtime.store import Store
+
+from tests.runtime.fakes import MAP, FakeDriver, make_recipe, make_torch, tensor
+from tests.runtime.test_facts import facts_about
 
 
 def test_native_code_is_generated_at_the_second_launch_and_cached_on_disk(torch, tmp_path):

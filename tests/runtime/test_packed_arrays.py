@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import tilejit as tile
 from hypothesis import given, strategies as st
-
 from tilejit.dtypes import DTYPES, dtype_of
 from tilejit.runtime import dlpack
 from tilejit.runtime.arguments import ArraySpec

@@ -5,7 +5,6 @@ import json
 import struct
 
 import pytest
-
 from tilejit.errors import LaunchError
 from tilejit.runtime.recipe import CONFIG, Recipe, normal_grid
 

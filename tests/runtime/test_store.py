@@ -7,7 +7,6 @@ import warnings
 
 import pytest
 import tilejit as tile
-
 from tilejit.errors import CacheError
 from tilejit.runtime import store as module
 from tilejit.runtime.store import Store, open_store

@@ -4,11 +4,11 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-
-from tests.runtime.fakes import FakeArray, make_torch
 from tilejit.errors import LaunchError
 from tilejit.runtime.arrays import describe
 from tilejit.runtime.streams import choose, current_stream, stream_handle
+
+from tests.runtime.fakes import FakeArray, make_torch
 
 
 def test_the_stream_of_the_array_interface_is_used():

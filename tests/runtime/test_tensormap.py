@@ -1,12 +1,12 @@
 """Tensor maps: every field is checked, and errors name it."""
 
 import pytest
-
-from tests.runtime.fakes import FakeDriver
 from tilejit.errors import LaunchError
 from tilejit.runtime import tensormap
 from tilejit.runtime.element_types import ELEMENT_TYPES
 from tilejit.runtime.tensormap import TensorMap, tensor_map_type
+
+from tests.runtime.fakes import FakeDriver
 
 GOOD = dict(dtype="float16", rank=3, address=1024, dims=[64, 8, 4], strides=[512, 128], box=[64, 8, 4],
             element_strides=[1, 1, 1], interleave=0, swizzle=3, l2_promotion=2, oob_fill=0)

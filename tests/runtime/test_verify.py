@@ -4,8 +4,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 import tilejit as tile
-from tests.gpu import in_child, needs_gpu
 from tilejit.errors import LaunchError, VerificationError
+
+from tests.gpu import in_child, needs_gpu
 
 X = np.random.default_rng(0).standard_normal((8, 100)).astype(np.float32)
 

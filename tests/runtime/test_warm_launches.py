@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-
 import tilejit as tile
 from tilejit.jit import Kernel
 from tilejit.kernels.matmul.hopper.persistent import persistent

@@ -5,11 +5,10 @@ from types import SimpleNamespace
 
 import numpy as np
 from tilejit.dtypes import float32
-from tilejit.ir.builder import type_of
 from tilejit.ir.op import op
 from tilejit.ir.op_traits import Reads, Registers, Signals, Writes
 from tilejit.layout import TileLayout
-from tilejit.types import Buffer, Scalar, Tile
+from tilejit.types import Buffer, Scalar
 
 
 def fields(buffer, box, swizzle=0, dtype=None, dims=None, strides=None, element_strides=None, oob_fill=0):

@@ -2,10 +2,7 @@
 
 import numpy as np
 import tilejit as tile
-from engine_ops import test_bulk as bulk
-from engine_ops import test_mma as mma
-from engine_ops import test_mma_wait as mma_wait
-from engine_ops import test_tma_load as tma_load
+from engine_ops import test_bulk as bulk, test_mma as mma, test_mma_wait as mma_wait, test_tma_load as tma_load
 from faulty import check
 
 A = np.arange(64 * 64, dtype=np.float32).reshape(64, 64)

@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 import tilejit as tile
-from tests.gpu import in_child, needs_gpu
 from engine_ops import test_named as named
 from faulty import check
+
+from tests.gpu import in_child, needs_gpu
 
 A = np.arange(8 * 256, dtype=np.float32).reshape(8, 256)
 B = np.zeros_like(A)

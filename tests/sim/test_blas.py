@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import tilejit as tile
 from threadpoolctl import ThreadpoolController, threadpool_limits
-
 from tilejit.sim.blas import one_blas_thread
 
 

@@ -6,8 +6,9 @@ import pytest
 from catalogue import FAULTS, HIDDEN, MODULES
 from faulty import marks
 from jitter_gpu import LEAST, bad_twins, run_all, table
-from tests.gpu import needs_gpu
 from tilejit.jit import Kernel
+
+from tests.gpu import needs_gpu
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda m: m.__name__)

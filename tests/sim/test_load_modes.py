@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 import tilejit as tile
-from engine_ops import test_four_rows as four_rows
-from engine_ops import test_im2col as im2col
+from engine_ops import test_four_rows as four_rows, test_im2col as im2col
 from faulty import check
 
 

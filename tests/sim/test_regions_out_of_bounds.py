@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tilejit as tile
+
 from tests.mma.products import multiplying_on
 
 MATRICES = """

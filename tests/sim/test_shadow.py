@@ -1,8 +1,7 @@
 """The shadow memory's fast check compared with its complete one."""
 
 import numpy as np
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from tilejit.sim.clocks import FENCED, ORDER, Clocks
 from tilejit.sim.shadow import ANYONE, COPIED, MANY, NEVER, PENDING, SETTLED, Access, Shadow
 

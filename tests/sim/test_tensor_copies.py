@@ -4,8 +4,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import tilejit as tile
-from engine_ops import test_tma_load as tma_load
-from engine_ops import test_tma_store as tma_store
+from engine_ops import test_tma_load as tma_load, test_tma_store as tma_store
 from faulty import check
 from tilejit.layout import standard
 

@@ -2,11 +2,13 @@
 
 import numpy as np
 import tilejit as tile
-from engine_ops import test_tcgen05_commit as commit
-from engine_ops import test_tcgen05_mma as mma
-from engine_ops import test_tmem as tmem
-from engine_ops import test_tmem_fill as fill
-from engine_ops import test_tmem_sum as lane_sum
+from engine_ops import (
+    test_tcgen05_commit as commit,
+    test_tcgen05_mma as mma,
+    test_tmem as tmem,
+    test_tmem_fill as fill,
+    test_tmem_sum as lane_sum,
+)
 from faulty import check
 
 X = np.arange(128, dtype=np.float32) + 3

@@ -8,9 +8,10 @@ import pytest
 import tilejit as tile
 from hypothesis import HealthCheck, given, settings, strategies as st
 from tensor_operands import accumulator, memory_dtype, packed
-from tests.drawn import numbers
 from tilejit.layout import TileLayout, tmem_datapath
 from tilejit.ops.mma.tcgen05_kinds import columns_allowed
+
+from tests.drawn import numbers
 
 BF16, E4M3, E5M2 = ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2
 PAIRS = [(np.float16, np.float16, tile.float32), (np.float16, np.float16, tile.float16), (BF16, BF16, tile.float32),

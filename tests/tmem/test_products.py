@@ -8,9 +8,10 @@ import pytest
 import tilejit as tile
 from faulty import check
 from tensor_operands import BOTH, accumulator
-from tests.drawn import numbers
 from tilejit.layout import TileLayout, tmem_datapath
 from tilejit.ops.mma.tcgen05_kinds import KINDS, Instruction
+
+from tests.drawn import numbers
 
 pytestmark = pytest.mark.usefixtures("assembled_later")
 

@@ -7,7 +7,6 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-
 from tilejit.errors import ToolchainError
 from tilejit.toolchain import assembler
 

@@ -2,9 +2,7 @@
 
 import os
 
-from hypothesis import given
-from hypothesis import strategies as st
-
+from hypothesis import given, strategies as st
 from tilejit.toolchain.files import read_sealed, seal, unseal, write_sealed
 
 

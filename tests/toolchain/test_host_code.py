@@ -5,7 +5,6 @@ import subprocess
 import sys
 
 import pytest
-
 from tilejit.errors import ToolchainError
 from tilejit.toolchain import executable, llvm
 

@@ -7,10 +7,11 @@ import textwrap
 
 import pytest
 import tilejit as tile
-from tests.mma.pipelined_product import product
 from tilejit.errors import ToolchainError
 from tilejit.toolchain import assembler, disassembler, libdevice, llvm
 from tilejit.toolchain.intrinsics import TARGETS
+
+from tests.mma.pipelined_product import product
 
 DOUBLE = """
 define ptx_kernel void @twice(ptr addrspace(1) noalias %x, ptr addrspace(1) noalias %y, i32 %n) #0 {

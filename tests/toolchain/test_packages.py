@@ -3,7 +3,6 @@
 import importlib.metadata
 
 import pytest
-
 from tilejit.toolchain.packages import package
 
 

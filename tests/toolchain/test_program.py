@@ -6,7 +6,6 @@ import subprocess
 import sys
 
 import pytest
-
 from tilejit.toolchain.program import Program
 
 

@@ -10,6 +10,8 @@ from tilejit.errors import ToolchainError
 from tilejit.toolchain import intrinsics, llvm, screen
 from tilejit.toolchain.intrinsics import TARGETS, architecture, expand, refusal, supports
 
+from tests.gpu import run_child
+
 
 def kernel(body):
     return f"define ptx_kernel void @k(ptr addrspace(1) %p) {{\n{body}\nret void\n}}\n"

@@ -7,12 +7,17 @@ its jump threading would otherwise write the initial values on a path of their o
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from ..dtypes import DType, float32, int32, int64
+from ..ir.builder import type_as
 from ..ir.graph import Call, Const, Operand, Value
 from ..ops.tiles.generate import splat
 from ..passes.products.accumulators import PinnedRegisters, is_product
+from ..types import Tile
+from .parts import EmitterParts
 from .value import V
 
 AT_ONCE = 32  # registers that one inline asm moves
@@ -40,21 +45,25 @@ class Pins:
         return [f"{self.name}_{i}" for i in range(n * size, (n + 1) * size)]
 
 
-class AccumulatorMixin:
+class AccumulatorMixin(EmitterParts):
     """The part of the emitter that keeps accumulators in pinned registers. `passes.accumulators` decides which tiles share a set."""
 
+    lines: list[str]
+    pinned: Mapping[Value, int] | None
     def pins_of(self, value: Operand) -> Pins | None:
         """The registers of a pinned tile, declared at the first request; None for any other operand."""
         if self.pinned is None:
             found = PinnedRegisters(self.graph) if any(map(is_product, self.made_by.values())) else None
-            self.pinned, self.unread = (found.sets, found.unread) if found else ({}, {})
-        number = self.pinned.get(value)
+            self.pinned = found.sets if found else {}
+            self.unread = found.unread if found else {}
+        number = self.pinned.get(value) if isinstance(value, Value) else None
         if number is None:
             return None
         if number not in self.pin_sets:
-            t = value.type
+            t = type_as(value, Tile)
             pins = self.pin_sets[number] = Pins(f"acc{number}", t.dtype, self.registers(t))
-            body, self.lines = self.lines, self.entry_lines
+            body = self.lines
+            self.lines = self.entry_lines
             self.asm(f".reg .{pins.type} {pins.name}_<{pins.words}>;")
             self.lines = body
         return self.pin_sets[number]
@@ -62,7 +71,7 @@ class AccumulatorMixin:
     def accumulate(self, call: Call) -> tuple[Pins, bool]:
         """Make the registers that a product accumulates in hold its accumulator, by a move if it is elsewhere. Returns the registers, and whether
         the accumulator is zero instead (then they hold anything)."""
-        pins, acc = self.pins_of(call.result), call.args[0]
+        pins, acc = self._set_of(call.result), call.args[0]
         if acc is None or self._is_zero(acc):
             return pins, True
         if self.pins_of(acc) not in (None, pins):
@@ -80,9 +89,10 @@ class AccumulatorMixin:
         values. It is a parallel copy: all operands are read before a register is written. `over` are the tiles whose lives end here."""
         pins = [self.pins_of(t) for t in targets]
         moves = [p is not None and self.pins_of(o) != p for o, p in zip(operands, pins)]
-        values = [p if p is not None and not move else self.operand(o) for o, p, move in zip(operands, pins, moves)]
+        values: list[Any] = [p if p is not None and not move else self.operand(o)
+                             for o, p, move in zip(operands, pins, moves)]
         for p, move, value in zip(pins, moves, values):
-            if move:
+            if p is not None and move:
                 self._write(p, value, self._holds_unread(p, over))
         return [p if p is not None else v for p, v in zip(pins, values)]
 
@@ -109,7 +119,7 @@ class AccumulatorMixin:
         If the operand is live after a product in a loop, ptxas 13.0 forwards the source of a plain ``mov`` to the product, and then finds no
         registers to preserve it in (C7511).
         """
-        pins, source = self.pins_of(call.result), self.pins_of(call.args[0])
+        pins, source = self._set_of(call.result), self._set_of(call.args[0])
         for first in range(0, pins.words, AT_ONCE):
             some = range(first, min(first + AT_ONCE, pins.words))
             self.asm(" ".join(f"prmt.b32 {pins.name}_{i}, {source.name}_{i}, 0, 0x3210;" for i in some), convergent=True)

@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..dtypes import bool_, int32
+from ..ir.builder import type_as
 from ..ir.graph import Value
+from ..types import Barrier
+from .parts import EmitterParts
 from .value import V
 
 
@@ -26,11 +29,11 @@ class EBarrier:
     remote: bool = False
 
 
-class BarrierMixin:
+class BarrierMixin(EmitterParts):
     """The part of the emitter for mbarriers, asynchronous groups, fences and cluster barriers."""
 
     def barriers(self, value: Value) -> EBarriers:
-        return EBarriers(value.type.n, self.graph.shared[value])
+        return EBarriers(type_as(value, Barrier).n, self.graph.shared[value])
 
     def barrier_at(self, block, at, rank=None) -> EBarrier:
         offset = int(at.text) if isinstance(at, V) and at.text.isdigit() else None
@@ -51,8 +54,8 @@ class BarrierMixin:
         self.branch_if(self.absolute_thread().equals((self.graph.launch.threads - 1) // 32 * 32), first, done)
         self.start(first)
         for value, offset in made:
-            for i in range(value.type.n):
-                self.asm(f"mbarrier.init.shared::cta.b64 [$0 + {offset + 8 * i}], {value.type.count};", [], [self.shared_base()])
+            for i in range(type_as(value, Barrier).n):
+                self.asm(f"mbarrier.init.shared::cta.b64 [$0 + {offset + 8 * i}], {type_as(value, Barrier).count};", [], [self.shared_base()])
         if hopper:
             self.asm("fence.mbarrier_init.release.cluster;")
         self.branch(done)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from ..dtypes import DType, float32, int16, int32, int64
 from .barriers import EBarrier
+from .parts import EmitterParts
 from .value import V
 
 HINT = ".L2::cache_hint"
 BYTES = "mbarrier::complete_tx::bytes"
 
 
-class BulkMixin:
+class BulkMixin(EmitterParts):
     """The part of the emitter that issues bulk copies. A place is (address, constant byte offset)."""
 
     def bulk_load(self, to: tuple[V, int], source: V, nbytes: int, barrier: EBarrier, *, mask=None, policy=None) -> None:

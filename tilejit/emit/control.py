@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..dtypes import int32
+from .parts import EmitterParts
 from .value import V
 
 
-class ControlMixin:
+class ControlMixin(EmitterParts):
     """The part of the emitter for control flow inside a rule."""
 
     def counted(self, n: int, body: Callable[[V], None]) -> None:

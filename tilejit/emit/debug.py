@@ -17,7 +17,7 @@ class DebugInfo:
     def __init__(self, graph: Graph):
         self.graph = graph
         self.files: dict[str, int] = {}
-        self.scopes: dict[tuple, int] = {}
+        self.scopes: dict[str, int] = {}
         self.lines: dict[tuple, int] = {}
         self.next = self.FIRST
         self.rolled = False
@@ -75,5 +75,6 @@ class DebugInfo:
     @staticmethod
     def _file(path: str) -> str:
         folder, name = os.path.split(path)
-        quote = lambda s: s.replace("\\", "\\5C").replace('"', "'")  # a PTX string cannot contain '"'
+        def quote(s):
+            return s.replace("\\", "\\5C").replace('"', "'")  # a PTX string cannot contain '"'
         return f"!DIFile(filename: \"{quote(name)}\", directory: \"{quote(folder)}\")"

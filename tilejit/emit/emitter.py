@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 
 from ..config import architecture
 from ..dtypes import DType, bool_, float32, int32, int64
-from ..ir.builder import ExecScope
+from ..ir.builder import ExecScope, type_as
 from ..ir.graph import Block, Call, Const, For, Graph, If, Operand, Scope, Value, While, walk
 from ..names import entry_name
 from ..ops.memory.regions import points, region
@@ -76,7 +77,7 @@ class Emitter(PlaceMixin, StructureMixin, InstructionMixin, BarrierMixin, TileMi
         self.tables: dict = {}
         self.memo: list[dict] = [{}]
         self.barrier_ids: dict = {}   # reserved hardware barriers, by owner: (first id, count)
-        self.pinned = None           # pinned tile -> number of its register set; computed by the first `pins_of`
+        self.pinned: Mapping[Value, int] | None = None  # pinned tile -> number of its register set; computed by the first `pins_of`
         self.pin_sets: dict[int, Pins] = {}
         self.made_by = {r: n for n in walk(graph.body) if isinstance(n, Call) for r in n.results}
         self.loc = graph.loc
@@ -230,11 +231,12 @@ class Emitter(PlaceMixin, StructureMixin, InstructionMixin, BarrierMixin, TileMi
         return self.entry("smem", lambda: self.ins("ptrtoint ptr addrspace(3) @smem to i32", int32))
 
     def shared_buffer(self, value: Value) -> EBuffer:
-        return EBuffer(value.type, sizes=value.type.shape, offset=self.graph.shared[value])
+        t = type_as(value, Buffer)
+        return EBuffer(t, sizes=t.shape, offset=self.graph.shared[value])
 
     def shared_address(self, buffer: EBuffer, coordinates) -> tuple[V, int]:
         """(address, constant byte offset) of an element of a shared buffer."""
-        layout, nbytes = buffer.type.layout, buffer.type.dtype.nbytes
+        layout, nbytes = layout_of(buffer.type), buffer.type.dtype.nbytes
         offset = layout.offset_of(*coordinates, shape=buffer.type.shape) * nbytes
         if isinstance(offset, int):
             return self.shared_base(), buffer.offset + offset
@@ -314,7 +316,9 @@ class Emitter(PlaceMixin, StructureMixin, InstructionMixin, BarrierMixin, TileMi
                 x = self.param(("scalar", n, str(t.dtype)), t.dtype)
                 self.values[value] = self.entry(x.text, lambda: self.ins(f"icmp ne i8 {x.text}, 0", bool_)) if t.dtype == bool_ else x
             else:
-                self.values[value] = EBuffer(t, self.param(("ptr", n), int64), tuple(map(self.resolve, t.shape)), tuple(map(self.resolve, t.strides)))
+                assert isinstance(t, Buffer) and t.strides is not None  # an array
+                pointer = self.param(("ptr", n), int64)
+                self.values[value] = EBuffer(t, pointer, tuple(map(self.resolve, t.shape)), tuple(map(self.resolve, t.strides)))
         self.init_barriers()
         self.init_tensor_memory()
         self.block(self.graph.body)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from ..dtypes import DType, bool_, float32, float64, int16, int32, int64, int8
+from collections.abc import Callable, Sequence
+
+from ..dtypes import DType, bool_, float32, float64, int8, int16, int32, int64
 from .narrow import NarrowFloats
 from .value import Part, V, Word, whole
 
@@ -18,7 +20,7 @@ class InstructionMixin(NarrowFloats):
 
     # -- inline asm ----------------------------------------------------------------------------------------------------
 
-    def asm(self, text: str, outputs: list[DType] = (), inputs: list[V] = (), ties: dict[int, V] | None = None, *,
+    def asm(self, text: str, outputs: Sequence[DType] = (), inputs: Sequence[V] = (), ties: dict[int, V] | None = None, *,
             pure: bool = False, convergent: bool = False) -> list[V]:
         """One inline asm call: ``$0, $1, ...`` number the outputs, then the inputs. `ties` maps an output to its initial value.
 
@@ -108,11 +110,13 @@ class InstructionMixin(NarrowFloats):
         """Cast all registers of a tile: two or four at a time where the hardware converts several (``cvt.rn.bf16x2.f32``, ``cvt.pack.sat``) or
         byte permutes do it, the rest one by one."""
         source = values[0].dtype if values else target
+        ways: list[tuple[int, Callable[..., list[V]], object]]
         ways = [(4, self._to_bytes, target.bits == 8 and target.kind in ("int", "uint") and source.is_float),
                 (4, self._from_bytes, source.bits == 8 and source.kind in ("int", "uint") and target.is_float and target.bits in (16, 32)),
                 (4, self._from_narrow_fours, target.is_float and target.bits in (16, 32) and self._in_fours(source)),
                 (2, self._pair, source == float32 and target.is_float and (target.bits == 16 or target.bits == 8 and self._pairs(target)))]
-        count, way = next(((count, way) for count, way, suits in ways if suits), (1, lambda v, target: [self.cast(v, target)]))
+        one: tuple[int, Callable[..., list[V]], object] = (1, lambda v, target: [self.cast(v, target)], True)
+        count, way, _ = next((w for w in ways if w[2]), one)
         result = [made for n in range(0, len(values) - count + 1, count) for made in way(*values[n:n + count], target)]
         return result + [self.cast(v, target) for v in values[len(result):]]
 
@@ -187,7 +191,8 @@ class InstructionMixin(NarrowFloats):
         near = self.ins(f"fptrunc double {x.text} to float", float32)
         back = self.ins(f"fpext float {near.text} to double", x.dtype)
         inexact = self.ins(f"fcmp one double {back.text}, {x.text}", bool_)
-        magnitude = lambda v: self.ins(f"call double @llvm.fabs.f64(double {v.text})", x.dtype)
+        def magnitude(v):
+            return self.ins(f"call double @llvm.fabs.f64(double {v.text})", x.dtype)
         larger = self.ins(f"fcmp ogt double {magnitude(back).text}, {magnitude(x).text}", bool_)
         bits = self.ins(f"bitcast float {near.text} to i32", int32)
         toward_zero = self.select(larger, self.ins(f"sub i32 {bits.text}, 1", int32), bits)

@@ -9,6 +9,7 @@ from typing import Any
 from ..dtypes import int32, int64
 from ..ops.moves.copy_async.tma.named_map import template
 from ..types import TensorMap
+from .parts import EmitterParts
 from .value import V
 
 
@@ -26,8 +27,12 @@ class EMap:
     def rank(self) -> int:
         return len(self.type.array.shape)
 
+    def in_global(self) -> V:
+        """The address of the map's slot in global memory."""
+        assert self.slot is not None, "the map is a kernel parameter"
+        return self.slot
 
-class NamedMapMixin:
+class NamedMapMixin(EmitterParts):
     """The part of the emitter for tensor maps by name."""
 
     def named_map(self, type_: TensorMap, slot, shared) -> EMap:
@@ -76,28 +81,31 @@ class NamedMapMixin:
 
     def _edited(self, map_: EMap) -> tuple[V, int, str]:
         """(address, constant byte offset, state space) of the place where a map is edited."""
-        return (map_.slot, 0, "global") if map_.shared is None else (*map_.shared, "shared::cta")
+        if map_.shared is not None:
+            return *map_.shared, "shared::cta"
+        return map_.in_global(), 0, "global"
 
     def map_release(self, map_: EMap, scope: str) -> None:
         self.asm(f"fence.proxy.tensormap::generic.release.{scope};")
 
     def map_acquire(self, map_: EMap, scope: str) -> None:
-        self.asm(f"fence.proxy.tensormap::generic.acquire.{scope} [$0], 128;", [], [map_.slot])
+        self.asm(f"fence.proxy.tensormap::generic.acquire.{scope} [$0], 128;", [], [map_.in_global()])
 
     def map_publish(self, map_: EMap, scope: str) -> None:
         """Copy an edited map from shared memory to its slot and release it: by the scope's first warp, between two barriers of the scope."""
-        address, offset = map_.shared
+        assert map_.shared is not None  # it is edited there
+        (address, offset), slot = map_.shared, map_.in_global()
         text = f"tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.{scope}.sync.aligned [$0], [$1 + {offset}], 128;"
         self.sync()
         warp = self.scope_warp()
         if isinstance(warp, int):
-            self.asm(text, [], [map_.slot, address], convergent=True)
+            self.asm(text, [], [slot, address], convergent=True)
         else:
             inside, done = self.label("publish"), self.label("published")
             self.branch_if(warp.equals(0), inside, done)
             self.start(inside)
             with self.region_of_code():
-                self.asm(text, [], [map_.slot, address], convergent=True)
+                self.asm(text, [], [slot, address], convergent=True)
             self.branch(done)
             self.start(done)
         self.sync()

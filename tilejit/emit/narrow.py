@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ..dtypes import DType, bool_, float16, float32, int16, int32, int8
+from ..dtypes import DType, bool_, float16, float32, int8, int16, int32
+from .parts import EmitterParts
 from .value import V
 
 # The PTX type of a pair (of ``cvt``), and the first architecture that converts it.
@@ -13,7 +14,7 @@ SHAPES = {"float8_e4m3fn": (3, -6, 448.0, 127), "float8_e5m2": (2, -14, 57344.0,
           "float6_e3m2fn": (2, -2, 28.0, None), "float4_e2m1fn": (1, 0, 6.0, None)}
 
 
-class NarrowFloats:
+class NarrowFloats(EmitterParts):
     """The part of the emitter that converts narrow floats. The op `cast` documents how they round and saturate."""
 
     def _pairs(self, dtype: DType) -> str | None:
@@ -107,7 +108,8 @@ class NarrowFloats:
         """float32 to a narrow float: round to nearest even, saturate to the largest finite number. NaN and infinities stay such, or become
         the largest number of a type without them."""
         mantissa, low, largest, nan = SHAPES[target.name]
-        i32 = lambda text: self.ins(text, int32)
+        def i32(text):
+            return self.ins(text, int32)
         magnitude = self.ins(f"call float @llvm.fabs.f32(float {x.text})", float32)
         clipped = self.ins(f"call float @llvm.minnum.f32(float {magnitude.text}, float {self.const(largest, float32).text})", float32)
         bits = i32(f"bitcast float {clipped.text} to i32")
@@ -133,7 +135,8 @@ class NarrowFloats:
 
     def _to_power(self, x: V, target: DType) -> V:
         """float32 to the nearest power of two (float8_e8m0fnu), ties to the larger one; NaN for negative numbers and NaN."""
-        i32 = lambda text: self.ins(text, int32)
+        def i32(text):
+            return self.ins(text, int32)
         bits = i32(f"bitcast float {x.text} to i32")
         code = i32(f"lshr i32 {i32(f'add i32 {bits.text}, {1 << 22}').text}, 23")
         least = i32(f"zext i1 {self.ins(f'icmp uge i32 {bits.text}, {3 << 21}', bool_).text} to i32")

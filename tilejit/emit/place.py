@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-
 from ..concurrency import cached_property
 from ..dtypes import bool_, int32
 from ..errors import CompilationError
-from ..ir.graph import Block, Call, Const, For, If, Scope, Value, While, blocks, walk
+from ..ir.builder import type_as
+from ..ir.graph import Block, Call, Const, For, If, Operand, Scope, Value, While, blocks, walk
 from ..ops.ptx.calls import HARDWARE_BARRIERS
-from ..types import Uniformity
+from ..types import Scalar, Uniformity
+from .parts import EmitterParts
 from .value import V
 
 # Ranges of the grid's special registers, for LLVM: half-open, the upper bound wrapped to i32 (CUDA C++ Programming Guide,
@@ -32,17 +33,17 @@ def _divides_warp(node) -> bool:
         case Scope(kind=kind):
             return kind in ("elect", "thread")
         case If(test=test):
-            conditions = (test,)
+            conditions: tuple[Operand, ...] = (test,)
         case For(start=start, stop=stop, step=step):
             conditions = (start, stop, step)
         case While(test=test):
             conditions = test.yields
         case _:
             conditions = ()
-    return any(isinstance(c, Value) and c.type.uniform < Uniformity.WARP for c in conditions)
+    return any(isinstance(c, Value) and type_as(c, Scalar).uniform < Uniformity.WARP for c in conditions)
 
 
-class PlaceMixin:
+class PlaceMixin(EmitterParts):
     """The part of the emitter that knows the thread and its execution scope."""
 
     lane_loops = False  # whether the current scope of warps has such a loop (see `cta_barrier`)
@@ -132,6 +133,7 @@ class PlaceMixin:
         """The mask, as an i32, of the lanes that run the current scope: all 32, unless the scope is part of a warp."""
         if self.threads >= 32:
             return -1
+        assert isinstance(self.scope.first, int)  # lanes of a warp are named by constants
         mask = ((1 << self.threads) - 1) << self.scope.first % 32
         return mask - (mask >> 31 << 32)
 

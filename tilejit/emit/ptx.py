@@ -6,13 +6,14 @@ from ..dtypes import DType, bool_, float32, float64, int16, int32, int64
 from ..ops.memory.access import Access, AccessPlan
 from .barriers import EBarrier
 from .named_maps import EMap
+from .parts import EmitterParts
 from .value import V
 
 INT128 = DType("int128", "int", 128, "i128")
 _REGISTER = {"i1": bool_, "i16": int16, "i32": int32, "i64": int64, "i128": INT128, "float": float32, "double": float64}
 
 
-class PtxMixin:
+class PtxMixin(EmitterParts):
     """The part of the emitter for operands of instruction forms."""
 
     def ptx_dtype(self, operand) -> DType:
@@ -53,7 +54,10 @@ class PtxMixin:
         if isinstance(place, V):
             return place, 0
         if isinstance(place, EMap):
-            return place.shared if operand.space == "shared" else (self.map_address(place), 0)
+            if operand.space != "shared":
+                return self.map_address(place), 0
+            assert place.shared is not None  # as the call's rule has checked
+            return place.shared
         if isinstance(place, EBarrier):
             return place.address, place.offset
         address, offset = self.place_address(place)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from typing import Any
 
 from ..concurrency import cached_property
 from ..dtypes import bool_, int32, integer_range
@@ -11,13 +12,16 @@ from ..ir.graph import Call, Const, For, If, Scope, Value, While, leaves_its_ran
 from ..ops.mma import mma_async_
 from ..types import Tile
 from .accumulators import Pins
+from .parts import EmitterParts
 from .place import has_lane_loops
 from .value import V
 
 
-class StructureMixin:
+class StructureMixin(EmitterParts):
     """The part of the emitter that writes the control flow of graph nodes."""
 
+    scope: ExecScope
+    lane_loops: bool
     def _packed(self, values: list) -> list:
         """Values in the form in which phis carry them: 8- and 16-bit elements packed into words, since unpacked ones would each occupy a 32-bit
         register."""
@@ -45,7 +49,9 @@ class StructureMixin:
         Returns the phis' values, and a function ``close(finals, latch)`` that writes the phis once the values at the end of block `latch`
         (the loop's back edge) are known. Pinned accumulators need no phi.
         """
-        before, names, places = self.current, [], []
+        names: list[Any] = []
+        places: list[tuple[int, list[V]]] = []
+        before = self.current
         self.start(label)
         for init in inits:
             if isinstance(init, Pins):
@@ -90,7 +96,7 @@ class StructureMixin:
             elif not isinstance(node.step, Const):
                 carried = self._strided(node, start, stop, carried)
             else:
-                index, step = start, node.step.value
+                index, step = start, number(node.step)
                 reach = node.unroll * step - (1 if step > 0 else -1)
                 # Unrolled: trips of `unroll` bodies while the last of them is below the stop, then a loop of one body for the remainder.
                 if node.unroll > 1 and abs(reach) <= integer_range(start.dtype)[1]:
@@ -131,8 +137,8 @@ class StructureMixin:
 
     def _unrolled(self, node: For, carried: list) -> list:
         """Emit every trip; the bounds are constants."""
-        for i in range(node.start.value, node.stop.value, node.step.value):
-            carried = self._trip(node, self.const(i, node.index.type.dtype), carried)
+        for i in range(number(node.start), number(node.stop), number(node.step)):
+            carried = self._trip(node, self.const(i, element_type(node.index)), carried)
         return carried
 
     def _trip(self, node: For, index: V, carried: list) -> list:
@@ -157,8 +163,10 @@ class StructureMixin:
         values, so that the loop may not end.
         """
         head, body, done = self.label("for"), self.label("body"), self.label("done")
-        dtype, step = node.index.type.dtype, node.step.value
-        icmp = lambda how, x, y: self.ins(f"icmp {how} {dtype.llvm} {x.text}, {y.text}", bool_)
+        dtype, step = element_type(node.index), number(node.step)
+
+        def icmp(how: str, x: V, y: V) -> V:
+            return self.ins(f"icmp {how} {dtype.llvm} {x.text}, {y.text}", bool_)
         below, end, first = f"{'s' if dtype.kind == 'int' else 'u'}{'lt' if step > 0 else 'gt'}", stop, []
         if copies == 1 and leaves_its_range(node.stop, step, dtype):
             if dtype.kind == "int" and step > 0 and isinstance(node.start, Const) and node.start.value >= 0:
@@ -188,8 +196,9 @@ class StructureMixin:
     def _strided(self, node: For, start: V, stop: V, carried: list) -> list:
         """Emit a loop whose step is a run-time value above 0. There is another trip if ``stop - index > step``, which cannot overflow. Counting
         the trips would take a division, which would delay the first one."""
-        head, body, done, dtype = self.label("for"), self.label("body"), self.label("done"), node.index.type.dtype
-        icmp = lambda how, x, y: self.ins(f"icmp {how} {dtype.llvm} {x.text}, {y.text}", bool_)
+        head, body, done, dtype = self.label("for"), self.label("body"), self.label("done"), element_type(node.index)
+        def icmp(how, x, y):
+            return self.ins(f"icmp {how} {dtype.llvm} {x.text}, {y.text}", bool_)
         step = self.operand(node.step)
         first = icmp("slt" if dtype.kind == "int" else "ult", start, stop)
         packed = self._packed(carried)
@@ -270,14 +279,12 @@ class StructureMixin:
         first = node.first.value if isinstance(node.first, Const) else node.first
         test = self._elect() if node.kind == "elect" else self._within(node.kind, first, node.count, node.threads)
         inside, done = self.label("scope"), self.label("after")
-        if test is None:
-            done = None
-        else:
+        if test is not None:
             self.branch_if(test, inside, done)
             self.start(inside)
         with self.region_of_code():
             self._inside(node, first)
-        if done is not None:
+        if test is not None:
             self.loc = node.loc
             self.branch(done)
             self.start(done)
@@ -286,12 +293,16 @@ class StructureMixin:
         """Emit the body of a scope."""
         elected = node.kind == "elect"
         inner = ExecScope("thread" if elected else node.kind, node.threads, first if first is not None else 0, elected=elected, parent=self.scope)
-        outer, self.scope, self.partial = (self.scope, self.partial, self.lane_loops), inner, False
+        outer, partial, lane_loops = self.scope, self.partial, self.lane_loops
+        self.scope = inner
+        self.partial = False
         self.lane_loops = has_lane_loops(node.body)
         if node.regs is not None:
             self.set_registers(node.regs)
         self.block(node.body)
-        self.scope, self.partial, self.lane_loops = outer
+        self.scope = outer
+        self.partial = partial
+        self.lane_loops = lane_loops
 
     def _within(self, kind: str, first, count: int, size: int) -> V | None:
         """Whether the thread is in the `count` warpgroups, warps or threads from `first`; None if that is the whole current scope."""
@@ -301,7 +312,7 @@ class StructureMixin:
         first = self.operand(first) if isinstance(first, Value) else first
         return (ident - first).below(count) if count > 1 else ident.equals(first)
 
-    def _elect(self) -> V:
+    def _elect(self) -> V | None:
         """Whether this is the elected thread of the scope: in its first warp, the lane that ``elect.sync`` elects (lane 0 before sm_90)."""
         if self.architecture < 90:
             return self.as_value(self.thread_id(), int32).equals(0)

@@ -6,11 +6,12 @@ from math import gcd
 
 from ..dtypes import bool_
 from ..layout import dimension_shards, register_table
-from ..types import Tile
+from ..types import Tile, domain_of, layout_of
+from .parts import EmitterParts
 from .value import V
 
 
-class TileMixin:
+class TileMixin(EmitterParts):
     """The part of the emitter for register tiles: `t.layout` maps elements of `t.domain` (the padded shape) to lane, warp and register."""
 
     def registers(self, t: Tile) -> int:
@@ -65,7 +66,7 @@ class TileMixin:
     def first_replica(self, t: Tile) -> V | None:
         """Whether the thread holds the first replica of its elements; None if only one thread holds each element."""
         tests = []
-        for extent, stride, axis in t.layout.replicas:
+        for extent, stride, axis in layout_of(t).replicas:
             if extent > 1 and axis != "reg":
                 tests.append(self._axis(axis, extent, stride).equals(0))
         return self.all_of(tests)
@@ -74,7 +75,7 @@ class TileMixin:
         """Whether register `reg` is an element of the tile rather than padding; None if that is known."""
         tests = []
         at = self.register_coordinates(t, reg)
-        for d, (extent, padded) in enumerate(zip(t.shape, t.domain)):
+        for d, (extent, padded) in enumerate(zip(t.shape, domain_of(t))):
             if padded > extent:
                 tests.append(self.in_bounds(self.thread_coordinate(t, d) + at[d], extent))
         return self.all_of(tests)
@@ -104,7 +105,7 @@ class TileMixin:
 
     def _in_a_word(self, t: Tile, pitch: int | None) -> int:
         """How many consecutive elements of a row, held by one thread, fit in one word of scratch."""
-        if any(str(axis) == "reg" for _, _, axis in t.layout.replicas):
+        if any(str(axis) == "reg" for _, _, axis in layout_of(t).replicas):
             return 1
         beside = 1
         for extent, _, axis, _ in reversed(dimension_shards(t.layout, t.domain)[-1]):

@@ -6,10 +6,11 @@ from ..dtypes import int32, int64
 from .barriers import EBarrier
 from .bulk import BYTES, HINT, _place
 from .named_maps import EMap
+from .parts import EmitterParts
 from .value import V
 
 
-class TmaMixin:
+class TmaMixin(EmitterParts):
     """The part of the emitter that issues bulk tensor copies. A place is (address, constant byte offset) in shared memory."""
 
     def tensor_map(self, tensor_map) -> V:

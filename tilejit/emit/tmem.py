@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..dtypes import int32
+from ..ir.builder import type_as
 from ..ir.graph import Value
 from ..passes.placement.tensor_memory import leaders
 from .buffers import EBuffer
@@ -11,7 +12,7 @@ from .value import V
 GROUP = ".cta_group::{}.sync.aligned"
 
 
-class TensorMemoryMixin:
+class TensorMemoryMixin(EmitterParts):
     """The part of the emitter for tensor memory. An address has the lane in its upper 16 bits, and in its lower 16 the column (columns
     are 32 bits wide)."""
 
@@ -88,7 +89,8 @@ class TensorMemoryMixin:
 
     def tensor_buffer(self, value: Value):
         place = self.graph.tensor_memory[value]
-        return EBuffer(value.type, self.tensor_addresses[place.leader], value.type.shape, offset=place.column)
+        t = type_as(value, Buffer)
+        return EBuffer(t, self.tensor_addresses[place.leader], t.shape, offset=place.column)
 
     def tensor_address(self, region) -> V:
         """The address of a region's first element, which must begin a 32-bit column."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from ..dtypes import DType, bool_, int32, int64
 
-
 ZEROS = frozenset(("0", "0xH0000", "0xR0000"))  # the spellings of zero of 8 and 16 bits
 
 
@@ -14,7 +13,7 @@ class V:
 
     __slots__ = ("e", "text", "dtype", "half_of")
 
-    def __init__(self, e, text: str, dtype: DType, half_of: "V | None" = None):
+    def __init__(self, e, text: str, dtype: DType, half_of: V | None = None):
         self.e, self.text, self.dtype, self.half_of = e, text, dtype, half_of
 
     def __repr__(self) -> str:
@@ -24,7 +23,7 @@ class V:
     def typed(self) -> str:
         return f"{self.dtype.llvm} {self.text}"
 
-    def renamed(self, dtype: DType) -> "V":
+    def renamed(self, dtype: DType) -> V:
         """The same register with another dtype of the same LLVM type."""
         return V(self.e, self.text, dtype)
 
@@ -36,7 +35,7 @@ class V:
         dtype = self.dtype if self.dtype.bits >= other.dtype.bits else other.dtype
         return self.e.widened(self, dtype).text, self.e.widened(other, dtype).text, dtype
 
-    def _ins(self, instruction: str, other, swap: bool = False) -> "V":
+    def _ins(self, instruction: str, other, swap: bool = False) -> V:
         a, b, dtype = self._with(other)
         a, b = (b, a) if swap else (a, b)
         return self.e.ins(f"{instruction} {dtype.llvm} {a}, {b}", int64 if dtype.bits == 64 else int32)
@@ -86,11 +85,11 @@ class V:
     def __rshift__(self, other):
         return self if isinstance(other, int) and other == 0 else self._ins("lshr", other)
 
-    def equals(self, other) -> "V":
+    def equals(self, other) -> V:
         a, b, dtype = self._with(other)
         return self.e.ins(f"icmp eq {dtype.llvm} {a}, {b}", bool_)
 
-    def below(self, other) -> "V":
+    def below(self, other) -> V:
         """``0 <= self < other`` in one unsigned comparison."""
         a, b, dtype = self._with(other)
         return self.e.ins(f"icmp ult {dtype.llvm} {a}, {b}", bool_)
@@ -133,7 +132,7 @@ class Part(V):
         self.word, self.index, self._text = word, index, ""
 
     @property
-    def text(self) -> str:
+    def text(self) -> str:  # type: ignore[override]  # extracted when it is first read, and never assigned
         if not self._text:
             self._text = self.word.taken_out(self.index)
         return self._text

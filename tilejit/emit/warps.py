@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from ..dtypes import DType, bool_, float32, int32, int64
+from .parts import EmitterParts
 from .value import V
 
 
-class WarpMixin:
+class WarpMixin(EmitterParts):
     """The part of the emitter for warp-level instructions. PTX ISA, "shfl.sync", "redux.sync", "vote.sync"."""
 
     def members(self) -> V:

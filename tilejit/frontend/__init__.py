@@ -1,12 +1,17 @@
 """From a kernel's Python source to its typed graph."""
 
+from typing import TYPE_CHECKING, Any
+
 from .captures import Capture
 from .source import Param, Source, constexpr
+
+if TYPE_CHECKING:
+    from .building import Built, ParamSpec, build
 
 LATE = ("Built", "ParamSpec", "build")  # loaded only to compile: a process that finds its kernels in the cache does not need them
 
 
-def __getattr__(name: str):
+def __getattr__(name: str) -> Any:
     if name not in LATE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from . import building

@@ -25,7 +25,7 @@ CHOSEN = "value of the expression"  # the name that holds an expression's value 
 
 def truth(w: Walker, x: Any) -> bool | Value:
     """`x` as a condition: a Python bool if it is known at compile time, else a bool scalar of the graph."""
-    if isinstance(x, joins.Const):
+    if isinstance(x, Const):
         x = x.value
     if not is_runtime(x):
         _refuse_as_condition(w, x)
@@ -38,7 +38,7 @@ def truth(w: Walker, x: Any) -> bool | Value:
                       "or reduce it with tile.any or tile.all")
     if not isinstance(t, Scalar):
         raise w.error(f"{describe(x)} cannot be a condition")
-    return promotion.as_condition(w.g, x)
+    return as_value(promotion.as_condition(w.g, x))
 
 
 def _refuse_as_condition(w: Walker, x: Any) -> None:
@@ -109,7 +109,7 @@ def _run_time_if(w: Walker, node: ast.If, test: Value, rest: list[ast.stmt]) -> 
     return consumed
 
 
-def either(w: Walker, test: Operand, then_body: Callable[[], None], else_body: Callable[[], None]) -> None:
+def either(w: Walker, test: Value, then_body: Callable[[], None], else_body: Callable[[], None]) -> None:
     """Append an If node whose branches are what the two functions walk."""
     with w.partial_on(test):
         then, orelse = w.collect(then_body), w.collect(else_body)
@@ -153,7 +153,7 @@ class Met:
 def _join_name(w: Walker, name: Any, then: Branch, orelse: Branch, test: Value) -> Met:
     a, b = then.env.get(name), orelse.env.get(name)
     if is_cell(name):
-        initial = w.g.cells.initial[name[1]]
+        initial = w.cells.initial[name[1]]
         a, b = a or Entry(initial, w.g.loc, w.home), b or Entry(initial, w.g.loc, w.home)
     lacking = _is_lacking(a), _is_lacking(b)
     if all(lacking):
@@ -172,7 +172,7 @@ def _join_name(w: Walker, name: Any, then: Branch, orelse: Branch, test: Value) 
                 side, other = (then, orelse) if first else (orelse, then)
                 found = _one_sided(w, not first, a, b, test, side.nodes, _lacks_unless_left(plan, other))
                 return Met(plan) if isinstance(found.plan, Clash) else found
-    if isinstance(plan, Clash):
+    if isinstance(plan, Clash) or a is None or b is None:
         return Met(plan)
     a.read = b.read = True
     return Met(_bounded(w, plan, test), (a.value, b.value))
@@ -192,7 +192,9 @@ def _why_lacking(a: Entry | None, b: Entry | None) -> str:
     for entry in (a, b):
         if entry is not None and isinstance(entry.value, Undefined):
             return entry.value.why
-    return "may be undefined: only one branch of a run-time condition assigns it; assign it before" + where("assigned", (a or b).loc)
+    assigned = a or b
+    return ("may be undefined: only one branch of a run-time condition assigns it; assign it before"
+            + where("assigned", None if assigned is None else assigned.loc))
 
 
 def _matters_past_only(plan: joins.Join, gone: frozenset[str], kept: Entry | None, nodes: list[Node]) -> bool:
@@ -215,14 +217,14 @@ def _one_sided(w: Walker, first: bool, a: Entry | None, b: Entry | None, test: V
         return Met(plan)
     kept.read = True
     held = joins.filler(plan)
-    if not _is_lacking(left) and joins.widen(plan, left.value) == plan:
+    if left is not None and not _is_lacking(left) and joins.widen(plan, left.value) == plan:
         left.read, held = True, left.value
     plan = _bounded(w, plan, test)
     return Met(plan, (held, kept.value) if first else (kept.value, held), lacks)
 
 
 def _bounded(w: Walker, plan: joins.Join, test: Value) -> joins.Join:
-    uniform = type_of(test).uniform
+    uniform = type_as(test, Scalar).uniform
     if uniform < w.g.scope.uniformity and any(isinstance(t, Tile) for t in joins.types(plan)):
         return Clash(f"is a register tile of {describe_scope(w.g.scope)}, and the condition on {test.name} that changes it differs "
                      "between its threads; choose element by element with tile.where")
@@ -234,7 +236,7 @@ def _yields(w: Walker, branch: Branch, met: dict[Any, Met], side: int) -> tuple[
         return tuple(o for found in met.values() for o in joins.flatten(found.plan, found.sides[side], w.coerce))
 
 
-def _home(w: Walker, a: Entry | None, b: Entry | None):
+def _home(w: Walker, a: Entry | None, b: Entry | None) -> Any:
     homes = [e.home for e in (a, b) if e is not None]
     return homes[0] if all(h is homes[0] for h in homes) else w.home
 
@@ -244,7 +246,7 @@ def graph_name(name: Any) -> str:
     if is_cell(name):
         key = name[1]
         return str(key[0] if isinstance(key, tuple) else key)
-    return {RESULT: "result", CHOSEN: "chosen"}.get(name, name.partition(" ")[0])
+    return {RESULT: "result", CHOSEN: "chosen"}.get(name) or str(name.partition(" ")[0])
 
 
 # -- expressions ---------------------------------------------------------------------------------------------------------
@@ -299,34 +301,34 @@ def only_if(w: Walker, word: str, left: Operand, right: Callable[[], Any], numbe
     """``left and right()`` or ``left or right()`` with a run-time `left`. What `right` walks goes into a branch, unless it
     is pure. With `numbers`, the result of two numbers is the operand that decides, in their common dtype; otherwise it is
     a bool."""
-    value, left = left, _side(w, word, left)
-    if isinstance(left, bool):
-        return (value if numbers else left) if left == (word == "or") else right()
-    with w.partial_on(left):
+    value, test = left, _side(w, word, left)
+    if isinstance(test, bool):
+        return (value if numbers else test) if test == (word == "or") else right()
+    with w.partial_on(test):
         branch = w.collect(lambda: w.put(CHOSEN, right()))
     entry = branch.env.pop(CHOSEN)
     _refuse_tile(w, word, entry.value)
-    numbers = numbers and joins.is_number(entry.value) and all(type_of(x).dtype != bool_ for x in (value, entry.value))
+    numbers = numbers and joins.is_number(entry.value) and all(element_type(x) != bool_ for x in (value, entry.value))
     dtype = promotion.common_dtype(w.g, value, entry.value) if numbers else bool_
 
     def alike(x: Any) -> Any:
-        return x if type_of(x).dtype == dtype else promotion.converted(w.g, x, dtype)
+        return x if element_type(x) == dtype else promotion.converted(w.g, x, dtype)
 
     changed = any(w.frame.env.get(n) is not e for n, e in branch.env.items())
     if not changed and all(isinstance(n, Call) and n.op.effect == "pure" for n in branch.nodes):
         w.g.blocks[-1].extend(branch.nodes)
         if numbers:
             ways = (lambda: alike(entry.value)), (lambda: alike(value))
-            return choose(w, left, *ways if word == "and" else reversed(ways))
+            return choose(w, test, *ways if word == "and" else reversed(ways))
         condition = _side(w, word, entry.value)
         if isinstance(condition, bool):
-            return left if condition == (word == "and") else condition
-        return operators.logical(w.g, word, left, condition)
-    with w.partial_on(left):
+            return test if condition == (word == "and") else condition
+        return operators.logical(w.g, word, test, condition)
+    with w.partial_on(test):
         w.resume(branch, lambda: w.put(CHOSEN, alike(entry.value) if numbers else promotion.as_condition(w.g, entry.value)))
         decided = w.collect(lambda: w.put(CHOSEN, alike(value) if numbers else word == "or"))
     then, orelse = (branch, decided) if word == "and" else (decided, branch)
-    join_branches(w, left, then, orelse)
+    join_branches(w, test, then, orelse)
     return w.frame.env.pop(CHOSEN).value
 
 

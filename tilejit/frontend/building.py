@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import CompilationError, Loc, print_text
-from ..ir.builder import Builder, Facts
+from ..ir.builder import Builder, Facts, Warning_
 from ..ir.graph import Block, Graph, Launch, Value
 from ..ops.moves.copy_async.tma.selections import SPARE
 from ..ops.reduce.ragged_warnings import Tail
@@ -28,17 +28,17 @@ class Built:
     them (`spare`), and the scans over loads that may be out of bounds, for a warning after the passes (`tails`)."""
 
     graph: Graph
-    warnings: tuple
+    warnings: tuple[Warning_, ...]
     captured: tuple[Capture, ...]
     printed: tuple[str, ...] = ()
     spare: frozenset[Value] = frozenset()
     tails: tuple[Tail, ...] = ()
 
 
-ParamSpec = tuple  # ("buffer", Buffer), ("scalar", DType, weak) or ("constexpr", value)
+ParamSpec = tuple[Any, ...]  # ("buffer", Buffer), ("scalar", DType, weak) or ("constexpr", value)
 
 
-def too_deep(loc: Loc) -> CompilationError:
+def too_deep(loc: Loc | None) -> CompilationError:
     """The error for code that exceeds Python's recursion limit in the compiler."""
     return CompilationError("the code nests too deeply to be compiled; split it, or write a loop", loc)
 
@@ -76,7 +76,7 @@ def _parameters(w: Walker, source: Source, arguments: Mapping[str, ParamSpec]) -
     unknown = [n for n in arguments if n not in {p.name for p in source.params}]
     if unknown:
         raise CompilationError(f"{source.name} has no parameter {unknown[0]!r}", w.g.loc)
-    params = []
+    params: list[Value] = []
     for param in source.params:
         if param.name not in arguments:
             if param.default is MISSING:

@@ -27,7 +27,6 @@ from .python import PYTHON
 from .source import Source
 from .walker import Walker, expression, runtime, where
 
-
 OF_THE_HOST = "runtime", "plan", "testing", "jit", "tuning"               # layers whose functions cannot be called in kernels
 OF_A_CONDITION = bool, pointwise.where, pointwise.device_assert, pointwise.assume  # functions whose first argument is a condition
 
@@ -51,7 +50,7 @@ def call_(w: Walker, node: ast.Call) -> Any:
     return call(w, function, args, kwargs)
 
 
-def call(w: Walker, function: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+def call(w: Walker, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call anything that a kernel may call, at the builder's source location."""
     if isinstance(function, (Op, Builtin, BoundMethod)):
         return apply(w.g, function, args, kwargs)
@@ -79,7 +78,7 @@ def _hashable(x: Any) -> bool:
 _CAST = inspect.signature(lambda x: None)
 
 
-def _bound(w: Walker, name: str, signature: inspect.Signature, args: tuple, kwargs: dict) -> tuple:
+def _bound(w: Walker, name: str, signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
     try:
         bound = signature.bind(*args, **kwargs)
     except TypeError as error:
@@ -88,7 +87,7 @@ def _bound(w: Walker, name: str, signature: inspect.Signature, args: tuple, kwar
     return tuple(bound.arguments.values())
 
 
-def _misfit(w: Walker, name: str, signature: inspect.Signature, kwargs: dict, error: TypeError) -> CompilationError:
+def _misfit(w: Walker, name: str, signature: inspect.Signature, kwargs: dict[str, Any], error: TypeError) -> CompilationError:
     shown = [p.replace(annotation=p.empty) for p in signature.parameters.values() if p.name != "w"]
     return w.error(f"{name}{inspect.Signature(shown)}: {error}{misspelt(kwargs, signature.parameters)}")
 
@@ -101,16 +100,17 @@ def cast(w: Walker, dtype: DType, x: Any) -> Any:
 
 # -- Python's own functions ----------------------------------------------------------------------------------------------
 
-def _python_call(w: Walker, function: Any, args: tuple, kwargs: dict) -> Any:
+def _python_call(w: Walker, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call a function or class of Python or of this package on compile-time arguments. CompilationError if a kernel cannot call it."""
-    name = getattr(function, "__qualname__", None) or getattr(function, "__name__", None)
+    name: str = getattr(function, "__qualname__", None) or getattr(function, "__name__", None) or ""
     if not callable(function):
         raise w.error(f"{describe(function)} cannot be called")
     ours = of_tilejit(function) or of_tilejit(type(getattr(function, "__self__", None)))
     if isinstance(function, (MethodType, BuiltinMethodType)) and isinstance(getattr(function, "__self__", None), (str, tuple, int, float)):
         return _folded_call(w, name, function, args, kwargs, function.__self__)
-    if getattr(function, "__module__", None) == "math" and getattr(math, function.__name__, None) is function:
-        return _folded_call(w, "math." + function.__name__, function, args, kwargs)
+    short: str = getattr(function, "__name__", "")
+    if getattr(function, "__module__", None) == "math" and getattr(math, short, None) is function:
+        return _folded_call(w, "math." + short, function, args, kwargs)
     if isinstance(function, type) and issubclass(function, (str, enum.Enum)):
         return _folded_call(w, name, function, args, kwargs)
     if ours:
@@ -125,12 +125,12 @@ def _python_call(w: Walker, function: Any, args: tuple, kwargs: dict) -> Any:
     raise w.error(f"{name or describe(function)} is {counterpart(function) or 'not part of the language and cannot be called in a kernel'}")
 
 
-def _folded_call(w: Walker, name: str, function: Any, args: tuple, kwargs: dict, of: Any = None) -> Any:
+def _folded_call(w: Walker, name: str, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], of: Any = None) -> Any:
     _check_known(w, name, (of, *args, *kwargs.values()), f"; use tile.{function.__name__}" if name.startswith("math.") else "")
     return folded(w, function, *args, **kwargs)
 
 
-def _check_known(w: Walker, name: str, values: tuple, other: str = "") -> None:
+def _check_known(w: Walker, name: str, values: tuple[Any, ...], other: str = "") -> None:
     """CompilationError if one of `values`, the arguments of a compile-time function, is a run-time value; `other` says what to write instead."""
     for x in values:
         if runtime(x):
@@ -139,7 +139,7 @@ def _check_known(w: Walker, name: str, values: tuple, other: str = "") -> None:
 
 # -- helpers -------------------------------------------------------------------------------------------------------------
 
-def inline(w: Walker, source: Source, args: tuple, kwargs: dict[str, Any]) -> Any:
+def inline(w: Walker, source: Source, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Walk a helper's body at its call, in a frame of its own; gives what it returns."""
     caller = w.frame
     if any(frame.source is source or frame.source.tree is source.tree for frame in caller.chain()):
@@ -149,7 +149,10 @@ def inline(w: Walker, source: Source, args: tuple, kwargs: dict[str, Any]) -> An
     except TypeError as error:
         raise _misfit(w, source.name, source.signature, kwargs, error) from None
     given = (*args, *kwargs.values())
-    at = lambda n: tuple(given[i] for i in n) if isinstance(n, tuple) else given[n]
+
+    def at(n: int | tuple[int, ...]) -> Any:
+        return tuple(given[i] for i in n) if isinstance(n, tuple) else given[n]
+
     values = [param.default if n is None else at(n) for n, param in zip(taken, source.params)]
     places = w.places.setdefault((source, w.g.loc), {})
     frame = Frame(source, caller.cells(), w.home, w.g.loc, caller, places)

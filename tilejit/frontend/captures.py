@@ -11,6 +11,7 @@ import enum
 import hashlib
 import re
 import sys
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
@@ -108,7 +109,7 @@ def token(x: Any) -> Any:
         return "member", type(x), x.name
     if isinstance(x, (bool, int, float, complex, str)) or x is None or x is Ellipsis:
         return (type(x).__name__, repr(x))
-    if isinstance(x, (DType, Op, Builtin)) or (isinstance(x, ModuleType)):
+    if isinstance(x, (DType, Op, Builtin, ModuleType)):
         return (type(x).__name__, x.__name__ if isinstance(x, ModuleType) else x.name)
     if source_of(x) is not None:
         return ("helper", source_of(x))
@@ -118,7 +119,7 @@ def token(x: Any) -> Any:
         return "object", x
     if isinstance(x, BuiltinFunctionType):
         return (type(x).__name__, str(getattr(x, "__module__", "")), x.__qualname__)
-    if dataclasses.is_dataclass(x) and x.__dataclass_params__.frozen:
+    if is_frozen(type(x)):
         return _record(x, (getattr(x, f.name) for f in dataclasses.fields(x)))
     if of_tilejit(type(x)) or type(x).__module__ == "numpy" and type(x).__name__.startswith("dtype"):
         return (type(x).__qualname__, repr(x))
@@ -127,12 +128,18 @@ def token(x: Any) -> Any:
     return None
 
 
-def _record(x: Any, values) -> tuple | None:
+def is_frozen(kind: type) -> bool:
+    """Whether a class is a frozen dataclass."""
+    params: Any = getattr(kind, "__dataclass_params__", None)
+    return dataclasses.is_dataclass(kind) and bool(params.frozen)
+
+
+def _record(x: Any, values: Iterable[Any]) -> tuple[Any, ...] | None:
     parts = tuple(map(token, values))
     return None if None in parts else ("record", type(x), parts)
 
 
-def sources_in(token: Any, steps: tuple[int, ...] = ()):
+def sources_in(token: Any, steps: tuple[int, ...] = ()) -> Iterator[tuple[tuple[int, ...], Source]]:
     """(path, source) of every helper in a token; the path is a tuple of indices."""
     if isinstance(token, Source):
         yield steps, token
@@ -141,7 +148,7 @@ def sources_in(token: Any, steps: tuple[int, ...] = ()):
             yield from sources_in(part, (*steps, i))
 
 
-def source_at(token: Any, steps) -> Source | None:
+def source_at(token: Any, steps: Iterable[int]) -> Source | None:
     """The helper at a path of `sources_in` in a token; None if there is none."""
     for i in steps:
         if not isinstance(token, tuple) or i >= len(token):
@@ -231,16 +238,16 @@ def _code_digest(code: CodeType) -> str:
 
 # -- captures as data --------------------------------------------------------------------------------------------------
 
-def recorded(captured: tuple[Capture, ...], source: Source, constants: dict[str, Any]) -> dict:
+def recorded(captured: tuple[Capture, ...], source: Source, constants: dict[str, Any]) -> dict[str, Any]:
     """Captures as plain data, which `changed` compares with the values in another process.
 
     `sources` says how each function that reads a value is reached from the kernel: through a compile-time argument, a
     default value or a capture. Unrecorded if one cannot be reached.
     """
     places: dict[Source, int] = {source: 0}
-    ways: list[list] = []
+    ways: list[list[Any]] = []
 
-    def reach(kind: str, owner: int, name, token: Any) -> None:
+    def reach(kind: str, owner: int, name: str | list[str], token: Any) -> None:
         for steps, found in sources_in(token):
             if found not in places:
                 places[found] = len(places)
@@ -260,7 +267,7 @@ def recorded(captured: tuple[Capture, ...], source: Source, constants: dict[str,
     return {"sources": ways, "values": values}
 
 
-def changed(record: dict, source: Source, constants: dict[str, Any]) -> tuple[tuple[Capture, ...], str]:
+def changed(record: dict[str, Any], source: Source, constants: dict[str, Any]) -> tuple[tuple[Capture, ...], str]:
     """The recorded captures with their current values, and the name of the first that has changed ("" if none has)."""
     sources = [source]
     for kind, owner, name, steps in record["sources"]:

@@ -51,7 +51,7 @@ class Last:
 
     plans: dict[Any, joins.Join] | None = None
     left: bool = False
-    inner: dict[Any, "Last"] = field(default_factory=dict)
+    inner: dict[Any, Last] = field(default_factory=dict)
 
 
 @dataclass
@@ -76,7 +76,7 @@ class Attempt:
     def untouched(self, name: Any) -> bool:
         return not self.headers[name].read and self.after[name] is self.headers[name]
 
-    def constants(self, pinned: set) -> set[Any]:
+    def constants(self, pinned: set[Any]) -> set[Any]:
         """The guessed names that need not be carried: the body does not assign them, or assigns the constant that they have before the loop."""
         return {n for n, plan in self.plans.items() if n not in pinned and any(joins.types(plan)) and self._is_constant(n)}
 
@@ -88,9 +88,9 @@ class Attempt:
             return False
         return not header.read and not any(map(joins.is_runtime, joins.leaves(held))) and joins.same(end.value, held)
 
-    def demoted(self, pinned: set, plans: dict[Any, joins.Join]) -> dict[Any, joins.Join]:
+    def demoted(self, pinned: set[Any], plans: dict[Any, joins.Join]) -> dict[Any, joins.Join]:
         """Smaller plans for those of `plans` that are tuples with elements that the body does not change: these are not carried."""
-        found = {}
+        found: dict[Any, joins.Join] = {}
         for name, plan in plans.items():
             if name not in pinned and isinstance(plan, joins.Group) and self.after[name] is not self.headers[name]:
                 less = joins.demote(plan, self.headers[name].value, self.after[name].value, self.before[name].value)
@@ -137,7 +137,7 @@ def settle(w: Walker, names: list[str], walk: Callable[[], Trip], *, control: Un
             # if that fails too, the first error is raised.
             varied = plans | {n: joins.varying(before[n].value) for n in plans.keys() - pinned}
             if failed is not None or varied == plans:
-                raise failed or error
+                raise failed or error  # noqa: B904 - both are the kernel's, and the first is told
             failed, plans = error, varied
             undo()
             continue
@@ -194,16 +194,17 @@ def _capped(plans: dict[Any, joins.Join], control: Uniformity) -> dict[Any, join
     return {name: joins.cap(plan, control) for name, plan in plans.items()}
 
 
-def _expected(w: Walker, before: dict, last: dict | None) -> list[tuple]:
+def _expected(w: Walker, before: dict[Any, Entry], last: dict[Any, joins.Join] | None) -> list[tuple[str, Any]]:
     """Cells that the loop's body may create: the cursors of rings in this scope. They are added to `before`, so that those that the body moves are
     carried from the first walk on."""
-    found = [("cell", key) for key, initial in cursors(w.g) if w.g.cells.initial.setdefault(key, initial) == initial]
+    found = [("cell", key) for key, initial in cursors(w.g) if w.cells.initial.setdefault(key, initial) == initial]
     found = [name for name in found if name not in before and (last is None or name in last)]
-    before.update({name: Entry(w.g.cells.initial[name[1]], w.g.loc, w.home) for name in found})
+    before.update({name: Entry(w.cells.initial[name[1]], w.g.loc, w.home) for name in found})
     return found
 
 
-def _first_guess(names: list[str], before: dict, last: dict | None) -> dict[Any, joins.Join]:
+def _first_guess(names: list[Any], before: dict[Any, Entry],
+                 last: dict[Any, joins.Join] | None) -> dict[Any, joins.Join]:
     """What to assume a loop carries on its first walk: the result of its last search, otherwise all assigned names and cells with run-time
     values. Constants keep their values until the body changes them."""
     cells = [n for n, entry in before.items() if is_cell(n) and runtime(entry.value)]
@@ -216,9 +217,11 @@ def _first_guess(names: list[str], before: dict, last: dict | None) -> dict[Any,
     return plans
 
 
-def _headers(w: Walker, plans: dict, before: dict) -> tuple[dict[Any, Entry], dict[Any, list[Value]]]:
+def _headers(w: Walker, plans: dict[Any, joins.Join],
+             before: dict[Any, Entry]) -> tuple[dict[Any, Entry], dict[Any, list[Value]]]:
     """Fresh graph values for what is carried, and the entries through which the body sees them."""
-    headers, inner = {}, {}
+    headers: dict[Any, Entry] = {}
+    inner: dict[Any, list[Value]] = {}
     for name, plan in plans.items():
         inner[name] = [Value(graph_name(name), t, w.g.loc) for t in joins.types(plan)]
         entry = before[name]
@@ -240,7 +243,7 @@ def _uncarried(w: Walker, names: list[str], attempt: Attempt) -> dict[Any, joins
                 found[name] = plan
             continue
         if is_cell(name):
-            before.setdefault(name, Entry(w.g.cells.initial[name[1]], w.g.loc, w.home))
+            before.setdefault(name, Entry(w.cells.initial[name[1]], w.g.loc, w.home))
         elif name not in LEFT and (name not in names or name not in before or isinstance(before[name].value, Undefined)):
             continue
         if not joins.same(before[name].value, entry.value):
@@ -251,7 +254,8 @@ def _uncarried(w: Walker, names: list[str], attempt: Attempt) -> dict[Any, joins
 def _widened(w: Walker, attempt: Attempt, constants: set[Any]) -> tuple[dict[Any, joins.Join], dict[Any, str]]:
     """The plans, widened to hold the values at the body's end, and why names are lost that cannot be carried. CompilationError if such a name
     is read in the loop."""
-    wider, lost = {}, {}
+    wider: dict[Any, joins.Join] = {}
+    lost: dict[Any, str] = {}
     for name, plan in attempt.plans.items():
         if name in constants:
             continue
@@ -272,7 +276,8 @@ def _widened(w: Walker, attempt: Attempt, constants: set[Any]) -> tuple[dict[Any
 
 def carries(w: Walker, settled: Attempt, ends: Ends) -> tuple[tuple[Carry, ...], tuple[Operand, ...]]:
     """The loop's carries and its body's yields. Also binds the names to their values after the loop."""
-    carried, yields = [], []
+    carried: list[Carry] = []
+    yields: list[Operand] = []
     before, after = settled.before, settled.after
 
     def carry(name: Any, plan: joins.Join, initial: Any, inner: list[Value]) -> Any:

@@ -6,7 +6,7 @@ import ast
 import operator as python
 import sys
 from collections.abc import Callable
-from types import ModuleType
+from types import ModuleType, TracebackType
 from typing import Any
 
 from ..dtypes import MAX_BITS, DType, named_dtype, shown_integer
@@ -32,11 +32,11 @@ SYMBOLS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv
            ast.Eq: "==", ast.NotEq: "!=", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=",
            ast.Is: "is", ast.IsNot: "is not", ast.In: "in", ast.NotIn: "not in"}
 
-BINARY = {"+": python.add, "-": python.sub, "*": python.mul, "/": python.truediv, "//": python.floordiv, "%": python.mod,
+BINARY: dict[str, Callable[[Any, Any], Any]] = {"+": python.add, "-": python.sub, "*": python.mul, "/": python.truediv, "//": python.floordiv, "%": python.mod,
           "**": python.pow, "<<": python.lshift, ">>": python.rshift, "&": python.and_, "|": python.or_, "^": python.xor,
           "@": python.matmul}
-UNARY = {"-": python.neg, "+": python.pos, "~": python.invert, "not": python.not_}
-COMPARE = {"==": python.eq, "!=": python.ne, "<": python.lt, "<=": python.le, ">": python.gt, ">=": python.ge,
+UNARY: dict[str, Callable[[Any], Any]] = {"-": python.neg, "+": python.pos, "~": python.invert, "not": python.not_}
+COMPARE: dict[str, Callable[[Any, Any], Any]] = {"==": python.eq, "!=": python.ne, "<": python.lt, "<=": python.le, ">": python.gt, ">=": python.ge,
            "is": python.is_, "is not": python.is_not, "in": lambda a, b: a in b, "not in": lambda a, b: a not in b}
 
 
@@ -51,12 +51,13 @@ class by_python:
     def __enter__(self) -> None:
         pass
 
-    def __exit__(self, kind, error, trace) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
         if isinstance(error, (ArithmeticError, TypeError, ValueError, LookupError, AttributeError, MemoryError)):
             raise self.walker.error(f"{type(error).__name__}: {error}") from None
 
 
-def folded(w: Walker, function: Callable, *args: Any, **kwargs: Any) -> Any:
+def folded(w: Walker, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """The result of a Python function on compile-time objects (constant folding)."""
     with by_python(w):
         result = function(*(x.value if isinstance(x, Const) else x for x in args), **kwargs)
@@ -78,7 +79,7 @@ def name(w: Walker, node: ast.Name) -> Any:
 
 
 @expression(ast.Tuple, placed=False)
-def tuple_(w: Walker, node: ast.Tuple) -> tuple:
+def tuple_(w: Walker, node: ast.Tuple) -> tuple[Any, ...]:
     return tuple(items(w, node.elts))
 
 
@@ -91,9 +92,10 @@ def items(w: Walker, nodes: list[ast.expr]) -> list[Any]:
             if isinstance(parts, (LoopRange, StaticRange)):
                 with w.place(node):
                     parts = tuple(numbers(w, parts))
-            if joins.fields_of(parts) is None:
+            spread = joins.fields_of(parts)
+            if spread is None:
                 raise w.error(f"only a tuple can be spread with *, not {describe(parts)}", node)
-            found += joins.fields_of(parts)
+            found += spread
         else:
             found.append(w.value(node))
     return found
@@ -118,7 +120,7 @@ def named(w: Walker, node: ast.NamedExpr) -> Any:
 @expression(ast.JoinedStr)
 def f_string(w: Walker, node: ast.JoinedStr) -> str:
     """An f-string of compile-time values."""
-    return "".join(part.value if isinstance(part, ast.Constant) else w.value(part) for part in node.values)
+    return "".join(str(part.value) if isinstance(part, ast.Constant) else w.value(part) for part in node.values)
 
 
 @expression(ast.FormattedValue)
@@ -128,8 +130,11 @@ def formatted(w: Walker, node: ast.FormattedValue) -> str:
         raise w.error(f"an f-string shows what is known while compiling, and `{ast.unparse(node.value)}`, {describe(value)}, is not; "
                       "print it with tile.device_print")
     value = value.value if isinstance(value, Const) else value
-    value = {ord("s"): str, ord("r"): repr, ord("a"): ascii}.get(node.conversion, lambda v: v)(value)
-    return folded(w, format, value, "" if node.format_spec is None else w.value(node.format_spec))
+    conversions: dict[int, Callable[[Any], str]] = {ord("s"): str, ord("r"): repr, ord("a"): ascii}
+    if node.conversion in conversions:
+        value = conversions[node.conversion](value)
+    text: str = folded(w, format, value, "" if node.format_spec is None else w.value(node.format_spec))
+    return text
 
 
 # -- operators -----------------------------------------------------------------------------------------------------------
@@ -248,11 +253,12 @@ def described(w: Walker, node: ast.expr) -> Any:
     belong to an enclosing execution scope."""
     if isinstance(node, ast.Name):
         return w.lookup(node, enters=False)
-    around = _named_tuple(w, node.value) if isinstance(node, ast.Subscript) else None
-    return w.value(node) if around is None else _element(w, around, _index(w, node.slice))
+    if isinstance(node, ast.Subscript) and (around := _named_tuple(w, node.value)) is not None:
+        return _element(w, around, _index(w, node.slice))
+    return w.value(node)
 
 
-def _named_tuple(w: Walker, node: ast.expr) -> tuple | None:
+def _named_tuple(w: Walker, node: ast.expr) -> tuple[Any, ...] | None:
     """The tuple that a name, or indices after it, lead to; None for any other expression."""
     x = None
     if isinstance(node, ast.Name):

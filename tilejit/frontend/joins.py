@@ -27,7 +27,7 @@ class Keep:
 
     value: Any
 
-    def __eq__(self, other) -> bool:
+    def __eq__(self, other: object) -> bool:
         return isinstance(other, Keep) and same(self.value, other.value)
 
 
@@ -36,7 +36,7 @@ class Group:
     """The join of two tuples or records of type `kind`, part by part. `make` builds the object from its parts."""
 
     kind: type
-    parts: tuple["Join", ...]
+    parts: tuple[Join, ...]
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def is_number(x: Any) -> bool:
     return isinstance(x, (bool, int, float)) or isinstance(type_of(x), (Scalar, Tile))
 
 
-def fields_of(x: Any) -> tuple | None:
+def fields_of(x: Any) -> tuple[Any, ...] | None:
     """The parts of a tuple, a named tuple, a frozen dataclass or a slice; None for any other object."""
     if isinstance(x, tuple):
         return tuple(x)
@@ -70,15 +70,21 @@ def fields_of(x: Any) -> tuple | None:
     return None
 
 
+def parts_of(x: Any) -> tuple[Any, ...]:
+    """The parts of an object that has some."""
+    parts = fields_of(x)
+    assert parts is not None, f"{describe(x)} has no parts"
+    return parts
+
+
 def is_record(kind: type) -> bool:
     """Whether `kind` is a frozen dataclass or named tuple: any of a user, of this package those with ``tile_record = True``."""
     if not isinstance(kind, type) or (kind.__module__.partition(".")[0] == "tilejit" and not getattr(kind, "tile_record", False)):
         return False
-    frozen = dataclasses.is_dataclass(kind) and kind.__dataclass_params__.frozen
-    return frozen or (issubclass(kind, tuple) and hasattr(kind, "_fields"))
+    return is_frozen(kind) or (issubclass(kind, tuple) and hasattr(kind, "_fields"))
 
 
-def make(kind: type, parts: tuple) -> Any:
+def make(kind: type, parts: tuple[Any, ...]) -> Any:
     return tuple(parts) if kind is tuple else kind(*parts)
 
 
@@ -102,7 +108,7 @@ def same(x: Any, y: Any) -> bool:
         return repr(x) == repr(y)
     parts = fields_of(x)
     if parts is not None:
-        others = fields_of(y)
+        others = parts_of(y)
         return len(parts) == len(others) and all(map(same, parts, others))
     try:
         return (x == y) is True
@@ -119,7 +125,7 @@ def weak_dtype_fits(weak: DType, dtype: DType) -> bool:
     return weak.is_int or dtype.is_float
 
 
-def join_types(a: Type, b: Type) -> Scalar | Tile | None:
+def join_types(a: Scalar | Tile, b: Scalar | Tile) -> Scalar | Tile | None:
     """The type that holds either of two numbers; a weak scalar takes the other's dtype and shape. None if there is none."""
     if isinstance(a, Scalar) and isinstance(b, Scalar):
         uniform, weak = min(a.uniform, b.uniform), a.weak and b.weak
@@ -135,6 +141,7 @@ def join_types(a: Type, b: Type) -> Scalar | Tile | None:
     if isinstance(a, Tile) and isinstance(b, Tile):
         return a if a == b else None
     scalar, tile = (a, b) if isinstance(a, Scalar) else (b, a)
+    assert isinstance(scalar, Scalar)
     return tile if scalar.weak and weak_dtype_fits(scalar.dtype, tile.dtype) else None
 
 
@@ -146,7 +153,7 @@ def join(x: Any, y: Any) -> Join:
         if isinstance(one, Undefined):
             return Clash(one.why)
     if is_number(x) and is_number(y):
-        joint = join_types(type_of(x), type_of(y))
+        joint = join_types(number_type(x), number_type(y))
         return Leaf(joint) if joint is not None else Clash(f"is {describe(x)} or {describe(y)}")
     return _join_parts(x, y, join)
 
@@ -154,7 +161,7 @@ def join(x: Any, y: Any) -> Join:
 def varying(x: Any, constants: bool = True) -> Join:
     """The plan for a loop that may change `x`: run-time numbers in it are carried, and constants too if `constants`."""
     if is_number(x) and (constants or is_runtime(x)):
-        return Leaf(type_of(x))
+        return Leaf(number_type(x))
     parts = fields_of(x)
     return Keep(x) if parts is None else Group(type(x), tuple(varying(p, constants) for p in parts))
 
@@ -165,38 +172,37 @@ def widen(plan: Join, y: Any) -> Join:
         return Clash(y.why)
     match plan:
         case Leaf(type=t) if is_number(y):
-            joint = join_types(t, type_of(y))
+            joint = join_types(t, number_type(y))
             return Leaf(joint) if joint is not None else Clash(f"is {_of_type(t)}, and the loop makes it {describe(y)}")
         case Keep(value=x) if same(x, y):
             return plan
         case Keep(value=x) if is_number(x) and is_number(y):
-            joint = join_types(type_of(x), type_of(y))
+            joint = join_types(number_type(x), number_type(y))
             return Leaf(joint) if joint is not None else Clash(f"is {describe(x)}, and the loop makes it {describe(y)}")
         case Keep(value=x):
             return Clash(f"is {describe(x)}, and a loop that runs on the device cannot change it to {describe(y)}")
         case Group(kind=kind, parts=parts):
             others = fields_of(y)
-            if type(y) is kind and len(others) == len(parts):
+            if type(y) is kind and others is not None and len(others) == len(parts):
                 return _grouped(kind, tuple(map(widen, parts, others)))
             return Clash(f"is a tuple of {len(parts)}, and the loop makes it {describe(y)}")
+    assert isinstance(plan, Leaf)
     return Clash(f"is {_of_type(plan.type)}, and the loop makes it {describe(y)}")
-
-
 def demote(plan: Join, header: Any, end: Any, original: Any) -> Join:
     """`plan` without carrying the numbers that a loop's body does not change (`end` is `header`): they keep their `original`s."""
     if isinstance(plan, Leaf):
         return Keep(original) if end is header else plan
     parts = fields_of(end)
-    if not isinstance(plan, Group) or type(end) is not plan.kind or len(parts) != len(plan.parts):
+    if not isinstance(plan, Group) or type(end) is not plan.kind or parts is None or len(parts) != len(plan.parts):
         return plan
-    return Group(plan.kind, tuple(map(demote, plan.parts, fields_of(header), parts, fields_of(original))))
+    return Group(plan.kind, tuple(map(demote, plan.parts, parts_of(header), parts, parts_of(original))))
 
 
 def regained(plan: Join, less: Join) -> bool:
     """Whether more is known of the numbers that `less` (`plan` after `demote`) no longer carries: they are constants, or of other types."""
-    if isinstance(plan, Group):
+    if isinstance(plan, Group) and isinstance(less, Group):
         return any(map(regained, plan.parts, less.parts))
-    return plan != less and varying(less.value, constants=False) != plan
+    return plan != less and isinstance(less, Keep) and varying(less.value, constants=False) != plan
 
 
 def renewed(plan: Join, x: Any) -> Join:
@@ -205,7 +211,7 @@ def renewed(plan: Join, x: Any) -> Join:
     match plan:
         case Keep() if parts is None:
             return Keep(x)
-        case Group(kind=kind, parts=plans) if type(x) is kind and len(parts) == len(plans):
+        case Group(kind=kind, parts=plans) if type(x) is kind and parts is not None and len(parts) == len(plans):
             return _grouped(kind, tuple(map(renewed, plans, parts)))
         case Leaf():
             return widen(plan, x)
@@ -226,9 +232,9 @@ def _of_type(t: Scalar | Tile) -> str:
     return describe(Value("", t))
 
 
-def _join_parts(x: Any, y: Any, rule: Callable) -> Join:
+def _join_parts(x: Any, y: Any, rule: Callable[[Any, Any], Join]) -> Join:
     parts, others = fields_of(x), fields_of(y)
-    if parts is None or type(x) is not type(y) or len(parts) != len(others):
+    if parts is None or others is None or type(x) is not type(y) or len(parts) != len(others):
         return Clash(f"is {describe(x)} or {describe(y)}, which only a compile-time condition can choose")
     return _grouped(type(x), tuple(map(rule, parts, others)))
 
@@ -250,13 +256,13 @@ def types(plan: Join) -> Iterator[Scalar | Tile]:
                 yield from types(part)
 
 
-def flatten(plan: Join, x: Any, coerce: Callable[[Any, Type], Operand]) -> Iterator[Operand]:
+def flatten(plan: Join, x: Any, coerce: Callable[[Any, Scalar | Tile], Operand]) -> Iterator[Operand]:
     """The operands of `x` where `plan` has run-time values, in the order of `types`."""
     match plan:
         case Leaf(type=t):
             yield coerce(x, t)
         case Group(parts=parts):
-            for part, field in zip(parts, fields_of(x)):
+            for part, field in zip(parts, parts_of(x)):
                 yield from flatten(part, field, coerce)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..dtypes import bool_, int32, promote
 from ..errors import Loc
-from ..ir.builder import describe, type_of, weak_dtype
+from ..ir.builder import describe, type_as, weak_dtype
 from ..ir.graph import Block, For, Operand, Value, While, leaves_its_range
 from ..ops.language import operators, promotion
 from ..ops.sync.pipeline import pipeline_turn
@@ -51,7 +51,7 @@ def for_(w: Walker, node: ast.For) -> None:
 
 
 @contextmanager
-def own_exits(w: Walker):
+def own_exits(w: Walker) -> Iterator[None]:
     """A context for a loop: it has `break` and `continue` flags of its own; those of the enclosing loop are restored at the end."""
     outer = {name: w.frame.env[name] for name in ("break", "continue")}
     for name in outer:
@@ -66,7 +66,7 @@ def own_exits(w: Walker):
 
 
 @contextmanager
-def on_device(w: Walker):
+def on_device(w: Walker) -> Iterator[None]:
     """A context for a loop that is not unrolled: ``g.state["loops"]`` counts how many there are around the code."""
     outer = w.g.state.get("loops", 0)
     w.g.state["loops"] = outer + 1
@@ -76,7 +76,7 @@ def on_device(w: Walker):
         w.g.state["loops"] = outer
 
 
-def _unrolled(w: Walker, node: ast.For, items: list, first: int = 0) -> None:
+def _unrolled(w: Walker, node: ast.For, items: list[Any], first: int = 0) -> None:
     """Walk the body once per item. The copies after a run-time `break` go into a branch on its flag."""
     for position, item in enumerate(items):
         left = w.left()
@@ -126,7 +126,7 @@ def _device_for(w: Walker, node: ast.For, over: LoopRange) -> None:
 def _index_type(over: LoopRange) -> Scalar:
     """The type of the index: the common dtype of the bounds and a run-time step (wider if a constant needs it), as uniform as the least uniform
     of them, weak if all are."""
-    bounds = [type_of(x) for x in (over.start, over.stop, *([] if isinstance(over.step, int) else [over.step]))]
+    bounds = [type_as(x, Scalar) for x in (over.start, over.stop, *([] if isinstance(over.step, int) else [over.step]))]
     strong = [b.dtype for b in bounds if not b.weak]
     dtype = reduce(promote, strong or [b.dtype for b in bounds])
     for x in (over.start, over.stop, over.step):
@@ -167,8 +167,11 @@ def _for_as_while(w: Walker, node: ast.For, over: LoopRange, names: list[str], e
     t = _index_type(over)
     start, stop = w.coerce(over.start, t), w.coerce(over.stop, t)
     hidden, more = (f"{what} {len(w.frame.loops)}" for what in (INDEX, MORE))
-    wraps, last = leaves_its_range(stop, over.step, type_of(stop).dtype), stop
-    below = lambda index, end: operators.compare(w.g, "<" if over.step > 0 else ">", index, end)
+    wraps, last = leaves_its_range(stop, over.step, t.dtype), stop
+
+    def below(index: Any, end: Operand) -> Value:
+        return operators.compare(w.g, "<" if over.step > 0 else ">", index, end)
+
     w.put(hidden, start)
     if wraps:
         last = promotion.short_of(w.g, stop, over.step)
@@ -233,11 +236,12 @@ def _run_while(w: Walker, names: list[str], test: Callable[[], Any], body: Calla
         with w.g.block() as tested, w.partial_on(*split):
             condition = _unless_left(w, tested_once_more)
         with w.g.block() as nodes, w.partial_on(*split, condition):
-            for name in w.left() or ():  # where the body runs, the loop has not been left
+            left = w.left()
+            for name in () if left is True else left:  # where the body runs, the loop has not been left
                 w.put(name, False)
             if condition is not False:
                 body()
-        uniform = type_of(condition).uniform
+        uniform = type_as(condition, Scalar).uniform
         apart = uniform < w.g.scope.uniformity and not split
         if apart:
             split.append(condition)
@@ -249,6 +253,7 @@ def _run_while(w: Walker, names: list[str], test: Callable[[], Any], body: Calla
         return
     if condition is True:
         raise w.error("this loop never ends: its condition is always true, and nothing in it breaks or returns")
+    assert settled is not None  # the search does not stop at exits
     carried, yields = carries(w, settled, Ends.BY_AN_EXIT if endless else ends)
     with w.g.reopened(settled.trip.test):
         tested = w.coerce(condition, Scalar(bool_))
@@ -260,7 +265,7 @@ def _run_while(w: Walker, names: list[str], test: Callable[[], Any], body: Calla
 def _unless_left(w: Walker, test: Callable[[], Any]) -> Any:
     """A loop's condition, which is false once an exit has been taken."""
     left = w.left()
-    if not left:
+    if left is True or not left:
         return test()
     flags = [w.frame.env[name].value for name in left]
     taken = flags[0] if len(flags) == 1 else operators.logical(w.g, "or", *flags)

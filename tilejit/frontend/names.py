@@ -5,10 +5,13 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from ..errors import Loc
-from .source import Source
+from .source import Placed, Source
+
+N = TypeVar("N", bound=ast.AST)
+T = TypeVar("T")
 
 # Hidden names, which no kernel can spell: flags for the exits taken so far from the function or loop, and the function's result.
 EXITS = ("return", "break", "continue")
@@ -65,8 +68,8 @@ class Frame:
     env: dict[Any, Entry]
     home: Any
     call_site: Loc | None = None
-    caller: "Frame | None" = None
-    places: dict[ast.AST, Loc] = field(default_factory=dict)  # the locations of its nodes, memoised
+    caller: Frame | None = None
+    places: dict[Placed, Loc] = field(default_factory=dict)  # the locations of its nodes, memoised
     loops: list[Any] = field(default_factory=list)  # for each loop being walked, the `Home` that it is in
     gone: frozenset[str] = frozenset()  # if control certainly does not reach this point: the exits of which one was taken
 
@@ -74,19 +77,19 @@ class Frame:
         """The entries of cells."""
         return {name: entry for name, entry in self.env.items() if is_cell(name)}
 
-    def chain(self) -> Iterator["Frame"]:
-        frame = self
+    def chain(self) -> Iterator[Frame]:
+        frame: Frame | None = self
         while frame is not None:
             yield frame
             frame = frame.caller
 
 
-def remembered(function: Callable[[ast.AST], Any]) -> Callable[[ast.AST], Any]:
+def remembered(function: Callable[[N], T]) -> Callable[[N], T]:
     """Decorator of a function of a syntax node that memoises its result as an attribute of the node."""
     key = "_" + function.__name__
 
-    def answer(node: ast.AST) -> Any:
-        kept = vars(node)
+    def answer(node: N) -> T:
+        kept: dict[str, T] = vars(node)
         if key not in kept:
             kept[key] = function(node)
         return kept[key]
@@ -123,5 +126,5 @@ def _exits(node: ast.AST) -> frozenset[type]:
     """The kinds of exits in a statement that leave the code around it."""
     if isinstance(node, (ast.Return, ast.Break, ast.Continue)):
         return frozenset((type(node),))
-    found = frozenset().union(*(_exits(inner) for blocks in BLOCKS for inner in getattr(node, blocks, ())))
+    found: frozenset[type] = frozenset().union(*(_exits(inner) for blocks in BLOCKS for inner in getattr(node, blocks, ())))
     return found - {ast.Break, ast.Continue} if isinstance(node, (ast.For, ast.While)) else found

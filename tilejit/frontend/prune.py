@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from ..ir.graph import Block, Call, For, If, Node, Scope, Value, While, blocks, operands, results
@@ -16,7 +17,7 @@ def prune(block: Block) -> Block:
 def _needed(block: Block) -> set[Value]:
     """Every value that a call, loop bound or condition reads, directly or through joins and carries."""
     needed: set[Value] = set()
-    handed: dict[Value, list] = {}   # a result or carried value -> the operands that may become it
+    handed: dict[Value, list[Operand]] = {}   # a result or carried value -> the operands that may become it
     _collect(block, needed, handed)
     waiting = list(needed)
     while waiting:
@@ -27,11 +28,11 @@ def _needed(block: Block) -> set[Value]:
     return needed
 
 
-def _collect(block: Block, needed: set[Value], handed: dict[Value, list]) -> None:
+def _collect(block: Block, needed: set[Value], handed: dict[Value, list[Operand]]) -> None:
     for node in block.nodes:
         match node:
             case Call() | Scope():
-                read = operands(node)
+                read: tuple[Operand, ...] = operands(node)
             case For(start=start, stop=stop, step=step):
                 read = (start, stop, step)
             case If(test=test):
@@ -78,7 +79,7 @@ def _node(node: Node, needed: set[Value]) -> Node:
                            body=_yielding(body, kept, needed))
 
 
-def _kept(carried, needed: set[Value]) -> list[int]:
+def _kept(carried: Sequence[Carry], needed: set[Value]) -> list[int]:
     return [n for n, c in enumerate(carried) if c.inner in needed or c.result in needed]
 
 

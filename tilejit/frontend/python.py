@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import reduce
 from typing import Any
 
-from ..dtypes import bool_, float32, int32
+from ..dtypes import DType, bool_, float32, int32
 from ..ir.builder import describe, type_of
 from ..ir.builtin import apply, member
 from ..ir.graph import Const
@@ -15,17 +15,20 @@ from ..types import Buffer, Points, Region, Tile
 from . import joins
 from .expressions import folded, numbers, operator
 from .ranges import LoopRange, StaticRange, range_
-from .walker import Walker, runtime
+from .walker import Rule, Walker, runtime
 
-PYTHON: dict[Any, Callable] = {}
+PYTHON: dict[Any, Callable[..., Any]] = {}
 
 
-def python(function: Any) -> Callable:
+def python(function: Any) -> Callable[[Rule], Rule]:
     """Register the rule for a builtin function of Python."""
-    return lambda rule: PYTHON.__setitem__(function, rule) or rule
+    def register(rule: Rule) -> Rule:
+        PYTHON[function] = rule
+        return rule
+    return register
 
 
-def sequence(w: Walker, x: Any, what: str) -> tuple:
+def sequence(w: Walker, x: Any, what: str) -> tuple[Any, ...]:
     """A compile-time sequence as a tuple; `what` names the function that takes it, for the error."""
     if isinstance(x, (LoopRange, StaticRange)):
         return tuple(numbers(w, x))
@@ -34,7 +37,7 @@ def sequence(w: Walker, x: Any, what: str) -> tuple:
     raise w.error(f"{what} takes tuples and ranges that are known while compiling, not {describe(x)}")
 
 
-def _extreme(name: str, folding: Callable, builtin: Any) -> Callable:
+def _extreme(name: str, folding: Callable[..., Any], builtin: Any) -> Callable[..., Any]:
     """The rule of `min` or `max`: Python's function on constants, else the language's op, applied pairwise."""
     def rule(w: Walker, *args: Any) -> Any:
         args = args if len(args) != 1 or not isinstance(args[0], tuple) else args[0]
@@ -80,7 +83,7 @@ def _(w: Walker, base: Any, exp: Any, mod: Any = None) -> Any:
 
 
 @python(divmod)
-def _(w: Walker, x: Any, y: Any, /) -> tuple:
+def _(w: Walker, x: Any, y: Any, /) -> tuple[Any, ...]:
     return operator(w, "//", x, y), operator(w, "%", x, y)
 
 
@@ -90,7 +93,7 @@ def _(w: Walker, *args: Any, **kwargs: Any) -> None:
                   "with tile.static_print(...)")
 
 
-def _conversion(kind: type, dtype) -> Callable:
+def _conversion(kind: type, dtype: DType) -> Callable[..., Any]:
     def rule(w: Walker, x: Any = 0) -> Any:
         x = x.value if isinstance(x, Const) else x
         if not runtime(x):
@@ -107,7 +110,7 @@ PYTHON[int], PYTHON[float], PYTHON[bool] = _conversion(int, int32), _conversion(
 
 
 @python(tuple)
-def _(w: Walker, x: Any = ()) -> tuple:
+def _(w: Walker, x: Any = ()) -> tuple[Any, ...]:
     return sequence(w, x, "tuple")
 
 
@@ -119,17 +122,17 @@ def _(w: Walker, *args: Any) -> slice:
 
 
 @python(enumerate)
-def _(w: Walker, x: Any, start: Any = 0) -> tuple:
+def _(w: Walker, x: Any, start: Any = 0) -> tuple[Any, ...]:
     return tuple(folded(w, enumerate, sequence(w, x, "enumerate"), start))
 
 
 @python(zip)
-def _(w: Walker, *xs: Any) -> tuple:
+def _(w: Walker, *xs: Any) -> tuple[Any, ...]:
     return tuple(zip(*(sequence(w, x, "zip") for x in xs)))
 
 
 @python(reversed)
-def _(w: Walker, x: Any) -> tuple:
+def _(w: Walker, x: Any) -> tuple[Any, ...]:
     return sequence(w, x, "reversed")[::-1]
 
 
@@ -140,7 +143,7 @@ def _(w: Walker, x: Any, start: Any = 0) -> Any:
     return reduce(lambda a, b: operator(w, "+", a, b), sequence(w, x, "sum"), start)
 
 
-def _decided(name: str, function: Callable) -> Callable:
+def _decided(name: str, function: Callable[[Any], bool]) -> Callable[..., Any]:
     def rule(w: Walker, x: Any) -> bool:
         parts = () if joins.is_runtime(x) else sequence(w, x, name)
         if joins.is_runtime(x) or runtime(parts):
@@ -154,7 +157,7 @@ PYTHON[all], PYTHON[any] = _decided("all", all), _decided("any", any)
 
 @python(isinstance)
 def _(w: Walker, x: Any, kind: Any) -> bool:
-    return not joins.is_runtime(x) and folded(w, isinstance, x, kind)
+    return not joins.is_runtime(x) and bool(folded(w, isinstance, x, kind))
 
 
 @python(round)

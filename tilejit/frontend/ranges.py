@@ -8,9 +8,9 @@ from functools import reduce
 from typing import Any
 
 from ..dtypes import promote, uint32, uint64
-from ..ir.builder import Builder, describe, type_of, weak_dtype
+from ..ir.builder import Builder, describe, element_type, type_of, weak_dtype
 from ..ir.builtin import builtin
-from ..ir.graph import Const, Pipeline
+from ..ir.graph import Const, Operand, Pipeline
 from ..ops.language.ids import is_number_of_ctas
 from ..ops.language.operators import binary, compare
 from ..ops.language.pointwise import device_assert, where
@@ -19,6 +19,7 @@ from ..ops.tiles import elementwise as ew
 from ..types import Scalar
 
 UNROLLED_AT_MOST = 4096
+Item = Callable[[Builder, Any], Any]
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class LoopRange:
     stop: Any
     step: Any = 1
     unroll: int = 1
-    item: Callable[[Builder, Any], Any] | None = None
+    item: Item | None = None
     pipeline: Pipeline | None = None
 
 
@@ -44,7 +45,7 @@ class StaticRange:
     numbers: range
 
 
-def _bounds(name: str, g: Builder, args: tuple) -> tuple:
+def _bounds(name: str, g: Builder, args: tuple[Any, ...]) -> tuple[Any, Any, Any]:
     if not 1 <= len(args) <= 3:
         raise g.error(f"{name} takes a stop, or a start and a stop, or a start, a stop and a step")
     start, stop, step = (0, args[0], 1) if len(args) == 1 else (*args, 1)[:3]
@@ -56,11 +57,11 @@ def _bounds(name: str, g: Builder, args: tuple) -> tuple:
             raise g.error(f"the {what} of {name} is an integer, not {describe(x)}{hint}")
     if plain[2] == 0:
         raise g.error(f"the step of {name} is not 0")
-    return tuple(plain)
-
+    start, stop, step = plain
+    return start, stop, step
 
 @builtin
-def range_(g: Builder, *args, unroll=1):
+def range_(g: Builder, *args: Any, unroll: Any = 1) -> LoopRange:
     """``range(stop)``, ``range(start, stop)`` or ``range(start, stop, step)``: a loop on the device.
 
     `unroll` is the number of copies of the body per trip, or True to unroll the loop fully (with bounds and step known at compile time).
@@ -70,7 +71,8 @@ def range_(g: Builder, *args, unroll=1):
     return loop_over(g, start, stop, step, unroll)
 
 
-def loop_over(g: Builder, start, stop, step, unroll: int = 1, item: Callable | None = None, rising: bool = False) -> LoopRange:
+def loop_over(g: Builder, start: Any, stop: Any, step: Any, unroll: int = 1, item: Item | None = None,
+              rising: bool = False) -> LoopRange:
     """A device loop over any bounds and step: by its index if the step is a constant or a number of CTAs, otherwise by the numbers of its
     trips. `rising` says that the caller has checked a run-time step to be at least 1."""
     beyond = any(map(_unsigned_64, (start, stop)))
@@ -78,15 +80,15 @@ def loop_over(g: Builder, start, stop, step, unroll: int = 1, item: Callable | N
         return LoopRange(start, stop, step, unroll, item)
     if unroll != 1 or beyond or not is_number_of_ctas(g, step):
         return by_number_of_trips(g, start, stop, step, unroll, item, rising)
-    return LoopRange(*(as_index(g, x) for x in (start, stop, step)), unroll, item)
+    return LoopRange(as_index(g, start), as_index(g, stop), as_index(g, step), unroll, item)
 
 
-def _unsigned_64(x) -> bool:
+def _unsigned_64(x: Any) -> bool:
     """Whether a bound is a uint64, which may exceed int64, the index type of loops with negative or run-time steps."""
-    return type_of(x).dtype == uint64
+    return element_type(x) == uint64
 
 
-def _copies(g: Builder, unroll, start, stop, step) -> int:
+def _copies(g: Builder, unroll: Any, start: Any, stop: Any, step: Any) -> int:
     """The number of copies of the body that `unroll` asks for; 0 for all trips."""
     if not isinstance(unroll, bool) and (not isinstance(unroll, int) or unroll < 1):
         raise g.error(f"unroll is True or a positive number of copies, not {describe(unroll)}" + g.declared_constant(unroll))
@@ -99,42 +101,45 @@ def _copies(g: Builder, unroll, start, stop, step) -> int:
     return 0 if unroll is True else copies
 
 
-def by_number_of_trips(g: Builder, start, stop, step, unroll: int, item: Callable | None, rising: bool = False) -> LoopRange:
+def by_number_of_trips(g: Builder, start: Any, stop: Any, step: Any, unroll: int, item: Item | None,
+                       rising: bool = False) -> LoopRange:
     """The loop of `loop_over` with the trip's number as its index; the trips are counted before it."""
     first, step = as_index(g, start), as_index(g, step)
     low, high = start if _unsigned_64(start) else first, stop if _unsigned_64(stop) else as_index(g, stop)
-    if isinstance(step, int) and step < 0:
-        trips = _trips(g, high, low, -step)
-    else:
-        trips = _trips(g, low, high, step)
+    falling = isinstance(step, int) and step < 0
+    trips = _trips(g, high, low, -step) if falling else _trips(g, low, high, step)
     if not (rising or isinstance(step, int) or is_number_of_ctas(g, step)):
-        zero = Const(0, type_of(step).dtype)
+        zero = Const(0, element_type(step))
         device_assert.function(g, g.call(ew.ne, step, zero), "the step of a range is 0")
         down = where.function(g, g.call(ew.lt, step, zero), _trips(g, high, low, step, down=True), 0)
         trips = where.function(g, g.call(ew.gt, step, zero), trips, down)
-    index = lambda g, trip: binary(g, "+", first, binary(g, "*", trip, step))
-    return LoopRange(0, trips, 1, unroll, index if item is None else lambda g, trip: item(g, index(g, trip)))
+
+    def target(g: Builder, trip: Any) -> Any:
+        index = binary(g, "+", first, binary(g, "*", trip, step))
+        return index if item is None else item(g, index)
+
+    return LoopRange(0, trips, 1, unroll, target)
 
 
-def _trips(g: Builder, low, high, step, down: bool = False):
+def _trips(g: Builder, low: Any, high: Any, step: Any, down: bool = False) -> Operand:
     """``ceil((high - low) / step)``, at least 0: the number of trips from `low` up to `high`. With `down`, `step` is negative and its magnitude
     counts. The distance is computed unsigned, since it may overflow a signed integer."""
     below = compare(g, "<", low, high)
-    if below is False:
-        return 0
-    signed = reduce(promote, (weak_dtype(x) if isinstance(x, int) else type_of(x).dtype for x in (low, high, step)))
+    signed = reduce(promote, (weak_dtype(x) if isinstance(x, int) else element_type(x) for x in (low, high, step)))
     natural = uint64 if signed.bits == 64 else uint32
     low, high, step = (strong_cast(g, converted(g, x, signed), natural) for x in (low, high, step))
     apart, step = binary(g, "-", binary(g, "-", high, low), 1), g.call(ew.neg, step) if down else step
     count = binary(g, "+", strong_cast(g, binary(g, "//", apart, step), signed), 1)
-    return count if below is True else where.function(g, below, count, 0)
+    chosen: Operand = where.function(g, below, count, 0)
+    return chosen
 
 
 STAGES_AT_MOST = 64
 
 
 @builtin
-def pipelined(g: Builder, over, stages=2, warp_specialize=False, producer_regs=None, consumer_regs=None):
+def pipelined(g: Builder, over: Any, stages: Any = 2, warp_specialize: Any = False, producer_regs: Any = None,
+              consumer_regs: Any = None) -> LoopRange:
     """A loop over a range or ``tile.tile_order(...)`` whose loads of tiles, and copies from global to shared memory, run up to
     ``stages - 1`` trips ahead of the rest of its body.
 
@@ -163,11 +168,12 @@ def pipelined(g: Builder, over, stages=2, warp_specialize=False, producer_regs=N
     for regs in (producer_regs, consumer_regs):
         if regs is not None and (not warp_specialize or not isinstance(regs, int) or regs % 8 or not 24 <= regs <= 256):
             raise g.error("producer_regs and consumer_regs are multiples of 8 from 24 to 256, with warp_specialize=True")
-    return replace(over, pipeline=Pipeline(stages, warp_specialize, (producer_regs, consumer_regs)))
+    loop: LoopRange = replace(over, pipeline=Pipeline(stages, warp_specialize, (producer_regs, consumer_regs)))
+    return loop
 
 
 @builtin
-def static_range(g: Builder, *args):
+def static_range(g: Builder, *args: Any) -> StaticRange:
     """Like `range`, but unrolled while compiling: the index is a compile-time number."""
     start, stop, step = _bounds("static_range", g, args)
     for x in (start, stop, step):

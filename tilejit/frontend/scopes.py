@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..dtypes import int32, keeps
-from ..ir.builder import Builder, ExecScope, describe, type_of, written
+from ..ir.builder import Builder, ExecScope, describe, element_type, type_of, written
 from ..ir.builtin import builtin
 from ..ir.graph import UNIT, Call, Const, Operand, Value
 from ..ops.language.ids import absolute_thread_id, warp_id, warpgroup_id
@@ -35,8 +35,9 @@ class ScopeSpec:
     def __str__(self) -> str:
         if self.kind == "elect":
             return "elect()"
-        first = self.first.name if isinstance(self.first, Value) else self.first
-        return f"{self.kind}({first if self.count == 1 else f'range({first}, {first + self.count})'})"
+        if isinstance(self.first, Value):
+            return f"{self.kind}({self.first.name})"
+        return f"{self.kind}({self.first if self.count == 1 else f'range({self.first}, {self.first + self.count})'})"
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class EachScope:
 # -- the names of the language -----------------------------------------------------------------------------------------
 
 @builtin
-def warpgroup(g: Builder, i, regs=None):
+def warpgroup(g: Builder, i: Any, regs: Any = None) -> ScopeSpec:
     """The scope of warpgroup `i` of the CTA (128 threads each), or of ``range(first, stop)`` of them as one collective.
 
     `regs` is how many registers a thread may keep from here on (``setmaxnreg``).
@@ -65,7 +66,7 @@ def warpgroup(g: Builder, i, regs=None):
 
 
 @builtin
-def each_warpgroup(g: Builder, over, regs=None):
+def each_warpgroup(g: Builder, over: Any, regs: Any = None) -> EachScope:
     """A separate scope for each warpgroup of ``range(first, stop)``; they run the same code, side by side.
 
     ``with tile.each_warpgroup(range(1, 3)) as i:`` gives the warpgroup's id; `regs` is as in `warpgroup`.
@@ -77,24 +78,24 @@ def each_warpgroup(g: Builder, over, regs=None):
 
 
 @builtin
-def warp(g: Builder, i):
+def warp(g: Builder, i: Any) -> ScopeSpec:
     """The scope of warp `i` of the CTA (32 threads each), or of ``range(first, stop)`` of them as one collective."""
     return _spec(g, "warp", i)
 
 
 @builtin
-def thread(g: Builder, i):
+def thread(g: Builder, i: Any) -> ScopeSpec:
     """The scope of thread `i` of the CTA, or of ``range(first, stop)`` of them."""
     return _spec(g, "thread", i)
 
 
 @builtin
-def elect(g: Builder):
+def elect(g: Builder) -> ScopeSpec:
     """The scope of one thread of the enclosing scope, always the same one (in warp 0 of it, by ``elect.sync``)."""
     return ScopeSpec("elect")
 
 
-def _spec(g: Builder, kind: str, i, regs: int | None = None) -> ScopeSpec:
+def _spec(g: Builder, kind: str, i: Any, regs: int | None = None) -> ScopeSpec:
     if isinstance(i, LoopRange):
         if i.item is not None or i.unroll != 1 or i.pipeline is not None:
             raise g.error(f"{kind}(range(first, stop)) names {kind}s by a plain range with constant bounds, and this is a loop; "
@@ -170,8 +171,9 @@ def describe_scope(scope: ExecScope) -> str:
     if scope.elected:
         return "an elected thread"
     count = scope.threads // UNIT[scope.kind]
-    first = scope.first.name if isinstance(scope.first, Value) else scope.first
-    return f"{scope.kind} {first}" if count == 1 else f"{scope.kind}s {first} to {first + count - 1}"
+    if isinstance(scope.first, Value):
+        return f"{scope.kind} {scope.first.name}"
+    return f"{scope.kind} {scope.first}" if count == 1 else f"{scope.kind}s {scope.first} to {scope.first + count - 1}"
 
 
 def first_operand(spec: ScopeSpec) -> Operand:
@@ -198,7 +200,7 @@ def meant_by(g: Builder, test: Any) -> ScopeSpec | None:
         if kind is not None and not any(defined.attrs.values()):
             if isinstance(other, Const):
                 return ScopeSpec(kind, other.value)
-            if isinstance(other.type, Scalar) and other.type.uniform >= g.scope.uniformity:
+            if isinstance(other, Value) and isinstance(other.type, Scalar) and other.type.uniform >= g.scope.uniformity:
                 return ScopeSpec(kind, other)
     return None
 

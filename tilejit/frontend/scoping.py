@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..dtypes import int32
-from ..ir.builder import describe
+from ..ir.builder import describe, type_as
 from ..ir.graph import Block, Const, For, Scope, Value, results, walk
 from ..ops.moves.copy_async.tokens import Token
 from ..types import Scalar, Uniformity
@@ -70,13 +70,14 @@ def run_each(w: Walker, each: EachScope, target: ast.expr | None, body: list[ast
     w.g.append(For(index, start, stop, step, (), Block(tuple(nodes)), loc))
 
 
-def run_scope(w: Walker, spec: ScopeSpec, body: list[ast.stmt], items: list[ast.withitem] = (), before: Callable[[], None] | None = None) -> None:
+def run_scope(w: Walker, spec: ScopeSpec, body: list[ast.stmt], items: Sequence[ast.withitem] = (),
+              before: Callable[[], None] | None = None) -> None:
     """Append the Scope node of `body`; `before` is called inside it first. Names assigned in it that hold registers are undefined after
     it."""
     scope, loc = opened(w.g, spec), w.g.loc
     first = first_operand(spec)
     if isinstance(first, Value):
-        first = w.coerce(first, Scalar(int32, first.type.uniform))
+        first = w.coerce(first, Scalar(int32, type_as(first, Scalar).uniform))
     outer, w.home = w.home, Home(loc)
 
     def inside() -> None:

@@ -13,29 +13,41 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import CellType, CodeType, FunctionType
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..concurrency import cached_property, not_while_forking
 from ..errors import CompilationError, Loc
 
+if TYPE_CHECKING:
+    constexpr = Any  # a compile-time value may be of any type
+else:
+    class constexpr:
+        """Annotation of a parameter that is a compile-time value: ``def kernel(x, BLOCK: tile.constexpr)``."""
 
-class constexpr:
-    """Annotation of a parameter that is a compile-time value: ``def kernel(x, BLOCK: tile.constexpr)``."""
-
-    def __init__(self, *args, **kwargs):
-        raise CompilationError("tile.constexpr annotates a parameter, as in `BLOCK: tile.constexpr`; it is not called")
-
+        def __init__(self, *args, **kwargs):
+            raise CompilationError("tile.constexpr annotates a parameter, as in `BLOCK: tile.constexpr`; it is not called")
 
 MISSING = inspect.Parameter.empty
 
 _parsing = threading.Lock()
 
 
+Placed = ast.stmt | ast.expr | ast.arg  # nodes that have a place in the text
+Span = tuple[str, int, int, int, int, str, str]
+
+
 @not_while_forking
-def parsed(text: str, **options) -> ast.AST:
+def parsed(text: str) -> ast.Module:
     """``ast.parse`` under a lock: in CPython 3.11, parsers in two threads share a counter and fail."""
     with _parsing:
-        return ast.parse(text, **options)
+        return ast.parse(text)
+
+
+@not_while_forking
+def parsed_expression(text: str) -> ast.Expression:
+    """`parsed` of an expression."""
+    with _parsing:
+        return ast.parse(text, mode="eval")
 
 
 @dataclass(frozen=True)
@@ -66,8 +78,8 @@ class Source:
         self.cells = cells
         self.locals = frozenset((*code.co_varnames, *code.co_cellvars))
         self.lines = text.splitlines()
-        self._spans: dict[ast.AST, tuple] = {}
-        self._taken: dict[tuple, tuple[int | None, ...]] = {}
+        self._spans: dict[Placed, Span] = {}
+        self._taken: dict[tuple[int, tuple[str, ...]], tuple[int | tuple[int, ...] | None, ...]] = {}
         self.tree = self._parse() if tree is None else tree
         self._defaults = defaults
 
@@ -77,7 +89,7 @@ class Source:
     # -- where the text comes from -----------------------------------------------------------------------------------
 
     @classmethod
-    def of(cls, function: FunctionType) -> "Source":
+    def of(cls, function: FunctionType) -> Source:
         """The source of a Python function, from its file or from the notebook cell that defined it."""
         if isinstance(function, (staticmethod, classmethod)):
             raise CompilationError("a kernel is a plain function; write @tile.jit outside the class")
@@ -104,7 +116,7 @@ class Source:
         return cls(function.__name__, "".join(lines), code.co_filename, first_line, function.__globals__, cells, code, defaults)
 
     @classmethod
-    def from_text(cls, text: str, namespace: Mapping[str, Any] | None = None, file: str = "<source>") -> "Source":
+    def from_text(cls, text: str, namespace: Mapping[str, Any] | None = None, file: str = "<source>") -> Source:
         """The source of the only function that `text` defines; its free names are looked up in `namespace`."""
         if not isinstance(text, str):
             raise CompilationError(f"the source of a kernel is its text, not {type(text).__name__}")
@@ -125,9 +137,9 @@ class Source:
         node = functions[0]
         first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
         piece = "\n".join(text.splitlines()[first - 1:node.end_lineno]) + "\n"
-        tree = node if isinstance(node, ast.FunctionDef) else None
+        function = node if isinstance(node, ast.FunctionDef) else None
         code = next(code for code in _codes(module) if code.co_name == node.name)
-        return cls(node.name, piece, file, first, {} if namespace is None else namespace, {}, code, tree=tree)
+        return cls(node.name, piece, file, first, {} if namespace is None else namespace, {}, code, tree=function)
 
     def _parse(self) -> ast.FunctionDef:
         # An indented function is parsed as the body of an `if`, so that columns stay the file's.
@@ -138,7 +150,9 @@ class Source:
             raise CompilationError(f"{self.file}:{self.first_line}: the source of {self.name} cannot be parsed on its own "
                                    f"({error.msg}); put its def on lines of its own") from None
         ast.increment_lineno(module, self.first_line - 1 - indented)
-        body = module.body[0].body if indented else module.body
+        body = module.body
+        if indented and isinstance(body[0], ast.If):
+            body = body[0].body
         for node in body:
             if isinstance(node, ast.AsyncFunctionDef):
                 raise CompilationError("a kernel cannot be `async def`; write def", self.loc(node))
@@ -154,14 +168,14 @@ class Source:
         index = number - self.first_line
         return self.lines[index] if 0 <= index < len(self.lines) else ""
 
-    def loc(self, node: ast.AST, call_site: Loc | None = None) -> Loc:
+    def loc(self, node: Placed, call_site: Loc | None = None) -> Loc:
         """The source location of a node of the tree, inlined at `call_site`."""
         span = self._spans.get(node)
         if span is None:
             span = self._spans[node] = self._span(node)
         return Loc(*span, call_site)
 
-    def _span(self, node: ast.AST) -> tuple:
+    def _span(self, node: Placed) -> Span:
         """The fields of a node's `Loc` that do not depend on the call site."""
         line = self.line(node.lineno)
         end_line = node.end_lineno or node.lineno
@@ -187,7 +201,7 @@ class Source:
         return getattr(builtins, name) if hasattr(builtins, name) else self._missing(name)
 
     @staticmethod
-    def _missing(name: str):
+    def _missing(name: str) -> NoReturn:
         raise KeyError(name)
 
     def known_names(self) -> list[str]:
@@ -244,7 +258,7 @@ class Source:
         """The value of an annotation that is a dotted name, perhaps inside a string; None for any other."""
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             try:
-                return self._evaluate(parsed(node.value, mode="eval").body)
+                return self._evaluate(parsed_expression(node.value).body)
             except SyntaxError:
                 return None
         if isinstance(node, ast.Attribute):

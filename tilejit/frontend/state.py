@@ -6,6 +6,7 @@ from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
+from ..ir.graph import Node
 from .walker import Walker
 
 
@@ -13,13 +14,13 @@ from .walker import Walker
 class Snapshot:
     """The builder's state at one moment. Restoring refills the same container objects, since other objects hold references to them."""
 
-    blocks: tuple[list, ...]
-    warnings: list
+    blocks: tuple[list[Node], ...]
+    warnings: list[Any]
     state: dict[str, Any]
-    asked: dict
+    asked: dict[Any, Any]
 
     @classmethod
-    def of(cls, w: Walker) -> "Snapshot":
+    def of(cls, w: Walker) -> Snapshot:
         g = w.g
         state = {key: (value, copy(value)) for key, value in g.state.items()}
         return cls(tuple(list(b) for b in g.blocks), list(g.warnings), state, dict(g.facts.asked))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ast
+
 from ..dtypes import named_dtype
 from ..ir.builder import describe, type_of
-from ..ir.graph import Value
 from ..ops.language.pointwise import device_assert
 from ..types import Tile
 from .branches import judged, truth

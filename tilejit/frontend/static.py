@@ -13,7 +13,7 @@ PRINTED = "static_print"  # the key in the builder's state of the printed lines;
 
 
 @builtin
-def static_assert(g: Builder, condition, message: str = ""):
+def static_assert(g: Builder, condition: Any, message: str = "") -> None:
     """Fail the compilation, with `message`, unless `condition` holds. It must be known at compile time."""
     if isinstance(condition, Value):
         raise g.error(f"static_assert judges while compiling, and {describe(condition)} is known at run time only; "
@@ -23,7 +23,7 @@ def static_assert(g: Builder, condition, message: str = ""):
 
 
 @builtin
-def static_print(g: Builder, *values, sep: str = " "):
+def static_print(g: Builder, *values: Any, sep: str = " ") -> None:
     """Print compile-time values, and the types of run-time ones, while compiling."""
     if not isinstance(sep, str):
         raise g.error(f"sep is a string, not {describe(sep)}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from typing import Any
+from typing import Any, NoReturn
 
 from ..ir.builder import describe, type_of
 from ..types import Buffer, Points, Region, Tile
@@ -37,7 +37,7 @@ def _unpack(w: Walker, node: ast.expr, targets: list[ast.expr], value: Any, anew
         bind(w, target.value if isinstance(target, ast.Starred) else target, part, anew)
 
 
-def refuse_target(w: Walker, target: ast.expr) -> None:
+def refuse_target(w: Walker, target: ast.expr) -> NoReturn:
     """Raise CompilationError for a target that is not a name."""
     if isinstance(target, ast.Attribute):
         raise w.error("attributes cannot be assigned in a kernel; use a name", target)

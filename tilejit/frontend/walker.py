@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from types import TracebackType
+from typing import Any, Literal, TypeVar
 
 from ..errors import CompilationError, Loc, TileError
-from ..ir.builder import Builder, type_of
+from ..ir.builder import Builder, type_as, type_of
 from ..ir.builtin import BoundMethod, Builtin
 from ..ir.graph import Node, Operand, Value
 from ..ir.op import Op
@@ -19,65 +20,69 @@ from ..types import Scalar, Tile, Uniformity
 from .captures import Capture, checked, token
 from .joins import leaves
 from .names import EXITS, ONWARD, RESULT, Entry, Frame, Undefined, called, is_cell
-from .source import Source
+from .source import Placed, Source
 
-EXPRESSIONS: dict[type, Callable[["Walker", Any], Any]] = {}
-STATEMENTS: dict[type, Callable[["Walker", Any], None]] = {}
+Rule = TypeVar("Rule", bound=Callable[..., Any])
+EXPRESSIONS: dict[type, Callable[[Walker, Any], Any]] = {}
+STATEMENTS: dict[type, Callable[..., Any]] = {}  # of the walker and a node; the rule of `if` takes the statements after it too
 
 
-def expression(*kinds: type, placed: bool = True) -> Callable:
+def expression(*kinds: type, placed: bool = True) -> Callable[[Rule], Rule]:
     """Register the rule that evaluates some kinds of expressions. If `placed`, the rule runs with the builder at the node's source location;
     otherwise the rule sets a location where it needs one, which is faster for names and constants, the bulk of all expressions."""
-    def register(function: Callable) -> Callable:
+    def register(function: Rule) -> Rule:
         for kind in kinds:
             EXPRESSIONS[kind] = _placed(function) if placed else function
         return function
     return register
 
 
-def _placed(function: Callable) -> Callable:
-    def rule(w: "Walker", node: ast.expr) -> Any:
+def _placed(function: Callable[..., Any]) -> Callable[..., Any]:
+    def rule(w: Walker, node: ast.expr) -> Any:
         with Place(w.g, w.loc(node)):
             return function(w, node)
     return rule
 
 
-def statement(*kinds: type) -> Callable:
+def statement(*kinds: type) -> Callable[[Rule], Rule]:
     """Register the rule for some kinds of statements."""
-    return lambda function: [STATEMENTS.__setitem__(k, function) for k in kinds] and function
+    def register(function: Rule) -> Rule:
+        STATEMENTS.update(dict.fromkeys(kinds, function))
+        return function
+    return register
 
 
-class Cells(MutableMapping):
+class Cells(MutableMapping[Any, Any]):
     """The builder's hidden variables, such as counters of ring slots. They are stored among the names of the current frame, so that loops and
     branches carry them like variables."""
 
-    def __init__(self, walker: "Walker"):
+    def __init__(self, walker: Walker):
         self.walker = walker
         self.initial: dict[Any, Any] = {}
 
-    def setdefault(self, key, default=None):
+    def setdefault(self, key: Any, default: Any = None) -> Any:
         self.initial.setdefault(key, default)
         if ("cell", key) not in self.walker.frame.env:
             self[key] = default
         return self[key]
 
-    def __getitem__(self, key):
+    def __getitem__(self, key: Any) -> Any:
         entry = self.walker.frame.env[("cell", key)]
         if isinstance(entry.value, Undefined):
             raise self.walker.g.error(f"{called(('cell', key))} {entry.value.why}")
         entry.read = True
         return entry.value
 
-    def __setitem__(self, key, value):
+    def __setitem__(self, key: Any, value: Any) -> None:
         self.walker.frame.env[("cell", key)] = Entry(value, self.walker.g.loc, self.walker.home)
 
-    def __delitem__(self, key):
+    def __delitem__(self, key: Any) -> None:
         del self.walker.frame.env[("cell", key)]
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[Any]:
         return (name[1] for name in self.walker.frame.env if is_cell(name))
 
-    def __len__(self):
+    def __len__(self) -> int:
         return sum(1 for _ in self)
 
 
@@ -111,11 +116,13 @@ class Place:
 
     def __init__(self, g: Builder, loc: Loc):
         self.g, self.loc = g, loc
+        self.outer: Loc | None
 
     def __enter__(self) -> None:
         self.outer, self.g.loc = self.g.loc, self.loc
 
-    def __exit__(self, kind, error, trace) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
         if isinstance(error, TileError) and error.loc is None:
             error.loc = self.g.loc
         self.g.loc = self.outer
@@ -131,26 +138,27 @@ class Walker:
     captured: dict[tuple[Source, tuple[str, ...]], tuple[Capture, Any]] = field(default_factory=dict)
     copies: list[int] = field(default_factory=list)       # for each enclosing unrolled loop, the trip that is being walked
     discarded: ast.expr | None = None                     # the current expression statement, whose value nobody uses
-    places: dict[tuple[Source, Loc | None], dict] = field(default_factory=dict)  # (function, call site): its nodes' locations, memoised
+    places: dict[tuple[Source, Loc | None], dict[Placed, Loc]] = field(default_factory=dict)  # (function, call site): its nodes' locations, memoised
+    cells: Cells = field(init=False)
     loops: dict[Any, Any] = field(default_factory=dict)    # what the loops at this level carried after their last walk; their next walk starts there
 
-    def __post_init__(self):
-        self.g.cells = Cells(self)
+    def __post_init__(self) -> None:
+        self.g.cells = self.cells = Cells(self)
 
     # -- places ------------------------------------------------------------------------------------------------------
 
-    def loc(self, node: ast.AST) -> Loc:
+    def loc(self, node: Placed) -> Loc:
         frame = self.frame
         found = frame.places.get(node)
         if found is None:
             found = frame.places[node] = frame.source.loc(node, frame.call_site)
         return found
 
-    def place(self, node: ast.AST) -> Place:
+    def place(self, node: Placed) -> Place:
         """A context in which calls are built, and errors raised, at the location of `node`."""
         return Place(self.g, self.loc(node))
 
-    def error(self, message: str, node: ast.AST | None = None) -> CompilationError:
+    def error(self, message: str, node: Placed | None = None) -> CompilationError:
         return CompilationError(message, self.g.loc if node is None else self.loc(node))
 
     # -- the walk ----------------------------------------------------------------------------------------------------
@@ -190,7 +198,7 @@ class Walker:
             with self.place(node):
                 rule(self, node)
 
-    def left(self) -> bool | list[str]:
+    def left(self) -> Literal[True] | list[str]:
         """True if control certainly does not reach this point; otherwise the names of the exits that may have been taken at run time."""
         if self.frame.gone:
             return True
@@ -207,7 +215,7 @@ class Walker:
         for name in exits[1:]:
             taken = operators.logical(self.g, "or", taken, self.frame.env[name].value)
 
-        def here():
+        def here() -> None:
             for name in exits:
                 self.put(name, False)
             for name, entry in self.frame.env.items():
@@ -215,7 +223,7 @@ class Walker:
                     self.put(name, entry.past(ONWARD), entry.home)
             rest()
 
-        def elsewhere():
+        def elsewhere() -> None:
             if len(exits) == 1:
                 self.put(exits[0], True)
             self.frame.gone = frozenset(exits)
@@ -263,10 +271,10 @@ class Walker:
             frame.env, frame.gone = outer
 
     @contextmanager
-    def partial_on(self, *conditions: Operand):
+    def partial_on(self, *conditions: Operand) -> Iterator[None]:
         """A context for code under `conditions`: a partial scope if one of them may differ between the scope's threads, else the same scope."""
         scope = self.g.scope
-        split = next((c for c in conditions if isinstance(c, Value) and type_of(c).uniform < scope.uniformity), None)
+        split = next((c for c in conditions if isinstance(c, Value) and type_as(c, Scalar).uniform < scope.uniformity), None)
         if split is None or scope.partial is not None:
             yield
             return
@@ -275,7 +283,7 @@ class Walker:
 
     # -- names -------------------------------------------------------------------------------------------------------
 
-    def put(self, name: Any, value: Any, home: Home | None = None, lacks: tuple = ()) -> None:
+    def put(self, name: Any, value: Any, home: Home | None = None, lacks: tuple[Any, ...] = ()) -> None:
         """Bind `name` to `value`, without checks."""
         self.frame.env[name] = Entry(value, self.g.loc, home or self.home, lacks=lacks)
 
@@ -341,8 +349,12 @@ class Walker:
     def coerce(self, x: Any, type_: Scalar | Tile) -> Operand:
         """`x` as an operand of `type_`."""
         t = type_of(x)
-        if isinstance(x, Value) and t.dtype == type_.dtype and isinstance(t, Tile) == isinstance(type_, Tile):
-            if isinstance(t, Scalar) or t.shape == type_.shape:
+        if isinstance(x, Value) and isinstance(t, (Scalar, Tile)) and t.dtype == type_.dtype:
+            if isinstance(t, Tile) and isinstance(type_, Tile):
+                same = t.shape == type_.shape
+            else:
+                same = isinstance(t, Scalar) and isinstance(type_, Scalar)
+            if same:
                 return x
         return promotion.coerce(self.g, x, type_)
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
-from typing import Any
+from functools import cache
+from typing import Any, TypeVar, overload
 
 from ..config import architecture
 from ..dtypes import DType, bool_, float32, int32, int64, shown_integer
 from ..errors import CompilationError, Loc, at
-from ..types import Buffer, Scalar, Tile, Type, Uniformity
+from ..types import Barrier, BarrierRef, Buffer, Scalar, Tile, Type, Uniformity
 from .graph import UNIT, Call, Const, Launch, Node, Operand, Value
 from .op import Op
 
@@ -30,7 +30,7 @@ class ExecScope:
     first: int | Value = 0        # the first warpgroup, warp or thread, in units of `kind`
     partial: Value | None = None  # the non-uniform value that opened a partial scope
     elected: bool = False
-    parent: "ExecScope | None" = None
+    parent: ExecScope | None = None
     depth: int = 0                # number of open blocks inside its body
     around: int = 1               # number of blocks of the scope itself: one more than its body for a loop over scopes
 
@@ -55,18 +55,18 @@ class Facts:
     arguments, for messages only.
     """
 
-    def __init__(self, answer, values=()):
+    def __init__(self, answer: Callable[[tuple[Any, ...]], object], values: Any = ()):
         self._answer = answer
         self.values = values
-        self.asked: dict[tuple, bool] = {}
+        self.asked: dict[tuple[Any, ...], bool] = {}
 
-    def ask(self, *fact) -> bool:
+    def ask(self, *fact: Any) -> bool:
         if fact not in self.asked:
             self.asked[fact] = bool(self._answer(fact))
         return self.asked[fact]
 
     @contextmanager
-    def unrecorded(self):
+    def unrecorded(self) -> Iterator[None]:
         """In the ``with`` block, facts that are asked do not become guards of the kernel."""
         before = dict(self.asked)
         try:
@@ -93,9 +93,9 @@ class Builder:
     target: str
     launch: Launch
     facts: Facts
-    scope: ExecScope = None
+    scope: ExecScope = field(init=False)  # the CTA at first
     loc: Loc | None = None
-    warnings: list = field(default_factory=list)
+    warnings: list[Warning_] = field(default_factory=list)
     blocks: list[list[Node]] = field(default_factory=lambda: [[]])
     definitions: dict[Value, Call] = field(default_factory=dict)
     arguments: dict[Value, int] = field(default_factory=dict)  # scalar parameters -> their numbers
@@ -104,19 +104,18 @@ class Builder:
     state: dict[str, Any] = field(default_factory=dict)
     # Hidden variables of constructs, such as a ring's cursor. Control flow carries them like the kernel's own names. Read by
     # ``cells.setdefault(key, initial)``, written by ``cells[key] = value``.
-    cells: Any = field(default_factory=dict)
-    entered: list = field(default_factory=list)  # the constructs whose `with` blocks are open, the innermost last
+    cells: MutableMapping[Any, Any] = field(default_factory=dict)
+    entered: list[Any] = field(default_factory=list)  # the constructs whose `with` blocks are open, the innermost last
     # ``invoke(function, args, kwargs)`` calls anything that a kernel may call, including helpers under @tile.jit.
     invoke: Any = None
     discarded: bool = True  # whether the result of the current call is unused
 
-    def __post_init__(self):
-        if self.scope is None:
-            self.scope = ExecScope("cta", self.launch.threads)
+    def __post_init__(self) -> None:
+        self.scope = ExecScope("cta", self.launch.threads)
 
     # -- calls ----------------------------------------------------------------------------------------------------
 
-    def call(self, op: Op, *args: Operand, name: str | None = None, **attrs):
+    def call(self, op: Op, *args: Operand, name: str | None = None, **attrs: Any) -> Any:
         """Infer the types of a call of `op`, append it, and return its result (None, a Value, or a tuple of Values)."""
         with at(self.loc):
             types = op.rules.infer(self, *args, **attrs)
@@ -155,7 +154,7 @@ class Builder:
                 self.definitions[result] = node
 
     @contextmanager
-    def block(self):
+    def block(self) -> Iterator[list[Node]]:
         """Open a block: yields the list of nodes that are appended in the ``with`` block."""
         nodes: list[Node] = []
         self.blocks.append(nodes)
@@ -165,7 +164,7 @@ class Builder:
             self.blocks.pop()
 
     @contextmanager
-    def reopened(self, nodes: list[Node]):
+    def reopened(self, nodes: list[Node]) -> Iterator[None]:
         """Append to a block that had been closed."""
         self.blocks.append(nodes)
         try:
@@ -174,7 +173,7 @@ class Builder:
             self.blocks.pop()
 
     @contextmanager
-    def narrowed(self, scope: ExecScope):
+    def narrowed(self, scope: ExecScope) -> Iterator[ExecScope]:
         outer, self.scope = self.scope, replace(scope, parent=self.scope, depth=len(self.blocks) + 1)
         try:
             yield self.scope
@@ -182,7 +181,7 @@ class Builder:
             self.scope = outer
 
     @contextmanager
-    def at(self, loc: Loc):
+    def at(self, loc: Loc | None) -> Iterator[None]:
         outer, self.loc = self.loc, loc
         try:
             yield
@@ -212,6 +211,7 @@ class Builder:
             return {None: int(operand.value)} if operand.value else {}
         if isinstance(operand, int):
             return {None: operand} if operand else {}
+        operand = as_value(operand)
         sums = self.state.setdefault("sums", {})
         waiting = [] if operand in sums else [operand]
         while waiting:  # post-order, each value once: long sums nest deeper than Python's stack, and shared terms would make recursion exponential
@@ -245,7 +245,7 @@ class Builder:
     def _first_of_its_kind(self, value: Value) -> Value:
         """The first value that was computed from the same operands in the same way: expressions that are written twice, as in
         ``x[p // 2 * 64:p // 2 * 64 + 64]``, are one term."""
-        first = self.state.setdefault("first_of_its_kind", {})
+        first: dict[Any, Value] = self.state.setdefault("first_of_its_kind", {})
         call = self.definitions.get(value)
         if value not in first and call is not None and call.op.effect == "pure" and not call.op.collective and len(call.results) == 1:
             args = tuple(self._first_of_its_kind(a) if isinstance(a, Value) else repr(a) for a in call.args)
@@ -285,7 +285,7 @@ class Builder:
 
     # -- operands from Python values ------------------------------------------------------------------------------------
 
-    def operand(self, x, dtype=None) -> Operand:
+    def operand(self, x: Any, dtype: DType | None = None) -> Operand:
         """`x` (a Value or a Python number) as an operand; a number takes `dtype`, or its own weak one."""
         if isinstance(x, (Value, Const)) or x is None:
             return x
@@ -295,7 +295,7 @@ class Builder:
         raise self.error(f"a number, a tile or a buffer is needed here, not {describe(x)}")
 
 
-def weak_dtype(x) -> Any:
+def weak_dtype(x: bool | int | float) -> DType:
     """The dtype of a Python number where nothing else decides it: bool, int32 or int64, float32."""
     if isinstance(x, bool):
         return bool_
@@ -306,7 +306,15 @@ def weak_dtype(x) -> Any:
     return float32
 
 
-def type_of(x) -> Type | None:
+@overload
+def type_of(x: Value) -> Type: ...
+@overload
+def type_of(x: Const | bool | int | float) -> Scalar: ...
+@overload
+def type_of(x: object) -> Type | None: ...
+
+
+def type_of(x: object) -> Type | None:
     """The type of an operand: a Value's type, a constant's scalar type; None for anything else."""
     if isinstance(x, Value):
         return x.type
@@ -317,12 +325,42 @@ def type_of(x) -> Type | None:
     return None
 
 
-@lru_cache(maxsize=None)
+T = TypeVar("T", bound=Type)
+
+
+def type_as(x: object, kind: type[T]) -> T:
+    """The type of an operand that is known to be of one kind."""
+    t = type_of(x)
+    assert isinstance(t, kind), f"{describe(x)} is no {kind.__name__}"
+    return t
+
+
+def number_type(x: object) -> Scalar | Tile:
+    """The type of an operand that is known to be a number or a tile of numbers."""
+    t = type_of(x)
+    assert isinstance(t, (Scalar, Tile)), f"{describe(x)} is no number"
+    return t
+
+
+def element_type(x: object) -> DType:
+    """The dtype of an operand that has one: a number, a tile, or memory."""
+    t = type_of(x)
+    assert t is not None and not isinstance(t, (Barrier, BarrierRef)), f"{describe(x)} has no dtype"
+    return t.dtype
+
+
+def as_value(x: Operand) -> Value:
+    """An operand that is known to be a value."""
+    assert isinstance(x, Value), f"{describe(x)} is no value"
+    return x
+
+
+@cache
 def _of_a_number(dtype: DType, weak: bool) -> Scalar:
     return Scalar(dtype, Uniformity.GRID, weak)
 
 
-def describe(x) -> str:
+def describe(x: object) -> str:
     """A short description of `x`, for messages."""
     t = type_of(x)
     if isinstance(x, tuple) and any(isinstance(item, (Value, Const)) for item in x):
@@ -341,7 +379,7 @@ def describe(x) -> str:
     return str(t)
 
 
-def flag(g: Builder, name: str, x) -> bool:
+def flag(g: Builder, name: str, x: object) -> bool:
     """A keyword argument that must be True or False. CompilationError where it is not constant."""
     if not isinstance(x, int):
         raise g.error(f"{name} is True or False, known at compile time, not {describe(x)}" + g.declared_constant(x))

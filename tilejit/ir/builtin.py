@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from functools import lru_cache
-from typing import Any
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import CompilationError, at
 from ..names import here, misspelt
@@ -13,6 +13,10 @@ from ..types import Barrier, BarrierRef, Buffer, Points, Region, Scalar, Tile
 from .builder import Builder, describe, type_of
 from .op import Op
 
+if TYPE_CHECKING:
+    from ..types import Type
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 class Builtin:
     """A function of the language that expands to calls of ops: ``expand(g, *args, **kwargs)``, with the builder first.
@@ -20,9 +24,9 @@ class Builtin:
     `plain`, if set, is what it does when called outside of kernels.
     """
 
-    plain: Callable | None = None
+    plain: Callable[..., Any] | None = None
 
-    def __init__(self, function: Callable):
+    def __init__(self, function: Callable[..., Any]):
         self.name = function.__name__.rstrip("_")
         self.__name__ = function.__name__
         self.__doc__ = function.__doc__
@@ -33,7 +37,7 @@ class Builtin:
     def __repr__(self) -> str:
         return f"<builtin {self.name}>"
 
-    def __call__(self, *args, **kwargs):
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self.plain is not None:
             return self.plain(*args, **kwargs)
         raise CompilationError(f"tile.{self.name} runs inside @tile.jit kernels, not in plain Python")
@@ -42,21 +46,21 @@ class Builtin:
 builtin = Builtin
 
 # {(class of a value's type, name): (function over (g, value, ...), whether it is called with arguments)}
-MEMBERS: dict[tuple[type, str], tuple[Callable, bool]] = {}
+MEMBERS: dict[tuple[type, str], tuple[Callable[..., Any], bool]] = {}
 
 
-def method(*types: type, name: str | None = None) -> Callable:
+def method(*types: type, name: str | None = None) -> Callable[[F], F]:
     """Register a function over ``(g, value, ...)`` as a method of values of these types."""
-    def register(function: Callable) -> Callable:
+    def register(function: F) -> F:
         for t in types:
             MEMBERS[t, name or function.__name__] = (function, True)
         return function
     return register
 
 
-def attribute(*types: type, name: str | None = None) -> Callable:
+def attribute(*types: type, name: str | None = None) -> Callable[[F], F]:
     """Register a function over ``(g, value)`` as an attribute of values of these types."""
-    def register(function: Callable) -> Callable:
+    def register(function: F) -> F:
         for t in types:
             MEMBERS[t, name or function.__name__] = (function, False)
         return function
@@ -66,7 +70,7 @@ def attribute(*types: type, name: str | None = None) -> Callable:
 class BoundMethod:
     """``value.name`` inside a kernel, before it is called."""
 
-    def __init__(self, function: Callable, value: Any, name: str):
+    def __init__(self, function: Callable[..., Any], value: Any, name: str):
         self.function, self.value, self.name = function, value, name
 
 
@@ -83,7 +87,7 @@ def member(g: Builder, value: Any, name: str) -> Any:
     return BoundMethod(function, value, name) if called else function(g, value)
 
 
-def _elsewhere(t, name: str) -> str:
+def _elsewhere(t: Type | None, name: str) -> str:
     """What to write instead, if a related value has the attribute: the whole buffer, a loaded tile, one barrier of several."""
     if isinstance(t, Region) and t.scope != "global" and (Buffer, name) in MEMBERS:
         return f"; the whole buffer has it: write {name} before the slice"
@@ -94,7 +98,7 @@ def _elsewhere(t, name: str) -> str:
     return f"; write {here(name)}" if isinstance(t, (Tile, Scalar)) and here(name) else ""
 
 
-def apply(g: Builder, function: Any, args: tuple, kwargs: dict) -> Any:
+def apply(g: Builder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call an op, a builtin or a bound method at the builder's current location."""
     with at(g.loc):
         if isinstance(function, Op):
@@ -108,7 +112,7 @@ def apply(g: Builder, function: Any, args: tuple, kwargs: dict) -> Any:
 signature_of = lru_cache(maxsize=None)(inspect.signature)  # unbounded: only this package's functions are asked for
 
 
-def _checked(name: str, function: Callable, args: tuple, kwargs: dict) -> Any:
+def _checked(name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     misfit = _misfit(function, len(args), tuple(kwargs))
     if misfit is not None:
         signature = signature_of(function)
@@ -117,8 +121,8 @@ def _checked(name: str, function: Callable, args: tuple, kwargs: dict) -> Any:
     return function(*args, **kwargs)
 
 
-@lru_cache(maxsize=None)
-def _misfit(function: Callable, positional: int, keywords: tuple[str, ...]) -> str | None:
+@cache
+def _misfit(function: Callable[..., Any], positional: int, keywords: tuple[str, ...]) -> str | None:
     """Why a function cannot be called with so many positional arguments and these keywords; None if it can."""
     try:
         signature_of(function).bind(*[None] * positional, **dict.fromkeys(keywords))

@@ -4,9 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..types import Scalar, Tile, Type, Uniformity
+from ..types import Barrier, BarrierRef, Scalar, Tile, Type, Uniformity
 from .builder import type_of
-from .graph import UNIT, Block, Call, Carry, Const, For, Graph, If, Node, Operand, Scope, Value, While, operands, results, walk
+from .graph import (
+    UNIT,
+    Block,
+    Call,
+    Carry,
+    Const,
+    For,
+    Graph,
+    If,
+    Node,
+    Operand,
+    Scope,
+    Value,
+    While,
+    operands,
+    results,
+    walk,
+)
 
 KINDS = ("thread", "warp", "warpgroup", "elect")
 
@@ -44,7 +61,7 @@ class _Checker:
         self.defined.add(value)
         self.visible[value] = self.scope
 
-    def use(self, operand: Operand, node: Node) -> None:
+    def use(self, operand: Operand, node: Node | None) -> None:
         if operand is None or isinstance(operand, Const):
             return
         if not isinstance(operand, Value):
@@ -101,7 +118,8 @@ class _Checker:
         if not isinstance(t, Scalar) or not t.dtype.is_int:
             raise GraphError(f"the index of a loop is an integer scalar, not {t}{_at(node)}")
         for bound in (node.start, node.stop, node.step):
-            if bound is None or type_of(bound).dtype != t.dtype:
+            found = type_of(bound)
+            if found is None or isinstance(found, (Barrier, BarrierRef)) or found.dtype != t.dtype:
                 raise GraphError(f"a bound of a loop over {t.dtype} is {bound!r}{_at(node)}")
         if isinstance(node.step, Const) and node.step.value == 0:
             raise GraphError(f"the step of a loop is not 0{_at(node)}")

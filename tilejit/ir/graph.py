@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..dispatch import Choice
 from ..dtypes import DType, integer_range
 from ..errors import Loc
 from ..types import MEMORY_TYPES, Points, Region, Selected, Type
+
+if TYPE_CHECKING:
+    from .op import Op
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -47,11 +50,11 @@ class Call:
     `origin` is the choice of the `dot` that a pass has written out, on the products and moves that it became.
     """
 
-    op: Any
+    op: Op
     args: tuple[Operand, ...]
     attrs: Mapping[str, Any]
     results: tuple[Value, ...]
-    loc: Loc
+    loc: Loc | None
     choice: Choice | None = None
     origin: Choice | None = None
 
@@ -104,7 +107,7 @@ def written_arguments(calls: Iterable[Call]) -> frozenset[int]:
 class Block:
     """Nodes in order, and the values that the block yields to the node that contains it."""
 
-    nodes: tuple["Node", ...] = ()
+    nodes: tuple[Node, ...] = ()
     yields: tuple[Operand, ...] = ()
 
 
@@ -141,7 +144,7 @@ class For:
     step: Operand
     carried: tuple[Carry, ...]
     body: Block
-    loc: Loc
+    loc: Loc | None
     unroll: int = 1
     pipeline: Pipeline | None = None
 
@@ -154,7 +157,7 @@ class If:
     then: Block
     orelse: Block
     results: tuple[Value, ...]
-    loc: Loc
+    loc: Loc | None
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -164,7 +167,7 @@ class While:
     test: Block
     carried: tuple[Carry, ...]
     body: Block
-    loc: Loc
+    loc: Loc | None
 
 
 UNIT = {"thread": 1, "warp": 32, "warpgroup": 128, "elect": 1}  # threads in one instance of a kind of scope
@@ -182,7 +185,7 @@ class Scope:
     first: Operand
     count: int
     body: Block
-    loc: Loc
+    loc: Loc | None
     regs: int | None = None
 
     @property
@@ -248,19 +251,25 @@ class Graph:
     body: Block
     launch: Launch
     target: str
-    loc: Loc
+    loc: Loc | None
     shared: Mapping[Value, int] = field(default_factory=dict)
     shared_bytes: int = 0
     # For scratch in scopes whose place is only known at run time: (place, bytes) pairs, whose products are added to the offset.
     scratch_strides: Mapping[Value, tuple[tuple[Value, int], ...]] = field(default_factory=dict)
     scratch_unused: frozenset[Value] = frozenset()  # calls that need no barrier before they write their scratch
-    tensor_memory: Mapping[Value, "TensorPlace"] = field(default_factory=dict)
-    layouts: tuple = ()  # records of the layouts that the compiler has chosen for shared buffers
-    warnings: tuple = ()  # of passes, for the kernel's author
+    tensor_memory: Mapping[Value, TensorPlace] = field(default_factory=dict)
+    layouts: tuple[Any, ...] = ()  # records of the layouts that the compiler has chosen for shared buffers
+    warnings: tuple[Any, ...] = ()  # of passes, for the kernel's author
 
     def __str__(self) -> str:
         from .printer import text
         return text(self)
+
+
+def number(operand: Operand) -> int:
+    """The value of an operand that is known to be a constant integer."""
+    assert isinstance(operand, Const) and isinstance(operand.value, int), f"{operand!r} is no constant integer"
+    return operand.value
 
 
 def rises(loop: For) -> bool:
@@ -342,13 +351,13 @@ def operands(node: Node) -> tuple[Operand, ...]:
 class Rewriter:
     """Substitutes values while a pass rebuilds a graph: a mapping from old values to new operands."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.values: dict[Value, Operand] = {}
 
     def __call__(self, operand: Operand) -> Operand:
         return self.values.get(operand, operand) if isinstance(operand, Value) else operand
 
-    def all(self, args) -> tuple[Operand, ...]:
+    def all(self, args: Iterable[Operand]) -> tuple[Operand, ...]:
         return tuple(self(a) for a in args)
 
     def retype(self, value: Value, type_: Type) -> Value:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from ..concurrency import cached_property
 from ..errors import CompilationError
@@ -12,9 +12,14 @@ from ..names import misspelt
 from .op_rules import RuleDecorator, Rules
 from .op_traits import NO_TRAITS, Traits, roles_of
 
+if TYPE_CHECKING:
+    from ..dispatch import Variant
+
+F = TypeVar("F", bound=Callable[..., Any])
+
 EFFECTS = ("pure", "reads", "writes", "syncs")
 
-OPS: dict[str, "Op"] = {}
+OPS: dict[str, Op] = {}
 
 
 class Op:
@@ -84,7 +89,8 @@ class Op:
         except TypeError as error:
             raise CompilationError(f"tile.{self.name}{self.signature}: {error}{misspelt(kwargs, self.signature.parameters)}") from None
         bound.apply_defaults()
-        operands, attrs = [], {}
+        operands: list[Any] = []
+        attrs: dict[str, Any] = {}
         for name, value in bound.arguments.items():
             if name in self.attrs:
                 attrs[name] = value

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from .graph import Block, Call, Const, For, Graph, If, Node, Operand, Scope, Value, While
+from .graph import Block, Call, Carry, Const, For, Graph, If, Node, Operand, Scope, Value, While
 
 
 class _Names:
     """Short, stable names: values are numbered in the order in which they appear in the text."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.names: dict[Value, str] = {}
         self.taken: dict[str, int] = {}
 
@@ -26,12 +27,13 @@ class _Names:
         return self.names[operand]
 
 
-def attribute(value) -> str:
+def attribute(value: Any) -> str:
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{k}: {attribute(v)}" for k, v in value.items()) + "}"
     if isinstance(value, (tuple, list)):
         return "(" + ", ".join(attribute(v) for v in value) + ("," if len(value) == 1 else "") + ")"
-    return getattr(value, "name", None) or getattr(value, "__name__", None) or repr(value)
+    name: str | None = getattr(value, "name", None) or getattr(value, "__name__", None)
+    return name or repr(value)
 
 
 def text(graph: Graph) -> str:
@@ -72,13 +74,13 @@ def _block(block: Block, name: _Names, lines: list[str], indent: str) -> None:
         lines.append(f"{indent}yield {', '.join(map(name, block.yields))}")
 
 
-def _carried(carried, name: _Names) -> str:
+def _carried(carried: Sequence[Carry], name: _Names) -> str:
     if not carried:
         return ""
     return " carry " + ", ".join(f"{name(c.inner)}: {c.inner.type} = {name(c.init)}" for c in carried)
 
 
-def _after(carried, name: _Names, lines: list[str], indent: str) -> None:
+def _after(carried: Sequence[Carry], name: _Names, lines: list[str], indent: str) -> None:
     if carried:
         lines.append(f"{indent}-> {', '.join(name(c.result) for c in carried)}")
 

@@ -15,7 +15,6 @@ from ..runtime.device_array import DeviceArray, empty
 from ..runtime.element_types import numpy_dtype
 from ..runtime.packed import Packed
 
-
 HELD: dict = {}  # capture of a CUDA graph -> (the graph's life, what it reads and writes whenever it runs)
 
 
@@ -32,11 +31,12 @@ def library(kind: type):
 
 def turned(x):
     """A view with the last two axes exchanged."""
-    library(type(x))
+    library(x.__class__)
     if len(x.shape) == 2:
         return x.T
     if isinstance(x, DeviceArray):
-        swap = lambda t: (*t[:-2], t[-1], t[-2])
+        def swap(t):
+            return (*t[:-2], t[-1], t[-2])
         return DeviceArray(x.pointer, swap(x.shape), swap(x.strides), x.dtype, x.device, x._memory)
     return x.swapaxes(-1, -2)
 
@@ -44,7 +44,7 @@ def turned(x):
 def folded(x, name: str, writable: bool = False):
     """The array with all dimensions before the last two folded into one. If it is `writable` this has to be a view: LaunchError, with its
     `name`, if it would be a copy."""
-    library(type(x))
+    library(x.__class__)
     if len(x.shape) <= 3:
         return x
     made = x.reshape((math.prod(x.shape[:-2]), *x.shape[-2:]))
@@ -55,7 +55,7 @@ def folded(x, name: str, writable: bool = False):
 
 def folded_row(x):
     """The array with all dimensions before the last folded into one."""
-    library(type(x))
+    library(x.__class__)
     return x if len(x.shape) == 1 else x.reshape((math.prod(x.shape[:-1]), x.shape[-1]))
 
 
@@ -65,7 +65,7 @@ def new(like, shape, dtype: str):
         return new(like.data, shape, dtype)
     if isinstance(like, DeviceArray):
         return empty(shape, dtype, like.device)
-    module = library(type(like))
+    module = library(like.__class__)
     if hasattr(like, "new_empty"):
         return like.new_empty(shape, dtype=getattr(module, dtype))
     with like.device if module.__name__ == "cupy" else nullcontext():  # CuPy allocates on the current device

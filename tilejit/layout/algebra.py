@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any, Callable
+from types import EllipsisType
+from typing import Any
 
 from ..concurrency import cached_property
 from ..errors import CompilationError
-from . import maps, units
-from . import shards as _shards
-from .axes import (AXES, Axis, OnAxis, Replicas, as_axis, as_shards, axis, row_major_strides,
-                   shards_of, spelled, whole)
-from .indexing import add, evaluate, index_plan
+from . import maps, shards as _shards, units
+from .axes import AXES, Axis, OnAxis, Replicas, as_axis, as_shards, axis, row_major_strides, shards_of, spelled, whole
+from .indexing import IndexPlan, add, evaluate, index_plan
 from .swizzle import Swizzle
 
 
@@ -31,33 +31,34 @@ class TileLayout:
     returns it.
     """
 
-    shards: tuple
-    replicas: tuple
-    offsets: tuple  # the offset's items, in the order of AXES
+    shards: _shards.Shards
+    replicas: _shards.Shards
+    offsets: tuple[tuple[Axis, Any], ...]  # the offset's items, in the order of AXES
     swizzle: Swizzle | None
 
     __array_ufunc__ = None  # so that `n + layout` with a NumPy integer calls __radd__
 
-    def __init__(self, shards, replicas=(), offset=None, swizzle=None):
+    def __init__(self, shards: Iterable[Any], replicas: Iterable[Any] = (), offset: Mapping[Any, Any] | None = None,
+                 swizzle: Swizzle | None = None):
         if swizzle is not None and not isinstance(swizzle, Swizzle):
             raise CompilationError(f"swizzle= takes a Swizzle(per_element, swizzle_len, atom_len), found {swizzle!r}")
         if offset is not None and not isinstance(offset, dict):
             raise CompilationError(f"offset= takes a dict of {{axis: value}}, found {offset!r}")
         offset = {as_axis(name): whole(value) for name, value in (offset or {}).items()}
-        kept = ((name, offset[name]) for name in AXES if name in offset)
-        kept = tuple((name, value) for name, value in kept if not (isinstance(value, int) and value == 0))
+        named = ((name, offset[name]) for name in AXES if name in offset)
+        kept = tuple((name, value) for name, value in named if not (isinstance(value, int) and value == 0))
         object.__setattr__(self, "shards", as_shards(shards))
         object.__setattr__(self, "replicas", as_shards(replicas))
         object.__setattr__(self, "offsets", kept)
         object.__setattr__(self, "swizzle", swizzle)
 
     @staticmethod
-    def row_major(shape) -> "TileLayout":
+    def row_major(shape: Iterable[Any]) -> TileLayout:
         """Memory with the last dimension innermost and no gaps."""
         return TileLayout.strided(shape, row_major_strides(tuple(shape)))
 
     @staticmethod
-    def strided(shape, strides) -> "TileLayout":
+    def strided(shape: Iterable[Any], strides: Iterable[Any]) -> TileLayout:
         """Memory with one stride per dimension, in elements."""
         shape, strides = tuple(shape), tuple(strides)
         if len(shape) != len(strides):
@@ -72,7 +73,7 @@ class TileLayout:
         return dict(self.offsets)
 
     @property
-    def extents(self) -> tuple:
+    def extents(self) -> tuple[Any, ...]:
         """The extents of the shards."""
         return tuple(extent for extent, _, _ in self.shards)
 
@@ -92,7 +93,8 @@ class TileLayout:
 
         In swizzled memory it is rounded up to whole blocks of the swizzle (see `Swizzle.block`).
         """
-        wanted, last = as_axis(axis), self.offset.get(axis, 0)
+        wanted = as_axis(axis)
+        last = self.offset.get(wanted, 0)
         for extent, stride, along in self.shards + self.replicas:
             if along == wanted and not (isinstance(stride, int) and stride < 0):
                 last = last + (extent - 1) * stride
@@ -124,7 +126,7 @@ class TileLayout:
 
     # ---- the map ----
 
-    def apply(self, *coord, shape=None) -> dict[Axis, Any]:
+    def apply(self, *coord: Any, shape: Iterable[Any] | None = None) -> dict[Axis, Any]:
         """The coordinates of an element (its first replica) on every axis, as {axis: value}.
 
         `coord` is a coordinate in `shape`; without `shape`, it is one logical index, or one entry per shard.
@@ -140,16 +142,16 @@ class TileLayout:
             values[axis.m] = self.swizzle.apply(values[axis.m])
         return values
 
-    def offset_of(self, *coord, shape=None) -> Any:
+    def offset_of(self, *coord: Any, shape: Iterable[Any] | None = None) -> Any:
         """The memory offset of an element, in elements, after the swizzle."""
         return self.apply(*coord, shape=shape).get(axis.m, 0)
 
-    def is_linear(self, shape) -> bool:
+    def is_linear(self, shape: Sequence[Any]) -> bool:
         """Whether the memory offset is a sum of the coordinates in `shape`, each times a constant stride."""
         _, terms = self._plan(len(shape), shape)
         return self.swizzle is None and all(divisor == 1 and modulus is None for _, divisor, modulus, _, _ in terms)
 
-    def _plan(self, entries: int, shape) -> tuple:
+    def _plan(self, entries: int, shape: Iterable[Any] | None) -> IndexPlan:
         if shape is None:
             shape = (self.size(),) if entries == 1 else self.extents
         shape = tuple(whole(n) for n in shape)
@@ -158,13 +160,13 @@ class TileLayout:
         self._check_shape(shape)
         return index_plan(self.shards, shape)
 
-    def _check_shape(self, shape: tuple) -> None:
+    def _check_shape(self, shape: tuple[Any, ...]) -> None:
         if any(isinstance(n, int) and n < 1 for n in shape):
             raise CompilationError(f"the extents of a shape are at least 1, found {shape}")
         if all(isinstance(n, int) for n in shape + self.extents) and prod(shape) != self.size():
             raise CompilationError(f"shape {shape} has {prod(shape)} elements, {self} has {self.size()}")
 
-    def inverse(self, axes=None) -> "TileLayout":
+    def inverse(self, axes: Iterable[str] | None = None) -> TileLayout:
         """The layout that maps coordinates back to the logical index, on axis ``m``.
 
         Its own logical index is row-major over `axes` (by default, all that this layout uses, in the order of the
@@ -173,7 +175,7 @@ class TileLayout:
         """
         return maps.inverse(self, self.axes if axes is None else tuple(as_axis(name) for name in axes))
 
-    def compose(self, other: "TileLayout") -> "TileLayout":
+    def compose(self, other: TileLayout) -> TileLayout:
         """The layout x -> self(other(x)), where `other` maps to logical indices of this layout on axis ``m``.
 
         Raises CompilationError unless the result is exact: the steps of `other` must be whole digits of this
@@ -183,25 +185,26 @@ class TileLayout:
 
     # ---- other layouts from it ----
 
-    def _with(self, shards=None, replicas=None, offset=None, swizzle=...) -> "TileLayout":
+    def _with(self, shards: Iterable[Any] | None = None, replicas: Iterable[Any] | None = None,
+              offset: Mapping[Any, Any] | None = None, swizzle: Swizzle | None | EllipsisType = ...) -> TileLayout:
         return TileLayout(self.shards if shards is None else shards,
                           self.replicas if replicas is None else replicas,
                           self.offset if offset is None else offset,
                           self.swizzle if swizzle is ... else swizzle)
 
-    def with_swizzle(self, swizzle: Swizzle | None) -> "TileLayout":
+    def with_swizzle(self, swizzle: Swizzle | None) -> TileLayout:
         """The same layout with another swizzle, or without one (None)."""
         return self._with(swizzle=swizzle)
 
-    def without_swizzle(self) -> "TileLayout":
+    def without_swizzle(self) -> TileLayout:
         """The same layout without its swizzle."""
         return self._with(swizzle=None)
 
-    def without_offset(self) -> "TileLayout":
+    def without_offset(self) -> TileLayout:
         """The same layout with offset 0 on every axis."""
         return self._with(offset={})
 
-    def __add__(self, other: Any) -> "TileLayout":
+    def __add__(self, other: Any) -> TileLayout:
         """Add replicas, an offset ``n @ axis``, or a number as an offset in memory. Offsets apply before the swizzle."""
         if isinstance(other, Replicas):
             return self._with(replicas=self.replicas + other.shards)
@@ -212,17 +215,17 @@ class TileLayout:
 
     __radd__ = __add__
 
-    def canonicalize(self) -> "TileLayout":
+    def canonicalize(self) -> TileLayout:
         """The same map in its shortest form: without unit shards, adjacent shards merged, replicas sorted."""
-        replicas = tuple(s for s in self.replicas if not _shards.same(s[0], 1))
+        replicas = [s for s in self.replicas if not _shards.same(s[0], 1)]
         if all(isinstance(stride, int) for _, stride, _ in replicas):
-            replicas = sorted(replicas, key=lambda s: (AXES.index(s[2]), -s[1], s[0]))
+            replicas.sort(key=lambda s: (AXES.index(s[2]), -s[1], s[0]))
         shards = _shards.fuse(self.shards)
         if len(shards) == 1 and _shards.same(shards[0][0], 1):
             shards = ((1, 1, shards[0][2]),)
         return self._with(shards=shards, replicas=_shards.fuse(tuple(replicas)))
 
-    def group(self, shape) -> tuple["TileLayout", tuple[int, ...]]:
+    def group(self, shape: Iterable[Any]) -> tuple[TileLayout, tuple[int, ...]]:
         """Split shards such that each dimension of `shape` is a run of whole shards: (layout, separators).
 
         Dimension i consists of the shards ``separators[i]`` to ``separators[i + 1] - 1``.
@@ -234,24 +237,25 @@ class TileLayout:
             raise CompilationError(f"{self} cannot be grouped by {shape}: a cut does not divide a shard")
         return self._with(shards=grouped[0]), grouped[1]
 
-    def group_many(self, shapes) -> tuple["TileLayout", list[tuple[int, ...]]]:
+    def group_many(self, shapes: Iterable[Iterable[Any]]) -> tuple[TileLayout, list[tuple[int, ...]]]:
         """Group by the coarsest common refinement of several shapes: (layout, separators for each shape)."""
-        shapes = tuple(tuple(whole(n) for n in shape) for shape in shapes)
-        for shape in shapes:
+        wanted = tuple(tuple(whole(n) for n in shape) for shape in shapes)
+        for shape in wanted:
             self._check_shape(shape)
-        common = _shards.refine(shapes)
+        common = _shards.refine(wanted)
         if common is None:
-            listed = ", ".join(map(str, shapes))
+            listed = ", ".join(map(str, wanted))
             raise CompilationError(f"{listed} have no common refinement: their boundaries do not divide one another")
         layout, _ = self.group(common)
-        return layout, [_shards.separators_of(layout.extents, shape) for shape in shapes]
+        return layout, [_shards.separators_of(layout.extents, shape) for shape in wanted]
 
-    def dims(self, shape) -> tuple[tuple, ...]:
+    def dims(self, shape: Iterable[Any]) -> tuple[_shards.Shards, ...]:
         """The shards of each dimension of `shape`."""
         layout, at = self.group(shape)
         return tuple(layout.shards[low:high] for low, high in zip(at, at[1:]))
 
-    def slice(self, shape, region, divides: Callable[[Any, int], bool] | None = None) -> "TileLayout | None":
+    def slice(self, shape: Iterable[Any], region: Iterable[Any],
+              divides: _shards.Divides | None = None) -> TileLayout | None:
         """The layout of a region, given as (start, extent) per dimension of `shape`; None if the region has no layout.
 
         A start may be symbolic; `divides(start, n)` then says whether it is known to be a multiple of n. Bounds
@@ -260,7 +264,8 @@ class TileLayout:
         shape, region = tuple(shape), tuple(region)
         if len(region) != len(shape) or any(not isinstance(r, (tuple, list)) or len(r) != 2 for r in region):
             raise CompilationError(f"a region of shape {shape} is a (start, extent) per dimension, found {region}")
-        shards, offset = [], self.offset
+        shards: list[_shards.Shard] = []
+        offset = self.offset
         for dim, (start, extent) in zip(self.dims(shape), region):
             start, extent = whole(start), whole(extent)
             if not isinstance(extent, int) or extent < 1:
@@ -273,29 +278,29 @@ class TileLayout:
                 offset[along] = add(offset.get(along, 0), value)
         return self._with(shards=shards, offset=offset)
 
-    def permute(self, dims, shape=None) -> "TileLayout":
+    def permute(self, dims: Iterable[int], shape: Iterable[Any] | None = None) -> TileLayout:
         """Reorder the dimensions of `shape` (by default, one per shard): dimension i of the result is `dims[i]`."""
         layout, separators = self.group(self.extents if shape is None else shape)
         return layout.permute_groups(separators, dims)
 
-    def permute_groups(self, separators, order) -> "TileLayout":
+    def permute_groups(self, separators: Sequence[int], order: Iterable[int]) -> TileLayout:
         """Reorder the groups of shards between `separators`: group i of the result is `order[i]`."""
         order = tuple(order)
         if sorted(order) != list(range(len(separators) - 1)):
             raise CompilationError(f"{order} is not an order of {len(separators) - 1} dimensions")
         return self._with(shards=[s for i in order for s in self.shards[separators[i]:separators[i + 1]]])
 
-    def tile(self, outer: "TileLayout", outer_shape, inner_shape) -> "TileLayout":
+    def tile(self, outer: TileLayout, outer_shape: Iterable[Any], inner_shape: Iterable[Any]) -> TileLayout:
         """Repeat this tile according to `outer`, whose strides count whole tiles.
 
         The result has shape `outer_shape` times `inner_shape`.
         """
-        scaled = [[(extent, stride * self.span(along), along) for extent, stride, along in part]
-                  for part in (outer.shards, outer.replicas)]
+        shards, replicas = [[(extent, stride * self.span(along), along) for extent, stride, along in part]
+                            for part in (outer.shards, outer.replicas)]
         offset = {along: value * self.span(along) for along, value in outer.offset.items()}
-        return self.direct_sum(TileLayout(*scaled, offset, outer.swizzle), outer_shape, inner_shape)
+        return self.direct_sum(TileLayout(shards, replicas, offset, outer.swizzle), outer_shape, inner_shape)
 
-    def tile_to(self, to, current) -> "TileLayout":
+    def tile_to(self, to: Iterable[Any], current: Iterable[Any]) -> TileLayout:
         """Repeat this tile of shape `current` in row-major order until it fills shape `to`."""
         to, current = tuple(to), tuple(current)
         if len(to) != len(current) or any(c < 1 or n % c for n, c in zip(to, current)):
@@ -303,7 +308,7 @@ class TileLayout:
         outer = tuple(n // c for n, c in zip(to, current))
         return self.tile(TileLayout.row_major(outer), outer, current)
 
-    def direct_sum(self, outer: "TileLayout", outer_shape, inner_shape) -> "TileLayout":
+    def direct_sum(self, outer: TileLayout, outer_shape: Iterable[Any], inner_shape: Iterable[Any]) -> TileLayout:
         """For each dimension, the shards of `outer` followed by those of this layout, with unchanged strides."""
         if outer.swizzle:
             raise CompilationError(f"the outer layout of a tiling is plain, found {outer}")
@@ -316,21 +321,21 @@ class TileLayout:
         shards = [s for pair in zip(outer_dims, inner_dims) for dim in pair for s in dim]
         return self._with(shards, outer.replicas + self.replicas, offset).canonicalize()
 
-    def broadcast(self, n: int, pos: int) -> "TileLayout":
+    def broadcast(self, n: int, pos: int) -> TileLayout:
         """Insert a shard of extent `n` and stride 0 at position `pos`."""
         return self._with(shards=(*self.shards[:pos], (n, 0, axis.m), *self.shards[pos:]))
 
-    def pack(self, n: int, along: str = axis.m) -> "TileLayout":
+    def pack(self, n: int, along: str = axis.m) -> TileLayout:
         """The layout of groups of `n` elements adjacent on an axis; strides on that axis then count groups."""
         return units.pack(self, n, as_axis(along))
 
-    def unpack(self, n: int, along: str = axis.m) -> "TileLayout":
+    def unpack(self, n: int, along: str = axis.m) -> TileLayout:
         """The layout of the `n` parts of each element, adjacent on an axis; strides on that axis then count parts."""
         return units.unpack(self, n, as_axis(along))
 
     # ---- runs ----
 
-    def contiguous_run(self, divides: Callable[[Any, int], bool] | None = None) -> int:
+    def contiguous_run(self, divides: _shards.Divides | None = None) -> int:
         """The length of aligned runs of elements that are at consecutive memory offsets.
 
         With length n, these are the elements [k*n, (k+1)*n) for every k. A swizzle limits n to elements that it keeps
@@ -346,7 +351,7 @@ class TileLayout:
                       if run % n == 0 and all(_shards.known_multiple(start, n, divides) for start in starts))
         return run
 
-    def longest_chain(self, other: "TileLayout | None" = None) -> tuple[int, ...]:
+    def longest_chain(self, other: TileLayout | None = None) -> tuple[int, ...]:
         """The positions of the shards that step through memory without gaps, innermost first.
 
         The first has stride 1, and each other one the product of the extents before it. Unit extents and the
@@ -366,7 +371,7 @@ class TileLayout:
 
     # ---- for people ----
 
-    def draw(self, shape=None, bits: int | None = None) -> str:
+    def draw(self, shape: Iterable[Any] | None = None, bits: int | None = None) -> str:
         """An SVG picture of the layout's cells; see `tilejit.layout.draw.draw`."""
         from .draw import draw
         return draw(self, shape, bits)
@@ -387,7 +392,7 @@ class TileLayout:
 class ShardForm:
     """``S[extents:strides]``, or ``S[extents]`` for row-major memory."""
 
-    def __getitem__(self, key) -> TileLayout:
+    def __getitem__(self, key: Any) -> TileLayout:
         return TileLayout(shards_of(key))
 
 

@@ -7,9 +7,12 @@ import operator
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import CompilationError
+
+if TYPE_CHECKING:
+    from .shards import Shard, Shards
 
 
 class Axis(str):
@@ -18,7 +21,7 @@ class Axis(str):
     __slots__ = ()
     __array_ufunc__ = None  # so that `n @ axis` with a NumPy integer calls __rmatmul__
 
-    def __rmatmul__(self, value: Any) -> "OnAxis":
+    def __rmatmul__(self, value: Any) -> OnAxis:
         return OnAxis(whole(value), self)
 
     def __repr__(self) -> str:
@@ -79,7 +82,7 @@ def whole(value: Any) -> Any:
     return value
 
 
-def as_shard(entry: Any) -> tuple:
+def as_shard(entry: Any) -> Shard:
     """`entry` as (extent, stride, axis). The stride may be ``n @ axis``; the default axis is ``m``."""
     if not isinstance(entry, (tuple, list)) or len(entry) not in (2, 3):
         raise CompilationError(f"a shard is (extent, stride, axis), found {entry!r}")
@@ -93,7 +96,7 @@ def as_shard(entry: Any) -> tuple:
     return extent, whole(entry[1]), as_axis(entry[2]) if len(entry) == 3 else axis.m
 
 
-def as_shards(entries: Any) -> tuple:
+def as_shards(entries: Any) -> Shards:
     """The shards or replicas in `entries`, each as (extent, stride, axis)."""
     if not isinstance(entries, Iterable):
         raise CompilationError(f"shards and replicas are lists of (extent, stride, axis), as in TileLayout([(8, 64, 'm'), (64, 1, 'm')]), found "
@@ -105,7 +108,7 @@ def as_shards(entries: Any) -> tuple:
 class Replicas:
     """Further places of each element, added to a layout with ``+``."""
 
-    shards: tuple
+    shards: Shards
 
     def __repr__(self) -> str:
         return f"R[{spelled(self.shards)}]"
@@ -114,14 +117,14 @@ class Replicas:
 class ReplicaForm:
     """``R[4 : 32 @ axis.TLane]``: four copies, 32 lanes apart."""
 
-    def __getitem__(self, key) -> Replicas:
+    def __getitem__(self, key: Any) -> Replicas:
         return Replicas(shards_of(key))
 
 
 R = ReplicaForm()
 
 
-def shards_of(key: Any) -> tuple:
+def shards_of(key: Any) -> Shards:
     """The shards that ``S[key]`` and ``R[key]`` denote: ``extents:strides``, or extents alone for row-major strides."""
     if isinstance(key, slice):
         extents, strides = _listed(key.start), _listed(key.stop)
@@ -134,12 +137,12 @@ def shards_of(key: Any) -> tuple:
     return tuple(as_shard(pair) for pair in zip(extents, strides))
 
 
-def row_major_strides(extents: tuple) -> tuple:
+def row_major_strides(extents: tuple[Any, ...]) -> tuple[Any, ...]:
     """The strides of a row-major layout without gaps."""
     return tuple(prod(extents[i + 1:]) for i in range(len(extents)))
 
 
-def spelled(shards: tuple) -> str:
+def spelled(shards: Shards) -> str:
     """The text in the brackets of ``S[...]`` and ``R[...]``."""
     if not shards:
         return "()"
@@ -149,7 +152,7 @@ def spelled(shards: tuple) -> str:
     return colon.join(part[0] if len(part) == 1 else f"({', '.join(part)})" for part in (extents, strides))
 
 
-def _listed(entry: Any) -> tuple:
+def _listed(entry: Any) -> tuple[Any, ...]:
     if entry is None:
         raise CompilationError("S[extents:strides] needs both sides of the colon")
     return tuple(entry) if isinstance(entry, (tuple, list)) else (entry,)

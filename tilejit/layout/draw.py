@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import prod
+from typing import TYPE_CHECKING, Any
 
 from ..errors import CompilationError
-from .axes import axis, whole
+from .axes import Axis, axis, whole
+
+if TYPE_CHECKING:
+    from .algebra import TileLayout
 
 CELL_WIDTH, CELL_HEIGHT, MARGIN = 52, 20, 34  # pixels
 MOST_ROWS, MOST_COLUMNS = 64, 64
 BANKS, BANK_BITS = 32, 32
 
 
-def draw(layout, shape=None, bits: int | None = None) -> str:
+def draw(layout: TileLayout, shape: Iterable[Any] | None = None, bits: int | None = None) -> str:
     """An SVG picture of `layout` for a tile of `shape`, by default with one dimension per shard.
 
     Each cell shows where its element is: the memory offset, the thread and register, or the lane and column of
@@ -39,7 +44,7 @@ def draw(layout, shape=None, bits: int | None = None) -> str:
     return _page(cells, shown_rows, shown_columns, _caption(layout, rows, columns))
 
 
-def _cell(at: dict, layout, bits: int | None) -> tuple[str, float, float]:
+def _cell(at: dict[Axis, int], layout: TileLayout, bits: int | None) -> tuple[str, float, float]:
     """(label, hue in degrees, lightness in percent) of one cell."""
     if axis.laneid in at or axis.warpid in at or axis.tid in at or axis.reg in at:
         thread = at.get(axis.tid, 0) + 32 * at.get(axis.warpid, 0) + 128 * at.get(axis.wgid, 0) + at.get(axis.laneid, 0)
@@ -53,7 +58,7 @@ def _cell(at: dict, layout, bits: int | None) -> tuple[str, float, float]:
     return str(offset), 200, 95 - 45 * offset / max(layout.span(axis.m), 1)
 
 
-def _caption(layout, rows: int, columns: int) -> str:
+def _caption(layout: TileLayout, rows: int, columns: int) -> str:
     text = repr(layout).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     if rows <= MOST_ROWS and columns <= MOST_COLUMNS:
         return text

@@ -8,13 +8,20 @@ elements of any width. The functions that make or change a register layout retur
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from itertools import product
 from math import prod
+from typing import TYPE_CHECKING, Any
 
 from ..errors import CompilationError
 from .algebra import TileLayout
-from .axes import axis, whole
+from .axes import Axis, axis, whole
+from .shards import Shard, Shards
+
+if TYPE_CHECKING:
+    from numpy import int64
+    from numpy.typing import NDArray
 
 REG, LANE, WARP = axis.reg, axis.laneid, axis.warpid
 LANES = 32  # threads of a warp
@@ -28,7 +35,8 @@ NEIGHBOURS = 8
 
 
 @lru_cache(maxsize=1024)
-def _blocked(shape: tuple, threads: int, vec: int, order: tuple, within_warp: tuple = ()) -> tuple[TileLayout, tuple]:
+def _blocked(shape: tuple[int, ...], threads: int, vec: int, order: tuple[int, ...],
+             within_warp: tuple[int, ...] = ()) -> tuple[TileLayout, tuple[int, ...]]:
     vectors = [1] * len(shape)
     if order:
         vectors[order[0]] = min(vec, shape[order[0]])
@@ -36,7 +44,7 @@ def _blocked(shape: tuple, threads: int, vec: int, order: tuple, within_warp: tu
     limits = [min(_power_above(pieces[dim]), LANES if dim in within_warp else threads) for dim in order]
     spread = dict(zip(order, _spread([pieces[dim] for dim in order], limits, threads)))
     lanes_left, lane, warp, register = min(threads, LANES), 1, 1, 1
-    dims: list = [()] * len(shape)
+    dims: list[Shards] = [()] * len(shape)
     for dim in order:
         count, vector = spread[dim], vectors[dim]
         lanes = min(lanes_left, count & -count)
@@ -47,7 +55,8 @@ def _blocked(shape: tuple, threads: int, vec: int, order: tuple, within_warp: tu
     return _layout(dims, replicas), tuple(prod(s[0] for s in dim) for dim in dims)
 
 
-def blocked(shape, threads: int, vec: int, order=None, within_warp=()) -> tuple[TileLayout, tuple[int, ...]]:
+def blocked(shape: Iterable[Any], threads: int, vec: int, order: Iterable[int] | None = None,
+            within_warp: Iterable[int] = ()) -> tuple[TileLayout, tuple[int, ...]]:
     """A tile distributed over `threads` threads: (layout, domain).
 
     Each thread holds runs of `vec` elements along the fastest dimension. Lanes, then warps, are adjacent
@@ -87,7 +96,7 @@ def _spread(pieces: list[int], limits: list[int], threads: int) -> tuple[int, ..
     power = threads & -threads
     odd = threads // power
     floor = min(NEIGHBOURS, power, _power_above(pieces[0])) if pieces else 1
-    best = None
+    best: tuple[tuple[Any, ...], tuple[int, ...]] | None = None
     for split in _splits(power, limits):
         if split and split[0] < floor:
             continue
@@ -99,10 +108,11 @@ def _spread(pieces: list[int], limits: list[int], threads: int) -> tuple[int, ..
             cost = (registers, prod(counts), tuple(-count for count in counts))
             if best is None or cost < best[0]:
                 best = cost, counts
+    assert best is not None  # one thread along each dimension is always a split
     return best[1]
 
 
-def _splits(power: int, limits: list[int]):
+def _splits(power: int, limits: list[int]) -> Iterator[tuple[int, ...]]:
     """All tuples of powers of two, each within its limit, whose product is at most `power`."""
     if not limits:
         yield ()
@@ -118,7 +128,7 @@ def _power_above(n: int) -> int:
     return 1 << (n - 1).bit_length()
 
 
-def _layout(dims, replicas=()) -> TileLayout:
+def _layout(dims: Iterable[Iterable[Shard]], replicas: Iterable[Shard] = ()) -> TileLayout:
     """The shards of all dimensions as one layout, in canonical form: equal maps give equal register layouts."""
     return TileLayout([s for dim in dims for s in dim if s[0] != 1], replicas).canonicalize()
 
@@ -142,7 +152,7 @@ def row_numbers(rows: int, threads: int, lanes: int) -> tuple[TileLayout, tuple[
 # ---- changing one -------------------------------------------------------------------------------
 
 
-def collapse(layout: TileLayout, domain, dim: int) -> tuple[TileLayout, tuple[int, ...]]:
+def collapse(layout: TileLayout, domain: Iterable[int], dim: int) -> tuple[TileLayout, tuple[int, ...]]:
     """The layout of a tile reduced to extent 1 along `dim`: (layout, domain).
 
     What each thread held along `dim` becomes one register, and all threads along it hold the result.
@@ -160,12 +170,14 @@ def collapse(layout: TileLayout, domain, dim: int) -> tuple[TileLayout, tuple[in
 
 
 @lru_cache(maxsize=1024)
-def register_slice(layout: TileLayout, domain: tuple, starts: tuple, shape: tuple) -> tuple[TileLayout, tuple, tuple[int, ...]] | None:
+def register_slice(layout: TileLayout, domain: tuple[int, ...], starts: tuple[int, ...], shape: tuple[int, ...],
+                   ) -> tuple[TileLayout, tuple[int, ...], tuple[int, ...]] | None:
     """The part of a tile from `starts` on, of extents `shape`: (layout, domain, the source register of each of its registers). None if a
     slice is not made of whole registers, so that threads would have to exchange elements."""
-    dims, offset = [], 0
-    for part, extent, start, kept in zip(layout.dims(domain), domain, starts, shape):
-        part = [s for s in part if s[0] != 1]
+    dims: list[list[Shard]] = []
+    offset = 0
+    for shards, extent, start, kept in zip(layout.dims(domain), domain, starts, shape):
+        part = [s for s in shards if s[0] != 1]
         if kept != extent:
             outer, stride, along = part[0] if part else (1, 0, LANE)
             weight = extent // outer
@@ -175,7 +187,8 @@ def register_slice(layout: TileLayout, domain: tuple, starts: tuple, shape: tupl
             offset += start // weight * stride
         dims.append(part)
     held = sorted((stride, n) for part in dims for n, stride, along in part if along == REG and n > 1)
-    dense, reached, moves = {}, 1, [offset]
+    dense: dict[int, int] = {}
+    reached, moves = 1, [offset]
     for stride, n in held:
         dense[stride] = reached
         reached *= n
@@ -184,7 +197,7 @@ def register_slice(layout: TileLayout, domain: tuple, starts: tuple, shape: tupl
     return _layout(dims, layout.replicas), tuple(shape), tuple(moves)
 
 
-def drop_dim(layout: TileLayout, domain, dim: int) -> tuple[TileLayout, tuple[int, ...]]:
+def drop_dim(layout: TileLayout, domain: Iterable[int], dim: int) -> tuple[TileLayout, tuple[int, ...]]:
     """The same tile without dimension `dim`, which must have extent 1: (layout, domain)."""
     _, domain, dim = _dims(layout, domain, dim)
     if domain[dim] != 1:
@@ -192,7 +205,7 @@ def drop_dim(layout: TileLayout, domain, dim: int) -> tuple[TileLayout, tuple[in
     return layout, (*domain[:dim], *domain[dim + 1:])
 
 
-def insert_dim(layout: TileLayout, domain, dim: int) -> tuple[TileLayout, tuple[int, ...]]:
+def insert_dim(layout: TileLayout, domain: Iterable[int], dim: int) -> tuple[TileLayout, tuple[int, ...]]:
     """The same tile with a new dimension of extent 1 at position `dim`: (layout, domain)."""
     domain = tuple(domain)
     if not -len(domain) - 1 <= dim <= len(domain):
@@ -201,7 +214,7 @@ def insert_dim(layout: TileLayout, domain, dim: int) -> tuple[TileLayout, tuple[
     return layout, (*domain[:dim], 1, *domain[dim:])
 
 
-def exchanged(layout: TileLayout, domain, dim: int) -> TileLayout | None:
+def exchanged(layout: TileLayout, domain: Iterable[int], dim: int) -> TileLayout | None:
     """The layout after adjacent lanes along `dim` exchange registers such that each thread holds a longer run; None if the layout does not allow
     it. In 16-bit fragments, for example, a thread holds two of every eight columns; afterwards, all columns of every fourth group of eight."""
     dims, domain, dim = _dims(layout, domain, dim)
@@ -215,7 +228,7 @@ def exchanged(layout: TileLayout, domain, dim: int) -> TileLayout | None:
     return _layout(dims, layout.replicas)
 
 
-def _dims(layout: TileLayout, domain, dim: int) -> tuple[list, tuple, int]:
+def _dims(layout: TileLayout, domain: Iterable[int], dim: int) -> tuple[list[Iterable[Shard]], tuple[int, ...], int]:
     domain = tuple(domain)
     if not -len(domain) <= dim < len(domain):
         raise CompilationError(f"domain {domain} has no dimension {dim}")
@@ -232,8 +245,8 @@ def reg_count(layout: TileLayout) -> int:
 # (shards of the rows, shards of the columns) of one warp instruction's fragment, outermost first; lane = 4 * group +
 # thread in group. PTX ISA, "Matrix Fragments for mma.<shape>" (9.7.14.5); registers are numbered as in
 # the manual. m16n8k8 is the tf32 shape, m8n8k4 the f64 shape.
-_C16 = (((2, 2, REG), (8, 4, LANE)),               ((4, 1, LANE), (2, 1, REG)))
-_MMA = {
+_C16: tuple[Shards, Shards] = (((2, 2, REG), (8, 4, LANE)),               ((4, 1, LANE), (2, 1, REG)))
+_MMA: dict[str, dict[str, tuple[Shards, Shards]]] = {
     "m16n8k16": {"a": (((2, 2, REG), (8, 4, LANE)),              ((2, 4, REG), (4, 1, LANE), (2, 1, REG))),
                  "b": (((2, 2, REG), (4, 1, LANE), (2, 1, REG)), ((8, 4, LANE),)),
                  "c": _C16},
@@ -249,7 +262,7 @@ _MMA = {
 }
 
 # The same for one tcgen05.ld/st atom, with columns of 32 bits. PTX ISA, "Data Movement Shape" (9.7.16.2.3).
-_TCGEN05 = {
+_TCGEN05: dict[str, tuple[Shards, Shards]] = {
     "32x32b":  (((32, 1, LANE),),              ()),
     "16x64b":  (((2, 1, LANE), (8, 4, LANE)),  ((2, 2, LANE),)),
     "16x128b": (((2, 1, REG), (8, 4, LANE)),   ((4, 1, LANE),)),
@@ -257,7 +270,7 @@ _TCGEN05 = {
 }
 
 
-def mma_fragment(kind: str, operand: str, shape, warps=(1, 1)) -> tuple[TileLayout, tuple[int, int]]:
+def mma_fragment(kind: str, operand: str, shape: Iterable[int], warps: Iterable[int] = (1, 1)) -> tuple[TileLayout, tuple[int, int]]:
     """An operand of warp-level ``mma.sync``: (layout, domain).
 
     `kind` is m16n8k16 (16-bit), m16n8k8 (tf32), m16n8k32 (8-bit) or m8n8k4 (f64). `operand` is "a" of `shape`
@@ -279,9 +292,10 @@ def mma_fragment(kind: str, operand: str, shape, warps=(1, 1)) -> tuple[TileLayo
     steps = (registers, registers * counts[0]) if operand == "b" else (registers * counts[1], registers)
     dims = [((owner, stride, WARP), (count, step, REG), *part)
             for owner, stride, count, step, part in zip(owners, (warps[1], 1), counts, steps, tile)]
-    replicas = ((warps[0] // owners[0], warps[1], WARP), (warps[1] // owners[1], 1, WARP))
-    replicas = {"a": replicas[1:], "b": replicas[:1], "c": ()}[operand]
-    return _layout(dims, replicas), tuple(_count(dim) for dim in dims)
+    over_m, over_n = (warps[0] // owners[0], warps[1], WARP), (warps[1] // owners[1], 1, WARP)
+    replicas: Shards = {"a": (over_n,), "b": (over_m,), "c": ()}[operand]
+    rows, columns = (_count(dim) for dim in dims)
+    return _layout(dims, replicas), (rows, columns)
 
 
 def wgmma_accumulator(m: int, n: int, warpgroups: int = 1) -> tuple[TileLayout, tuple[int, int]]:
@@ -304,7 +318,7 @@ def wgmma_a_registers(m: int, k: int, bits: int, warpgroups: int = 1) -> tuple[T
     return _wgmma(m, k, _MMA[kind]["a"], warpgroups)
 
 
-def _wgmma(rows: int, columns: int, tile, warpgroups: int) -> tuple[TileLayout, tuple[int, int]]:
+def _wgmma(rows: int, columns: int, tile: tuple[Shards, Shards], warpgroups: int) -> tuple[TileLayout, tuple[int, int]]:
     width = _count(tile[1])
     if warpgroups < 1 or rows < 1 or columns < 1 or rows % (64 * warpgroups) or columns % width:
         raise CompilationError(f"a wgmma fragment over {warpgroups} warpgroup(s) has a multiple of {64 * warpgroups} "
@@ -360,14 +374,14 @@ def tmem_datapath(datapath: str, columns: int, sub: int = 0) -> TileLayout:
     return TileLayout([(rows, 1, lane), (folds, rows, lane), (columns // folds, 1, column)])
 
 
-def _count(part, along=None) -> int:
+def _count(part: Iterable[Shard], along: Axis | None = None) -> int:
     return prod(s[0] for s in part if along in (None, s[2]))
 
 
 # ---- tables -------------------------------------------------------------------------------------
 
 
-def thread_table(layout: TileLayout, domain, threads: int):
+def thread_table(layout: TileLayout, domain: Iterable[int], threads: int) -> NDArray[int64]:
     """Which elements each thread holds: an int array [threads, registers] of flat indices into the domain.
 
     It is read-only. Threads that hold replicas have the same indices.
@@ -376,7 +390,7 @@ def thread_table(layout: TileLayout, domain, threads: int):
 
 
 @lru_cache(maxsize=128)
-def _thread_table(layout: TileLayout, domain: tuple, threads: int):
+def _thread_table(layout: TileLayout, domain: tuple[int, ...], threads: int) -> NDArray[int64]:
     import numpy
 
     _check_threads(threads)
@@ -394,13 +408,13 @@ def _thread_table(layout: TileLayout, domain: tuple, threads: int):
     return table
 
 
-def owner_table(layout: TileLayout, domain):
+def owner_table(layout: TileLayout, domain: Iterable[int]) -> tuple[NDArray[int64], NDArray[int64]]:
     """Who holds each element of the flat domain (its first replica): two read-only int arrays (thread, register)."""
     return _owner_table(layout, tuple(domain))
 
 
 @lru_cache(maxsize=128)
-def _owner_table(layout: TileLayout, domain: tuple):
+def _owner_table(layout: TileLayout, domain: tuple[int, ...]) -> tuple[NDArray[int64], NDArray[int64]]:
     import numpy
 
     size = prod(domain)
@@ -408,8 +422,8 @@ def _owner_table(layout: TileLayout, domain: tuple):
         raise CompilationError(f"{layout} is not a register layout of domain {domain}")
     held = layout.apply(numpy.arange(size), shape=(size,))
     thread = held.get(WARP, 0) * LANES + held.get(LANE, 0)
-    arrays = tuple(numpy.broadcast_to(numpy.asarray(values, dtype=numpy.int64), (size,))
-                   for values in (thread, held.get(REG, 0)))
-    for array in arrays:
+    threads, registers = (numpy.broadcast_to(numpy.asarray(values, dtype=numpy.int64), (size,))
+                          for values in (thread, held.get(REG, 0)))
+    for array in (threads, registers):
         array.setflags(write=False)
-    return arrays
+    return threads, registers

@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from math import prod
 from typing import Any
 
+from .axes import Axis
 from .shards import Shards, fuse, group, same
 
+Source = tuple[tuple[int, Any], ...]     # (dimension, weight)
+Term = tuple[int, Any, Any, Any, Axis]   # (source, divisor, modulus or None, stride, axis)
+IndexPlan = tuple[tuple[Source, ...], tuple[Term, ...]]
 
 @lru_cache(maxsize=4096)
-def index_plan(shards: Shards, shape: tuple) -> tuple[tuple, tuple]:
+def index_plan(shards: Shards, shape: tuple[Any, ...]) -> IndexPlan:
     """The computation from a coordinate in `shape` to axis values: (sources, terms).
 
     A source is a tuple of (dimension, weight) pairs; their weighted sum is an index flattened from one or more
     coordinates. A term (source, divisor, modulus or None, stride, axis) adds ``source // divisor % modulus *
     stride`` to the axis.
     """
-    sources, terms = [], []
+    sources: list[Source] = []
+    terms: list[Term] = []
     for dims, block in _blocks(shards, shape):
-        weights, weight = [], 1
+        weights: list[tuple[int, Any]] = []
+        of_block: list[Term] = []
+        weight = 1
         for dim in reversed(dims):
             weights.insert(0, (dim, weight))
             weight = weight * shape[dim]
-        divisor, of_block = 1, []
+        divisor = 1
         block = fuse(block)
         for position in reversed(range(len(block))):
             extent, stride, along = block[position]
@@ -35,14 +43,14 @@ def index_plan(shards: Shards, shape: tuple) -> tuple[tuple, tuple]:
     return tuple(sources), tuple(terms)
 
 
-def _blocks(shards: Shards, shape: tuple) -> list[tuple[tuple[int, ...], Shards]]:
+def _blocks(shards: Shards, shape: tuple[Any, ...]) -> list[tuple[tuple[int, ...], Shards]]:
     """Pair dimensions with their shards: one by one if the shards can be split so, otherwise several dimensions together."""
     grouped = group(shards, shape)
     if grouped:
         return _one_by_one(range(len(shape)), *grouped)
     if not all(isinstance(n, int) for n in (*shape, *(s[0] for s in shards))):
         return [(tuple(range(len(shape))), shards)]
-    blocks: list = []
+    blocks: list[tuple[tuple[int, ...], Shards]] = []
     dim, dim_end, shard, shard_end = len(shape), len(shape), len(shards), len(shards)
     while dim_end or shard_end:
         dim, shard = max(dim_end - 1, 0), max(shard_end - 1, 0)
@@ -55,15 +63,16 @@ def _blocks(shards: Shards, shape: tuple) -> list[tuple[tuple[int, ...], Shards]
     return blocks
 
 
-def _one_by_one(dims, grouped: Shards, separators: tuple) -> list:
+def _one_by_one(dims: Sequence[int], grouped: Shards,
+                separators: tuple[int, ...]) -> list[tuple[tuple[int, ...], Shards]]:
     return [((dim,), grouped[separators[i]:separators[i + 1]]) for i, dim in enumerate(dims)]
 
 
-def evaluate(plan: tuple[tuple, tuple], coordinate: tuple) -> dict:
+def evaluate(plan: IndexPlan, coordinate: tuple[Any, ...]) -> dict[Axis, Any]:
     """The axis values of a coordinate. Its entries are only used with + * // % & >>."""
     sources, terms = plan
     indices = [_flatten(source, coordinate) for source in sources]
-    values: dict = {}
+    values: dict[Axis, Any] = {}
     for source, divisor, modulus, stride, along in terms:
         term = _digit(indices[source], divisor, modulus)
         if not same(stride, 1):
@@ -81,7 +90,7 @@ def add(a: Any, b: Any) -> Any:
     return a + b
 
 
-def _flatten(source: tuple, coordinate: tuple) -> Any:
+def _flatten(source: Source, coordinate: tuple[Any, ...]) -> Any:
     index: Any = 0
     for dim, weight in source:
         entry = coordinate[dim]

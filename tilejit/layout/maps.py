@@ -6,14 +6,14 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from ..errors import CompilationError
-from .axes import axis, row_major_strides
-from .shards import Shards, fuse
+from .axes import Axis, axis, row_major_strides
+from .shards import Shard, Shards, fuse
 
 if TYPE_CHECKING:
     from .algebra import TileLayout
 
 
-def inverse(layout: TileLayout, axes: tuple) -> TileLayout:
+def inverse(layout: TileLayout, axes: tuple[Axis, ...]) -> TileLayout:
     """See `TileLayout.inverse`."""
     _need_ints(layout)
     if layout.offsets or layout.swizzle:
@@ -55,18 +55,18 @@ def compose(outer: TileLayout, inner: TileLayout) -> TileLayout:
     return outer._with(shards, (*replicas, *outer.replicas), offset)
 
 
-def _need_ints(layout) -> None:
+def _need_ints(layout: TileLayout) -> None:
     numbers = [n for s in layout.shards + layout.replicas for n in s[:2]] + [value for _, value in layout.offsets]
     if not all(isinstance(n, int) for n in numbers):
         raise CompilationError(f"inverting and composing needs known extents, strides and offsets, found {layout}")
 
 
-def _walk(walked: Shards, by: Shards, highest: list, outer, inner) -> list:
+def _walk(walked: Shards, by: Shards, highest: list[int], outer: TileLayout, inner: TileLayout) -> list[Shard]:
     """The shards `by` as steps through the shards `walked`.
 
     Adds the largest digit that they reach in each of these to `highest`.
     """
-    result = []
+    result: list[Shard] = []
     for extent, stride, _ in by:
         if stride == 0 or extent == 1:
             result.append((extent, 0, walked[-1][2] if walked else axis.m))
@@ -94,7 +94,7 @@ def _steps(shards: Shards, extent: int, stride: int) -> list[tuple[int, int, int
     Returns pieces (position of the shard, extent, stride in digits of that shard), innermost first; None if
     the steps are not whole digits.
     """
-    pieces = []
+    pieces: list[tuple[int, int, int]] = []
     for position in reversed(range(len(shards))):
         size = shards[position][0]
         if extent == 1:

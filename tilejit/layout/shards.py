@@ -6,11 +6,16 @@ Extents and strides are ints; where a docstring says so, they may be symbols.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
-from typing import Any, Callable
+from typing import Any
 
-Shard = tuple  # (extent, stride, axis)
-Shards = tuple  # of Shard
+from .axes import Axis
+
+Divides = Callable[[Any, int], bool]  # whether a symbolic value is known to be a multiple of a number
+
+Shard = tuple[Any, Any, Axis]  # (extent, stride, axis)
+Shards = tuple[Shard, ...]
 
 
 def same(a: Any, b: Any) -> bool:
@@ -21,7 +26,7 @@ def same(a: Any, b: Any) -> bool:
     return equal if isinstance(equal, bool) else False
 
 
-def known_multiple(value: Any, n: int, divides: Callable[[Any, int], bool] | None = None) -> bool:
+def known_multiple(value: Any, n: int, divides: Divides | None = None) -> bool:
     """Whether `value` is known to be a multiple of `n`; `divides(value, n)` decides for symbolic values."""
     if n == 1:
         return True
@@ -45,7 +50,7 @@ def fuse(shards: Shards) -> Shards:
     return tuple(fused) if fused else tuple(shards[-1:])
 
 
-def group(shards: Shards, shape: tuple) -> tuple[Shards, tuple[int, ...]] | None:
+def group(shards: Shards, shape: tuple[Any, ...]) -> tuple[Shards, tuple[int, ...]] | None:
     """Split shards such that each entry of `shape` is a run of whole shards: (shards, separators), or None.
 
     Symbolic extents are not split, and match only equal entries. An entry of 1 takes a unit shard, or none.
@@ -111,7 +116,8 @@ def separators_of(extents: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int
     return tuple(separators)
 
 
-def slice_dim(shards: Shards, start: Any, extent: int, divides=None) -> tuple[Shards, dict] | None:
+def slice_dim(shards: Shards, start: Any, extent: int,
+              divides: Divides | None = None) -> tuple[Shards, dict[Axis, Any]] | None:
     """The elements [start, start + extent) of one dimension: (shards, offset by axis), or None.
 
     Inner shards that the range covers whole and aligned are kept. The rest of the range must lie within one
@@ -119,7 +125,7 @@ def slice_dim(shards: Shards, start: Any, extent: int, divides=None) -> tuple[Sh
     so a range may extend beyond the array there. `start` may be symbolic if `divides` knows enough about it.
     """
     shards = fuse(shards)
-    offset: dict = {}
+    offset: dict[Axis, Any] = {}
     if not shards:
         return ((), offset) if same(extent, 1) and (not isinstance(start, int) or start == 0) else None
     if not all(isinstance(size, int) for size, _, _ in shards[1:]):
@@ -132,17 +138,15 @@ def slice_dim(shards: Shards, start: Any, extent: int, divides=None) -> tuple[Sh
         inner.insert(0, (size, stride, along))
         start, extent, shards = start // size, extent // size, shards[:-1]
     size, stride, along = shards[-1]
-    if len(shards) == 1 or _within(start, extent, size, divides):
-        pivot = ((extent, stride, along),)
-    else:
-        pivot = _straddle(shards, start, extent)
-        if pivot is None:
-            return None
+    whole = len(shards) == 1 or _within(start, extent, size, divides)
+    pivot = ((extent, stride, along),) if whole else _straddle(shards, start, extent)
+    if pivot is None:
+        return None
     _add_digits(offset, shards, start)
     return pivot + tuple(inner), offset
 
 
-def _within(start: Any, extent: int, size: int, divides) -> bool:
+def _within(start: Any, extent: int, size: int, divides: Divides | None) -> bool:
     """Whether the range lies in one block of `size` elements."""
     if isinstance(start, int):
         return start // size == (start + extent - 1) // size
@@ -160,7 +164,7 @@ def _straddle(shards: Shards, start: Any, extent: int) -> Shards | None:
     return ((2, outer_stride - (size - half) * stride, along), (half, stride, along))
 
 
-def _add_digits(offset: dict, shards: Shards, index: Any) -> None:
+def _add_digits(offset: dict[Axis, Any], shards: Shards, index: Any) -> None:
     """Add the coordinates of index `index` of `shards` to `offset`."""
     for position in reversed(range(len(shards))):
         size, stride, along = shards[position]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 from ..errors import CompilationError
 from .algebra import TileLayout
 from .axes import whole
@@ -12,7 +15,7 @@ SWIZZLE_BITS = {32: 1, 64: 2, 128: 3}
 ATOM_ROWS = 8
 
 
-def standard(bits: int, shape, mode_bytes: int) -> TileLayout:
+def standard(bits: int, shape: Iterable[Any], mode_bytes: int) -> TileLayout:
     """The layout in shared memory that TMA and the tensor cores expect, for elements of `bits` bits.
 
     `shape` is (..., rows, columns). It is covered by atoms of 8 rows of `mode_bytes` (32, 64 or 128) bytes, which

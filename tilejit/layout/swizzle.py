@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import CompilationError
 from .axes import whole
+
+if TYPE_CHECKING:
+    from .algebra import TileLayout
 
 
 @dataclass(frozen=True)
@@ -25,7 +28,7 @@ class Swizzle:
     atom_len: int
     inner: bool = True
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name in ("per_element", "swizzle_len", "atom_len"):
             value = whole(getattr(self, name))
             if not isinstance(value, int) or value < 0:
@@ -61,7 +64,7 @@ class Swizzle:
         """The number of elements after which the pattern repeats."""
         return 1 << (self.per_element + self.swizzle_len + self.atom_len)
 
-    def __matmul__(self, layout):
+    def __matmul__(self, layout: TileLayout) -> TileLayout:
         """``Swizzle(3, 3, 3) @ S[...]``: the layout with this swizzle on its memory offsets."""
         if not hasattr(layout, "with_swizzle"):
             return NotImplemented

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..errors import CompilationError
 from .axes import Axis, axis
-from .shards import Shards, fuse
+from .shards import Shard, Shards, fuse
 from .swizzle import Swizzle
 
 if TYPE_CHECKING:
@@ -38,12 +38,12 @@ def unpack(layout: TileLayout, n: int, along: Axis) -> TileLayout:
     return parts._with(shards=(*parts.shards, (n, 1, along)))
 
 
-def _scaled(layout: TileLayout, along: Axis, scale: Callable, shards: Shards, bits: int) -> TileLayout:
+def _scaled(layout: TileLayout, along: Axis, scale: Callable[[Any], Any], shards: Shards, bits: int) -> TileLayout:
     """The layout with `shards` instead of its own, its strides and offset along an axis scaled.
 
     The swizzle is shifted by `bits` address bits.
     """
-    def of(s):
+    def of(s: Shard) -> Shard:
         return (s[0], scale(s[1]), s[2]) if s[2] == along else s
     swizzle = layout.swizzle
     if swizzle and along == axis.m:

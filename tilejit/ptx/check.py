@@ -38,11 +38,10 @@ def check(form: Form, operands: Mapping[str, Given], target: str | None = None, 
 
 def _misfit(operand: Operand, given: Given) -> str | None:
     """In words, what was given, if it does not fit the operand; None if it fits."""
-    several = isinstance(given, Sequence) and not isinstance(given, str)
+    if isinstance(given, str) or not isinstance(given, Sequence):
+        return _misfit_element(operand, given) if operand.count is None else "a single value"
     if operand.count is None:
-        return f"{len(given)} values" if several else _misfit_element(operand, given)
-    if not several:
-        return "a single value"
+        return f"{len(given)} values"
     if len(given) != operand.count:
         return f"{len(given)} values"
     return next((problem for problem in (_misfit_element(operand, g) for g in given) if problem), None)
@@ -55,7 +54,7 @@ def _misfit_element(operand: Operand, given: int | float | str) -> str | None:
             return f"a value known only at run time ({given})"
         return None if llvm and llvm[0] in operand.accepts else llvm[0] if llvm else repr(given)
     if operand.kind == "imm":
-        return None if given in operand.values else repr(given)
+        return None if operand.values is not None and given in operand.values else repr(given)
     if operand.register.llvm in ("float", "double"):
         return None
     bits = _INTEGER_BITS[operand.register.declared]

@@ -129,7 +129,7 @@ class Form:
         types = [o.register.llvm for o in self._slots(imm, False).results for _ in range(o.registers)]
         return "void" if not types else types[0] if len(types) == 1 else "{ " + ", ".join(types) + " }"
 
-    def _slots(self, imm: Mapping[str, Bound] | None, guard: bool) -> "_Slots":
+    def _slots(self, imm: Mapping[str, Bound] | None, guard: bool) -> _Slots:
         bound = imm or {}
         for name, value in bound.items():
             given, operand = len(literals(value)), self.operand(name)
@@ -177,9 +177,9 @@ def substitute(template: str, operands: tuple[Operand, ...], values: Mapping[str
     """A template with its operands filled in; vectors, also of one element, are written in braces."""
     vectors = {o.name for o in operands if o.count is not None}
 
-    def written(match: re.Match) -> str:
+    def written(match: re.Match[str]) -> str:
         if match[1] is None:
-            return match[0][0]
+            return match[0][:1]
         text = ", ".join(values[match[1]])
         return "{" + text + "}" if match[1] in vectors else text
     return _PLACEHOLDER.sub(written, template)

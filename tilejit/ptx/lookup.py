@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from difflib import get_close_matches
-from functools import lru_cache
+from functools import cache
 
 from ..errors import CompilationError
 from .form import Form
@@ -28,7 +28,7 @@ def forms(target: str | None = None) -> tuple[Form, ...]:
     return tuple(form for row in rows() for form in expand(row) if target is None or target in form.targets)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _rows_by_head() -> dict[str, tuple[Row, ...]]:
     """The rows by the first word of their forms' names, so that a look-up expands few rows."""
     found: dict[str, list[Row]] = {}
@@ -38,12 +38,12 @@ def _rows_by_head() -> dict[str, tuple[Row, ...]]:
     return {head: tuple(listed) for head, listed in found.items()}
 
 
-@lru_cache(maxsize=None)
+@cache
 def _forms_by_key(head: str) -> dict[str, Form]:
     return {key(form.name): form for row in _rows_by_head().get(head, ()) for form in expand(row)}
 
 
-@lru_cache(maxsize=None)
+@cache
 def found(name: str) -> Form | None:
     """The form of that name, in PTX's spelling or Python's; None if there is none. A row may have a thousand forms; only those with
     the same beginning are built."""

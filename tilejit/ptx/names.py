@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import keyword
 import re
+from typing import Any, NoReturn
 
 from ..errors import CompilationError
 from ..names import InstructionName
@@ -19,7 +20,7 @@ class Name(InstructionName):
     def __init__(self, words: str):
         self._words = words
 
-    def __getattr__(self, word: str) -> "Name":
+    def __getattr__(self, word: str) -> Name:
         longer = f"{self._words}.{word}"
         if word.startswith("__") or not is_prefix(longer):
             raise AttributeError(f"no PTX instruction form starts with {longer!r}")
@@ -37,7 +38,7 @@ class Name(InstructionName):
     def __repr__(self) -> str:
         return f"<ptx {self._words}>"
 
-    def __call__(self, *args, **kwargs):
+    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise CompilationError(f"tile.ptx.{self._words} runs inside @tile.jit kernels, not in plain Python")
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class Values:
         return f"an integer from {self.allowed.start} to {self.allowed.stop - 1}{step}"
 
 
-@lru_cache(maxsize=None)
+@cache
 def _values(text: str) -> Values:
     """Parse the immediates of ``imm(...)``: `0..4`, `24..256/8` (in steps of 8), `128` or `1,-1`."""
     span = re.fullmatch(r"(\d+)\.\.(\d+)(?:/(\d+))?", text)
@@ -139,7 +139,7 @@ class Operand:
         """What it accepts, in words."""
         if self.kind == "imm":
             return f"an immediate: {self.values}"
-        one = SPACES[self.space][1] if self.kind == "address" else f"a .{self.type} value"
+        one = f"a .{self.type} value" if self.space is None else SPACES[self.space][1]
         one += f" ({', '.join(self.accepts)})"
         return one if self.count is None else f"{self.count} values, each {one}"
 
@@ -149,7 +149,7 @@ _TOKEN = re.compile(r"(?P<role>[=+]?)(?P<name>\w+):(?P<type>imm\([^)]*\)|\.?(?:v
 _ROLES = {"": "in", "=": "out", "+": "inout"}
 
 
-@lru_cache(maxsize=None)
+@cache
 def parse_operand(token: str) -> tuple[Operand, str | None]:
     """Parse one token of a row's operand column, with its slots filled in: the operand, and the word on which its presence depends."""
     match = _TOKEN.fullmatch(token)

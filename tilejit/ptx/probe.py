@@ -18,7 +18,7 @@ def _written(form: Form) -> tuple[dict[str, list[str]], list[tuple[Operand, str]
     used: list[tuple[Operand, str]] = []
     counts: dict[str, int] = {}
     for operand in form.operands:
-        if operand.kind == "imm":
+        if operand.values is not None:
             values[operand.name] = literals([operand.values.first] * (operand.count or 1))
             continue
         prefix = operand.register.prefix
@@ -71,7 +71,8 @@ def refused(module: str, log: str) -> dict[str, str]:
     for message in log.splitlines():
         at_line = re.search(r", line (\d+); error\s*: (.*)", message)
         in_entry = re.search(r"error.*\bprobe_(\d+)\b", message)
-        if at_line or in_entry:
-            index = int(at_line[1]) - 1 if at_line else 3 + int(in_entry[1])
-            found.setdefault(lines[index].rpartition("// ")[2], at_line[2] if at_line else message)
+        if at_line:
+            found.setdefault(lines[int(at_line[1]) - 1].rpartition("// ")[2], at_line[2])
+        elif in_entry:
+            found.setdefault(lines[3 + int(in_entry[1])].rpartition("// ")[2], message)
     return found

@@ -24,9 +24,9 @@ The operand column holds one token for each operand, `role name:type/access*coun
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from itertools import takewhile
 
 from .form import Form
@@ -117,13 +117,15 @@ class Row:
 
 _SLOT = re.compile(r"<([^>]*)>")
 
+Piece = str | tuple[str, bool]  # literal text, or a slot and whether this is its first occurrence
 
-class _Slots(dict):
+
+class _Slots(dict[str, tuple[str, ...]]):
     """The slots of a row in order, name -> alternatives. A slot without a name is named by its position."""
 
-    def cut(self, text: str) -> list[str | tuple[str, bool]]:
+    def cut(self, text: str) -> list[Piece]:
         """`text` as a list of literal pieces and pairs (slot, whether this is its first occurrence). Adds new slots."""
-        pieces: list[str | tuple[str, bool]] = []
+        pieces: list[Piece] = []
         for index, piece in enumerate(_SLOT.split(text)):
             if index % 2 == 0:
                 pieces.append(piece)
@@ -140,7 +142,7 @@ class _Slots(dict):
         return pieces
 
 
-def _join(pieces: list, chosen: dict[str, str]) -> str:
+def _join(pieces: Iterable[Piece], chosen: dict[str, str]) -> str:
     """The pieces with the slots filled in. A #tag is empty at a slot's first occurrence, and its word at later ones."""
     text = []
     for piece in pieces:
@@ -152,7 +154,7 @@ def _join(pieces: list, chosen: dict[str, str]) -> str:
     return "".join(text)
 
 
-@lru_cache(maxsize=None)
+@cache
 def expand(row: Row) -> tuple[Form, ...]:
     """Every concrete form of a row, in the order of its alternatives."""
     return tuple(forms_of(row))
@@ -167,14 +169,15 @@ def forms_of(row: Row, fits: Callable[[str], bool] | None = None) -> Iterator[Fo
             yield form
 
 
-@lru_cache(maxsize=None)
-def _cut(row: Row) -> tuple[_Slots, list, list, list[list]]:
+@cache
+def _cut(row: Row) -> tuple[_Slots, list[Piece], list[Piece], list[list[Piece]]]:
     """A row's slots, and the pieces of its name, text and operands."""
     slots = _Slots()
     return slots, slots.cut(row.name), slots.cut(row.text), [slots.cut(token) for token in row.operands.split()]
 
 
-def _choices(slots: tuple, mnemonic: list, chosen: dict[str, str], fits: Callable[[str], bool] | None) -> Iterator[dict[str, str]]:
+def _choices(slots: tuple[tuple[str, tuple[str, ...]], ...], mnemonic: list[Piece], chosen: dict[str, str],
+             fits: Callable[[str], bool] | None) -> Iterator[dict[str, str]]:
     """All ways to fill the slots that are not in `chosen` yet, without those that `fits` rules out."""
     if len(chosen) == len(slots):
         yield dict(chosen)
@@ -193,7 +196,7 @@ def _mnemonic(text: str) -> str:
     return text.rstrip(";").split(" ")[0]
 
 
-@lru_cache(maxsize=None)
+@cache
 def _concrete(row: Row, choices: tuple[str, ...]) -> Form:
     slots, name_pieces, text_pieces, tokens = _cut(row)
     chosen = dict(zip(slots, choices))
@@ -208,7 +211,7 @@ def _concrete(row: Row, choices: tuple[str, ...]) -> Form:
         else:
             absent.append(operand.name)
     for missing in set(absent) - {o.name for o in operands}:
-        text = re.sub(r"\s*[,|]\s*\{%s\}" % missing, "", text)
+        text = re.sub(r"\s*[,|]\s*\{" + missing + r"\}", "", text)
     words = set(mnemonic.split("."))
     targets = row.targets
     for modifier, having in MODIFIER_TARGETS.items():

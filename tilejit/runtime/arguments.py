@@ -11,7 +11,7 @@ from operator import index
 from typing import Any
 
 from ..concurrency import cached_property
-from ..dtypes import DTYPES, MAX_BITS, DType, bool_, dtype_of, float32, int32, int64, shown_integer, stored
+from ..dtypes import DTYPES, MAX_BITS, DType, bool_, dtype_of, float32, int32, int64, shown_integer
 from ..errors import LaunchError
 from ..ir.builder import Facts
 from ..layout import Auto
@@ -37,14 +37,14 @@ class ArraySpec:
     counted: bool = field(default=False, compare=False, repr=False)
 
     @staticmethod
-    def of_view(view: ArrayView) -> "ArraySpec":
+    def of_view(view: ArrayView) -> ArraySpec:
         made = ArraySpec(view.shape, view.dtype, view.strides, view.pointer, view, counted=True)
-        if made.dtype.packed and made.shape[-1:] > (1,) and made.strides[-1] != 1:
+        if made.dtype.packed and made.shape[-1:] > (1,) and view.strides[-1] != 1:
             raise LaunchError(f"packed {made.dtype} needs a contiguous last dimension; this array has shape {view.shape} and "
                               f"strides {view.strides} in bytes")
         return made
 
-    def in_memory(self) -> "ArraySpec":
+    def in_memory(self) -> ArraySpec:
         """The spec with shape and strides in bytes, if its dtype is packed. LaunchError if a row does not fill whole
         bytes."""
         if self.counted or not self.dtype.packed:
@@ -54,8 +54,9 @@ class ArraySpec:
         if not self.shape or last != 1 or any(n % elements for n in (self.shape[-1], *outer)):
             raise LaunchError(f"packed {self.dtype} needs a contiguous last dimension, and rows of multiples of {elements} elements, not shape "
                               f"{self.shape} with strides {self.strides}")
-        return replace(self, shape=(*self.shape[:-1], stored(self.dtype, self.shape[-1])), strides=(*(stored(self.dtype, s) for s in outer), 1),
-                       counted=True)
+        per, nbytes = self.dtype.packing
+        row, *steps = (n // per * nbytes for n in (self.shape[-1], *outer))  # as `stored`: whole groups
+        return replace(self, shape=(*self.shape[:-1], row), strides=(*steps, 1), counted=True)
 
     def __post_init__(self):
         object.__setattr__(self, "dtype", dtype_of(self.dtype))
@@ -111,7 +112,7 @@ class Bound:
             if value.view is not None and value.view.readonly:
                 raise LaunchError(f"the kernel writes {self.names[n]}, and that array is read-only")
 
-    def without_data(self) -> "Bound":
+    def without_data(self) -> Bound:
         """The same call without references to its arrays, for objects that outlive it."""
         values = {n: replace(v, view=None) if isinstance(v, ArraySpec) else v for n, v in self.values.items()}
         return replace(self, values=values)

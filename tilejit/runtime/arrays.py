@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from operator import index
+from typing import Any
 
 from ..dtypes import DTYPES, bool_
 from ..errors import LaunchError
@@ -40,6 +42,12 @@ class ArrayView:
         return ELEMENT_TYPES[self.dtype].nbytes
 
     @property
+    def ordinal(self) -> int:
+        """The CUDA ordinal of the device of an array that is on one."""
+        assert isinstance(self.device, int), "the array is on the host"
+        return self.device
+
+    @property
     def size(self) -> int:
         """The number of elements."""
         count = 1
@@ -55,9 +63,10 @@ class ArrayView:
             for extent, stride, step in zip(self.shape, self.strides, row_major(self.shape)))
 
     @property
-    def turned(self) -> "ArrayView":
+    def turned(self) -> ArrayView:
         """The view with its last two axes exchanged, without an owner."""
-        swap = lambda t: (*t[:-2], t[-1], t[-2])
+        def swap(t):
+            return (*t[:-2], t[-1], t[-2])
         return ArrayView(self.pointer, swap(self.shape), swap(self.strides), self.dtype, self.device)
 
     def numpy(self):
@@ -115,7 +124,7 @@ def describe(obj) -> ArrayView:
 
 
 # type -> the function that describes its arrays, filled by `describe`. Array types are few and live long, so nothing is evicted.
-DESCRIBERS: dict[type, object] = {}
+DESCRIBERS: dict[type, Callable[[Any], ArrayView]] = {}
 
 
 def seen(arrays) -> tuple[tuple, list[int]]:

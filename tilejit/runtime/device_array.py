@@ -99,10 +99,11 @@ class DeviceArray:
 
     def transpose(self, *axes: Any) -> DeviceArray:
         """The view with its axes in another order, reversed by default."""
-        axes = tuple(axes[0]) if len(axes) == 1 and not isinstance(axes[0], int) else axes or range(self.ndim)[::-1]
-        if sorted(axes) != list(range(self.ndim)):
-            raise LaunchError(f"an order of the axes of {self.ndim} dimensions is not {tuple(axes)}")
-        pick = lambda of: tuple(of[axis] for axis in axes)
+        order = tuple(axes[0] if len(axes) == 1 and not isinstance(axes[0], int) else axes or range(self.ndim)[::-1])
+        if sorted(order) != list(range(self.ndim)):
+            raise LaunchError(f"an order of the axes of {self.ndim} dimensions is not {order}")
+        def pick(of):
+            return tuple(of[axis] for axis in order)
         return DeviceArray(self.pointer, pick(self.shape), pick(self.strides), self.dtype, self.device, self._memory)
 
     def reshape(self, *shape: Any) -> DeviceArray:
@@ -166,7 +167,8 @@ class DeviceArray:
 def empty(shape: Any, dtype: Any = "float32", device: int = 0) -> DeviceArray | Any:
     """A new row-major array on the device, with undefined contents. Elements of less than a byte are packed."""
     shape = checked_shape(shape)
-    name = dtype if isinstance(dtype, str) else getattr(dtype, "name", None) or getattr(dtype, "__name__", str(dtype))
+    named: Any = getattr(dtype, "name", None) or getattr(dtype, "__name__", str(dtype))
+    name: str = dtype if isinstance(dtype, str) else named
     packed = DTYPES.get(name, bool_).packed
     if packed and not (shape and stored(DTYPES[name], shape[-1]) is not None):
         raise LaunchError(f"rows of {name} are multiples of {DTYPES[name].packing[0]} elements, and the shape is {shape}")
@@ -193,6 +195,7 @@ def to_device(array: Any, device: int = 0) -> DeviceArray | Packed:
         raise LaunchError(f"the array is on device {view.device} already")
     host = numpy.ascontiguousarray(view.numpy()).reshape(view.shape)
     result = empty(view.shape, view.dtype, device)
+    assert isinstance(result, DeviceArray)  # a view's dtype is not packed
     if host.nbytes:
         driver.copy_to_device(result.pointer, host.ctypes.data, host.nbytes, device)
         # The copy from pageable memory may not have reached the device yet, and non-blocking streams do not wait for it.

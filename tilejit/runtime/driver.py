@@ -9,12 +9,20 @@ import ctypes
 import struct
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from numbers import Integral
 
 from ..errors import LaunchError
-from .libcuda import (CAPTURE_ACTIVE, DEVICE_ATTRIBUTES, FUNCTION_ATTRIBUTES, GRAPH_USER_OBJECT_MOVE, POINTER_DEVICE_ORDINAL,
-                      USER_OBJECT_NO_DESTRUCTOR_SYNC, call, library)
+from .libcuda import (
+    CAPTURE_ACTIVE,
+    DEVICE_ATTRIBUTES,
+    FUNCTION_ATTRIBUTES,
+    GRAPH_USER_OBJECT_MOVE,
+    POINTER_DEVICE_ORDINAL,
+    USER_OBJECT_NO_DESTRUCTOR_SYNC,
+    call,
+    library,
+)
 from .recipe import ATTRIBUTE_BYTES, CLUSTER_ATTRIBUTE, CONFIG
 
 # compute capability -> the target whose cubins it runs
@@ -30,13 +38,13 @@ def available() -> bool:
         return False
 
 
-@lru_cache(maxsize=None)
+@cache
 def device_count() -> int:
     """The number of GPUs. LaunchError if there is no driver."""
     return call("cuDeviceGetCount", doing="counting the devices")
 
 
-@lru_cache(maxsize=None)
+@cache
 def _device(device: int):
     count = device_count()
     if isinstance(device, bool) or not isinstance(device, Integral):
@@ -46,13 +54,13 @@ def _device(device: int):
     return call("cuDeviceGet", device, doing=f"device {device}")
 
 
-@lru_cache(maxsize=None)
+@cache
 def attribute(name: str, device: int = 0) -> int:
     """A device attribute by the driver's name without its prefix, such as "MULTIPROCESSOR_COUNT"."""
     return call("cuDeviceGetAttribute", DEVICE_ATTRIBUTES[name], _device(device), doing=f"attribute {name} of device {device}")
 
 
-@lru_cache(maxsize=None)
+@cache
 def name(device: int = 0) -> str:
     """The device's name, such as "NVIDIA H200"."""
     room = ctypes.create_string_buffer(128)
@@ -60,7 +68,7 @@ def name(device: int = 0) -> str:
     return room.value.decode()
 
 
-@lru_cache(maxsize=None)
+@cache
 def target(device: int = 0) -> str:
     """The target to compile for, such as "sm_90a". LaunchError for a device that tilejit does not know."""
     capability = attribute("COMPUTE_CAPABILITY_MAJOR", device), attribute("COMPUTE_CAPABILITY_MINOR", device)
@@ -82,7 +90,7 @@ def shared_limit(device: int = 0) -> int:
 
 # -- contexts --------------------------------------------------------------------------------------------------------
 
-@lru_cache(maxsize=None)
+@cache
 def context(device: int = 0) -> int:
     """The device's primary context, retained for the life of the process."""
     return call("cuDevicePrimaryCtxRetain", _device(device), doing=f"the context of device {device}")
@@ -153,7 +161,9 @@ def allow_large_clusters(function: int, device: int = 0) -> None:
 def required_cluster(function: int, device: int = 0) -> tuple[int, int, int]:
     """The cluster shape that the kernel's code requires, (0, 0, 0) if none. Such a kernel is launched without a cluster
     attribute."""
-    return tuple(function_attribute(function, f"REQUIRED_CLUSTER_{part}", device) for part in ("WIDTH", "HEIGHT", "DEPTH"))
+    width, height, depth = (function_attribute(function, f"REQUIRED_CLUSTER_{part}", device)
+                            for part in ("WIDTH", "HEIGHT", "DEPTH"))
+    return width, height, depth
 
 
 def active_ctas(function: int, threads: int, shared: int, device: int = 0) -> int:
@@ -295,18 +305,18 @@ class Event:
         with in_context(device):
             self._handle = call("cuEventCreate", 0 if timing else 2, doing="creating an event")
 
-    def record(self, stream: int = 0) -> "Event":
+    def record(self, stream: int = 0) -> Event:
         with in_context(self.device):
             call("cuEventRecord", self._handle, stream, doing="recording an event")
         return self
 
-    def wait(self) -> "Event":
+    def wait(self) -> Event:
         """Wait on the host until the work before the event is done."""
         with in_context(self.device):
             call("cuEventSynchronize", self._handle, doing="a kernel before an event")
         return self
 
-    def since(self, start: "Event") -> float:
+    def since(self, start: Event) -> float:
         """Milliseconds between two recorded events that have happened."""
         with in_context(self.device):
             return call("cuEventElapsedTime", start._handle, self._handle, doing="timing")
@@ -340,12 +350,12 @@ class EntryPoints:
     set_context: int     # cuCtxSetCurrent
 
 
-@lru_cache(maxsize=None)
+@cache
 def entry_points() -> EntryPoints:
     """The entry points of the loaded driver. LaunchError if there is none."""
     def address(symbol: str) -> int:
         function = getattr(library(), symbol, None)
-        return ctypes.cast(function, ctypes.c_void_p).value if function is not None else 0
+        return ctypes.cast(function, ctypes.c_void_p).value or 0 if function is not None else 0
 
     return EntryPoints(*map(address, ("cuLaunchKernelEx", "cuTensorMapEncodeTiled", "cuTensorMapEncodeIm2col", "cuTensorMapEncodeIm2colWide",
                                       "cuCtxGetCurrent", "cuCtxSetCurrent")))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 
 from ..dtypes import DTYPES
 from ..errors import LaunchError
@@ -90,7 +90,7 @@ def element_type(name: str) -> ElementType:
     return found
 
 
-@lru_cache(maxsize=None)
+@cache
 def numpy_dtype(name: str):
     """The NumPy dtype (ml_dtypes' where NumPy has none) called `name`."""
     import numpy

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import combinations
+from typing import Any
 
 from ..errors import LaunchError
 from . import driver
@@ -18,19 +19,21 @@ def device_of(bound: Bound, call: dict) -> int:
     if not driver.available():
         raise LaunchError("no CUDA driver or no GPU was found: pass host arrays (NumPy) to run on the simulator, "
                           "or install the NVIDIA driver")
-    homes = {v.view.device for v in bound.runtime if isinstance(v, ArraySpec) and v.view is not None} - {"host"}
+    homes: set[Any] = {v.view.device for v in bound.runtime if isinstance(v, ArraySpec) and v.view is not None} - {"host"}
     asked = call.get("device")
     if len(homes) > 1:
         raise LaunchError(f"the arrays of a launch must be on one device, and these are on {', '.join(map(str, sorted(homes)))}")
     if homes and asked is not None and asked not in homes:
         raise LaunchError(f"device={asked} is asked for, and the arrays are on device {homes.pop()}")
-    return homes.pop() if homes else asked or 0
+    device: int = homes.pop() if homes else asked or 0
+    return device
 
 
 def on_device(bound: Bound, device: int) -> tuple[Bound, dict[str, tuple]]:
     """The call with its host arrays copied to the device, and the copies as {name: (host array, device array)}. An array
     that is passed twice is copied once."""
-    copies, values, made = {}, dict(bound.values), {}
+    copies, values = {}, dict(bound.values)
+    made: dict[tuple, Any] = {}  # the copies, by place
     for name in bound.names:
         value = values[name]
         if not isinstance(value, ArraySpec):
@@ -58,11 +61,12 @@ def check_apart(copies: dict[str, tuple], written: set[str]) -> None:
 def _overlap(a, b) -> bool:
     import numpy
     try:
-        return numpy.shares_memory(a, b, max_work=10_000)
+        work: Any = 10_000  # NumPy's types name the special values only
+        return numpy.shares_memory(a, b, max_work=work)
     except numpy.exceptions.TooHardError:
         return True
 
 
 def launch_arguments(bound: Bound) -> list:
     """The runtime arguments as the launcher takes them: the caller's array objects, and numbers."""
-    return [v.view.owner if isinstance(v, ArraySpec) else v for v in bound.runtime]
+    return [v.view.owner if isinstance(v, ArraySpec) and v.view is not None else v for v in bound.runtime]

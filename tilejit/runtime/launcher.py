@@ -33,7 +33,7 @@ class Link:
     blackwell: bool = False
 
     @staticmethod
-    def to(device: int = 0) -> "Link":
+    def to(device: int = 0) -> Link:
         """The link to a real device. LaunchError if there is none."""
         target = driver.target(device)
         return Link(device, driver.context(device), driver.entry_points(),
@@ -58,7 +58,7 @@ class Link:
                 change(before)
 
 
-def load(recipe: dict, image: bytes | str, device: int = 0, *, store=None, native: bool = True) -> "Launcher":
+def load(recipe: dict, image: bytes | str, device: int = 0, *, store=None, native: bool = True) -> Launcher:
     """Load a cubin (or PTX text) on a device and make the launcher of its kernel. LaunchError if it does not fit the
     device."""
     checked = Recipe.of(recipe)

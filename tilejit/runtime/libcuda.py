@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import ctypes
 import os
-from functools import lru_cache
+from contextlib import suppress
+from functools import cache
 from typing import Any
 
 from ..errors import LaunchError
@@ -82,7 +83,7 @@ def opened() -> ctypes.CDLL:
     return ctypes.CDLL("libcuda.so.1")
 
 
-@lru_cache(maxsize=None)
+@cache
 def library() -> ctypes.CDLL:
     """libcuda, initialised. LaunchError if there is no usable driver."""
     try:
@@ -96,7 +97,7 @@ def library() -> ctypes.CDLL:
     return found
 
 
-@lru_cache(maxsize=None)
+@cache
 def _function(name: str):
     """(the function, the ctypes type of its result or None)."""
     symbol, result, parameters = _FUNCTIONS[name]
@@ -135,8 +136,6 @@ def error_text(code: int) -> str:
 def _error_name(code: int) -> str:
     """The driver's name of an error, which it gives also before, or without, initialisation."""
     name = ctypes.c_char_p()
-    try:
+    with suppress(OSError):
         opened().cuGetErrorName(code, ctypes.byref(name))
-    except OSError:
-        pass
     return name.value.decode() if name.value else "CUDA error"

@@ -81,7 +81,7 @@ def _table(launcher, torch, borrow: int, stream_of: int) -> bytes:
     api = ctypes.pythonapi
 
     def python(name: str) -> int:
-        return ctypes.cast(getattr(api, name), ctypes.c_void_p).value
+        return ctypes.cast(getattr(api, name), ctypes.c_void_p).value or 0
 
     points, link = launcher.link.points, launcher.link
     device = dlpack.CUDA | link.device << 32 if link.device >= 0 else dlpack.CPU  # device -1 of a link means the host

@@ -54,7 +54,7 @@ def print_ir(recipe: Recipe) -> str:
     return "\n".join(lines)
 
 
-def _read(code: "_Code", recipe: Recipe, arguments: str) -> None:
+def _read(code: _Code, recipe: Recipe, arguments: str) -> None:
     """Read the arguments, and check the facts for which the kernel was compiled."""
     code.need_tuple(arguments, len(recipe.arguments))
     for i, kind in enumerate(recipe.arguments):
@@ -67,7 +67,7 @@ def _read(code: "_Code", recipe: Recipe, arguments: str) -> None:
         code.need(f"icmp eq i1 {code.value(guard.condition)}, {'true' if guard.held else 'false'}")
 
 
-def _fill_grid(code: "_Code", recipe: Recipe, grid: str, config: str) -> None:
+def _fill_grid(code: _Code, recipe: Recipe, grid: str, config: str) -> None:
     """Put the grid into the launch configuration. An empty grid counts as launched."""
     code.need_tuple(grid, 3)
     empty = None
@@ -83,7 +83,7 @@ def _fill_grid(code: "_Code", recipe: Recipe, grid: str, config: str) -> None:
     code.label("filled")
 
 
-def _launch(code: "_Code", config: str, pointers: str) -> None:
+def _launch(code: _Code, config: str, pointers: str) -> None:
     """Call the driver, and return True, the driver's error, or (label miss) False."""
     thread = code(f"call ptr {code.word('save_thread')}()")
     result = code(f"call i32 {code.word('launch')}(ptr {config}, ptr {code.word('function')}, "
@@ -103,7 +103,7 @@ def _launch(code: "_Code", config: str, pointers: str) -> None:
     code.line("br label %miss")
 
 
-def _context(code: "_Code") -> str:
+def _context(code: _Code) -> str:
     code.store("i64", 0, code.answer)
     code(f"call i32 {code.word('get_context')}(ptr {code.answer})")
     return code.load("i64", code.answer)
@@ -112,6 +112,9 @@ def _context(code: "_Code") -> str:
 class _Code:
     """Builds the IR text: `code(text)` emits an instruction and returns its new value; a `need` that does not hold
     branches to the label miss."""
+
+    answer: str    # the address of the answer of a call to the driver
+    overflow: str  # the address of CPython's flag for integers that do not fit
 
     def __init__(self):
         self.lines: list[str] = []

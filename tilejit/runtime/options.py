@@ -84,7 +84,8 @@ def checked_grid(grid, bound: Bound) -> tuple[int, int, int]:
             raise LaunchError(f"a grid is made of integers, not {n!r}")
         if not 0 <= count <= limits[axis]:
             raise LaunchError(f"the grid has {n} CTAs along axis {axis}, and 0 to {limits[axis]} are possible")
-    return tuple(map(index, grid)) + (1,) * (3 - len(grid))
+    x, y, z = (*map(index, grid), *(1,) * (3 - len(grid)))
+    return x, y, z
 
 
 def _integer(n) -> int | None:

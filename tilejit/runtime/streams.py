@@ -24,7 +24,7 @@ def current_stream(view: ArrayView) -> int:
     owner = view.owner
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(owner, torch.Tensor):
-        return torch_stream(view.device)
+        return torch_stream(view.ordinal)
     cupy = sys.modules.get("cupy")
     if cupy is not None and isinstance(owner, cupy.ndarray):
         return cupy.cuda.get_current_stream(view.device).ptr

@@ -7,6 +7,7 @@ from __future__ import annotations
 import ctypes
 import struct
 import sys
+from typing import Any
 
 from ..errors import LaunchError
 from . import streams, tensormap
@@ -263,7 +264,8 @@ class _Frames:
     pointers to the parameters."""
 
     def __init__(self, recipe: Recipe):
-        form, offset, self.places = CONFIG.format, CONFIG.size, []
+        self.places: list[Any] = []  # offsets; of maps (number, rank)
+        form, offset = CONFIG.format, CONFIG.size
         self.extents, maps = [], 0
         for param in recipe.params:
             if isinstance(param, MapParameter):

@@ -78,7 +78,7 @@ class MBarrier:
     born: tuple[int, int] | None = None
     announced: tuple[Announcement, ...] = ()
 
-    def copy(self) -> "MBarrier":
+    def copy(self) -> MBarrier:
         new = copy.copy(self)
         new.clock, new.done, new.waits = self.clock.copy(), self.done.copy(), dict(self.waits)
         new.arrived, new.ended = dict(self.arrived), dict(self.ended)
@@ -164,7 +164,7 @@ class NamedBarrier:
     line: int = -1
     baton: bool = False
 
-    def copy(self) -> "NamedBarrier":
+    def copy(self) -> NamedBarrier:
         new = copy.copy(self)
         new.clock, new.done = self.clock.copy(), self.done.copy()
         return new

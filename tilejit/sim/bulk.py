@@ -11,11 +11,12 @@ from ..types import Buffer
 from .atomics import apply_atomic
 from .engines import Span
 from .global_flight import LOAD, REDUCE, STORE
+from .parts import MachineParts
 from .tma_bytes import peer_rows, put_run, run_bytes
 from .values import SimBarrier, SimBuffer
 
 
-class BulkCopies:
+class BulkCopies(MachineParts):
     """The part of the machine that issues ``cp.async.bulk`` and ``cp.reduce.async.bulk``."""
 
     def peer_buffer(self, type_: Buffer, buffer: SimBuffer, rank: np.ndarray) -> SimBuffer:

@@ -12,7 +12,7 @@ from ..concurrency import cached_property
 from ..errors import Loc, TileError, warn
 from ..ir.graph import Const, While
 from ..layout import axis
-from ..types import Tile
+from ..types import Tile, domain_of, layout_of
 from .clocks import Clocks
 from .fiber import Fiber, Frame
 from .flight import NEVER, Flight
@@ -38,7 +38,8 @@ class Steps:
     """How many nodes a simulation may still execute, and whether it has said that it has been in a loop for long."""
 
     def __init__(self, limit: int | None):
-        self.limit, self.left = limit, float("inf") if limit is None else limit
+        self.limit = limit
+        self.left: Any = float("inf") if limit is None else limit  # an int, if there is a limit
         self.said = False
 
     def notice(self, fiber: Fiber) -> None:
@@ -81,7 +82,7 @@ class Chunk(Flight, Verdicts):
         self.worlds = [world]
         self.world_of = np.zeros(self.clusters, np.int64)
         self.cuts = 0               # how many times a world was split
-        self.global_clocks = None
+        self.global_clocks: GlobalClocks | None = None
         self.version = 0            # counts the changes that may end a wait
         self.tick = 0
         self.flying = 0
@@ -192,9 +193,10 @@ class Chunk(Flight, Verdicts):
             return None
         cache = self.program.owners
         if tile not in cache:
-            grid = np.indices(tile.domain, sparse=True)
-            at = tile.layout.apply(*grid, shape=tile.domain)
-            table = np.broadcast_to(np.asarray(sum(n * at.get(a, 0) for a, n in THREADS.items())), tile.domain)
+            domain = domain_of(tile)
+            grid = np.indices(domain, sparse=True)
+            at = tile.layout.apply(*grid, shape=domain)
+            table = np.broadcast_to(np.asarray(sum(n * at.get(a, 0) for a, n in THREADS.items())), domain)
             cache[tile] = np.ascontiguousarray(table[tuple(slice(0, n) for n in tile.shape)]).astype(np.int32)
         return cache[tile]
 
@@ -208,12 +210,14 @@ class Chunk(Flight, Verdicts):
 
     def _holders(self, tile: Tile, low: int) -> list[tuple[np.ndarray, np.ndarray]] | None:
         shifts = np.zeros(1, np.int32)
-        for extent, stride, along in tile.layout.replicas:
+        for extent, stride, along in layout_of(tile).replicas:
             shifts = np.add.outer(shifts, np.arange(extent) * stride * THREADS.get(along, 0)).reshape(-1)
         shifts = np.unique(shifts)
         if len(shifts) == 1:
             return None
-        threads = low + self.owners(tile).reshape(-1) + shifts[:, None]
+        owners = self.owners(tile)
+        assert owners is not None  # it has a layout
+        threads = low + owners.reshape(-1) + shifts[:, None]
         atoms = self.atom_of[threads]
         found = []
         for row in np.unique(atoms, axis=0):
@@ -269,6 +273,7 @@ class Chunk(Flight, Verdicts):
             error.loc = error.loc or getattr(fiber.node, "loc", None)
             raise
         if self.steps.left <= 0 and self.fibers:
+            assert self.steps.limit is not None
             self.beyond_steps(fiber, self.steps.limit)
             return False
         if self.version != version:

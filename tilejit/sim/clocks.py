@@ -14,6 +14,7 @@ of each other's accesses, that is, up to their last barrier. The earlier accesse
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import numpy as np
 
@@ -51,7 +52,7 @@ class Clocks:
         self.settled = np.zeros((ranks, atoms), np.int32) if fences_global or settles else None
         self.before = np.zeros((ranks, atoms), np.int32)  # the epoch at the last tcgen05.fence::before_thread_sync
 
-    def copy(self) -> "Clocks":
+    def copy(self) -> Clocks:
         new = copy.copy(self)
         new.known, new.now, new.fenced, new.before = self.known.copy(), self.now.copy(), self.fenced.copy(), self.before.copy()
         new.fenced_global = None if self.fenced_global is None else self.fenced_global.copy()
@@ -59,8 +60,8 @@ class Clocks:
         new.settled = None if self.settled is None else self.settled.copy()
         return new
 
-    def column(self, rank: int, atom: int) -> int:
-        """The column of an atom of threads."""
+    def column(self, rank: int, atom: Any) -> Any:
+        """The column of an atom of threads, or of several."""
         return rank * self.width + atom
 
     def barrier_column(self, rank: int, barrier: int) -> int:
@@ -140,6 +141,7 @@ class Clocks:
     def fence_global(self, rank: int, atoms: np.ndarray) -> None:
         """A proxy fence of global memory in every thread of these atoms: it orders all accesses that they know of before later ones of
         copy engines. It may thus stand before a barrier, in the threads that wrote, or after it."""
+        assert self.fenced_global is not None  # the kernel has such fences
         known = self.known[rank, atoms]
         known[:, GLOBAL] = np.maximum(known[:, GLOBAL], known[:, ORDER])
         self.known[rank, atoms] = known

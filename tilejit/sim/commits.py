@@ -7,11 +7,12 @@ from collections.abc import Callable
 import numpy as np
 
 from .clocks import BEFORE, ORDER, PASSED, empty_clock
+from .parts import MachineParts
 from .values import SimBarrier
 from .world import AsyncOp
 
 
-class Commits:
+class Commits(MachineParts):
     """The part of the machine that commits a thread's operations to mbarriers."""
 
     def commit_to_barrier(self, queue: str, barrier: SimBarrier) -> None:
@@ -66,7 +67,7 @@ def _committed(m, rank: int, number: int, numbers: tuple, landed: np.ndarray) ->
         world = op.world
         b, column = world.barriers[rank, number], world.clocks.barrier_column(rank, number)
         clock = landed.copy()
-        np.maximum(clock[PASSED], op.clock[PASSED], out=clock[PASSED])
+        np.maximum(clock[PASSED], op.past()[PASSED], out=clock[PASSED])
         for n in numbers:
             waited = world.ops.get(n)
             if waited is not None:
@@ -82,7 +83,7 @@ def _committed(m, rank: int, number: int, numbers: tuple, landed: np.ndarray) ->
 
 def _told(clocks, op: AsyncOp, issuer: int, column: int, epoch: int) -> np.ndarray:
     """What the completion of an operation publishes: its thread's past, and its own writes under (column, epoch)."""
-    clock = op.clock.copy()
+    clock = op.past().copy()
     clock[ORDER, issuer] = max(clock[ORDER, issuer], op.epoch)
     for plane in (ORDER, BEFORE) if clocks.tensor else (ORDER,):  # tcgen05.commit implies a fence::before_thread_sync
         clock[plane, column] = max(clock[plane, column], epoch)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ..ir.builder import element_type
 from ..ir.graph import For, If, While
 from .parting import Frame, Parting, Spin
 from .waits import SpinWait
@@ -62,7 +63,7 @@ class Control(Parting):
         start, stop, step = (self.value(x) for x in (node.start, node.stop, node.step))
         for carry in node.carried:
             self.env[carry.inner] = self.value(carry.init)
-        dtype = node.index.type.dtype.np
+        dtype = element_type(node.index).np
         index = start.astype(dtype)
         loop = Frame(self.sim.program.code(node.body, node), node, "body", (index, stop, step, np.False_), frame.active)
         loop.pc = len(loop.code.nodes)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ from .clocks import BEFORE, FENCED, ORDER, PASSED, READ
 from .faults import Reporter
 from .flight import NEVER
 from .global_flight import LOAD
+from .parts import MachineParts
 from .shadow import COPIED, MANY, Access, Cells, index_of
 from .shared_access import Place
 from .values import SimBarrier, SimBuffer, take
@@ -31,16 +32,16 @@ class Span:
     peer: np.ndarray | None = None
 
     @staticmethod
-    def of(buffer: SimBuffer, offset: Any, nbytes: int, pattern: np.ndarray | Callable | None = None) -> "Span":
+    def of(buffer: SimBuffer, offset: Any, nbytes: int, pattern: np.ndarray | Callable | None = None) -> Span:
         """`nbytes` bytes at byte `offset` of a buffer; with `pattern`, one such piece at each of its offsets from there."""
         start = (np.asarray(offset) + np.asarray(buffer.base)).reshape(-1, 1)
         return Span(buffer.memory.scope, start, np.zeros(1, np.int64) if pattern is None else pattern, nbytes, buffer.peer)
 
 
-class Engines:
+class Engines(MachineParts):
     """The part of the machine that issues asynchronous operations and waits for them."""
 
-    def issue(self, what: str, *, reads: list[Span] = (), writes: list[Span] = (), land: Callable, params: dict,
+    def issue(self, what: str, *, reads: Sequence[Span] = (), writes: Sequence[Span] = (), land: Callable, params: dict,
               collect: Callable | None = None, barrier: SimBarrier | None = None, nbytes: int = 0,
               barriers: list[tuple[SimBarrier, int]] | None = None, queue: str | None = None, proxy: bool = True,
               positions: np.ndarray | None = None, collective: bool = False, pipe: str | None = None,
@@ -118,7 +119,7 @@ class Engines:
             op.clock[PASSED, world.clocks.column(self.rank, atom)] = op.epoch
         return op
 
-    def _check_issue(self, op: AsyncOp, world, proxy: bool, ahead: list[AsyncOp] = ()) -> None:
+    def _check_issue(self, op: AsyncOp, world, proxy: bool, ahead: Sequence[AsyncOp] = ()) -> None:
         """Check that the operation is ordered after earlier accesses to its bytes, in the right proxy. Operations `ahead` in its pipe are
         ordered in any case."""
         plane = FENCED if proxy else 0
@@ -170,7 +171,7 @@ class Engines:
 
     def _queues(self, world, queue: str):
         wanted = {MANY} | set(range(self.low, self.high))
-        keys = [(queue, self.rank, t) for t in (range(self.low, self.high) if self.threads == 1 else (MANY,))]
+        keys: list[tuple[str, int, Any]] = [(queue, self.rank, t) for t in (range(self.low, self.high) if self.threads == 1 else (MANY,))]
         if queue in ("cp.async", "wgmma", "tcgen05.ld", "tcgen05.st"):
             keys = [(queue, self.rank, ("atom", int(a))) for a in self.active_atoms]
         elif self.threads > 1:
@@ -204,20 +205,26 @@ class Engines:
             keep = self._active[:, :, None] if keep is None else keep & self._active[:, :, None]
         source = np.asarray(src_offsets) + np.asarray(src.base).reshape(-1, 1, 1)
         shape = np.broadcast_shapes(to.shape, source.shape, count.shape, () if keep is None else keep.shape)
-        spread = lambda x: np.broadcast_to(x, (x.shape[0] if x.ndim == len(shape) else 1, *shape[1:]))
+        def spread(x):
+            return np.broadcast_to(x, (x.shape[0] if x.ndim == len(shape) else 1, *shape[1:]))
         to, source, count = spread(to), spread(source), spread(np.asarray(count))
         keep = None if keep is None or keep.all() else spread(keep)
         elements = self._check_cp_async(to, src, source, count, keep, nbytes)
-        flat = lambda x: None if x is None else x.reshape(x.shape[0], -1)
-        self._count("global -> shared (cp.async)", self._accessed(Place(flat(to), (), flat(keep))) * nbytes)
+        def flat(x):
+            return x.reshape(x.shape[0], -1)
+        place = Place(flat(to), (), None if keep is None else flat(keep))
+        self._count("global -> shared (cp.async)", self._accessed(place) * nbytes)
         threads = np.broadcast_to(np.arange(self.low, self.high)[:, None], shape[1:])
         early = self.sim.coin()
         for atom in self.active_atoms:
             start, stop = (max(x - self.low, 0) for x in self.sim.atom_threads(int(atom)))
             cut = slice(start, min(stop, self.threads))
-            touches = self._touch_sources(src.memory, *(x[:, cut] for x in elements), int(atom), threads[cut]) if elements else ()
-            parts = (None if x is None else x[:, cut].reshape(x.shape[0], -1) for x in (to, source, count, keep))
-            self._cp_async_atom(int(atom), touches, dst, src, *parts, threads[cut].reshape(-1), nbytes, early)
+            touches: tuple = ()
+            if elements:
+                element, inside = (x[:, cut] for x in elements)
+                touches = self._touch_sources(src.memory, element, inside, int(atom), threads[cut])
+            own = [None if x is None else flat(x[:, cut]) for x in (to, source, count, keep)]
+            self._cp_async_atom(int(atom), touches, dst, src, own[0], own[1], own[2], own[3], threads[cut].reshape(-1), nbytes, early)
 
     def _cp_async_atom(self, atom, touches, dst, src, to, source, count, keep, threads, nbytes, early) -> None:
         params = {"to": to, "from": source, "count": count, "keep": keep}
@@ -323,7 +330,7 @@ def _arrival(m, pending: list[AsyncOp], rank: int, number: int, count: int) -> C
         world = op.world
         b, clocks = world.barriers[rank, number], world.clocks
         clock = np.zeros_like(b.clock)
-        clock[PASSED] = op.clock[PASSED]
+        clock[PASSED] = op.past()[PASSED]
         for n in numbers:
             waited = world.ops.get(n)
             if waited is None:

@@ -86,9 +86,8 @@ class Reporter:
 
     def _overwritten(self, a: Access, c: Conflict) -> None:
         op = self._reader(c)
-        ordered = op is None or self._knows_issue(a, c.at, op)
         text = f"{self._bytes(c)} are written while {self._named(op, c)} may still read them"
-        if ordered:
+        if op is None or self._knows_issue(a, c.at, op):
             self._say("missing-wait", a.line, text, a, c, op.line if op else None)
         else:
             self._say("race", op.line, f"{text}: nothing orders the copy after the write at line {self._number(a.line)}", a, c, a.line)
@@ -122,7 +121,7 @@ class Reporter:
         """Blame, and return, whether the bytes of `op` were announced after the last arrival of the phase before, for
         which some threads have waited. `line` is that of the fault."""
         found = self.m.sim.late_announcement(op) if op is not None else None
-        if found is None:
+        if op is None or found is None:
             return False
         early, phase = found
         self._retract(a, c)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from ..ir.graph import Call, For, If, Operand, Scope, Value, While
+from ..ir.builder import element_type
+from ..ir.graph import Call, For, If, Node, Operand, Scope, Value, While
 from ..ir.protocols import Wait
 from ..types import Scalar
 from .control import Control
@@ -38,8 +40,7 @@ class Fiber(Control):
         self.unjoined: Any = None       # a call that may run before the children have ended
         self.left = False               # whether it has arrived at the cluster barrier that ends the kernel
         self.m = Machine(self)
-        self.node = None
-
+        self.node: Node | None = None
     @property
     def threads(self) -> int:
         return self.high - self.low
@@ -91,7 +92,7 @@ class Fiber(Control):
         self.wait = self.waiting_call = None
         if call is not None:
             self.node = call
-        outcome = wait.then() if wait.then is not None else None
+        outcome = wait.then() if wait is not None and wait.then is not None else None
         if call is not None:
             self._returned(call, outcome)
 
@@ -145,7 +146,7 @@ class Fiber(Control):
 
     def define(self, value: Value, x: Any) -> None:
         if isinstance(x, (int, float, np.generic)):
-            x = np.asarray(x, value.type.dtype.np)
+            x = np.asarray(x, element_type(value).np)
         if isinstance(x, np.ndarray) and x.ndim < 2 and isinstance(value.type, Scalar):
             x = x.reshape(-1, 1)
         self.env[value] = x
@@ -179,7 +180,9 @@ class Fiber(Control):
         if rule is not None:
             outcome = rule(self.m, call, *args)
         else:
-            outcome = call.choice.lowering.simulate(self.m, call.choice.plan, call, *args)
+            choice = call.choice
+            assert choice is not None and choice.lowering is not None  # as the pass has chosen
+            outcome = choice.lowering.simulate(self.m, choice.plan, call, *args)
         if call.op.collective and (self.sim.contended or self.sim.program.barriers) and call.op.effect != "syncs":
             self.m.exchange()
         self._returned(call, outcome)
@@ -197,13 +200,14 @@ class Fiber(Control):
                 return
         start = int(first.flat[0]) if first is not None else 0
         low, high = scope_threads(scope, start, self.low)
-        if self.low <= low and high <= self.high:
-            if not self._enter_scope(scope, low, high, self.rows, None):
-                return
+        inside = self.low <= low and high <= self.high
+        if inside and not self._enter_scope(scope, low, high, self.rows, None):
+            return
         self._end_construct(frame)
 
     def _scope_of_active(self, frame: Frame, scope: Scope, first) -> None:
         """A scope nested in a partial scope: it runs in the CTAs where all its threads are active."""
+        assert frame.active is not None
         active = np.broadcast_to(frame.active, (self.batch, self.threads))
         firsts = np.broadcast_to(first[:, :1] if first is not None else np.zeros((1, 1), int), (self.batch, 1))[:, 0]
         for start in np.unique(firsts):
@@ -273,4 +277,4 @@ def _last(ahead: tuple[Spawn, ...], low: int, high: int) -> tuple[Spawn, ...]:
     return tuple(found)
 
 
-_STEP = {Call: Fiber._call, Scope: Fiber._scope, If: Fiber._if, For: Fiber._for, While: Fiber._while}
+_STEP: dict[type, Callable[..., None]] = {Call: Fiber._call, Scope: Fiber._scope, If: Fiber._if, For: Fiber._for, While: Fiber._while}

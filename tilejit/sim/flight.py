@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from .clocks import PASSED
+from .parts import ChunkParts
 from .shadow import COPIED, REDUCED, SUMMED
 from .world import AsyncOp, World
 
@@ -12,7 +13,7 @@ NEVER = float("inf")
 LATE = 1e12  # landing times from here on are reached only when everything waits
 
 
-class Flight:
+class Flight(ChunkParts):
     """The part of a chunk that takes operations from issue to completion."""
 
     def next_operation(self) -> int:
@@ -104,7 +105,7 @@ class Flight:
                 del recent[0]
             if count:
                 barrier.tx -= nbytes
-                np.maximum(barrier.clock[PASSED], op.clock[PASSED], out=barrier.clock[PASSED])
+                np.maximum(barrier.clock[PASSED], op.past()[PASSED], out=barrier.clock[PASSED])
                 self.settle_phase(world, rank, number)
         if op.then is not None:
             op.then(op)
@@ -118,7 +119,7 @@ class Flight:
             count = barrier.pending
         barrier.pending -= count
         barrier.engines = True
-        barrier.arrived_after(op.clock)
+        barrier.arrived_after(op.past())
         np.maximum(barrier.clock, clock, out=barrier.clock)
         self.settle_phase(world, rank, number)
 

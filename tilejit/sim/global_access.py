@@ -9,10 +9,11 @@ from .global_flight import LOAD, REDUCE, STORE, Deed, Late, Moment, Unfenced
 from .global_races import Box, Index, overlapping
 from .global_threads import EVERY, NOBODY, Accessor, Clash
 from .memory import GlobalMemory, boxes
+from .parts import MachineParts
 from .values import SimBuffer, SimRegion
 
 
-class GlobalAccess:
+class GlobalAccess(MachineParts):
     """The part of the machine that accesses global memory."""
 
     def read_global(self, buffer: SimBuffer, coords, mask, other, owner, bounds, region, atomic) -> np.ndarray:
@@ -45,7 +46,7 @@ class GlobalAccess:
         if values.dtype != dtype:
             values = values.astype(dtype)
         if bounds and mask is None and isinstance(region, SimRegion):
-            meets = self.checks and overlapping(region.type.extents, buffer.strides)  # two threads may write the same element
+            meets = self.checks and overlapping(region.type.extents, buffer.array_strides)  # two threads may write the same element
             whole = None if meets else self._region_boxes(buffer, region)
             if whole is not None:
                 self._count_region(buffer, region, owner)
@@ -55,7 +56,7 @@ class GlobalAccess:
         index, values = np.broadcast_to(index, shape), np.broadcast_to(values, shape)
         self._count_requests(memory, index, owner)
         ids = self._cta_ids(index)
-        threads = self._threads_of(shape, owner, writing=True) if memory.shadow is not None and memory.shadow.threads else None
+        threads = self._threads_of(shape, owner, writing=True) if hasattr(memory, "shadow") and memory.shadow.threads else None
         if shape[0] == 1 and self.batch > 1:  # every CTA writes the same elements
             ids = np.broadcast_to(np.int32(self.ctas[-1] + 1), index.shape)
             if self.checks and (keep is None or keep.any()):
@@ -88,7 +89,7 @@ class GlobalAccess:
             return None  # the CTAs differ in the value of elements out of bounds
         base = buffer.memory.origin + np.asarray(buffer.base).reshape(-1) // buffer.memory.itemsize
         starts = [s[:, 0].astype(np.int64) for s in region.starts]
-        return boxes(starts, t.extents, buffer.shape, buffer.strides, base)
+        return boxes(starts, t.extents, buffer.shape, buffer.array_strides, base)
 
     def _read_boxes(self, buffer: SimBuffer, region: SimRegion, whole, other, dtype, owner) -> np.ndarray:
         memory, t = buffer.memory, region.type
@@ -104,7 +105,8 @@ class GlobalAccess:
             else:
                 if result is None:
                     result = np.array(_filled(other, shape, dtype))
-                result[(rows, *(clip[d] for d in t.kept))] = view
+                at = (rows, *(clip[d] for d in t.kept))
+                result[at] = view
             if self.checks and memory.maybe_written:
                 ids = self._cta_ids(np.empty((batch, *(1,) * len(t.extents)), bool)) if ids is None else ids
                 over, mine = overlapping(extents, strides), ids[rows] if len(ids) > 1 else ids
@@ -122,7 +124,8 @@ class GlobalAccess:
             values = values[-1:]
         for rows, clip, offset, extents, strides in whole:
             view = memory.box(flat, offset, extents, strides)
-            part = values[(rows if values.shape[0] > 1 else slice(None), *(clip[d] for d in t.kept))]
+            at = (rows if values.shape[0] > 1 else slice(None), *(clip[d] for d in t.kept))
+            part = values[at]
             view[...] = part.reshape(part.shape[0], *(extents[1 + d] if d in t.kept else 1 for d in range(len(t.extents))))
             self._count("registers -> global", view.size * memory.itemsize)
             if not self.checks:
@@ -147,7 +150,7 @@ class GlobalAccess:
         if self._active is not None:
             keep = self._active if keep is None else keep & self._active
         outside = None
-        for d, (c, stride) in enumerate(zip(coords, buffer.strides)):
+        for d, (c, stride) in enumerate(zip(coords, buffer.array_strides)):
             c = np.asarray(c)
             wrong = ~self.inside(buffer, d, c)
             if wrong.any():
@@ -169,7 +172,7 @@ class GlobalAccess:
 
     def inside(self, buffer: SimBuffer, d: int, c: np.ndarray) -> np.ndarray:
         """Whether coordinates along dimension `d` are inside a global buffer or window."""
-        if buffer.lows is None:
+        if buffer.lows is None or buffer.counts is None:
             return (c >= 0) & (c < buffer.shape[d])
         low, count = (x[:, :1].astype(np.int64).reshape(-1, *(1,) * (max(np.ndim(c), 1) - 1)) for x in (buffer.lows[d], buffer.counts[d]))
         return (c >= low) & (c < low + count)
@@ -200,13 +203,16 @@ class GlobalAccess:
         if not self.checks or owner is None:
             return
         memory, t = buffer.memory, region.type
-        one = lambda x: np.asarray(x, np.int64).reshape(-1)[:1]  # arrays wrap on overflow, as addresses do
-        first = one(buffer.base) + memory.itemsize * sum(one(s) * k for s, k in zip(region.starts, buffer.strides))
+        def one(x):
+            return np.asarray(x, np.int64).reshape(-1)[:1]  # arrays wrap on overflow, as addresses do
+        strides = buffer.array_strides
+        first = one(buffer.base) + memory.itemsize * sum((one(s) * k for s, k in zip(region.starts, strides)), np.int64(0))
         n = int(np.prod(t.shape))
         if (id(self.fiber.node), "global", int(first[0]) % 128, n) in self.sim.traffic:
             offsets = np.broadcast_to(first, (n,))
         else:
-            steps = sum(np.arange(t.extents[d]).reshape(-1, *(1,) * (len(t.kept) - 1 - k)) * buffer.strides[d] for k, d in enumerate(t.kept))
+            steps = sum((np.arange(t.extents[d]).reshape(-1, *(1,) * (len(t.kept) - 1 - k)) * strides[d] for k, d in enumerate(t.kept)),
+                        np.int64(0))
             offsets = first + np.asarray(steps).reshape(-1) * memory.itemsize
         self.count_traffic("global", self.low + np.asarray(owner).reshape(-1), lambda: offsets, memory.itemsize)
 
@@ -292,7 +298,8 @@ class GlobalAccess:
         where = np.arange(self.batch) if positions is None else positions
         if self._active is not None:
             alive = np.broadcast_to(self._active.any(axis=1), (self.batch,))[where]
-            cells, keep = (x[alive] if x is not None and len(x) == len(where) else x for x in (cells, keep))
+            cells = cells[alive] if len(cells) == len(where) else cells
+            keep = keep[alive] if keep is not None and len(keep) == len(where) else keep
             where = where[alive]
         if positions is not None and len(cells) == self.batch > len(where):
             cells = cells[where]
@@ -300,7 +307,7 @@ class GlobalAccess:
         ids = np.broadcast_to((self.ctas[where] + 1).astype(np.int32).reshape(-1, *(1,) * (cells.ndim - 1)), shape)
         chosen = slice(None) if keep is None else np.broadcast_to(keep, shape)
         cells, ids = np.broadcast_to(cells, shape)[chosen].reshape(-1), ids[chosen].reshape(-1)
-        threads = self.low if threads is None else np.broadcast_to(threads, shape)[chosen].reshape(-1)
+        by = self.low if threads is None else np.broadcast_to(threads, shape)[chosen].reshape(-1)
         shadow, clocks, verb = memory.shadow, self.sim.global_clocks, "read" if side == LOAD else "write"
         if not len(cells):
             return ()
@@ -309,9 +316,11 @@ class GlobalAccess:
                 access = shadow.read if side == LOAD else shadow.write
                 self._judge(memory, verb, access(Index(cells), ids, clocks, True), what)
             return ()
-        self._judge(memory, verb, shadow.issue(side, cells, clocks, Accessor(self, ids, threads), proxy), what if proxy else None)
-        touch = shadow.flight.begin(Deed(what, self.loc, side), cells, ids, threads, self._moments(where, clocks, atom))
-        last = shadow.flight.sides[side].cta[cells]
+        self._judge(memory, verb, shadow.issue(side, cells, clocks, Accessor(self, ids, by), proxy), what if proxy else None)
+        flight = shadow.flight
+        assert flight is not None  # `issue` makes it
+        touch = flight.begin(Deed(what, self.loc, side), cells, ids, by, self._moments(where, clocks, atom))
+        last = flight.sides[side].cta[cells]
         if side == STORE and (last != ids).any():
             at = int(np.argmax(last != ids))
             self._clash(memory, "write", int(last[at]) - 1, int(ids[at]) - 1)
@@ -340,7 +349,7 @@ class GlobalAccess:
             earlier, other, cta, line = found
             self._clash(memory, what, other, cta, earlier, self.sim.locs[line] if line >= 0 else None, name)
 
-    def _clash(self, memory: GlobalMemory, what: str, other: int | None, cta: int, earlier: str = "write", at: Loc | None = None,
+    def _clash(self, memory: GlobalMemory, what: str, other: int | None, cta: int | None, earlier: str = "write", at: Loc | None = None,
                name: str | None = None) -> None:
         """Report an access by a CTA that conflicts with an earlier one by another, at the location `at` if that is known."""
         loc, word = self.loc, "write" if earlier == "write" else "read"
@@ -348,7 +357,7 @@ class GlobalAccess:
             loc, at, what, word, cta, other = at, loc, word, what, other, cta
         past = {"write": "wrote", "read": "read"}[word]
         who = f"CTA {other}" if other is not None and other >= 0 else "another CTA"
-        me = f"CTA {cta}" if cta >= 0 else "each of several CTAs"
+        me = f"CTA {cta}" if cta is not None and cta >= 0 else "each of several CTAs"
         self.finding("race", f"{me} {what}s an element of {memory.name} that {who} {past} in the same launch{f' at line {at.line}' if at else ''}; "
                      "nothing orders the two", ctas=[c for c in (cta, other) if c is not None and c >= 0], loc=loc, other=at)
 

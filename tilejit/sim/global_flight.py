@@ -49,7 +49,7 @@ class Deed:
 class Touch(NamedTuple):
     """The cells of an allocation that an operation accesses, and the CTA + 1 of each."""
 
-    flight: "GlobalFlight"
+    flight: GlobalFlight
     number: int
     cells: np.ndarray
     ids: np.ndarray
@@ -144,9 +144,11 @@ class GlobalFlight:
             cover = cover.copy()
             _, column, epoch = own
             cover[column] = max(cover[column], epoch)
-        of_cta = lambda d: (d.issued[cta + 1], *d.ended.get(cta + 1, ()))
+        def of_cta(d):
+            return (d.issued[cta + 1], *d.ended.get(cta + 1, ()))
         recent = [d for d in self.recent.pop(cta + 1, ()) if any(m.round >= since for m in of_cta(d))]
-        later = lambda m: m._replace(round=now + 1) if m.round >= since and cover[m.column] < m.epoch else m
+        def later(m):
+            return m._replace(round=now + 1) if m.round >= since and cover[m.column] < m.epoch else m
         for deed in recent:
             deed.issued[cta + 1] = later(deed.issued[cta + 1])
             if cta + 1 in deed.ended:
@@ -177,7 +179,8 @@ class _Earlier:
     def __init__(self, flight: GlobalFlight, side: Side, view, number: np.ndarray, who: Accessor, clocks):
         self.view, self.who, self.clocks, self.shape = view, who, clocks, number.shape
         self.where = np.nonzero(number)
-        pick = lambda array: np.broadcast_to(array, self.shape)[self.where]
+        def pick(array):
+            return np.broadcast_to(array, self.shape)[self.where]
         self.cta, self.me, self.thread = pick(view(side.cta)), pick(who.ids), pick(view(side.thread))
         self.near = pick(who.near(view(side.cta)))
         pairs, self.of = np.unique(pick(number).astype(np.int64) << 32 | self.cta, return_inverse=True)
@@ -245,10 +248,10 @@ class _Earlier:
         """Of the cells `some`, accessed from other clusters, those for which `who` knows, by `known`, none of the moments (by default ends)."""
         result = some.copy()
         if some.any() and known is not None:
-            moments = (moments or self._ends)()
+            found = (moments or self._ends)()
             cells = tuple(w[some] for w in self.where)
-            for j in range(max(map(len, moments))):
-                rounds = self._moments(moments, j, 2)[some]
+            for j in range(max(map(len, found))):
+                rounds = self._moments(found, j, 2)[some]
                 result[some] &= unknown(known, self.me[some] - 1, self.cta[some] - 1, rounds, self.who, cells, self.shape)
         return result
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -55,7 +55,8 @@ class GlobalClocks:
     def _note(found: Acquired, some: Some | None, clock: np.ndarray) -> None:
         """Record what some threads (None: all) have acquired. Beyond SOME acquisitions, the two oldest are merged into
         one."""
-        atoms = lambda s: s and s.atoms
+        def atoms(s):
+            return s and s.atoms
         if not found or atoms(found[-1][0]) != atoms(some) or (clock > found[-1][1]).any():
             found.append((some, clock.copy()))
         if len(found) > SOME:
@@ -141,11 +142,18 @@ class GlobalShadow:
         self.reader: np.ndarray | None = None  # CTA + 1 of the reader (see `_readers`), or MANY
         self.epoch: np.ndarray | None = None   # the writer's epoch, once there are clocks
 
-    def _arrays(self, clocks: GlobalClocks | None) -> None:
+    def of_threads(self) -> ThreadShadow:
+        """The shadow of threads, where these are tracked."""
+        assert self.threads is not None
+        return self.threads
+
+    def _arrays(self, clocks: GlobalClocks | None) -> np.ndarray:
+        """Make the arrays of writers and, with clocks, of epochs, if there are none yet. Returns the writers."""
         if self.writer is None:
             self.writer = np.zeros(self.cells, np.int32)
         if clocks is not None and self.epoch is None:
             self.epoch = np.ones(self.cells, np.int32)
+        return self.writer
 
     def read(self, view, ids: np.ndarray, clocks: GlobalClocks | None, overlapping: bool, who: Accessor | None = None):
         """CTAs `ids` (id + 1, broadcastable) read the cells that `view(array)` selects. Returns the first conflict, or None."""
@@ -153,7 +161,7 @@ class GlobalShadow:
         if self.writer is not None:
             found = self._conflict(view, ids, clocks, view(self.writer), who)
         if who is not None:
-            found = self._in_flight(view, who, clocks, "read") or self.threads.read(view, who) or found
+            found = self._in_flight(view, who, clocks, "read") or self.of_threads().read(view, who) or found
             ids = _readers(who)
         self._mark_readers(view, ids, overlapping)
         return found
@@ -177,12 +185,13 @@ class GlobalShadow:
         if self.reader is not None and found is None:
             found = self._read_before(view, ids, clocks, who)
         if who is not None:
-            found = self._in_flight(view, who, clocks, "write") or self.threads.write(view, who) or found
+            found = self._in_flight(view, who, clocks, "write") or self.of_threads().write(view, who) or found
             if self.flight is not None:
                 self.flight.forget(view)
         self._arrays(clocks)
         view.assign(self.writer, ids)
         if self.epoch is not None:
+            assert clocks is not None  # as at the access that made the epochs
             view.assign(self.epoch, clocks.now[ids - 1])
         if overlapping and found is None:
             now = view(self.writer)
@@ -208,7 +217,7 @@ class GlobalShadow:
         view = Index(cells)
         found = None if self.writer is None else self._conflict(view, ids, clocks, self.writer[cells], who)
         if who is not None:
-            found = self._in_flight(view, who, clocks, "atomic read") or self.threads.read(view, who, atomic=True) or found
+            found = self._in_flight(view, who, clocks, "atomic read") or self.of_threads().read(view, who, atomic=True) or found
             ids = _readers(who)
         self._mark_readers(view, ids, overlapping=True)
         return found
@@ -222,16 +231,16 @@ class GlobalShadow:
         view, ids = Index(cells), who.ids
         if self.flight is None:
             self.flight = GlobalFlight(self.cells)
-        found = self.flight.conflict(view, who, clocks, side if proxy else "read")
+        found: Any = self.flight.conflict(view, who, clocks, side if proxy else "read")
         if self.writer is not None:
             found = found or self._conflict(view, ids, clocks, view(self.writer), who)
-        found = found or self.threads.late_write(view, who)
+        found = found or self.of_threads().late_write(view, who)
         if side == LOAD:
             self._mark_readers(view, _readers(who), overlapping=True)
         else:
             if self.reader is not None:
                 found = found or self._read_before(view, ids, clocks, who)
-            found = found or self.threads.late_read(view, who)
+            found = found or self.of_threads().late_read(view, who)
         if proxy:
             found = found or self._unfenced(view, who, clocks)
         if side != LOAD:
@@ -275,12 +284,13 @@ class GlobalShadow:
     def _unsettled(self, view, who: Accessor) -> Unfenced | None:
         """The first cell that a thread loaded, before a copy engine overwrites it, without a proxy fence in that
         thread since."""
-        found = self.threads.unsettled(view, who)
+        found = self.of_threads().unsettled(view, who)
         if found is None:
             return None
         marks, bad = found
         at = tuple(w[0] for w in np.nonzero(bad))
-        pick = lambda array: int(np.broadcast_to(array, bad.shape)[at])
+        def pick(array):
+            return int(np.broadcast_to(array, bad.shape)[at])
         ctas = pick(who.ids) - 1, pick(view(marks.cta)) - 1
         result = Unfenced(view.cell(at), ctas, pick(view(marks.thread)), pick(view(marks.line)), reads=True)
         view.assign(marks.cta, 0, bad)  # so that it is reported once
@@ -293,17 +303,19 @@ class GlobalShadow:
         to that epoch. Copies are included unless they come after the fence with the clock `fenced`."""
         if self.flight is not None:
             self.flight.hold_back(cta, cover, clocks, own)
-        marks = self.threads.writes
+        marks = self.of_threads().writes
         if self.writer is None or marks is None:
             return
         self._arrays(clocks)
+        epoch = self.epoch
+        assert epoch is not None  # made with clocks
         cells = np.flatnonzero(self.writer == cta + 1)
-        cells = cells[(self.epoch[cells] >= clocks.opened[cta]) & (marks.cta[cells] == cta + 1)]
+        cells = cells[(epoch[cells] >= clocks.opened[cta]) & (marks.cta[cells] == cta + 1)]
         late, threads = cover[marks.column[cells]] < marks.epoch[cells], marks.thread[cells]
         if own is not None:
             late &= ((threads != own[0]) & (threads != EVERY)) | (marks.epoch[cells] > own[2])
-        copied = False if fenced is None else self.epoch[cells] > fenced[cta]
-        self.epoch[cells[np.where(threads == NOBODY, copied, late)]] = clocks.now[cta] + 1
+        copied = False if fenced is None else epoch[cells] > fenced[cta]
+        epoch[cells[np.where(threads == NOBODY, copied, late)]] = clocks.now[cta] + 1
 
     def last_copy(self, cell: int) -> tuple[Loc | None, int] | None:
         """Where and by which CTA the asynchronous copy was issued that wrote a cell last; None if the last

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +18,7 @@ EVERY = -2     # each thread of the scope accesses the cell
 NOBODY = -3    # an asynchronous copy: not checked against the threads of its CTA here
 
 
-def unknown(known: Callable[[int], list], me: np.ndarray, them: np.ndarray, epochs: np.ndarray, who: "Accessor | None", where: tuple,
+def unknown(known: Callable[[int], list], me: np.ndarray, them: np.ndarray, epochs: np.ndarray, who: Accessor | None, where: tuple,
             shape: tuple) -> np.ndarray:
     """Of accesses by CTAs `them` in `epochs` to the cells `where`, those that the CTAs `me`, which access the cells now, do not know of.
     ``known(cta)`` returns what a CTA knows: clocks, and for each the part of its threads (`Some`) that knows it, or None for all."""
@@ -95,11 +96,11 @@ class Accessor:
     def has_met(self, some, where: tuple, shape: tuple) -> np.ndarray:
         """Whether the threads that access the cells `where` are among `some`, or have synchronised with them at a barrier since."""
         atoms = self.atoms() if self.kind else np.broadcast_to(self.atoms(), shape)[where]
-        among = np.isin(atoms, list(some.atoms))
-        among = among.all() if self.kind else among
+        found = np.isin(atoms, list(some.atoms))
+        among = found.all() if self.kind else found
         return among | self.ordered(where, shape, ORDER, some.column, np.full(len(where[0]), some.epoch, np.int32))
 
-    def by_world(self, ids: np.ndarray, of: Callable[[Clocks], np.ndarray], nobody: int) -> tuple[np.ndarray, np.ndarray | int]:
+    def by_world(self, ids: np.ndarray, of: Callable[[Clocks], Any], nobody: int) -> tuple[np.ndarray, np.ndarray | int]:
         """What `of` returns for the clocks of each world of the machine's CTAs, stacked; and for each of `ids` the index of its world. An
         id without a world (MANY) gets an entry filled with `nobody`."""
         worlds = self.m.peek()
@@ -110,6 +111,12 @@ class Accessor:
         for n, (_, positions) in enumerate(worlds):
             number[self.m.ctas[positions] + 1] = n + 1
         return np.stack([np.full_like(found[0], nobody), *found]), number[ids]
+
+
+def _of_rank(epochs: np.ndarray | None, who: Accessor) -> np.ndarray:
+    """The epochs of the atoms of the accessor's CTA, of a kind of fences that the kernel has."""
+    assert epochs is not None
+    return epochs[who.m.rank]
 
 
 class ThreadShadow:
@@ -123,10 +130,12 @@ class ThreadShadow:
 
     def unordered_write(self, view, who: Accessor, bad: np.ndarray) -> np.ndarray:
         """Of the cells `bad`, which other CTAs wrote, those whose write no barrier of the cluster orders."""
-        near = bad & who.near(view(self.writes.cta))
+        writes = self.writes
+        assert writes is not None  # that of `bad` at least
+        near = bad & who.near(view(writes.cta))
         where = np.nonzero(near)
         bad = bad.copy()
-        bad[where] = ~who.ordered(where, bad.shape, ORDER, view(self.writes.column)[where], view(self.writes.epoch)[where])
+        bad[where] = ~who.ordered(where, bad.shape, ORDER, view(writes.column)[where], view(writes.epoch)[where])
         return bad
 
     def read(self, view, who: Accessor, atomic: bool = False) -> Clash | None:
@@ -162,7 +171,7 @@ class ThreadShadow:
         if len(where[0]) and GLOBAL < who.planes:
             columns, epochs = view(marks.column)[where], view(marks.epoch)[where]
             fenced = who.ordered(where, bad.shape, GLOBAL, columns, epochs)
-            fences, world = who.by_world(np.broadcast_to(who.ids, bad.shape)[where], lambda clocks: clocks.fenced_global[who.m.rank], 0)
+            fences, world = who.by_world(np.broadcast_to(who.ids, bad.shape)[where], lambda clocks: _of_rank(clocks.fenced_global, who), 0)
             own = (np.broadcast_to(cta == who.ids, bad.shape) & (thread == who.threads))[where]
             fenced |= own & (fences[world, np.broadcast_to(who.atoms(), bad.shape)[where]] >= epochs)
             bad[where] = ~fenced
@@ -171,7 +180,7 @@ class ThreadShadow:
     def unsettled(self, view, who: Accessor) -> tuple[Marks, np.ndarray] | None:
         """The marks of an atom that has loaded cells, and where: no proxy fence in its threads followed the load before a copy that `who` issues.
         Of the loads of other clusters, those count that no such fence has followed yet."""
-        if SETTLED >= who.planes:
+        if who.planes <= SETTLED:
             return None
         for marks in self.reads.values():
             cta = view(marks.cta)
@@ -183,7 +192,7 @@ class ThreadShadow:
                 columns, epochs = view(marks.column)[where], view(marks.epoch)[where]
                 settled = who.ordered(where, bad.shape, SETTLED, columns, epochs)
                 ids = np.broadcast_to(who.ids, bad.shape)[where]
-                fences, world = who.by_world(ids, lambda clocks: clocks.settled[who.m.rank], 0)
+                fences, world = who.by_world(ids, lambda clocks: _of_rank(clocks.settled, who), 0)
                 atoms = np.broadcast_to(who.atoms(), bad.shape)[where]
                 own = columns == who.m.sim.worlds[0].clocks.column(who.m.rank, atoms)
                 bad[where] = ~(settled | own & (fences[world, atoms] >= epochs))
@@ -244,8 +253,8 @@ class ThreadShadow:
         if not late.any():
             return None
         at = tuple(w[int(np.argmax(late))] for w in where)
-        mine = int(np.broadcast_to(who.threads, bad.shape)[at])
-        return Clash((mine, int(thread[at])), (int(np.broadcast_to(who.ids, bad.shape)[at]) - 1, int(cta[at]) - 1),
+        accessing = int(np.broadcast_to(who.threads, bad.shape)[at])
+        return Clash((accessing, int(thread[at])), (int(np.broadcast_to(who.ids, bad.shape)[at]) - 1, int(cta[at]) - 1),
                      int(view(marks.line)[at]), earlier)
 
     def _remember_read(self, view, who: Accessor) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import LaunchError
+from ..ir.builder import element_type
 from ..ir.graph import Graph
 from ..types import Buffer
 from .blas import one_blas_thread
@@ -99,7 +100,7 @@ def bind_arguments(graph: Graph, args: list, program: Program, checks: bool, all
     for number, (param, arg) in enumerate(zip(graph.params, args)):
         if not isinstance(param.type, Buffer):
             with np.errstate(over="ignore"):
-                env[param] = np.full((1, 1), arg, param.type.dtype.np)
+                env[param] = np.full((1, 1), arg, element_type(param).np)
             memories.append(None)
             continue
         if not isinstance(arg, np.ndarray):
@@ -137,5 +138,5 @@ def share_shadows(memories: list[GlobalMemory], all_threads: bool) -> None:
         for m in group:
             m.shadow, m.maybe_written = shadow, written
     for m in memories:
-        if m.shadow is None:
+        if not hasattr(m, "shadow"):
             m.shadow = GlobalShadow(m.address, 0, m.itemsize)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
 from ..concurrency import cached_property
 from ..errors import Loc, print_text
-from ..types import Buffer, Points, Region, Sym, Tile
+from ..types import Buffer, Points, Region, Sym, Tile, layout_of
 from .bulk import BulkCopies
 from .commits import Commits
 from .engines import Engines
@@ -22,8 +22,8 @@ from .remote import RemoteStores
 from .report import Finding
 from .shared_access import SharedAccess
 from .synchronisation import Synchronisation
-from .tensor_cores import TensorCores
 from .tensor_copies import PairOperations
+from .tensor_cores import TensorCores
 from .tensor_memory import TensorMemoryAccess
 from .tensor_products import TensorProducts
 from .tma import TensorCopies
@@ -251,7 +251,7 @@ class Machine(GlobalAccess, OrderedAccess, SharedAccess, Synchronisation, Engine
     def alloc_tmem(self, value: Any, type_: Buffer | None = None, column: int | None = None) -> SimBuffer:
         """The buffer of an allocation in tensor memory. It gets whole columns, a power of two of at least 32, after the earlier allocations."""
         type_ = type_ or value.type
-        layout = type_.layout
+        layout = layout_of(type_)
         columns = -(-layout.span("TCol") * type_.dtype.nbytes // 4)
         columns = max(32, 1 << (columns - 1).bit_length())
         places = self.sim.tmem_columns
@@ -341,15 +341,18 @@ class Machine(GlobalAccess, OrderedAccess, SharedAccess, Synchronisation, Engine
             self.write_shared(buffer, coords, values, mask, owner, region)
 
 
-_OPERATIONS = {"mul": operator.mul, "floordiv": operator.floordiv, "add": operator.add, "sub": operator.sub, "min": min, "max": max}
+_OPERATIONS: dict[str, Callable[..., int]] = {"mul": operator.mul, "floordiv": operator.floordiv, "add": operator.add, "sub": operator.sub, "min": min, "max": max}
 
 
-def _region_coords(region: SimRegion | SimPoints) -> tuple[np.ndarray, ...]:
+def _region_coords(region: SimRegion | SimPoints | None) -> tuple[np.ndarray, ...]:
     """The coordinates of the elements of a region or of points, one array per dimension of the buffer."""
-    t = region.type
-    rank = len(t.shape)
-    if isinstance(t, Points):
+    assert region is not None  # without coordinates
+    if isinstance(region, SimPoints):
+        rank = len(region.type.shape)
         return tuple(i if i.ndim == rank + 1 or not rank else i[:, :1].reshape(-1, *(1,) * rank) for i in region.indices)
+    t = region.type
+    assert isinstance(t, Region)
+    rank = len(t.shape)
     if not t.kept:
         return tuple(s.astype(np.int64) for s in region.starts)
     coords = []

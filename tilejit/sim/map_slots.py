@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from itertools import count
+from typing import Any
 
 import numpy as np
 
@@ -46,31 +47,35 @@ class Fields:
     unset: frozenset[tuple[str, int | None]] = frozenset()
 
     @staticmethod
-    def of_zeros() -> "Fields":
+    def of_zeros() -> Fields:
         """The fields of 128 bytes of zeros."""
         return Fields(unset=frozenset((name, i) for name, n in REPLACED.items() for i in (range(n) if n else (None,))))
 
     @staticmethod
-    def of(t: SimTensorMap) -> "Fields":
+    def of(t: SimTensorMap) -> Fields:
         """The fields of a map that the launch has encoded."""
-        whole = lambda values, n, rest: (*map(int, values), *(rest,) * (n - len(values)))
+        def whole(values, n, rest):
+            return (*map(int, values), *(rest,) * (n - len(values)))
         address = t.memory.address + t.memory.origin * t.memory.itemsize + int(np.asarray(t.base).flat[0])
         return Fields(address, t.rank, whole(t.global_dim, DIMENSIONS, 1), whole(t.global_strides, DIMENSIONS - 1, 0), whole(t.box, DIMENSIONS, 1),
                       whole(t.element_strides, DIMENSIONS, 1), t.dtype, t.interleave, t.swizzle, t.l2_promotion, t.oob_fill)
 
-    def replaced(self, name: str, index: int | None, value: int) -> "Fields":
+    def replaced(self, name: str, index: int | None, value: int) -> Fields:
         """The fields after one ``tensormap.replace``; `name` is the instruction's name for the field."""
         at = {"global_dim": "dims", "global_stride": "strides", "box_dim": "box", "element_stride": "steps"}.get(name)
-        unset = self.unset - {(name, index)}
+        changes: dict[str, Any] = {"unset": self.unset - {(name, index)}}
         if at is not None:
+            assert index is not None
             values = getattr(self, at)
-            return replace(self, unset=unset, **{at: (*values[:index], value, *values[index + 1:])})
+            changes[at] = (*values[:index], value, *values[index + 1:])
+            return replace(self, **changes)
         if name == "elemtype":
-            return replace(self, unset=unset, dtype=ELEMENTS[value])
+            return replace(self, **changes, dtype=ELEMENTS[value])
         plain = {"global_address": "address", "interleave_layout": "interleave", "swizzle_mode": "swizzle", "fill_mode": "oob_fill"}
-        return replace(self, unset=unset, **({"rank": value + 1} if name == "rank" else {plain[name]: value}))
+        changes |= {"rank": value + 1} if name == "rank" else {plain[name]: value}
+        return replace(self, **changes)
 
-    def rebound(self, address: int, dims: tuple[int, ...], strides: tuple[int, ...]) -> "Fields":
+    def rebound(self, address: int, dims: tuple[int, ...], strides: tuple[int, ...]) -> Fields:
         made = self.replaced("global_address", None, address)
         for name, values in (("global_dim", dims), ("global_stride", strides)):
             for i, value in enumerate(values):
@@ -82,8 +87,10 @@ class Fields:
         it is taken to be the number of sizes."""
         sizes = max(i + 1 for i in range(DIMENSIONS) if i == 0 or ("global_dim", i) not in self.unset)
         rank = sizes if ("rank", None) in self.unset else self.rank
-        needed = lambda name, i: i is None or i < rank - (name == "global_stride")
-        shown = lambda name, i: name if i is None else f"{name}[{i}]"
+        def needed(name, i):
+            return i is None or i < rank - (name == "global_stride")
+        def shown(name, i):
+            return name if i is None else f"{name}[{i}]"
         return [shown(name, i) for name in REPLACED for _, i in sorted(u for u in self.unset if u[0] == name) if needed(name, i)]
 
     def alike(self) -> tuple:
@@ -120,6 +127,11 @@ class Slot:
     seen: int = 0                                                    # the launch that `acquired` and `copies` belong to
     mark: bytes = b""
     lost: Loc | None = None                                          # the edit of this launch whose map something else has overwritten
+
+    def known_fields(self) -> Fields:
+        """The fields of a map that has been written."""
+        assert self.fields is not None
+        return self.fields
 
 
 _SLOTS: dict[int, Slot] = {}      # all slots of this process, by the address of their first byte

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..errors import LaunchError
+
+if TYPE_CHECKING:
+    from .global_races import GlobalShadow
 
 
 def strided(x: np.ndarray, shape: tuple[int, ...], strides: tuple[int, ...], writeable: bool = True) -> np.ndarray:
@@ -43,7 +47,7 @@ class GlobalMemory:
         self.address = self.flat.__array_interface__["data"][0]
         self.maybe_written = False
         self.touched = 0    # how many accesses calls may make to it; a call that may repeat its access counts as 2
-        self.shadow = None  # GlobalShadow, while checks are on
+        self.shadow: GlobalShadow  # while checks are on
 
     @staticmethod
     def box(flat: np.ndarray, offset: int, extents: tuple[int, ...], strides: tuple[int, ...]) -> np.ndarray:

@@ -10,13 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from ..ops.moves.copy_async.tma.named_map import template
-from ..types import TensorMap
+from ..types import TensorMap, layout_of
 from .clocks import ORDER
 from .map_slots import BYTES, DIMENSIONS, Acquired, Fields, Slot, leave_mark, slot_at, slots_of
+from .parts import MachineParts
 from .tensor_maps import elements_of
 from .values import Batched, SimBuffer, SimRegion, SimTensorMap
 
@@ -33,6 +35,11 @@ class SimMap(Batched):
     slot: SimRegion | None
     shared: SimRegion | None
 
+    def place(self, shared: bool) -> SimRegion:
+        """Its place in shared memory, or in global memory, where it is known to have one."""
+        region = self.shared if shared else self.slot
+        assert region is not None
+        return region
 
 def _end(made: SimTensorMap, address: int) -> int:
     """The offset in its memory of the first byte after all that a map at an address reaches."""
@@ -40,14 +47,16 @@ def _end(made: SimTensorMap, address: int) -> int:
     return address - made.memory.address + elements_of(made).itemsize * made.global_dim[0] + last
 
 
-class NamedMaps:
+class NamedMaps(MachineParts):
     """The part of the machine that creates, edits, fences and reads tensor maps."""
 
     def named_map(self, type_: TensorMap, array: SimBuffer, slot: SimRegion | None, shared: SimBuffer | None) -> SimMap:
         key = "named", type_, id(array.memory)
         if key not in self.sim.maps:
             self.sim.maps[key] = template(type_)
-        place = None if shared is None else SimRegion(type_, shared, (np.zeros((1, 1), np.int64),))
+        place = None
+        if shared is not None:  # only its place is used
+            place = SimRegion(type_, shared, (np.zeros((1, 1), np.int64),))  # type: ignore[arg-type]  # a map is no region
         return SimMap(type_, self.tensor_map(array, self.sim.maps[key]), slot, place)
 
     def map_in(self, place: SimRegion) -> SimMap:
@@ -65,15 +74,15 @@ class NamedMaps:
         """The first byte of a slot in its memory, for each CTA of the batch."""
         buffer, starts = region.buffer, [s[:, :1].astype(np.int64) for s in region.starts]
         if buffer.memory.scope == "global":
-            at = sum((s * k for s, k in zip(starts, buffer.strides)), np.zeros((1, 1), np.int64))
+            at = sum((s * k for s, k in zip(starts, buffer.array_strides)), np.zeros((1, 1), np.int64))
             at = (at + buffer.memory.origin) * buffer.memory.itemsize
         else:
-            at = np.asarray(buffer.type.layout.offset_of(*starts, shape=buffer.shape)).reshape(-1, 1) * buffer.type.dtype.nbytes
+            at = np.asarray(layout_of(buffer.type).offset_of(*starts, shape=buffer.shape)).reshape(-1, 1) * buffer.type.dtype.nbytes
         return np.broadcast_to(at + np.asarray(buffer.base), (self.batch, 1))[:, 0]
 
     def _places(self, map_: SimMap, shared: bool, positions: np.ndarray | None = None) -> Iterator[tuple[int, int, Slot]]:
         """(position in the batch, first byte, slot) for each CTA: of the map in shared memory if `shared`, else of that in global memory."""
-        region = map_.shared if shared else map_.slot
+        region = map_.place(shared)
         at, memory = self._bytes_at(region), region.buffer.memory
         for b in self._here(positions):
             if shared:
@@ -94,7 +103,7 @@ class NamedMaps:
         """Check the access to a slot for races; its first element stands for all its bytes."""
         if not self.checks:
             return
-        region = map_.shared if shared else map_.slot
+        region = map_.place(shared)
         coords = tuple(s[:, :1].astype(np.int64) for s in region.starts)
         if writing:
             self.write(region.buffer, coords, np.zeros((1, 1), region.buffer.type.dtype.np))
@@ -129,11 +138,11 @@ class NamedMaps:
             slot.cta, slot.cluster = int(self.ctas[b]), (self.sim.serial, int(self.rows[b]) % self.sim.clusters)
             slot.threads, slot.loc, slot.released = threads or self._editors(b), self.loc, None
             if not shared:
-                leave_mark(slot, map_.slot.buffer.memory, at)
+                leave_mark(slot, map_.place(shared).buffer.memory, at)
 
     def _blank(self, map_: SimMap, shared: bool, b: int, at: int) -> bool:
         """Whether the 128 bytes are zeros, from which edits of single fields can build a map."""
-        data = self.sim.shared.data[int(self.rows[b])] if shared else map_.slot.buffer.memory.bytes
+        data = self.sim.shared.data[int(self.rows[b])] if shared else map_.place(shared).buffer.memory.bytes
         return not data[at:at + BYTES].any()
 
     def _still_read(self, slot: Slot) -> None:
@@ -142,7 +151,8 @@ class NamedMaps:
             for chunk, number in slot.copies:
                 op = world.ops.get(number) if chunk == self.sim.serial else None
                 if op is not None and not op.awaited:
-                    self.finding("missing-wait", f"a tensor map is edited while {op.what} at line {self.sim.locs[op.line].line}, "
+                    loc = self.sim.locs[op.line]
+                    self.finding("missing-wait", f"a tensor map is edited while {op.what} at line {loc.line if loc else '?'}, "
                                  "which reads it, has not been waited for")
         slot.copies.clear()
 
@@ -150,10 +160,13 @@ class NamedMaps:
 
     def map_seed(self, map_: SimMap) -> None:
         """Set the slot to the map that the launch has encoded."""
-        self._edit(map_, map_.shared is not None, lambda b, slot: Fields.of(map_.template))
+        template = map_.template
+        assert template is not None  # a map by name has one
+        self._edit(map_, map_.shared is not None, lambda b, slot: Fields.of(template))
 
     def map_rebind(self, map_: SimMap, place, *numbers) -> None:
         """Set a new address, dimensions and strides. `numbers` are the dimensions and the strides (in bytes), innermost first."""
+        assert map_.type is not None  # a map by name has one
         rank, values = len(map_.type.box), [np.asarray(n) for n in numbers]
         where = self._pointed(place)
 
@@ -203,15 +216,17 @@ class NamedMaps:
         """The map with these fields over the launch argument that it points to, preferably one that contains all it reaches; None if there is
         no such argument."""
         rank = f.rank
-        over = lambda m: SimTensorMap(m, f.address - m.address - m.origin * m.itemsize, f.dtype, f.dims[:rank], f.strides[:rank - 1], f.box[:rank],
-                                      f.steps[:rank], f.interleave, f.swizzle, f.l2_promotion, f.oob_fill)
+        def over(m):
+            return SimTensorMap(m, f.address - m.address - m.origin * m.itemsize, f.dtype, f.dims[:rank], f.strides[:rank - 1], f.box[:rank],
+                                              f.steps[:rank], f.interleave, f.swizzle, f.l2_promotion, f.oob_fill)
         holding = [m for m in self.sim.arguments if m is not None and m.address <= f.address < m.address + max(m.bytes.size, 1)]
         chosen = max(holding, key=lambda m: (_end(over(m), f.address) <= m.bytes.size, f.dtype == str(m.array.dtype), -m.number), default=None)
         return None if chosen is None else over(chosen)
 
     def _checked(self, b: int, f: Fields) -> bool:
         """Whether a copy would stay inside the array that the map points to; reports a finding if not."""
-        where, made = dict(ctas=self.ctas[b:b + 1]), self._pointing(f)
+        where: dict[str, Any] = dict(ctas=self.ctas[b:b + 1])
+        made = self._pointing(f)
         if not 1 <= f.rank <= DIMENSIONS:
             self.finding("descriptor", f"a tensor map has 1 to {DIMENSIONS} dimensions, not {f.rank}", **where)
             return False
@@ -269,7 +284,7 @@ class NamedMaps:
                 self.finding("descriptor", "a tensor map is published from shared memory to which none was written: seed it there first",
                              ctas=self.ctas[b:b + 1])
         self._edit(to, False, lambda b, slot: made[b].fields, threads=(self.low, self.low + 32))
-        for b, slot in self._slots(to, False):
+        for _, slot in self._slots(to, False):
             slot.released = scope
 
     def map_acquire(self, map_: SimMap, scope: str) -> None:
@@ -307,7 +322,7 @@ class NamedMaps:
 
     def _complete(self, b: int, slot: Slot) -> bool:
         """Whether a map that was made from zeros has all its fields; reports a finding if not."""
-        missing = slot.fields.missing()
+        missing = slot.known_fields().missing()
         if missing:
             self.finding("descriptor", f"a copy uses a tensor map that was made from zeros, and nothing has set its {', '.join(missing)}: "
                                        "tensormap.replace sets each, or seed the map", ctas=self.ctas[b:b + 1], other=slot.loc)
@@ -315,7 +330,7 @@ class NamedMaps:
 
     def _fenced(self, b: int, slot: Slot) -> None:
         """Check that the copy of a CTA sees the last edit of the map."""
-        where = dict(ctas=self.ctas[b:b + 1], other=slot.loc)
+        where: dict[str, Any] = dict(ctas=self.ctas[b:b + 1], other=slot.loc)
         if not slot.version:
             why = "that nothing has written: seed it, or publish it, first" if slot.lost is None else \
                 f"whose bytes something else has overwritten since its edit at line {slot.lost.line}"
@@ -364,9 +379,9 @@ class NamedMaps:
         `Fields.alike` lists, with the positions of its CTAs."""
         groups: dict[tuple, list[tuple[int, SimTensorMap]]] = {}
         for b, slot in slots.items():
-            made = self._pointing(slot.fields) if slot.legal else None
+            made = self._pointing(slot.known_fields()) if slot.legal else None
             if made is not None:
-                groups.setdefault((id(made.memory), *slot.fields.alike()), []).append((b, made))
+                groups.setdefault((id(made.memory), *slot.known_fields().alike()), []).append((b, made))
         for members in groups.values():
             positions, maps = zip(*members)
             first = maps[0]
@@ -374,6 +389,7 @@ class NamedMaps:
                 yield first, np.array(positions)
                 continue
             table = dict(members)
-            at = lambda pick: np.array([pick(table.get(b, first)) for b in range(self.batch)], np.int64).reshape(-1, 1)
+            def at(pick):
+                return np.array([pick(table.get(b, first)) for b in range(self.batch)], np.int64).reshape(-1, 1)
             yield replace(first, base=at(lambda m: m.base), global_dim=tuple(at(lambda m, d=d: m.global_dim[d]) for d in range(first.rank)),
                           global_strides=tuple(at(lambda m, d=d: m.global_strides[d]) for d in range(first.rank - 1))), np.array(positions)

@@ -10,13 +10,14 @@ from .global_access import kept
 from .global_races import Near, Some
 from .global_threads import Accessor
 from .memory import GlobalMemory
+from .parts import MachineParts
 from .values import SimBuffer
 from .world import World
 
 FENCES = 8  # how many fences of an atom are kept apart
 
 
-class OrderedAccess:
+class OrderedAccess(MachineParts):
     """The part of the machine by which CTAs synchronise through global memory."""
 
     def atomic(self, buffer: SimBuffer, coords: tuple, kind: str, values, compare=None, mask=None, *, owner=None,
@@ -40,22 +41,26 @@ class OrderedAccess:
         compare = None if compare is None else np.broadcast_to(compare, shape)
         keep = None if keep is None else np.broadcast_to(keep, shape)
         ids = np.broadcast_to((self.ctas + 1).astype(np.int32).reshape(-1, *(1,) * (len(shape) - 1)), shape)
-        flat, changed, old = memory.elements(dtype), False, np.zeros(shape, dtype)
-        chosen = (index, values, compare, ids) if keep is None else tuple(None if x is None else x[keep] for x in (index, values, compare, ids))
+        flat, changed = memory.elements(dtype), False
+        old: np.ndarray | None = np.zeros(shape, dtype)
+        at, given, expected, who = index, values, compare, ids
+        if keep is not None:
+            at, given, who = index[keep], values[keep], ids[keep]
+            expected = None if compare is None else compare[keep]
         if shape[1:] == (1,):
             self._together(order is not None)
-        if chosen[0].size:
-            before, changed = apply_atomic(flat, chosen[0].reshape(-1), kind, chosen[1].reshape(-1),
-                                           None if compare is None else chosen[2].reshape(-1), need_old)
+        if at.size:
+            before, changed = apply_atomic(flat, at.reshape(-1), kind, given.reshape(-1),
+                                           None if expected is None else expected.reshape(-1), need_old)
             if keep is None:
-                old = before.reshape(shape) if need_old else None
-            elif need_old:
+                old = before.reshape(shape) if need_old and before is not None else None
+            elif need_old and old is not None:
                 old[keep] = before
             if self.checks:
                 if order is not None or len(shape) == 2 and shape[1] == 1:
-                    self._meet(memory, chosen[0].reshape(-1), chosen[3].reshape(-1) - 1, order, scope)
+                    self._meet(memory, at.reshape(-1), who.reshape(-1) - 1, order, scope)
                 self._check_ordered(memory, index, keep, shape, owner, "write")
-            self._count("atomics", chosen[0].size * memory.itemsize)
+            self._count("atomics", at.size * memory.itemsize)
         self.sim.version += changed
         return old
 
@@ -87,8 +92,8 @@ class OrderedAccess:
         ctas = np.broadcast_to(self.ctas.reshape(-1, *(1,) * (len(shape) - 1)), shape)
         if keep is not None and not keep.any():
             return
-        chosen = (index.reshape(-1), ctas.reshape(-1)) if keep is None else (index[keep], ctas[keep])
-        self._meet(memory, *chosen, None if sem == "relaxed" else sem, scope, reads=not writes, writes=writes)
+        at, of = (index.reshape(-1), ctas.reshape(-1)) if keep is None else (index[keep], ctas[keep])
+        self._meet(memory, at, of, None if sem == "relaxed" else sem, scope, reads=not writes, writes=writes)
         self._check_ordered(memory, index, keep, shape, owner, "write" if writes else "read")
 
     def _check_ordered(self, memory: GlobalMemory, index: np.ndarray, keep, shape: tuple, owner, what: str) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .machine import Machine
+from .parts import FiberParts
 from .program import Code
 from .values import merge, take
 
@@ -22,7 +23,7 @@ class Join:
     def __init__(self, depth: int):
         self.depth = depth      # number of frames at the reconvergence point
         self.parts = 1          # parts that are running or parked
-        self.parked: list[Fiber] = []
+        self.parked: list[Any] = []  # fibers
         self.broken = False
 
 
@@ -65,19 +66,27 @@ class Frame:
         self.spin: Spin | None = None
         self.since: float | None = None   # when the frame was first seen to be on top of its fiber: see `chunk.NOTICE`
 
-    def take(self, rows: np.ndarray) -> "Frame":
+    def take(self, rows: np.ndarray) -> Frame:
         new = Frame(self.code, self.node, self.stage, take(self.state, rows), take(self.active, rows))
         new.pc, new.joins = self.pc, list(self.joins)
         return new
 
 
-class Parting:
+class Parting(FiberParts):
     """The part of a fiber that splits and merges it."""
 
-    def fork(self, mask: np.ndarray) -> "Fiber":
+    rows: np.ndarray
+    env: dict[Any, Any]
+    frames: list[Frame]
+    children: list[Spawn]
+    polled: int
+    m: Machine
+    wait: Any
+
+    def fork(self, mask: np.ndarray) -> Fiber:
         """Split: the CTAs where `mask` is false move to a new fiber, which is returned; this one keeps the others."""
         other = ~mask
-        new = type(self).__new__(type(self))
+        new: Any = type(self).__new__(type(self))
         new.sim, new.rank, new.rows = self.sim, self.rank, self.rows[other]
         new.low, new.high, new.spawn = self.low, self.high, self.spawn
         new.env = {v: take(x, other) for v, x in self.env.items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ..concurrency import cached_property
 from ..ir.graph import (UNIT, Block, Call, Const, For, Graph, Node, Operand, Scope, Value, While, blocks, operands, results, walk,
@@ -26,7 +26,7 @@ class Code:
     def __init__(self, block: Block, inputs: tuple[Value, ...]):
         self.nodes = block.nodes
         self.yields = block.yields
-        last: dict[Value, int] = {v: -1 for v in inputs}
+        last: dict[Value, int] = dict.fromkeys(inputs, -1)
         for i, node in enumerate(block.nodes):
             for value in results(node):
                 last[value] = i
@@ -34,7 +34,8 @@ class Code:
                 if value in last:
                     last[value] = i
         for operand in block.yields:
-            last.pop(operand, None)
+            if isinstance(operand, Value):
+                last.pop(operand, None)
         self.dead: list[list[Value]] = [[] for _ in block.nodes]
         for value, i in last.items():
             if i >= 0:
@@ -136,9 +137,9 @@ def _boundaries(block: Block, low: int, high: int) -> Iterator[int]:
             first = node.first
             if node.kind != "elect" and not isinstance(first, Const):
                 unit = UNIT[node.kind]
-                starts = range(low, high, unit)
+                starts: Sequence[int] = range(low, high, unit)
             else:
-                starts = (0 if node.kind == "elect" else first.value * UNIT[node.kind],)
+                starts = (0 if node.kind == "elect" else number(first) * UNIT[node.kind],)
             for start in starts:
                 inner = (low, low + 1) if node.kind == "elect" else (start, start + node.threads)
                 yield from inner
@@ -151,7 +152,7 @@ def _boundaries(block: Block, low: int, high: int) -> Iterator[int]:
 def _lanes_apart(mask: Operand, low: int, high: int) -> Iterator[int]:
     """The threads of [low, high) where the lanes of a warp that `mask` names begin or end; every thread if it is not
     constant."""
-    named = [mask.value >> lane & 1 for lane in range(32)] if isinstance(mask, Const) else None
+    named = [number(mask) >> lane & 1 for lane in range(32)] if isinstance(mask, Const) else None
     for thread in range(low, high):
         lane = thread % 32
         if lane == 0 or named is None or named[lane] != named[lane - 1]:
@@ -205,7 +206,8 @@ def _places_of_barriers(nodes: tuple[Node, ...]) -> int:
 def _touched(body: Block, times: int = 1, root: dict[Value, Value] | None = None) -> Counter:
     """How often the calls of a kernel may access each buffer. A call counts once, or twice if it may access the buffer any number of times,
     as in a loop."""
-    root, found = {} if root is None else root, Counter()
+    root = {} if root is None else root
+    found: Counter = Counter()
     for node in body.nodes:
         for block in blocks(node):
             found += _touched(block, 2 if isinstance(node, (For, While)) else times, root)
@@ -225,10 +227,12 @@ def _for_one_thread(nodes: tuple[Node, ...]) -> set[Node]:
     users: dict[Value, list[Node | None]] = {}
     for node in nodes:
         for value in operands(node):
-            users.setdefault(value, []).append(node)
+            if isinstance(value, Value):
+                users.setdefault(value, []).append(node)
         for block in blocks(node):
             for value in block.yields:
-                users.setdefault(value, []).append(None)
+                if isinstance(value, Value):
+                    users.setdefault(value, []).append(None)
 
     def stored(value: Value) -> bool:
         return all(isinstance(n, Call) and (n.op is store_ and n.args[1] == value != n.args[0] and not n.attrs["each_thread"]

@@ -38,7 +38,7 @@ class Reductions:
         self.made: list[Reduction] = []
         self.readers: Readers = {}
 
-    def copy(self) -> "Reductions":
+    def copy(self) -> Reductions:
         new = copy.copy(self)
         new.covered, new.made = self.covered.copy(), [copy.copy(r) for r in self.made]
         new.readers = {c: tuple(a.copy() for a in r) for c, r in self.readers.items()}
@@ -51,7 +51,8 @@ class Reductions:
         for column, found in readers.items():
             read = cells[found[0][cells] > 0]
             if len(read):
-                kept = self.readers.setdefault(column, tuple(np.zeros_like(a) for a in found))
+                seen, threads, lines = found
+                kept = self.readers.setdefault(column, (np.zeros_like(seen), np.zeros_like(threads), np.zeros_like(lines)))
                 for mine, theirs in zip(kept, found):
                     mine[read] = theirs[read]
                 found[0][read] = 0

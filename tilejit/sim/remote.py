@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-
 import numpy as np
 
 from .atomics import apply_atomic
 from .engines import Span, scatter_bytes
+from .parts import MachineParts
 from .tma_bytes import peer_rows
 from .values import SimBarrier, SimBuffer
 
 
-class RemoteStores:
+class RemoteStores(MachineParts):
     """The part of the machine that issues asynchronous stores and reductions of register values."""
 
     def remote(self, buffer: SimBuffer, coords: tuple, values: np.ndarray, barrier: SimBarrier, *, owner=None, kind: str | None = None) -> None:
@@ -60,6 +60,7 @@ class RemoteStores:
         span = Span("shared", np.zeros((1, 1), np.int64), offsets, dtype.itemsize, buffer.peer)
         cells = len(self._span_cells(span, 0))
         per_cell = np.repeat(threads, cells // len(threads)).astype(np.int16) if cells and cells % len(threads) == 0 else None
+        assert buffer.peer is not None
         self._count("registers -> shared of a peer", nbytes * (self.batch if where is None else len(where)))
         self.issue("store_async" if kind is None else "reduce_async", writes=[span], land=land, params=params, proxy=False, positions=where,
                    barriers=[(barrier.of_peer(buffer.peer), nbytes)], atom=atom, threads=per_cell, reducing=kind is not None)

@@ -94,7 +94,7 @@ class Shadow:
         self.unset_line: dict[int, np.ndarray] = {}  # line -> cells that were read there before they were first written
         self.reductions = Reductions(cells)
 
-    def copy(self) -> "Shadow":
+    def copy(self) -> Shadow:
         new = copy.copy(self)
         for name in ("writer", "epoch", "thread", "line", "busy", "pipes"):
             setattr(new, name, getattr(self, name).copy())

@@ -8,6 +8,7 @@ from functools import reduce
 import numpy as np
 
 from ..layout import TileLayout, axis
+from ..types import layout_of
 from .atomics import apply_atomic
 from .faults import Reporter
 from .memory import TensorMemory
@@ -26,7 +27,7 @@ class Place:
     run: slice | None = None  # the indices of the elements, if they are contiguous and the same in every CTA
 
 
-class SharedAccess:
+class SharedAccess(MachineParts):
     """The part of the machine that accesses shared and tensor memory."""
 
     # -- reads and writes of elements ------------------------------------------------------------------------------------
@@ -69,19 +70,21 @@ class SharedAccess:
         rows = self.rows_of(buffer.peer)
         rows = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
         index = np.broadcast_to(rows[:, None] * memory.shape[1] + place.offsets // dtype.itemsize, (self.batch, place.offsets.shape[1]))
-        spread = lambda x: np.broadcast_to(x, shape).reshape(self.batch, -1)
+        def spread(x):
+            return np.broadcast_to(x, shape).reshape(self.batch, -1)
         keep = None if place.keep is None else np.broadcast_to(place.keep, index.shape)
-        chosen = [None if x is None else (x.reshape(-1) if keep is None else x[keep])
-                  for x in (index, spread(values), None if compare is None else spread(compare))]
+        def chosen(x):
+            return x.reshape(-1) if keep is None else x[keep]
+        at = chosen(index)
         old = np.zeros(index.shape, dtype)
-        if chosen[0].size:
-            before, changed = apply_atomic(flat, chosen[0], kind, chosen[1], chosen[2])
-            if keep is None:
+        if at.size:
+            before, changed = apply_atomic(flat, at, kind, chosen(spread(values)), None if compare is None else chosen(spread(compare)))
+            if keep is None and before is not None:
                 old = before.reshape(index.shape)
             else:
                 old[keep] = before
             self.sim.version += changed
-        self._count("atomics", chosen[0].size * dtype.itemsize)
+        self._count("atomics", at.size * dtype.itemsize)
         return old.reshape(shape)
 
     # -- raw bytes -----------------------------------------------------------------------------------------------------------
@@ -103,11 +106,12 @@ class SharedAccess:
 
     def _place(self, buffer: SimBuffer, coords, mask, region, itemsize: int, extra: tuple[int, ...] = ()) -> Place:
         key = None
-        if isinstance(region, SimRegion) and mask is None and self._active is None and np.ndim(buffer.base) == 0:
-            if all(s.size == 1 for s in region.starts) and extra in ((), region.type.shape):
-                key = (region.type, buffer.base, tuple(int(s.flat[0]) for s in region.starts), itemsize)
-                if key in self.sim.places:
-                    return self.sim.places[key]
+        plain = mask is None and self._active is None and np.ndim(buffer.base) == 0
+        if (plain and isinstance(region, SimRegion) and all(s.size == 1 for s in region.starts)
+                and extra in ((), region.type.shape)):
+            key = (region.type, buffer.base, tuple(int(s.flat[0]) for s in region.starts), itemsize)
+            if key in self.sim.places:
+                return self.sim.places[key]
         place = self._compute_place(buffer, coords, mask, itemsize, extra)
         if key is not None:
             first = place.offsets[0] // itemsize
@@ -153,7 +157,7 @@ class SharedAccess:
 
     def _tmem_place(self, buffer: SimBuffer, coords, keep, itemsize: int, extra: tuple[int, ...]) -> Place:
         """The place of elements of tensor memory, where each lane is a row of 512 columns of 4 bytes. Layouts count columns in elements."""
-        at = buffer.type.layout.apply(*coords, shape=buffer.shape)
+        at = layout_of(buffer.type).apply(*coords, shape=buffer.shape)
         offset = np.asarray(at.get(axis.TLane, 0) * TensorMemory.COLUMNS * 4 + at.get(axis.TCol, 0) * itemsize) + buffer.base
         shape = np.broadcast_shapes(offset.shape, (1, *extra) if extra else ())
         offset = np.broadcast_to(offset, (offset.shape[0], *shape[1:])).reshape(offset.shape[0], -1)
@@ -164,7 +168,7 @@ class SharedAccess:
     def _replicated(self, buffer: SimBuffer, place: Place, values: np.ndarray, owner):
         """Extend a write to all replicas of elements in tensor memory, not only the first."""
         shifts = [0]
-        for extent, stride, along in buffer.type.layout.replicas:
+        for extent, stride, along in layout_of(buffer.type).replicas:
             step = stride * (TensorMemory.COLUMNS * 4 if along == axis.TLane else buffer.type.dtype.nbytes)
             shifts = [s + k * step for k in range(extent) for s in shifts]
         n = len(shifts)
@@ -188,7 +192,7 @@ class SharedAccess:
     def matrix_origin(self, region: SimRegion) -> np.ndarray:
         """The first byte of a region in shared memory, before the swizzle, (B or 1, 1)."""
         buffer, t = region.buffer, region.type.buffer
-        origin = t.layout.without_swizzle().offset_of(*(s[:, :1].astype(np.int64) for s in region.starts), shape=t.shape)
+        origin = layout_of(t).without_swizzle().offset_of(*(s[:, :1].astype(np.int64) for s in region.starts), shape=t.shape)
         return np.asarray(np.asarray(origin) * t.dtype.nbytes + buffer.base).reshape(-1, 1)
 
     def in_buffer(self, region: SimRegion, starts: tuple | None = None) -> bool:
@@ -275,13 +279,14 @@ class SharedAccess:
                 continue
             cells = self._cells_of(offsets, itemsize, buffer.memory.scope)
             width = len(cells) // len(offsets)
-            spread = lambda x: np.repeat(x if keep is None or len(x) == 1 else x[keep], width) if len(x) > 1 else x[0]
+            def spread(x):
+                return np.repeat(x if keep is None or len(x) == 1 else x[keep], width) if len(x) > 1 else x[0]
             who = [spread(x) for x in (atoms, threads)]
             if repeat is not None:
                 cells, who = np.tile(cells, len(repeat[0])), [np.repeat(x, len(cells)) for x in repeat]
             access = Access(cells, who[0], who[1], self.line, scope)
-            for pair in holders or ():
-                self._check_access(buffer, positions, Access(cells, *map(spread, pair), self.line, scope), writing, exact=access)
+            for holding, of in holders or ():
+                self._check_access(buffer, positions, Access(cells, spread(holding), spread(of), self.line, scope), writing, exact=access)
             if not holders:
                 self._check_access(buffer, positions, access, writing, atomic, combines)
             if writing and not atomic and values is not None and np.ndim(who[1]):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ..dtypes import bool_
+from ..ir.builder import element_type
 from ..ir.graph import Call, If, Node, Value, While, results, walk
 
 
@@ -26,7 +27,7 @@ def _deciding(loop: While) -> Call | None:
         seen.add(x)
         node = made.get(x)
         match node:
-            case None if x in carried and x.type.dtype == bool_:
+            case None if x in carried and element_type(x) == bool_:
                 left += carried[x]
             case If():
                 at = node.results.index(x)

@@ -9,14 +9,17 @@ import numpy as np
 from ..names import allocation_name
 from .barriers import TX_LIMIT, LastWait, MBarrier, NamedBarrier
 from .clocks import BEFORE, ORDER, PASSED, READ, empty_clock
+from .parts import MachineParts
 from .shared_access import Place
 from .values import SimBarrier
 from .waits import BarrierWait, RowWait
 from .world import World
 
 
-class Synchronisation:
+class Synchronisation(MachineParts):
     """The part of the machine with barriers and fences."""
+
+    burst: tuple[int, int]
 
     # -- barriers of a scope -------------------------------------------------------------------------------------------------
 
@@ -24,10 +27,10 @@ class Synchronisation:
         """The barrier of the current scope. It never blocks, because the threads of a scope run in lock step."""
         self.sim.version += 1
         if self._divergent("sync()"):
-            return None
+            return
         for world, _ in self.worlds():
             world.clocks.sync(self.rank, self.atoms)
-        return None
+        return
 
     def sync_groups(self, group: np.ndarray) -> None:
         """A barrier of the threads with the same number in `group`, (B or 1, T); those with -1 take no part. The atoms
@@ -143,8 +146,9 @@ class Synchronisation:
             near = self._near(self.ctas) if self.sim.global_clocks is not None else {}
             for world, _ in self.worlds():
                 world.clocks.fence_global(self.rank, self.active_atoms)
-            for cta, cluster in near.items():
-                self.sim.global_clocks.proxy_fence(cta, cluster[cta])
+            if global_clocks is not None:
+                for cta, cluster in near.items():
+                    global_clocks.proxy_fence(cta, cluster[cta])
 
     def _fence_shared(self, peers: bool) -> None:
         if self._active is None or self._active.all():

@@ -9,6 +9,7 @@ import numpy as np
 from ..ops.tmem.descriptor import SharedDescriptor, swizzled
 from .engines import Span
 from .memory import TensorMemory
+from .parts import MachineParts
 from .tma_bytes import peer_rows
 
 UNIT, LANE = 16, TensorMemory.COLUMNS * 4
@@ -17,7 +18,9 @@ UNIT, LANE = 16, TensorMemory.COLUMNS * 4
 @lru_cache(maxsize=256)
 def source_units(bits: int, rows: int, width: int) -> np.ndarray:
     """The byte addresses of the 16-byte units, (rows, width / 16), that a 64-bit descriptor names."""
-    descriptor, start = SharedDescriptor.decoded(bits)
+    decoded = SharedDescriptor.decoded(bits)
+    assert not isinstance(decoded, str), decoded  # as has been checked
+    descriptor, start = decoded
     pitch = descriptor.span or UNIT
     r, u = np.arange(rows)[:, None], np.arange(width // UNIT)[None]
     across = UNIT if descriptor.span else descriptor.leading
@@ -49,7 +52,7 @@ def decompressed(units: np.ndarray, form: str | None) -> np.ndarray:
     return np.stack([words >> 6 * k & 63 for k in range(4)], axis=-1).astype(np.uint8).reshape(*units.shape)
 
 
-class PairOperations:
+class PairOperations(MachineParts):
     """The part of the machine that copies shared memory to tensor memory, and operates on pairs of CTAs."""
 
     def tensor_copy(self, plan, dst, src) -> None:

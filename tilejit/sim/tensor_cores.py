@@ -11,6 +11,7 @@ from ..dtypes import float16, int32
 from ..ops.mma.descriptor import Derived, Descriptor, encoded
 from ..types import Tile
 from .engines import Span
+from .parts import MachineParts
 
 ROWS, CHUNK = 64, 16  # rows of an instruction; bytes that a swizzle keeps contiguous
 TF32 = np.uint32(0xFFFFE000)
@@ -37,7 +38,7 @@ def chunks(made: Derived, start: int, mn: int, itemsize: int, rows: tuple[int, .
     return np.unique(addresses(made, start, mn, itemsize, rows) // CHUNK) * CHUNK
 
 
-class TensorCores:
+class TensorCores(MachineParts):
     """The part of the machine that multiplies matrices."""
 
     def wgmma(self, plan, call, acc: np.ndarray | None, a: Any, b: Any) -> np.ndarray:
@@ -47,7 +48,7 @@ class TensorCores:
         if not all(self.in_buffer(r) for r in ((b,) if plan.a is None else (a, b))):
             return np.zeros((1, *t.shape), t.dtype.np) if acc is None else acc
         left, right = call.args[1].type, call.args[2].type
-        reads = []
+        reads: list[Span] = []
         if plan.a is None:
             x = a
         else:
@@ -61,16 +62,17 @@ class TensorCores:
     def multiplied(self, acc: np.ndarray | None, a: np.ndarray, b: np.ndarray, k: int, t: Tile) -> np.ndarray:
         """``acc + a @ b`` for tiles (B, m, k) and (B, k, n), by instructions that take `k` elements along k."""
         steps = -(-a.shape[2] // k)
-        padded = [np.concatenate([x, np.zeros((*x.shape[:2], steps * k - x.shape[2]), x.dtype)], axis=2) if x.shape[2] % k else x
-                  for x in (a, b.swapaxes(1, 2))]
-        return _product(acc, *map(_entering, padded), steps, t)
+        x, y = (np.concatenate([x, np.zeros((*x.shape[:2], steps * k - x.shape[2]), x.dtype)], axis=2) if x.shape[2] % k else x
+                for x in (a, b.swapaxes(1, 2)))
+        return _product(acc, _entering(x), _entering(y), steps, t)
 
     def _matrix(self, region, type_, made: Derived, mn: int, rows: tuple[int, ...], reads: list) -> np.ndarray:
         """The elements (B, mn, k) of an operand in shared memory. Appends the bytes that are read to `reads`."""
         buffer, itemsize = region.buffer, type_.dtype.nbytes
         start = self.matrix_origin(region)
         reads.append(Span(buffer.memory.scope, start, lambda at: chunks(made, int(at), mn, itemsize, rows) - at, CHUNK, buffer.peer))
-        data, found = buffer.memory.typed(type_.dtype.np), None
+        data = buffer.memory.typed(type_.dtype.np)
+        found: np.ndarray | None = None
         own = self.rows_of(buffer.peer)
         own = np.arange(own.start, own.stop) if isinstance(own, slice) else own
         for positions, (at,) in self.cases(start):
@@ -79,6 +81,7 @@ class TensorCores:
             if found is None:
                 found = np.empty((self.batch, *index.shape), data.dtype)
             found[slice(None) if positions is None else positions] = values
+        assert found is not None  # there is a CTA
         return found
 
 

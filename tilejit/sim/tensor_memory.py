@@ -7,17 +7,19 @@ from typing import Any
 import numpy as np
 
 from ..layout.fragments import thread_table
+from ..types import layout_of
+from .faults import Reporter
 from .flight import NEVER
 from .memory import TensorMemory as Memory
+from .parts import MachineParts
 from .shadow import MANY, Access
-from .faults import Reporter
 from .shared_access import Place
 from .values import SimBarrier, SimBuffer
 
 LANE = Memory.COLUMNS * 4  # bytes from one lane to the next
 
 
-class TensorMemoryAccess:
+class TensorMemoryAccess(MachineParts):
     """The part of the machine that handles tensor memory."""
 
     # -- allocations -------------------------------------------------------------------------------------------------------
@@ -37,7 +39,7 @@ class TensorMemoryAccess:
             world.facts["freed", self.rank, buffer.base] = self.line
 
     def _still_used(self, buffer: SimBuffer) -> None:
-        columns = -(-buffer.type.layout.span("TCol") * buffer.type.dtype.bits // 32)
+        columns = -(-layout_of(buffer.type).span("TCol") * buffer.type.dtype.bits // 32)
         cells = (np.arange(Memory.LANES)[:, None] * Memory.COLUMNS + buffer.base // 4 + np.arange(columns)).reshape(-1)
         access = Access(cells, self.atoms[:1], np.array([self.low], np.int16), self.line)
         for world, where in self.worlds():

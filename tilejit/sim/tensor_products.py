@@ -7,12 +7,14 @@ from functools import lru_cache
 import numpy as np
 
 from ..dtypes import float16, float32, int32
+from ..layout import axis
 from ..ops.mma.descriptor import Descriptor
 from ..ops.mma.tcgen05_kinds import K_BYTES, KINDS, Instruction, accumulator_lanes
 from ..ops.mma.tcgen05_operands import accumulator_layout
 from ..ops.tmem.descriptor import SharedDescriptor
 from .engines import Span
 from .memory import TensorMemory
+from .parts import MachineParts
 from .tensor_copies import decompressed
 from .tma_bytes import peer_rows
 
@@ -60,8 +62,10 @@ def numbers(data: np.ndarray, name: str, kind: str, contained: bool) -> np.ndarr
 @lru_cache(maxsize=512)
 def matrix_bytes(bits: int, major: str, mn: int, itemsize: int) -> np.ndarray:
     """The addresses of an operand's bytes, (mn, 32), that a 64-bit descriptor names for one instruction."""
-    decoded, start = SharedDescriptor.decoded(bits)
-    named = Descriptor(major, decoded.span, decoded.leading, decoded.stride).addresses(start, mn, itemsize)
+    decoded = SharedDescriptor.decoded(bits)
+    assert not isinstance(decoded, str), decoded  # as has been checked
+    (shared, start) = decoded
+    named = Descriptor(major, shared.span, shared.leading, shared.stride).addresses(start, mn, itemsize)
     return (named[..., None] + np.arange(itemsize)).reshape(mn, K_BYTES)
 
 
@@ -83,7 +87,7 @@ def accumulator_words(m: int, n: int, cta_group: int) -> np.ndarray:
     datapath, rows = accumulator_lanes(m, cta_group)
     layout = accumulator_layout(datapath, n, float32)
     at = layout.apply(*np.indices((rows, n)), shape=(rows, n))
-    return np.broadcast_to(np.asarray(at.get("TLane", 0)) * LANE + np.asarray(at.get("TCol", 0)) * 4, (rows, n))
+    return np.broadcast_to(np.asarray(at.get(axis.TLane, 0)) * LANE + np.asarray(at.get(axis.TCol, 0)) * 4, (rows, n))
 
 
 @lru_cache(maxsize=64)
@@ -92,7 +96,7 @@ def accumulator_pattern(m: int, n: int, cta_group: int) -> np.ndarray:
     return np.unique(accumulator_words(m, n, cta_group))
 
 
-class TensorProducts:
+class TensorProducts(MachineParts):
     """The part of the machine that computes products into tensor memory."""
 
     def tensor_product(self, plan, acc, a, b, accumulate, *scales) -> None:
@@ -101,7 +105,8 @@ class TensorProducts:
             return
         if not all(map(self.in_buffer, (acc, a, b, *scales))):
             return
-        steps = [Instruction.decoded(plan.idesc(step), plan.kind) for step in range(plan.steps)]
+        decoded = [Instruction.decoded(plan.idesc(step), plan.kind) for step in range(plan.steps)]
+        steps = [step for step in decoded if isinstance(step, Instruction)]  # all, as has been checked
         group, n = plan.cta_group, steps[0].n
         ranks = (self.rank,) if group == 1 else (self.rank & ~1, self.rank | 1)
         if max(ranks) >= self.sim.ranks:
@@ -187,8 +192,8 @@ class _Product:
     def _scale_bytes(self, which: int) -> np.ndarray:
         """The bytes of tensor memory, (rows, factors along k), that hold the scale factors of the instructions."""
         count = self.rows if which == 0 else self.steps[0].n
-        per = KINDS[self.plan.kind].scales
-        per = next(n for n, qualifier, _ in per.values() if qualifier == self.plan.qualifier)
+        scales = KINDS[self.plan.kind].scales or {}
+        per = next(n for n, qualifier, _ in scales.values() if qualifier == self.plan.qualifier)
         r, made = np.arange(count)[:, None], []
         for step, instruction in enumerate(self.steps):
             column = self.plan.scale_columns[step][which]
@@ -254,7 +259,8 @@ class _Product:
     def reads(self, peer, adds: bool) -> list[Span]:
         """The bytes that the operation reads in the CTA of rank `peer`."""
         m = self.m
-        chunks = lambda name: lambda start: operand_units(*self._named(name, int(start))) - int(start)
+        def chunks(name):
+            return lambda start: operand_units(*self._named(name, int(start))) - int(start)
         spans = [Span("shared", m.matrix_origin(self.b), chunks("b"), UNIT, peer)]
         if self.plan.a is not None:
             spans.append(Span("shared", m.matrix_origin(self.a), chunks("a"), UNIT, peer))
@@ -262,7 +268,7 @@ class _Product:
             spans.append(Span("tmem", m._fragment_base(self.a), np.unique(self._a_bytes() // 4) * 4, 4, peer))
         for i, s in enumerate(self.scales):
             shifts = np.arange(4)[:, None] * 32 * LANE  # each quarter of 32 lanes has a copy
-            spans.append(Span("tmem", m._fragment_base(s), np.unique((self._scale_bytes(i).reshape(1, -1) // 4 * 4 + shifts)), 4, peer))
+            spans.append(Span("tmem", m._fragment_base(s), np.unique(self._scale_bytes(i).reshape(1, -1) // 4 * 4 + shifts), 4, peer))
         if adds:
             spans.append(self.written(peer))
         return spans

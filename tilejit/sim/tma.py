@@ -9,12 +9,13 @@ import numpy as np
 
 from .engines import Span
 from .global_flight import LOAD, REDUCE, STORE
+from .parts import MachineParts
 from .tensor_maps import describe_faults, elements_of, packed_bits, reducible
 from .tma_bytes import Box, columns, fetch_box, load_elements, located, peer_rows, place_box, steps_of, store_elements
 from .values import SimBarrier, SimBuffer, SimTensorMap, take
 
 
-class TensorCopies:
+class TensorCopies(MachineParts):
     """The part of the machine that issues tensor copies."""
 
     # -- tensor copies -------------------------------------------------------------------------------------------------------

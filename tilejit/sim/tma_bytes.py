@@ -81,9 +81,10 @@ def units_of(map_: SimTensorMap) -> np.ndarray | None:
 def load_box(map_: SimTensorMap, batch: int, coords) -> np.ndarray:
     """The box's elements as unsigned integers, (B or 1, *box), outermost dimension first; those out of bounds have the fill value."""
     box = Box(map_)
-    if packed_bits(map_) is not None:
+    bits = packed_bits(map_)
+    if bits is not None:
         data = _elements(map_, *addresses(map_, coords, batch))
-        return np.where(np.arange(box.extents[0]) % 16 < 2 * packed_bits(map_), data, np.uint8(GARBAGE))
+        return np.where(np.arange(box.extents[0]) % 16 < 2 * bits, data, np.uint8(GARBAGE))
     unit = np.dtype(f"u{box.element.itemsize}")
     shape = box.extents[::-1]
     fill = fill_value(map_)
@@ -98,7 +99,8 @@ def load_box(map_: SimTensorMap, batch: int, coords) -> np.ndarray:
             count = max(max(len(s) for s in starts), len(base))
             data = np.full((count, *shape), fill, unit)
             for rows, clip, offset, extents, steps in whole:
-                data[(rows, *clip)] = _rounded(map_, map_.memory.box(flat, offset, extents, steps))
+                at = (rows, *clip)
+                data[at] = _rounded(map_, map_.memory.box(flat, offset, extents, steps))
             return data
     return _elements(map_, *addresses(map_, coords, batch))
 
@@ -245,7 +247,8 @@ def store_elements(map_: SimTensorMap, mode: str, coords, data: np.ndarray, batc
         if whole is not None:
             flat = units_of(map_)
             for rows, clip, offset, extents, steps in whole:
-                part = data[(slice(None), *clip)]
+                chosen = (slice(None), *clip)
+                part = data[chosen]
                 part = part[rows] if max(map(len, starts)) > 1 else part[-1:]  # if all CTAs write the same box, the last one's remains
                 memory.box(flat, offset, extents, steps)[...] = part
             return

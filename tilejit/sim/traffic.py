@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from ..ir.builder import type_of
 from ..layout import thread_table
-from ..types import Region, Tile
+from ..types import Region, Tile, domain_of, layout_of
+from .parts import MachineParts
 
 SECTOR, BANKS, WORD = 32, 32, 4
 
@@ -82,7 +84,7 @@ def _different(numbers: np.ndarray) -> np.ndarray:
     return found[np.r_[True, found[1:] != found[:-1]]]
 
 
-class Traffic:
+class Traffic(MachineParts):
     """The part of the machine that counts requests."""
 
     def count_traffic(self, space: str, threads, offsets, itemsize: int, keep: np.ndarray | None = None) -> None:
@@ -92,7 +94,7 @@ class Traffic:
         at = offsets()
         if not len(at):
             return
-        key = id(call), space, int(at[0]) % 1024, len(at)
+        key: tuple = id(call), space, int(at[0]) % 1024, len(at)
         if keep is not None or not _regular(call):
             key = *key, hash(at.tobytes()), None if keep is None else hash(keep.tobytes())
         if key not in self.sim.traffic:
@@ -105,7 +107,8 @@ class Traffic:
 
     def _measured(self, call, threads: np.ndarray, offsets: np.ndarray, itemsize: int, keep: np.ndarray | None) -> Vectors | tuple[int, int]:
         """The vectors of a call's access to the elements at `offsets`, or (requests, extra passes) if it moves matrices."""
-        plan, t = getattr(getattr(call, "choice", None), "plan", None), moved(call)
+        plan: Any = getattr(getattr(call, "choice", None), "plan", None)
+        t = moved(call)
         if hasattr(plan, "matrix_rows"):  # a load or store of a tile, all of whose elements are accessed
             return matrix_conflicts(plan.matrix_rows(t, self.threads), offsets)
         if hasattr(plan, "steps"):        # a copy, in vectors of consecutive bytes
@@ -122,8 +125,8 @@ class Traffic:
 
     def _of_registers(self, call, plan, t: Tile, threads: np.ndarray, offsets: np.ndarray, itemsize: int, keep: np.ndarray | None) -> Vectors:
         """The vectors of a tile's registers. A load fills all replicas; a store or an atomic uses only the first."""
-        table = thread_table(t.layout, t.domain, self.threads)[:, [run[0] for run in plan.groups(t)]]
-        number = np.full(t.domain, -1)
+        table = thread_table(layout_of(t), domain_of(t), self.threads)[:, [run[0] for run in plan.groups(t)]]
+        number = np.full(domain_of(t), -1)
         number[tuple(slice(n) for n in t.shape)] = np.arange(t.size).reshape(t.shape)
         element = number.reshape(-1)[table]
         here = self.low + np.arange(self.threads)[:, None]

@@ -47,23 +47,26 @@ def _merge_arrays(parts: list[np.ndarray], rows: list[np.ndarray], batch: int) -
 class Batched:
     """A frozen dataclass whose array fields have a leading batch axis."""
 
-    def take_rows(self, rows: np.ndarray):
+    def take_rows(self, rows: np.ndarray) -> Any:
         changed = {}
-        for name in _names(type(self)):
+        own: Any = self  # a dataclass, as all subclasses are
+        kind: Any = type(self)
+        for name in _names(kind):
             old = getattr(self, name)
             new = take(old, rows)
             if new is not old and not _same(new, old):
                 changed[name] = new
-        return replace(self, **changed) if changed else self
+        return replace(own, **changed) if changed else self
 
     @classmethod
-    def merge_rows(cls, parts: list, rows: list[np.ndarray], batch: int):
-        merged = {name: merge([getattr(p, name) for p in parts], rows, batch) for name in _names(cls)}
+    def merge_rows(cls, parts: list, rows: list[np.ndarray], batch: int) -> Any:
+        kind: Any = cls
+        merged = {name: merge([getattr(p, name) for p in parts], rows, batch) for name in _names(kind)}
         return replace(parts[0], **merged)
 
 
 @cache
-def _names(cls: type) -> tuple[str, ...]:
+def _names(cls: Any) -> tuple[str, ...]:
     return tuple(f.name for f in fields(cls))
 
 
@@ -87,6 +90,12 @@ class SimBuffer(Batched):
     peer: np.ndarray | None = None
     lows: tuple | None = None    # for a window: the first element and the number of elements per dimension
     counts: tuple | None = None
+
+    @property
+    def array_strides(self) -> tuple[int, ...]:
+        """The strides of a global buffer."""
+        assert self.strides is not None
+        return self.strides
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,18 +121,18 @@ class SimBarrier(Batched):
     """One or several mbarriers: `first` is the number of the first one in its CTA, `index` (B or 1, 1) selects one of them, and
     `peer` is the cluster rank (B or 1, 1) of their CTA, None for the CTA's own."""
 
-    type: Barrier | BarrierRef
+    type: Barrier | BarrierRef | None  # None for one that a kernel makes in its own memory
     first: int
     index: np.ndarray | None = None
     peer: np.ndarray | None = None
     lows: tuple | None = None    # for a window: the first element and the number of elements per dimension
     counts: tuple | None = None
 
-    def at(self, index: np.ndarray) -> "SimBarrier":
+    def at(self, index: np.ndarray) -> SimBarrier:
         """The barrier at `index`."""
         return replace(self, index=index)
 
-    def of_peer(self, rank: np.ndarray) -> "SimBarrier":
+    def of_peer(self, rank: np.ndarray) -> SimBarrier:
         """The same barrier of another CTA of the cluster."""
         return replace(self, peer=rank)
 

@@ -8,15 +8,16 @@ from ..errors import Loc
 from ..ir.graph import For, While
 from .barriers import MBarrier
 from .clocks import ORDER, PASSED
+from .parts import ChunkParts
 from .report import Finding
-from .waits import ChildWait
+from .waits import BarrierWait, ChildWait
 from .world import AsyncOp, World
 
 if TYPE_CHECKING:
     from .fiber import Fiber
 
 
-class Verdicts:
+class Verdicts(ChunkParts):
     """The part of a chunk that judges faults."""
 
     def verdict(self, world: World, kind: str, loc: Loc | None, protocol: bool) -> tuple[str, Loc | None, str] | None:
@@ -52,16 +53,18 @@ class Verdicts:
         stuck = [f for f in self.fibers if f.wait is not None and not isinstance(f.wait, ChildWait)] or self.fibers
         if self._overtaken(stuck) or self._miscounts(stuck):
             return
-        lines, first = [], None
+        lines: list[str] = []
+        first: tuple[Loc | None, Fiber] | None = None
         for f in stuck:
-            loc = f.wait.loc if getattr(f.wait, "loc", None) else getattr(f.node, "loc", None)
+            loc: Loc | None = getattr(f.wait, "loc", None) or getattr(f.node, "loc", None)
             threads = f"thread {f.low} " if f.threads == 1 else f"threads {f.low} to {f.high - 1} "
             ctas = ", ".join(str(c) for c in self.ctas[f.rows[:3]]) + (", ..." if f.batch > 3 else "")
             words = f.wait.describe() if f.wait is not None else "waits"
             place = "at its end" if f.left else f"line {loc.line if loc else '?'}"
             lines.append(f"{place}: {threads}of CTA {ctas}: {words}")
-            if first is None or first[1].left or (loc is not None and loc.line < first[0].line and not f.left):
+            if first is None or first[1].left or (loc is not None and first[0] is not None and loc.line < first[0].line and not f.left):
                 first = loc, f
+        assert first is not None  # something is stuck
         loc, fiber = first
         world = self.worlds[self.world_of[fiber.rows[0] % self.clusters]]
         message = "no thread can make progress:\n" + "\n".join(f"  {line}" for line in dict.fromkeys(lines))
@@ -71,6 +74,7 @@ class Verdicts:
         """Report a loop that never ends."""
         self.stuck = True
         node = next((f.node for f in reversed(fiber.frames) if isinstance(f.node, While)), fiber.node)
+        assert node is not None  # it has run
         world = self.worlds[self.world_of[fiber.rows[0] % self.clusters]]
         self._fault(world, fiber.rank, "deadlock", node.loc, "the loop runs for ever: no other thread acts on what it does, and nothing ends it",
                     tuple(range(fiber.low, fiber.high))[:8])
@@ -188,7 +192,7 @@ def late_words(op: AsyncOp, phase: int, loc: Loc | None) -> str:
 def _awaited(fibers: list[Fiber]):
     """(fiber, world, rank, number, MBarrier) for each barrier that one of the fibers waits for."""
     for fiber in fibers:
-        for which in fiber.wait.barriers() if hasattr(fiber.wait, "barriers") else ():
+        for which in fiber.wait.barriers() if isinstance(fiber.wait, BarrierWait) else ():
             yield fiber, *which
 
 

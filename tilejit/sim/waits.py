@@ -29,7 +29,7 @@ class RowWait(Wait):
     def then(self) -> Any:
         return None if self._then is None else self._then(self.m, *self.params)
 
-    def bound(self, fiber, rows: np.ndarray) -> "RowWait":
+    def bound(self, fiber, rows: np.ndarray) -> RowWait:
         """The same wait for the part `rows` of its CTAs, which `fiber` now runs."""
         new = copy.copy(self)
         new.m, new.params = fiber.m, take(self.params, rows)
@@ -44,7 +44,10 @@ class BarrierWait(RowWait):
         self._forget()
 
     def _forget(self) -> None:
-        self._cuts, self._places, self._states, self._answer = -1, [], None, False
+        self._cuts = -1
+        self._places: list[tuple[Any, tuple[int, int]]] = []
+        self._states: list[tuple[Any, Any, Any] | None] | None = None
+        self._answer: Any = False
 
     def ready(self) -> Any:
         """As `RowWait.ready`. The condition is evaluated again only if a barrier was replaced or has changed its phase."""
@@ -52,18 +55,20 @@ class BarrierWait(RowWait):
             self._forget()
             self._cuts = self.m.sim.cuts
             self._places = [(world.barriers, (rank, number)) for world, rank, number, _ in self._named()]
-        states = []
+        states: list[tuple[Any, Any, Any] | None] = []
         for barriers, key in self._places:
             b = barriers.get(key)
             states.append(None if b is None else (b, b.phase, b.valid))
         if states != self._states:
             ready = super().ready()
-            self._states, self._answer = states, True if ready.all() else ready if ready.any() else False
+            self._states = states
+            self._answer = True if ready.all() else ready if ready.any() else False
         return self._answer
 
-    def bound(self, fiber, rows: np.ndarray) -> "BarrierWait":
+    def bound(self, fiber, rows: np.ndarray) -> RowWait:
         new = super().bound(fiber, rows)
-        new._forget()
+        if isinstance(new, BarrierWait):
+            new._forget()
         return new
 
     def _named(self):
@@ -103,7 +108,7 @@ class ChildWait(RowWait):
     def then(self) -> None:
         return None
 
-    def bound(self, fiber, rows: np.ndarray) -> "ChildWait":
+    def bound(self, fiber, rows: np.ndarray) -> ChildWait:
         return ChildWait(fiber, self.spawns, self.what)
 
 
@@ -123,5 +128,5 @@ class SpinWait(RowWait):
     def then(self) -> None:
         return None
 
-    def bound(self, fiber, rows: np.ndarray) -> "SpinWait":
+    def bound(self, fiber, rows: np.ndarray) -> SpinWait:
         return SpinWait(fiber, self.node, self.version)

@@ -41,8 +41,8 @@ class AsyncOp:
     clock: np.ndarray | None = None    # what the issuing atom knew at the issue
     epoch: int = 0                     # the issuing atom's epoch
     threads: np.ndarray | None = None  # for operations that several threads issue together: the thread of each cell
-    then: Callable[["AsyncOp"], None] | None = None  # called after it has landed
-    world: "World" = None
+    then: Callable[[AsyncOp], None] | None = None  # called after it has landed
+    world: World = field(init=False, repr=False)
     generic: bool = False              # it completes on barriers, but writes through the generic proxy
     reducing: bool = False             # a reduction: may overlap with other reductions of the same bytes
     queued: bool = False               # it completes in a group: nobody learns of its end without waiting for the group
@@ -56,7 +56,12 @@ class AsyncOp:
     awaited: bool = False
     phases: dict[tuple[int, int], int] = field(default_factory=dict)  # barrier -> its phase at the issue
 
-    def copy(self) -> "AsyncOp":
+    def past(self) -> np.ndarray:
+        """What the issuing atom knew at the issue."""
+        assert self.clock is not None
+        return self.clock
+
+    def copy(self) -> AsyncOp:
         new = object.__new__(AsyncOp)
         new.__dict__.update(self.__dict__)
         new.params, new.phases, new.heard = dict(self.params), dict(self.phases), set(self.heard)
@@ -102,7 +107,7 @@ class World:
     def queue(self, kind: str, rank: int, thread: Any) -> Queue:
         return self.queues.setdefault((kind, rank, thread), Queue())
 
-    def split(self, mine: np.ndarray) -> "World":
+    def split(self, mine: np.ndarray) -> World:
         """Move the clusters selected by the mask `mine` to a new world, which is returned."""
         new = World(self.clusters[mine], self.clocks.copy())
         new.shadows = {k: s.copy() for k, s in self.shadows.items()}
@@ -171,8 +176,8 @@ class World:
 
     def finish_reads(self, op: AsyncOp, cells: Callable[[str], int], column_of) -> None:
         """Record that the operation has read its sources: they are no longer busy, and are tagged as in `retag`."""
-        for space, rank, where in op.reads:
-            shadow, where = self.shadow(space, rank, cells(space)), index_of(where)
+        for space, rank, source in op.reads:
+            shadow, where = self.shadow(space, rank, cells(space)), index_of(source)
             shadow.busy[where] -= 1
             column, epoch, thread = column_of(rank)
             epochs, threads, lines = shadow.reads_of(shadow.drained, column)

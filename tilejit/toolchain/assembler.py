@@ -126,7 +126,7 @@ def _wheel() -> Assembler | None:
     for name in _WHEELS:
         found = package(name)
         path = found.file("ptxas") if found else None
-        if path is not None and os.access(path, os.X_OK):
+        if found is not None and path is not None and os.access(path, os.X_OK):
             return Assembler("ptxas", name, str(path), found.version)
     return None
 
@@ -176,6 +176,7 @@ def _assembled(ptx: str, target: str, assembler: Assembler, program: Program | N
 
         code, cubin, log = nvjitlink.run(assembler.path, ptx, target, line_info, options)
     else:
+        assert program is not None  # ptxas has been started
         code, cubin, printed = program.finish(ptx.encode(), meanwhile)
         log = printed.decode(errors="replace")
         if code == 0 and cubin[:4] != b"\x7fELF":

@@ -22,8 +22,8 @@ def find() -> str:
 @lru_cache(maxsize=16)
 def _find(home: str, path: str) -> str:
     for wheel in _WHEELS:
-        found = package(wheel)
-        program = found.file("nvdisasm") if found else None
+        there = package(wheel)
+        program = there.file("nvdisasm") if there else None
         if program is not None and os.access(program, os.X_OK):
             return str(program)
     search = os.pathsep.join(filter(None, (home and os.path.join(home, "bin"), path)))

@@ -9,6 +9,7 @@ import hashlib
 import os
 import stat
 import struct
+from contextlib import suppress
 from pathlib import Path
 
 _MAGIC = b"tilejit1"
@@ -61,10 +62,8 @@ def write_sealed(path: Path, data: bytes, root: Path | None = None) -> None:
             file.write(seal(data))
         os.replace(temporary, path)
     except BaseException:
-        try:
+        with suppress(OSError):
             os.unlink(temporary)
-        except OSError:
-            pass
         raise
 
 
@@ -81,8 +80,6 @@ def read_sealed(path: Path, root: Path | None = None) -> bytes | None:
         return None
     data = unseal(text)
     if data is None:
-        try:
+        with suppress(OSError):
             os.unlink(path)
-        except OSError:
-            pass
     return data

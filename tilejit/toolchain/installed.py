@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from ..config import config
 from ..errors import ToolchainError
-from .packages import package
+from .packages import Package, package
 
 _ASSEMBLERS = ("nvidia-cuda-nvcc", "nvidia-cuda-nvcc-cu12")
 _LIBDEVICES = ("nvidia-nvvm", *_ASSEMBLERS)
@@ -29,11 +29,11 @@ def _wheels(path: tuple[str, ...]) -> str | None:
     llvm = package("llvmlite")
     assembler = _holder(_ASSEMBLERS, "ptxas", os.X_OK)
     libdevice = _holder(_LIBDEVICES, "libdevice.10.bc", os.R_OK)
-    found = (llvm, assembler, libdevice)
-    return None if None in found else ", ".join(f"{p.name} {p.version}" for p in found)
+    found = [p for p in (llvm, assembler, libdevice) if p is not None]
+    return None if len(found) < 3 else ", ".join(f"{p.name} {p.version}" for p in found)
 
 
-def _holder(names: tuple[str, ...], file: str, mode: int):
+def _holder(names: tuple[str, ...], file: str, mode: int) -> Package | None:
     for name in names:
         found = package(name)
         place = found.file(file) if found is not None else None

@@ -7,7 +7,7 @@ that it allows, in a child process."""
 from __future__ import annotations
 
 import re
-from functools import lru_cache
+from functools import cache, lru_cache
 
 from ..errors import ToolchainError
 
@@ -149,12 +149,12 @@ def supports(target: str, least) -> bool:
     return number > int(least[:-1]) and letter == least[-1] or f"{number}{letter}" == least
 
 
-@lru_cache(maxsize=None)
+@cache
 def _elementwise() -> dict[str, tuple[tuple[str, ...], bool]]:
     return {name: (types, vectors) for names, types, vectors in ELEMENTWISE for name in names.split()}
 
 
-@lru_cache(maxsize=None)
+@cache
 def _nvvm() -> dict:
     return {name: least for pattern, _signature, least in NVVM for name in expand(pattern)}
 

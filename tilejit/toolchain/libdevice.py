@@ -9,7 +9,7 @@ import hashlib
 import os
 import re
 from contextlib import suppress
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 from ..config import config
@@ -26,12 +26,12 @@ def called_by(ir: str) -> list[str]:
     return sorted(set(_CALL.findall(ir))) if "@__nv_" in ir else []
 
 
-@lru_cache(maxsize=None)
+@cache
 def _locate(home: str) -> tuple[Path, str]:
     for wheel in _WHEELS:
         found = package(wheel)
         path = found.file("libdevice.10.bc") if found else None
-        if path is not None:
+        if found is not None and path is not None:
             return path, f"{wheel} {found.version}"
     if home:
         path = Path(home) / "nvvm" / "libdevice" / "libdevice.10.bc"

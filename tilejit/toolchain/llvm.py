@@ -28,11 +28,10 @@ from __future__ import annotations
 import re
 import struct
 import sys
-from functools import lru_cache
+from functools import cache
 
 from ..errors import ToolchainError
-from . import libdevice as _libdevice
-from . import screen
+from . import libdevice as _libdevice, screen
 from .intrinsics import TARGETS
 from .packages import package
 
@@ -48,7 +47,7 @@ def version() -> str:
     return found.version if found else "unknown"
 
 
-@lru_cache(maxsize=None)
+@cache
 def _llvm():
     try:
         import llvmlite.binding as binding
@@ -62,14 +61,14 @@ def _llvm():
     return binding
 
 
-@lru_cache(maxsize=None)
+@cache
 def _machine(target: str):
     # Always opt=3: lower levels of code generation move wgmma accumulators between registers, which makes ptxas serialise the instructions.
     machine = _llvm().Target.from_triple(_TRIPLE).create_target_machine(cpu=target, features=_PTX_VERSION, opt=3)
     return machine, str(machine.target_data)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _host_machine():
     binding = _llvm()
     target = binding.Target.from_triple(binding.get_process_triple())

@@ -24,7 +24,7 @@ def locate() -> Path | None:
                 return path
     home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
     for folder in ("lib64", "lib") if home else ():
-        for path in sorted(Path(home, folder).glob("libnvJitLink.so.*")):
+        for path in sorted(Path(home or "", folder).glob("libnvJitLink.so.*")):
             return path
     return None
 

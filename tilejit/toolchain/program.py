@@ -66,6 +66,7 @@ class Program:
         children."""
         code = 0
         with suppress(ChildProcessError):
+            assert self.process is not None  # it has been started, and not ended yet
             code = os.waitstatus_to_exitcode(os.waitpid(self.process, 0)[1])
         self.process = None
         return code

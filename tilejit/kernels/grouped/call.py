@@ -64,15 +64,18 @@ def grouped_matmul(a: Any, b: Any, out: Any = None, epilogue: tile.Kernel[..., A
     key = *(forms for forms, _ in found), precision, config, epilogue, len(arguments)
     plan = recalled(PLANS, key)
     if plan is None:
-        plan = _planned(*([describe(x) for x in some] for some in (a, b, out or ())), precision, config, epilogue, len(arguments))
+        views = [[describe(x) for x in some] for some in (a, b, out or ())]
+        plan = _planned(views[0], views[1], views[2], precision, config, epilogue, len(arguments))
         remember(PLANS, key, plan, most=256)
     if out is None:
         out = _new_results(plan, a)
         found[2] = seen_as((), out)
     if plan.order:
-        lists, pointers = (a, b, out), [pointers for _, pointers in found]
+        lists: tuple = a, b, out
+        pointers = [pointers for _, pointers in found]
         if plan.swapped:
-            lists, pointers = tuple([turned(x) for x in some] for some in (b, a, out)), [pointers[1], pointers[0], pointers[2]]
+            lists = tuple([turned(x) for x in some] for some in (b, a, out))  # of B, A and C
+            pointers = [pointers[1], pointers[0], pointers[2]]
         _launch(plan, lists, pointers, arguments)
     return out
 
@@ -144,7 +147,8 @@ def _planned(a: list[ArrayView], b: list[ArrayView], out: list[ArrayView], preci
 def _majors(forms: list[tuple], config: Config) -> tuple[tuple[bool, ...], list[tuple[int, int]]]:
     """Whether the kernel reads A, and B, as [k, rows], and what is then copied (see `Listed.copies`)."""
     lies = [tuple(v.strides[-1] != 1 if readable(v, MAJORS) else None for v in f[:2]) for f in forms]  # whether [k, rows]; None: to be copied
-    across = tuple(any(found) and False not in found for found in zip(*lies))
+    a_across, b_across = (any(found) and False not in found for found in zip(*lies))
+    across = a_across, b_across
     copies = [(side, at) for side in (0, 1) for at, some in enumerate(lies) if some[side] != across[side]]
     copies += [(2, at) for at, (*_, z) in enumerate(forms) if z is not None and not stored_by_tma(z, config.width)]
     return across, copies
@@ -167,7 +171,8 @@ def _table(order: tuple[int, ...], forms: list[tuple], shapes: list, results: tu
 def _sequence(shapes: list[tuple[int, int, int]]) -> tuple[int, ...]:
     """The products that have elements, in the order in which they are computed: by falling K, then falling M, so that all CTAs end at about the
     same time. Products of few rows, which are memory-bound, are spread evenly among the others."""
-    key = lambda g: (-shapes[g][2], -shapes[g][0])
+    def key(g):
+        return (-shapes[g][2], -shapes[g][0])
     some = sorted((g for g, (m, n, k) in enumerate(shapes) if m and n), key=key)
     place = {}
     for of in ([g for g in some if shapes[g][0] <= FEW], [g for g in some if shapes[g][0] > FEW]):
@@ -256,6 +261,7 @@ def _constants(config: Config, across: tuple[bool, bool], sums, width: int, epil
 
 def _launch(plan: Listed, lists, pointers: list[list[int]], arguments) -> None:
     """Complete the table by the addresses, copy what has to be copied, and launch."""
+    assert plan.table is not None  # there is something to compute
     table = plan.table.copy()
     for row, some in zip(ADDRESSES, pointers):
         table[row] = [some[g] for g in plan.order]
@@ -306,7 +312,7 @@ def _on_device(table: np.ndarray, like, first: ArrayView):
         return table
     made = temporary(like, table.shape, "int64")
     hold_if_captured(table, first)
-    driver.copy_to_device(describe(made).pointer, table.ctypes.data, table.nbytes, first.device, streams.current_stream(first))
+    driver.copy_to_device(describe(made).pointer, table.ctypes.data, table.nbytes, first.ordinal, streams.current_stream(first))
     return made
 
 

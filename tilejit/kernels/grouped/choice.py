@@ -33,6 +33,7 @@ def choose_grouped(extents: tuple[tuple[int, int, int], ...], itemsize: int, sto
         cost = both(longest, bytes_ / (MEMORY * processors / 132))
         if best is None or cost < best[0]:
             best = cost, replace(config, regs=REGISTERS[bm], kept=kept)
+    assert best is not None  # some tile is possible
     return replace(best[1], pair=True, order=("grouped", 4)) if pays(best[1], extents, processors) else best[1]
 
 

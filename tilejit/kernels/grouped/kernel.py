@@ -282,7 +282,7 @@ def store(acc, stage, c, row, column, finish):
     """Finish the sums (`finish` as in `changed`) and send them to the map `c` through the staging buffers: all at once if these hold all columns,
     else in turn."""
     BUFFERS, WIDTH = stage.shape[0], stage.shape[2]
-    TOGETHER: tile.constexpr = BUFFERS * WIDTH == acc.shape[1]
+    TOGETHER: tile.constexpr = acc.shape[1] == BUFFERS * WIDTH
     for p in tile.static_range(acc.shape[1] // WIDTH):
         at = column + p * WIDTH
         values = changed(acc[:, p * WIDTH:p * WIDTH + WIDTH], row, at, finish)

@@ -118,11 +118,12 @@ def tiles_for(p: Problem) -> list[tuple[int, int]]:
 def fitting(p: Problem, processors: int) -> Iterator[tuple[int, int]]:
     """For each bm, the three widths that divide the matrix such that a CTA computes the fewest columns in all of its rounds."""
     for bm, most in WIDEST.items():
-        down, found = -(-p.m // bm) * p.matrices, {}
+        down = -(-p.m // bm) * p.matrices
+        found: dict[int, int] = {}  # the columns of a CTA, by width
         for count in range(-(-p.n // most), min(p.n // NARROWEST, ROUNDS * processors // down) + 1):
             if (bn := part_of(p, bm, count)) <= most:
                 found.setdefault(bn, -(-down * -(-p.n // bn) // processors) * bn)
-        yield from ((bm, bn) for bn in sorted(found, key=found.get)[:3])
+        yield from ((bm, bn) for bn in sorted(found, key=lambda bn: found[bn])[:3])
 
 
 class Candidate(NamedTuple):

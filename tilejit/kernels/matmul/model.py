@@ -4,7 +4,7 @@ CTAs. Its constants were measured on an H200. It is made to rank configurations,
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from math import inf, log2
 from operator import itemgetter
 from typing import NamedTuple
@@ -25,6 +25,8 @@ class Way(NamedTuple):
     pair: bool = False
     clustered: bool = True
 
+
+PLAIN = Way()
 
 # All constants were measured on an H200 (132 multiprocessors, "SMs"), except where noted. Cycles are SM clock cycles. A "slot" is one stage of
 # the ring: 128 bytes of k of a tile's rows of A and columns of B. A "round" is one wave of tiles.
@@ -129,7 +131,7 @@ class Problem:
     aligned: tuple[int, int] = 128, 128
     narrow: bool = False
 
-    def turned(self) -> "Problem":
+    def turned(self) -> Problem:
         return replace(self, m=self.n, n=self.m, ahead=False, promoted=self.promoted and self.promoted[::-1], across=self.across[::-1],
                        copied=self.copied[::-1], aligned=self.aligned[::-1])
 
@@ -169,7 +171,7 @@ class Problem:
         return self.matrices * ((self.m + self.n) * self.k * self.itemsize + self.m * self.n * self.stored)
 
 
-@lru_cache(maxsize=None)
+@cache
 def share(bm: int, bn: int, in_round: bool = False) -> float:
     """The fraction of the tensor cores' peak rate that a tile reaches, linearly interpolated between the widths in the tables."""
     known = TILES | IN_ROUND if in_round else TILES
@@ -188,7 +190,7 @@ def step_cycles(bm: int, bn: int, rows: float | None = None, apart: bool = True,
     return max(bm * max(bn, 32) / 32 / share(bm, bn), rows * SLOT / LOADED[apart] + outside * OUTSIDE)
 
 
-def tile_cycles(k: int, itemsize: int, bm: int, bn: int, splits: int = 1, rows: float | None = None, apart: bool = True,
+def tile_cycles(k: int, itemsize: float, bm: int, bn: int, splits: int = 1, rows: float | None = None, apart: bool = True,
                 outside: float = 0) -> float:
     """The cycles that a CTA takes for a tile of bm by bn, or for its share of the tile's k; the other parameters are those of
     `step_cycles`."""
@@ -303,7 +305,7 @@ def in_rounds(p: Problem, bm: int, bn: int, rounds: int, rows: float, columns: f
     return rounds * (-(-p.k * p.itemsize // SLOT) * step + NEXT + bm * bn / 40)
 
 
-def loading_cycles(p: Problem, bm: int, bn: int, tiles: int, processors: int, way: Way = Way()) -> float:
+def loading_cycles(p: Problem, bm: int, bn: int, tiles: int, processors: int, way: Way = PLAIN) -> float:
     """The cycles in which memory delivers the product's data, or L2 answers TMA's requests, whichever is more; for all but `in_one_round`."""
     shared, by_rows = way.splits > 1, p.waits and order_at_once(p, bm, bn, way, processors) == ORDERS[1]
     far = p.n * log2(-(-p.m // bm)) if by_rows else p.m * log2(-(-p.n // bn))

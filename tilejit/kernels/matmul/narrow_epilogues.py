@@ -49,7 +49,7 @@ def dtype_taken(finish: Epilogue, sums, extras: tuple, target: str, width: int) 
     epilogue `finish`. Invalid ones give None: the call of the kernel reports them."""
     first = _at(PIECE, finish, sums, extras, target)
     other = first if first is None or width == PIECE else _at(width, finish, sums, extras, target)
-    return None if other is None or other[0] != first[0] else Taken(first[0], width, tuple(map(Watch, dict.fromkeys((*first[1], *other[1])))))
+    return None if first is None or other is None or other[0] != first[0] else Taken(first[0], width, tuple(map(Watch, dict.fromkeys((*first[1], *other[1])))))
 
 
 def _at(columns: int, finish: Epilogue, sums, extras: tuple, target: str) -> tuple | None:
@@ -62,7 +62,7 @@ def _at(columns: int, finish: Epilogue, sums, extras: tuple, target: str) -> tup
     dtype = dtypes.pop() if len(dtypes) == 1 else None
     if dtype is None or not dtype.is_float or dtype.nbytes != 2:
         return None
-    later = {_cast_to(use) for first in uses for use in _uses(body, first.result)}
+    later = {_cast_to(use) for first in uses if isinstance(first, Call) for use in _uses(body, first.result)}  # each is a cast
     if any(d is not None and d.nbytes > dtype.nbytes for d in later):
         return None
     already = _built(columns, finish, sums, dtype, extras, target)

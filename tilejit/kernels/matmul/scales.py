@@ -74,17 +74,18 @@ def by_rows(x: ArrayView, y: ArrayView, scaled: tuple[Scale | None, ...]) -> tup
     if len(x.shape) > 2 or len(y.shape) > 2 or not x.dtype.startswith("float8"):
         raise LaunchError(f"block scales are for two matrices of float8, and a is of {x.dtype} and shape {x.shape}")
     (m, k), n = x.shape, y.shape[1]
-    up = lambda extent: -(-extent // BLOCK)
+    def up(extent):
+        return -(-extent // BLOCK)
     found = []
     for name, s, rows, words in (("scale_a", scaled[0], m, "[M or M/128, K/128]"), ("scale_b", scaled[1], n, "[K/128, N or N/128]")):
         order = 1 if name == "scale_a" else -1
         given, wanted = s.shape[::order] if s else (), ((rows, up(k)), (up(rows), up(k)))
-        if given not in wanted:
+        if s is None or given not in wanted:
             raise LaunchError(f"{name} must be {words}: of shape {wanted[0][::order]} or {wanted[1][::order]} here, not {given[::order]}")
         if s.dtype != "float32":
             raise LaunchError(f"{name} must be of float32 on sm_90a, not of {s.dtype}")
         found.append(given[0] == rows)
-    return tuple(found)
+    return found[0], found[1]
 
 
 def block_of(x: ArrayView, y: ArrayView, scaled: tuple[Scale | None, ...], k: int) -> int:
@@ -106,8 +107,9 @@ def block_of(x: ArrayView, y: ArrayView, scaled: tuple[Scale | None, ...], k: in
                               + ("" if s.contiguous else " with gaps or in another order"))
         if not s.aligned:
             raise LaunchError(f"{name} must begin at a multiple of 16 bytes, and does not")
-    if scaled[0].dtype != scaled[1].dtype:
-        raise LaunchError(f"scale_a and scale_b must be of one dtype, not of {scaled[0].dtype} and {scaled[1].dtype}")
+    of_a, of_b = (s.dtype if s is not None else "" for s in scaled)
+    if of_a != of_b:
+        raise LaunchError(f"scale_a and scale_b must be of one dtype, not of {of_a} and {of_b}")
     return block if k else 0
 
 

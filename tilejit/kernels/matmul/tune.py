@@ -100,7 +100,7 @@ def _compiled(launches: dict, given: tuple, target: str) -> list[int]:
         errors = list(pool.map(attempt, launches.items()))
     compiled = [i for i, error in zip(launches, errors) if error is None]
     if not compiled:
-        raise errors[0]
+        raise next(error for error in errors if error is not None)
     return compiled
 
 
@@ -111,7 +111,7 @@ def _fastest(launches: dict, a, made) -> int:
         times, failed = timed(launches, streams.current_stream(a), device)
     if not times:
         raise next(iter(failed.values()))
-    return min(times, key=times.get)
+    return min(times, key=lambda i: times[i])
 
 
 def _place(views: tuple, scaled: tuple, options: tuple, epilogue, configs: list) -> str | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 from ...dtypes import dtype_of, float32
 from ...ir.builder import Builder, describe, type_of
 from ...ir.builtin import builtin

@@ -75,7 +75,8 @@ def exp2_parts(e, x, scale: float, scale_low: float):
     underflows) goes through ex2.approx. Adding 1.5 * 2**23 leaves the rounded integer in the low mantissa bits.
     """
     magic = 12582912.0
-    f = lambda v: e.const(v, float32)
+    def f(v):
+        return e.const(v, float32)
     shifted = e.fma(x, f(scale), f(magic))
     shifted = e.ins(f"call float @llvm.minnum.f32(float {shifted.text}, float {f(magic + 127).text})", float32)
     shifted = e.ins(f"call float @llvm.maxnum.f32(float {shifted.text}, float {f(magic - 126).text})", float32)
@@ -267,8 +268,10 @@ def _emit_floored(which: str):
     """Emit floor division or its remainder by fmod, which is exact, in the same steps as NumPy (npy_divmod)."""
     def emit(e, dtype, x, y):
         t, zero, one = dtype.llvm, e.const(0.0, dtype), e.const(1.0, dtype)
-        test = lambda word, a, b: e.ins(f"fcmp {word} {t} {a.text}, {b.text}", bool_)
-        sign_of = lambda a, b: e.ins(f"call {t} @llvm.copysign.{e.suffix(dtype)}({a.typed}, {b.typed})", dtype)
+        def test(word, a, b):
+            return e.ins(f"fcmp {word} {t} {a.text}, {b.text}", bool_)
+        def sign_of(a, b):
+            return e.ins(f"call {t} @llvm.copysign.{e.suffix(dtype)}({a.typed}, {b.typed})", dtype)
         rest = e.libdevice("__nv_fmod" + ("f" if dtype.bits == 32 else ""), dtype, x, y)
         differ = e.ins(f"xor i1 {test('olt', rest, zero).text}, {test('olt', y, zero).text}", bool_)
         crossed = e.all_of([test("une", rest, zero), differ])

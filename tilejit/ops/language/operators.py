@@ -10,7 +10,6 @@ from ..tiles import casts, division, elementwise as ew
 from .math import floor_divide, power, remainder
 from .promotion import as_condition, broadcast_shape, coerce, common_dtype, converted, fits, matched, number, spread
 
-
 _BINARY = {"+": ew.add, "-": ew.sub, "*": ew.mul, "//": division.floordiv, "%": division.mod, "&": ew.bit_and, "|": ew.bit_or,
            "^": ew.bit_xor, "<<": ew.shl, ">>": ew.shr}
 _COMPARE = {"==": ew.eq, "!=": ew.ne, "<": ew.lt, "<=": ew.le, ">": ew.gt, ">=": ew.ge}
@@ -73,9 +72,9 @@ def compare(g: Builder, symbol: str, a, b) -> Value:
         t = number(g, x)
         if isinstance(t, Scalar) and t.weak and isinstance(x, Value) and t.dtype.is_int and dtype.is_int:
             dtype = promote(dtype, t.dtype)
-        if isinstance(x, int) and not isinstance(x, bool) and isinstance(other, Value) and dtype.is_int:
-            if not fits(x, dtype):
-                dtype = promote(dtype, weak_dtype(x))
+        is_number = isinstance(x, int) and not isinstance(x, bool)
+        if is_number and isinstance(other, Value) and dtype.is_int and not fits(x, dtype):
+            dtype = promote(dtype, weak_dtype(x))
     signed = [number(g, x).dtype.kind == "int" for x in (a, b)]
     if dtype == int64 and signed[0] != signed[1] and uint64 in (number(g, a).dtype, number(g, b).dtype):
         return _compare_signs(g, symbol, a, b, signed[0])

@@ -19,8 +19,17 @@ from ..tiles import casts, elementwise as ew
 from . import math as elementary
 from .ids import is_number_of_ctas
 from .operators import binary, compare
-from .promotion import (as_condition, broadcast_shape, common_dtype, converted, float_operand, matched, number, spread,
-                        strong_cast)
+from .promotion import (
+    as_condition,
+    broadcast_shape,
+    common_dtype,
+    converted,
+    float_operand,
+    matched,
+    number,
+    spread,
+    strong_cast,
+)
 from .truth_values import may_be_truth_values
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from math import prod
 
-
 from ...dtypes import dtype_of
 from ...ir.builder import Builder, describe, type_of
 from ...ir.builtin import attribute, builtin, method

@@ -253,7 +253,8 @@ def emit_store(e, plan: AccessPlan, call, target, value, mask):
         predicate = access.predicate(0, mask)
         if not call.attrs["each_thread"]:
             predicate = e.all_of([p for p in (predicate, e.first_thread()) if p is not None])
-        return e.vector_store(space, address, offset, dtype, [value], predicate, cache)
+        e.vector_store(space, address, offset, dtype, [value], predicate, cache)
+        return
     access = Access(e, target, t, plan)
     for run in plan.groups(t):
         address, offset = access.address(run[0])

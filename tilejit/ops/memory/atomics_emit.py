@@ -18,7 +18,8 @@ def _(e, call, place, value, compare, mask):
     result = [e.const(0, t.dtype)] * e.registers(t)
     for run in plan.access.groups(t):
         predicate = access.predicate(run[0], mask and mask[run[0]], owned=True)
-        take = lambda x: x[run[0]] if isinstance(x, list) else x
+        def take(x):
+            return x[run[0]] if isinstance(x, list) else x
         values = [value[r] if isinstance(value, list) else value for r in run]
         old = unit.issue(access.address(run[0]), values, take(compare), predicate, plan.returns)
         if plan.returns:
@@ -28,7 +29,8 @@ def _(e, call, place, value, compare, mask):
 
 def _scalar(e, call, plan: AtomicPlan, place, value, compare, mask):
     access = Access(e, place, None, plan.access)
-    issue = lambda predicate: _Unit(e, call, place).issue(access.address(0), [value], compare, predicate, plan.returns)
+    def issue(predicate):
+        return _Unit(e, call, place).issue(access.address(0), [value], compare, predicate, plan.returns)
     return once_for_scope(e, call, access.predicate(0, mask), issue)
 
 
@@ -185,7 +187,8 @@ class _Unit:
         raw = e.select(nan, sticky, e.ins(f"bitcast {value.typed} to {bits.llvm}", bits))
         negative = e.ins(f"icmp slt {raw.typed}, 0", bool_)
         positive = e.ins(f"xor i1 {negative.text}, true", bool_)
-        both = lambda test: e.all_of([test, predicate])
+        def both(test):
+            return e.all_of([test, predicate])
         head, other = self.head("atom"), "min" if up else "max"
         old = self._atom(f"{head}.{self.kind}.s{n}", address, [raw], both(positive))
         old = self._atom(f"{head}.{other}.u{n}", address, [raw], both(negative), before=old)

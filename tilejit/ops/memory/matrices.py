@@ -61,7 +61,7 @@ class Matrices:
     groups: tuple[Group, ...]
 
     @classmethod
-    def between(cls, g, t, place: Value) -> "Matrices | None":
+    def between(cls, g, t, place: Value) -> Matrices | None:
         """The plan for tile type `t` and the region `place` of shared memory.
 
         None if the tile's layout or the region is not made of such matrices, or if accesses to the region need bounds checks.
@@ -145,7 +145,8 @@ def _groups(t: Tile, region: Region, starts, row: int, transposed: bool, threads
 def _grouped(at: list[tuple[int, int]]) -> list[Group]:
     """Group the words (matrices at `at`): four, if the fourth is displaced from the third as the second is from the first; else two, or one."""
     groups, word = [], 0
-    apart = lambda x, y: (y[0] - x[0], y[1] - x[1])
+    def apart(x, y):
+        return (y[0] - x[0], y[1] - x[1])
     while word < len(at):
         four = at[word:word + 4]
         count = 4 if len(four) == 4 and apart(four[0], four[1]) == apart(four[2], four[3]) else min(len(four), 2)

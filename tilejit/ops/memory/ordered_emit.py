@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...ir.builder import type_of
 from ...types import Scalar
 from .access import Access
-from .atomics_emit import once_for_scope, to_copies, through_scratch
+from .atomics_emit import once_for_scope, through_scratch, to_copies
 from .ordered import ordered_load, ordered_store
 
 
@@ -43,7 +43,8 @@ def _(e, call, target, value, mask):
 
     if isinstance(t, Scalar):
         access, first = Access(e, target, None, plan), None if attrs["each_thread"] else e.first_thread()
-        return write(access, 0, [value], e.all_of([p for p in (access.predicate(0, mask), first) if p is not None]))
+        write(access, 0, [value], e.all_of([p for p in (access.predicate(0, mask), first) if p is not None]))
+        return
     access = Access(e, target, t, plan)
     for run in plan.groups(t):
         write(access, run[0], [value[r] for r in run], access.predicate(run[0], mask and mask[run[0]], owned=True))

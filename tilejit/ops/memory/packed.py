@@ -20,7 +20,6 @@ from ..language.operators import binary
 from ..language.promotion import converted, spread
 from ..tiles import arrange, casts, elementwise as ew, generate, slicing
 
-
 # -- indices and shapes -----------------------------------------------------------------------------------------------------
 
 @op("pure", attrs=("dtype",))
@@ -101,7 +100,8 @@ def recast(layout: TileLayout, shape: tuple[int, ...], dtype: DType) -> TileLayo
                              "them apart: its last dimension begins with steps of 1, and the others are whole bytes")
     grouped, at = layout.group(shape)
     inner = next((i for i in reversed(range(at[-2], at[-1])) if grouped.shards[i][0] != 1), None)
-    scaled = lambda n: n // elements * per if n % elements == 0 else None
+    def scaled(n):
+        return n // elements * per if n % elements == 0 else None
     shards = []
     for i, (extent, stride, along) in enumerate(grouped.shards):
         if i == inner:

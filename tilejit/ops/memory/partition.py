@@ -131,10 +131,8 @@ def driving_order(site) -> tuple[int, ...]:
     """
     region = site.array
     dims = site.dims(region)
-    if region.scope == "global":
-        strides = [region.buffer.strides[d] for d in dims]
-    else:
-        strides = _innermost_strides(region, dims)
+    in_array = region.scope == "global"
+    strides = [region.buffer.strides[d] for d in dims] if in_array else _innermost_strides(region, dims)
     order = list(range(len(dims)))
     if all(isinstance(s, int) for s in strides):
         order.sort(key=lambda k: -abs(strides[k]))
@@ -176,7 +174,8 @@ def region_fits(site, region, starts, d: int, vec: int) -> bool:
         return shared_runs(buffer.layout, buffer.shape, d, vec)
     if buffer.narrowed is not None and buffer.narrowed[d] % vec:
         return False
-    known = lambda kind, n: n % vec == 0 if isinstance(n, int) else g.facts.ask(kind, n.arg, n.dim, vec)
+    def known(kind, n):
+        return n % vec == 0 if isinstance(n, int) else g.facts.ask(kind, n.arg, n.dim, vec)
     return (g.facts.ask("aligned", buffer.arg, vec * site.itemsize)
             and all(known("stride_multiple", n) for i, n in enumerate(buffer.strides) if i != d)
             and (d not in checked(region, starts) or known("size_multiple", buffer.shape[d])))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
 from dataclasses import replace
+
+import numpy as np
 
 from ...dtypes import held, int32
 from ...ir.builder import Builder, describe, type_of

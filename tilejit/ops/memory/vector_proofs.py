@@ -35,7 +35,8 @@ def narrower(g, source: Value, tile: Tile | Scalar, mask: Operand, vector: int, 
         return ()
     with g.facts.unrecorded():
         missed = {axis: list(_obstacles(g, source, axis, wanted, mask)) for axis in range(len(t.shape))}
-        beside = lambda a: (d := _moving(g, source, a, wanted)) is not None and _is_contiguous(t, d)
+        def beside(a):
+            return (d := _moving(g, source, a, wanted)) is not None and _is_contiguous(t, d)
         axis = min(missed, key=lambda a: (t.shape[a] == 1, not beside(a), len(missed[a]), -a))
     held = f"needs {wanted} contiguous elements in each thread: the tile's layout, which suits its other uses too, has {g.register_run(tile, axis)}"
     return (f"{wanted * t.dtype.nbytes} bytes", "; ".join(missed[axis] or [held])),
@@ -49,7 +50,8 @@ def _obstacles(g, source: Value, axis: int, vector: int, mask: Operand) -> Itera
     if t.shape[axis] % vector:
         yield f"needs an extent along dimension {axis} of the tile that is a multiple of {vector}: {t.shape[axis]}"
         return
-    alike = lambda m: _first(g.ramp(m, axis - len(t.shape), vector), 0)  # 0 if the mask is constant in each run, otherwise 1
+    def alike(m):
+        return _first(g.ramp(m, axis - len(t.shape), vector), 0)  # 0 if the mask is constant in each run, otherwise 1
     differs = f"needs a mask that is the same for {vector} neighbours, as one up to a multiple of {vector} (elements beyond an array need none)"
     may_be_alike = mask is None or g.may_divide(mask, vector, alike)
     if not may_be_alike:
@@ -80,7 +82,8 @@ def _along(g, source: Value, axis: int, vector: int) -> int | None:
     t, indices = source.type, g.definition(source).args[1:]
     d, first = t.kept[axis] if isinstance(t, Region) else None, g.divisor
     if d is None:
-        first = lambda i, step=1: _first(g.ramp(i, axis - len(t.shape), vector), step)
+        def first(i, step=1):
+            return _first(g.ramp(i, axis - len(t.shape), vector), step)
         moving = [k for k, i in enumerate(indices) if g.asked_divisor(i, vector, lambda i: first(i, 0)) != 0]
         if len(moving) != 1:
             return None

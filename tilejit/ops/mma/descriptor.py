@@ -39,7 +39,7 @@ class Descriptor:
         return (self.leading >> 4) << 16 | (self.stride >> 4) << 32 | CODES[self.span] << 62
 
     @staticmethod
-    def decoded(bits: int, major: str) -> tuple["Descriptor", int]:
+    def decoded(bits: int, major: str) -> tuple[Descriptor, int]:
         """Decode 64 bits to (descriptor, start address)."""
         span = {code: n for n, code in CODES.items()}[bits >> 62]
         return Descriptor(major, span, (bits >> 16 & 0x3FFF) << 4, (bits >> 32 & 0x3FFF) << 4), (bits & 0x3FFF) << 4
@@ -61,7 +61,7 @@ class Descriptor:
         return at ^ (at >> 3 & (self.span - 1 & ~15)) if self.span else at
 
 
-def derived(row_at: list[int], k_at: list[int], mn: int, itemsize: int, span: int) -> "Derived | Miss":
+def derived(row_at: list[int], k_at: list[int], mn: int, itemsize: int, span: int) -> Derived | Miss:
     """The descriptor with which instructions of `mn` rows read a matrix, and the offset of each instruction's part; or the reason why
     no descriptor does (`PLAIN`, `SIDEWAYS`, or a `Miss` with numbers).
 
@@ -130,7 +130,8 @@ def _mn_major(row_at, k_at, mn: int, span: int, itemsize: int) -> Descriptor | N
 def _names(guess: Descriptor, row_at, k_at, mn: int, k: int, itemsize: int) -> bool:
     """Whether the part of every instruction has the offsets that the descriptor implies, relative to its own start."""
     rows, ks = guess.offsets(mn, itemsize)
-    alike = lambda at, n, want: all(at[b + i] - at[b] == want[i] for b in range(0, len(at), n) for i in range(n))
+    def alike(at, n, want):
+        return all(at[b + i] - at[b] == want[i] for b in range(0, len(at), n) for i in range(n))
     return alike(row_at, mn, rows) and alike(k_at, k, ks)
 
 

@@ -38,7 +38,7 @@ class MmaSite(Site):
     g: Any = field(default=None, repr=False, hash=False, compare=False)
 
     @staticmethod
-    def of_call(g, call) -> "MmaSite":
+    def of_call(g, call) -> MmaSite:
         _, a, b = call.args[:3]
         made = [g.definition(x) if isinstance(type_of(x), Region) else None for x in (a, b)]
         starts = [c.args[1:] if c is not None else () for c in made]

@@ -123,9 +123,9 @@ def _in_shared(name: str):
 
 def _major(s: TensorSite) -> bool | str:
     for name, kind in (("a", s.types[0]), ("b", s.types[1])):
-        if getattr(s, name).scope == "shared" and matrix_major(s, name) == "mn":
-            if not _kind(s).transposes or kind in ("e2m3", "e3m2", "e2m1"):
-                return f"{name} of {kind} is not contiguous along k"
+        along_mn = getattr(s, name).scope == "shared" and matrix_major(s, name) == "mn"
+        if along_mn and (not _kind(s).transposes or kind in ("e2m3", "e3m2", "e2m1")):
+            return f"{name} of {kind} is not contiguous along k"
     return True
 
 

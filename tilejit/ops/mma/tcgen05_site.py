@@ -40,7 +40,7 @@ class TensorSite(Site):
     negate: bool = False
 
     @staticmethod
-    def of_call(g, call) -> "TensorSite":
+    def of_call(g, call) -> TensorSite:
         acc, a, b, _, *scales = call.args
         t = call.attrs
         regions = {"acc": acc, "a": a, "b": b} | {f"scale{i}": s for i, s in enumerate(scales) if s is not None}

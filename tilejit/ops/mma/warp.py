@@ -145,7 +145,8 @@ def _plan(g, call) -> Plan:
     t, result = call.attrs, call.result.type
     _, m, n, k = SHAPES[a.type.dtype.bits]
     warps = t["warps"]
-    extent = lambda x, trans: -(-x.type.shape[0 if trans else 1] // k)
+    def extent(x, trans):
+        return -(-x.type.shape[0 if trans else 1] // k)
     return Plan(instruction(a.type.dtype.name, b.type.dtype.name, result.dtype.name), result.domain[0] // (m * warps[0]),
                 result.domain[1] // (n * warps[1]), -(-t["k"] // k), extent(a, t["trans_a"]), t["a_at"] // k,
                 extent(b, not t["trans_b"]), t["b_at"] // k)

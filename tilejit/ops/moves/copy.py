@@ -10,9 +10,10 @@ from ...ir.op_traits import Reads, Traits, Writes
 from ..language.expect_variant import asked_variant
 from ..language.promotion import collective
 from ..memory import vectors
+from .copy_async.copy_sides import checked_sides, moves_tile
 from .copy_async.options import checked_options
 from .copy_async.site import CopySite
-from .copy_async.copy_sides import checked_sides, moves_tile
+
 
 @op("writes", attrs=("options",), traits=Traits(copy=True))
 def copy_(dst: Writes, src: Reads, options):

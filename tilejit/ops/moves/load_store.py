@@ -13,7 +13,6 @@ from ..memory.access_ops import differs_by_thread, load_, store_
 from ..memory.regions import reached, whole
 from ..tmem.ldst import tcgen05_ld, tcgen05_st
 
-
 CACHE = (None, "ca", "cg", "cs", "evict_first", "evict_last", "no_allocate")
 
 
@@ -108,7 +107,8 @@ def store(g: Builder, target, value, mask=None, cache=None, sem=None, scope=None
     if t.dtype.packed:
         packed.checked(g, "store", t.dtype, mask)
         value = packed.packed(g, coerce(g, value, Tile(t.dtype, packed.shape_of(t.dtype, t.shape))))
-        return store.function(g, packed.as_bytes(g, target), value, None, cache, sem, scope)
+        store.function(g, packed.as_bytes(g, target), value, None, cache, sem, scope)
+        return
     if t.shape != ():
         collective(g, "store of a tile")
         g.shared("this store", *g.definitions[target].args[1:])

@@ -10,8 +10,24 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from ...dtypes import (DType, bfloat16, bool_, float8_e4m3fn, float8_e5m2, float16, float32, float64, int8, int16,
-                       int32, int64, uint8, uint16, uint32, uint64)
+from ...dtypes import (
+    DType,
+    bfloat16,
+    bool_,
+    float8_e4m3fn,
+    float8_e5m2,
+    float16,
+    float32,
+    float64,
+    int8,
+    int16,
+    int32,
+    int64,
+    uint8,
+    uint16,
+    uint32,
+    uint64,
+)
 from ...errors import SimulationError
 from ...ir.builder import Builder, describe, type_of, written
 from ...ir.graph import Call, Const, Operand, Value
@@ -171,7 +187,8 @@ def _immediate(g: Builder, form, operand, value):
 
 def _values(g: Builder, form, operand, given) -> list[Operand]:
     """The operands of the graph for one operand of the form."""
-    wrong = lambda x: g.error(f"{form.name}: operand {operand.name} needs {_needs(operand)}, not {describe(x)}")
+    def wrong(x):
+        return g.error(f"{form.name}: operand {operand.name} needs {_needs(operand)}, not {describe(x)}")
     if operand.kind == "address":
         return [_address(g, form, operand, given, wrong)]
     parts = given if operand.count is not None else (given,)

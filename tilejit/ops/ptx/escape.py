@@ -13,10 +13,9 @@ from ...ir.builtin import builtin
 from ...ir.op import op
 from ...ir.op_traits import Registers
 from ...types import Scalar, Tile
+from ..language.promotion import broadcast_shape, converted, number, spread
 from ..sync.proxies import ANYWHERE
 from ..tiles.elementwise import result_type
-from ..language.promotion import broadcast_shape, converted, number, spread
-
 
 BY_THREADS = r"\b(ld|st|atom|red|cp\.async)\.(?!async|bulk)[\w.:]*shared|ldmatrix|stmatrix"  # PTX that accesses shared memory in the generic proxy
 BY_ENGINES = r"\b(cp\.(reduce\.)?async\.bulk|wgmma\.mma|tcgen05\.(mma|cp))"                # PTX that accesses it in the async proxy

@@ -180,7 +180,8 @@ def trace(g: Builder, function: Any, x: Any, what: str, in_order: bool = True) -
     CompilationError if it does what a combining function may not do; `what` names the reduction in the message.
     """
     dtypes = tuple(item.type.dtype for item in (x if isinstance(x, tuple) else (x,)))
-    make = lambda word: tuple(Value(f"{word}{n}", Scalar(d, Uniformity.THREAD), g.loc) for n, d in enumerate(dtypes))
+    def make(word):
+        return tuple(Value(f"{word}{n}", Scalar(d, Uniformity.THREAD), g.loc) for n, d in enumerate(dtypes))
     a, b = make("a"), make("b")
     with g.block() as nodes:
         result = _invoke(g, function, (grouped(x, a), grouped(x, b)))

@@ -242,7 +242,8 @@ class _Scan:
         e, back = self.e, self.plan.reverse
         kind, mask = "down" if back else "up", (digit.extent - 1) * digit.stride
         position = e.digit("laneid", digit.extent, digit.stride)
-        after = lambda n: position.below(digit.extent - n) if back else e.not_below(position, n)
+        def after(n):
+            return position.below(digit.extent - n) if back else e.not_below(position, n)
         for block, total in list(self.totals.items()):
             distance = 1
             while distance < digit.extent:

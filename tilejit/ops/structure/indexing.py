@@ -46,7 +46,8 @@ class Tiles:
         rank = len(self.buffer.type.shape)
         if not rank == len(index) == len(self.extents):
             raise g.error(f"tiles of {describe(self.buffer)} have {rank} extents and {rank} indices, not {len(self.extents)} and {len(index)}")
-        place = lambda i: i if isinstance(i, int) else None
+        def place(i):
+            return i if isinstance(i, int) else None
         slices = []
         for i, n in zip(index, self.extents):
             start = place(i) * n if place(i) is not None else binary(g, "*", i, n)

@@ -14,7 +14,6 @@ from ...types import Barrier, BarrierRef, Scalar, Uniformity
 from ..language.operators import binary
 from ..language.promotion import uniform_scalar
 
-
 # -- mbarriers -----------------------------------------------------------------------------------------------------------
 
 @op("syncs", attrs=("count", "n"), traits=Traits(allocates=True))

@@ -49,7 +49,8 @@ def allocation_of(definitions: dict[Value, Call], place: Operand) -> Value | Non
 
 
 def _shared(places) -> tuple[Operand, ...]:
-    in_shared = lambda t: isinstance(t, MEMORY_TYPES) and getattr(t, "scope", None) == "shared"
+    def in_shared(t):
+        return isinstance(t, MEMORY_TYPES) and getattr(t, "scope", None) == "shared"
     return tuple(p for p in places if p is ANYWHERE or in_shared(type_of(p)))
 
 

@@ -162,9 +162,9 @@ minimum = elementwise("minimum", "The smaller of `x` and `y`; NaN if either is N
 
 # -- bits ----------------------------------------------------------------------------------------------------------
 
-bit_and = elementwise("bit_and", "``x & y``.", np.bitwise_and, {k: "and" for k in BITS}, BITS, words=lambda e, dtype, x, y: x & y)
-bit_or = elementwise("bit_or", "``x | y``.", np.bitwise_or, {k: "or" for k in BITS}, BITS, words=lambda e, dtype, x, y: x | y)
-bit_xor = elementwise("bit_xor", "``x ^ y``.", np.bitwise_xor, {k: "xor" for k in BITS}, BITS, words=lambda e, dtype, x, y: x ^ y)
+bit_and = elementwise("bit_and", "``x & y``.", np.bitwise_and, dict.fromkeys(BITS, "and"), BITS, words=lambda e, dtype, x, y: x & y)
+bit_or = elementwise("bit_or", "``x | y``.", np.bitwise_or, dict.fromkeys(BITS, "or"), BITS, words=lambda e, dtype, x, y: x | y)
+bit_xor = elementwise("bit_xor", "``x ^ y``.", np.bitwise_xor, dict.fromkeys(BITS, "xor"), BITS, words=lambda e, dtype, x, y: x ^ y)
 
 
 def _shift(instruction: dict[str, str], left: bool):
@@ -195,7 +195,8 @@ def _shifted_words(left: bool):
         """
         ones = (1 << dtype.bits) - 1
         each = 0xFFFFFFFF // ones                         # the lowest bit of each element is set
-        signed = lambda n: n - (1 << 32) if n >> 31 else n
+        def signed(n):
+            return n - (1 << 32) if n >> 31 else n
         by = y & ones if isinstance(y, int) else dtype.bits
         if isinstance(x, int) or by >= dtype.bits or y != by * each:
             return None

@@ -6,7 +6,7 @@ PTX ISA, "Tensor Memory Allocation and Management Instructions".
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import cache
 
 import numpy as np
 
@@ -106,7 +106,7 @@ def tensor_layout(g: Builder, shape, dtype: DType, layout) -> TileLayout:
     return layout
 
 
-@lru_cache(maxsize=None)
+@cache
 def _injective(layout: TileLayout, size: int) -> bool:
     at = layout.without_offset().apply(np.arange(size), shape=(size,))
     places = np.broadcast_to(np.asarray(at.get(axis.TLane, 0)) * (1 << 16) + np.asarray(at.get(axis.TCol, 0)), (size,))

@@ -246,7 +246,8 @@ def _fields(bits: int, elements: int, half: int, shape: str, packed: bool, dense
     """
     inner = ((2, None, 0), (2, REG, 1)) if packed else ((32 // bits, REG if dense else None, int(dense)),)
     columns = COLUMNS[shape] if shape != "16x32bx2" else ((half, REG, 1), (2, LANE, 16))
-    in_elements = lambda fields: tuple((n, a, s * elements if a == REG else s) for n, a, s in fields)
+    def in_elements(fields):
+        return tuple((n, a, s * elements if a == REG else s) for n, a, s in fields)
     return {"TCol": inner + in_elements(columns), "TLane": in_elements(ROWS[shape])}
 
 

@@ -21,7 +21,7 @@ from ..language.expect_variant import asked_variant
 from ..language.promotion import coerce, collective
 from ..memory.packed import refused
 from ..memory.regions import whole
-from .fragments import Plan, SHAPES, WORDS, digits_of, planned
+from .fragments import SHAPES, WORDS, Plan, digits_of, planned
 from .targets import TENSOR_MEMORY, needs_tensor_memory
 
 ATTRS = ("shape", "pack", "wait")
@@ -48,7 +48,7 @@ class MoveSite(Site):
     g: Any = field(repr=False, hash=False, compare=False)
 
     @staticmethod
-    def of_call(g, call) -> "MoveSite":
+    def of_call(g, call) -> MoveSite:
         region = call.args[0]
         tile = call.result.type if call.results else type_of(call.args[1])
         return MoveSite(region.type, g.definition(region).args[1:], tile, g.scope.kind, g.scope.threads, first_warp(g.scope),

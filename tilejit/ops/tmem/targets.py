@@ -5,7 +5,6 @@ from __future__ import annotations
 from ...dispatch import Need
 from ...ir.builder import Builder
 
-
 TARGETS = ("sm_100a", "sm_103a")  # the targets that have tensor memory
 
 

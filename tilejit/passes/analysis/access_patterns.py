@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import wraps
+from typing import Any
 
 from ...concurrency import cached_property
 from ...dtypes import int32, keeps
@@ -59,10 +60,10 @@ class PatternMismatch(Exception):
     """Why an access is neither a box nor rows; the message is shown to the kernel's author."""
 
 
-def memoized(find: Callable) -> Callable:
+def memoized(find: Callable[..., Any]) -> Callable[..., Any]:
     """Cache a method by its last argument. PatternMismatch where it recurses through too many operations."""
     @wraps(find)
-    def found(self: "AccessPattern", *args):
+    def found(self: AccessPattern, *args):
         key = find, args[-1]
         if key not in self.found:
             self.followed += 1
@@ -151,10 +152,12 @@ class AccessPattern:
         if not isinstance(type_of(values), Tile) or placed is not None and placed != axis:
             return 0
         count, own = self.shape[axis], axis - len(self.shape) if placed is None else -1
-        ramp = lambda x: self.context.ramp(x, own, count)
+        def ramp(x):
+            return self.context.ramp(x, own, count)
         if (found := ramp(values)) is not None:
             return found[0]
-        by_one = lambda x: count if (asked := ramp(x)) and asked[0] == 1 else 1
+        def by_one(x):
+            return count if (asked := ramp(x)) and asked[0] == 1 else 1
         return 1 if self.context.asked_divisor(values, count, by_one) == count else None
 
     def alike(self, values: Operand, axis: int, placed: int | None = None) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from ...ir.builder import Facts, type_of
 from ...ir.graph import Const, Graph, Operand, Value
@@ -27,7 +28,7 @@ class ArgumentAnalysis(IndexTileAnalysis):
         super().__init__(graph, wrapping)
         self.facts = facts
         self._behind: dict[Operand, tuple[Number, ...]] = {}
-        self._assumed: dict[tuple, tuple[Knowledge, Knowledge]] = {}  # (knowledge, the same under the assumption)
+        self._assumed: dict[tuple[Any, ...], tuple[Knowledge, Knowledge]] = {}  # (knowledge, the same under the assumption)
 
     def asked_divisor(self, operand: Operand, wanted: int, divisor: Callable[[Operand], int] | None = None) -> int:
         """A divisor of `operand`, as `divisor` finds it (by default ``self.divisor``).
@@ -52,7 +53,8 @@ class ArgumentAnalysis(IndexTileAnalysis):
         if behind is None:
             return 1, ()
         for n in (wanted * part for part in PARTS if behind):
-            holds = lambda numbers: self._assuming_multiples(numbers, n, lambda: divisor(operand)) % wanted == 0
+            def holds(numbers):
+                return self._assuming_multiples(numbers, n, lambda: divisor(operand)) % wanted == 0
             if holds(behind):
                 needed = behind
                 for number in behind:
@@ -77,7 +79,8 @@ class ArgumentAnalysis(IndexTileAnalysis):
         """The answer to `question` under the assumption that the arguments are multiples of `n` and not negative."""
         known, key = self._known, (id(self._known), numbers, n)
         if key not in self._assumed:
-            multiple = lambda: Constraint(low=0, divisor=n)
+            def multiple():
+                return Constraint(low=0, divisor=n)
             constraints = known.constraints | {(x, False): LazyConstraint(known.constraints.get((x, False)), known, [multiple]) for x in numbers}
             self._assumed[key] = known, replace(known, constraints=constraints, kept={}, divisors={}, intervals={}, growths={}, ramps={})
         with self._with_knowledge(self._assumed[key][1]):

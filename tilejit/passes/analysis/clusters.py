@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from typing import Any
 
 from ...ir.graph import Block, Const, For, If, Scope
 from ...ops.language.ids import cta_rank
@@ -38,7 +39,7 @@ def is_cluster_uniform(x) -> bool:
     return isinstance(x, Const) or x.type.uniform >= Uniformity.CLUSTER
 
 
-def value_at_rank(x, made: dict, own: int, ranks: int) -> int | None:
+def value_at_rank(x, made: dict[Any, Any], own: int, ranks: int) -> int | None:
     """The value of an integer in the CTA of rank `own`; None unless it is computed from the rank and constants alone."""
     if isinstance(x, Const):
         return int(x.value)

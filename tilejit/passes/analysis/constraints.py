@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import gcd, lcm
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ...ir.builder import type_of
 from ...ir.graph import Const, For, Operand, rises
@@ -28,9 +28,9 @@ class Constraint:
     low: int | None = None
     high: int | None = None
     divisor: int = 1
-    under: frozenset = frozenset()
+    under: frozenset[Any] = frozenset()
 
-    def __and__(self, other: "Constraint") -> "Constraint":
+    def __and__(self, other: Constraint) -> Constraint:
         """Both constraints at once."""
         return Constraint(*intersection((self.low, self.high), (other.low, other.high)), lcm(self.divisor, other.divisor), self.under | other.under)
 
@@ -101,7 +101,8 @@ def _ordered(integers: IntegerAnalysis, less: Operand, more: Operand, apart: int
         yield integers.key(more), lambda: Constraint(low=_sum(low(), apart))
         return
     (x, plus), (y, more_plus) = integers.sum_of(less), integers.sum_of(more)
-    by = lambda: max(apart, gcd(integers.divisor(less), integers.divisor(more))) if apart else 0
+    def by():
+        return max(apart, gcd(integers.divisor(less), integers.divisor(more))) if apart else 0
     yield x, lambda: Constraint(high=_sum(high(), -by() - plus), under=frozenset([(y, by() + plus - more_plus)]))
     yield y, lambda: Constraint(low=_sum(low(), by() - more_plus))
 

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from functools import cached_property
 from itertools import takewhile
 from math import prod
+from typing import Any
 
 from ...ir.builder import ExecScope, Facts, type_of
 from ...ir.graph import Call, Const, For, Graph, Node, Operand, Scope, Value, is_writer, walk, written, written_arguments
@@ -29,7 +30,7 @@ class Context(ArgumentAnalysis):
         self.scope = ExecScope("cta", graph.launch.threads)
         self.calls: list[Call] = [node for node in walk(graph.body) if isinstance(node, Call)]
         # whether tensor memory has room for a product; passes/products/tensor_dots.py sets it
-        self.tensor_room: Callable = lambda site: True
+        self.tensor_room: Callable[..., Any] = lambda site: True
 
     @cached_property
     def stored(self) -> frozenset[int]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ...ir.graph import Call, Const, For, Graph, If, Operand, Value, While, walk
 from ...ops.tiles.casts import cast
 from ...ops.tiles.elementwise import add
@@ -11,7 +13,7 @@ class DifferenceBounds:
     """Bounds of ``a - b`` for values of one graph; None where they are not known."""
 
     def __init__(self, graph: Graph):
-        self.definitions: dict[Value, tuple] = {}
+        self.definitions: dict[Value, tuple[Any, ...]] = {}
         for node in walk(graph.body):
             match node:
                 case Call():
@@ -22,7 +24,7 @@ class DifferenceBounds:
                 case If():
                     for n, r in enumerate(node.results):
                         self.definitions[r] = ("if", node, node.then.yields[n], node.orelse.yields[n])
-        self.assumed: dict[tuple, tuple[int, int]] = {}
+        self.assumed: dict[tuple[Any, ...], tuple[int, int]] = {}
 
     def __call__(self, a: Operand, b: Operand) -> tuple[int, int] | None:
         (a, i), (b, j) = self.peeled(a), self.peeled(b)

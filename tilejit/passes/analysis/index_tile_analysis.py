@@ -72,7 +72,8 @@ class IndexTileAnalysis(IntegerAnalysis):
     def _reshaped(self, call: Call, axis: int, count: int) -> Ramp | None:
         """The ramp of a reshape: that of the operand's axis with the same stride in row-major order, if runs are whole along both."""
         source, shape = type_of(call.args[0]).shape, call.attrs["shape"]
-        inner = lambda shape, d: prod(shape[len(shape) + d + 1:])
+        def inner(shape, d):
+            return prod(shape[len(shape) + d + 1:])
         for d in range(-len(source), 0):
             if inner(source, d) == inner(shape, axis) and source[d] % count == shape[axis] % count == 0:
                 return self.ramp(call.args[0], d, count)

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import gcd, lcm, prod
+from typing import Any
 
 from ...dtypes import int32, int64, integer_range, keeps, stored
 from ...ir.builder import type_of
@@ -58,8 +59,8 @@ class LazyConstraint:
     `finders` are evaluated with what is `known` around the block; `before` is the constraint that held there already.
     """
 
-    before: "LazyConstraint | None"
-    known: "Knowledge"
+    before: LazyConstraint | None
+    known: Knowledge
     finders: list[Callable[[], Constraint]] = field(default_factory=list)
     found: Constraint | None = None
 
@@ -75,7 +76,7 @@ class Knowledge:
 
     constraints: dict[tuple[object, bool], LazyConstraint]
     supposed: dict[Value, int] | None = None
-    alike: dict = field(default_factory=dict)
+    alike: dict[Any, Any] = field(default_factory=dict)
     kept: dict[Value, int] = field(default_factory=dict)
     divisors: dict[Value, int] = field(default_factory=dict)
     intervals: dict[tuple[Value, bool], Bounds] = field(default_factory=dict)
@@ -279,7 +280,7 @@ class IntegerAnalysis:
         base, plus = self.sum_of(start)
         return self._provably_under(base, plus + extent, size, frozenset())
 
-    def _provably_under(self, base, n: int, size, seen: frozenset) -> bool:
+    def _provably_under(self, base, n: int, size, seen: frozenset[Any]) -> bool:
         """Whether ``base + n <= size`` follows from the constraints and from what loops carry, applied one after the other."""
         known = set(self._constraint(base).under)
         if base in self.carried and self._falls(base):

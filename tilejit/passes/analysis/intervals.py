@@ -26,7 +26,7 @@ def divisor_in(dtype, divisor: int) -> int:
     return divisor if divisor <= most else min(divisor & -divisor, most)
 
 
-def hull(one: tuple, other: tuple) -> tuple[int | None, int | None]:
+def hull(one: tuple[Any, ...], other: tuple[Any, ...]) -> tuple[int | None, int | None]:
     """Bounds of a number that lies in one interval or in the other."""
     (a, b), (c, d) = one, other
     return (None if None in (a, c) else min(a, c)), (None if None in (b, d) else max(b, d))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import prod
+from typing import Any
 
 from ...dispatch import Choice
 from ...ir.builder import type_of
@@ -73,7 +74,8 @@ def access_records(graph: Graph) -> tuple[AccessRecord, ...]:
         if call.op.traits.access and call.loc not in products:
             record = _access_record(call, scope, made)
             found.setdefault((call.loc.column, replace(record, instructions=0, bytes=0)), []).append(record)
-    total = lambda records, name: sum(getattr(r, name) for r in records)
+    def total(records, name):
+        return sum(getattr(r, name) for r in records)
     return tuple(replace(alike, instructions=total(records, "instructions"), bytes=total(records, "bytes")) for (_, alike), records in found.items())
 
 
@@ -95,7 +97,7 @@ def _access_record(call: Call, scope: str, made: dict[Value, Call]) -> AccessRec
 
 def product_records(graph: Graph) -> tuple[ProductRecord, ...]:
     """A record for each matrix product, in order; the instructions that one `dot` became share its record."""
-    found: dict[tuple, ProductRecord] = {}
+    found: dict[tuple[Any, ...], ProductRecord] = {}
     # An operand that is loaded at the product's own line is one in shared memory that `dot` loads a step of k at a time.
     loaded = {(n.result, n.loc) for n in walk(graph.body) if isinstance(n, Call) and n.op is load_}
     for call, scope in _chosen_calls(graph.body, "cta"):
@@ -106,9 +108,10 @@ def product_records(graph: Graph) -> tuple[ProductRecord, ...]:
     return tuple(found.values())
 
 
-def _product_record(call: Call, scope: str, loaded: set) -> ProductRecord:
+def _product_record(call: Call, scope: str, loaded: set[Any]) -> ProductRecord:
     acc = call.results[0] if call.results else call.args[0]
-    where = lambda x: f"{x.type.dtype}{list(x.type.shape)} in {_memory(x, (x, call.loc) in loaded)}"
+    def where(x):
+        return f"{x.type.dtype}{list(x.type.shape)} in {_memory(x, (x, call.loc) in loaded)}"
     return ProductRecord(call.loc.line, call.op.name, call.loc.source_line.strip(), where(call.args[1]), where(call.args[2]),
                          f"{acc.type.dtype}{list(acc.type.shape)}", scope, call.told.variant, call.told.declined,
                          call.choice.plan.instructions)

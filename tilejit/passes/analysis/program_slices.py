@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from typing import Any
 
 from ...ir.graph import Block, Call, Carry, For, If, Node, Rewriter, Scope, Value, While, blocks, results, walk
 from ...ops.memory.ordered import ordered_load
@@ -101,8 +102,8 @@ def without_dead_code(block: Block, has_effect: Callable[[Call], bool] = has_eff
 
 def live_values(block: Block, has_effect: Callable[[Call], bool] = has_effect_or_waits) -> set[Value]:
     """Every value that the block's yields, or a call with an effect, depend on."""
-    behind: dict[Value, tuple] = {}  # a value -> the operands that it depends on
-    waiting: list = []
+    behind: dict[Value, tuple[Any, ...]] = {}  # a value -> the operands that it depends on
+    waiting: list[Any] = []
 
     def visit(node: Node) -> bool:
         """Note what the node's values depend on. Returns whether there is an effect in it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from ...dtypes import int32
 from ...ir.builder import Builder, type_of
@@ -15,7 +16,7 @@ class Writer(Builder):
     """A builder whose outermost block collects the nodes hoisted to the kernel's start."""
 
     @staticmethod
-    def of(context: Context) -> "Writer":
+    def of(context: Context) -> Writer:
         g = Writer(context.graph.target, context.graph.launch, context.facts, loc=context.graph.loc)
         g.definitions = dict(context.definitions)
         return g
@@ -24,7 +25,7 @@ class Writer(Builder):
         """`body` with the hoisted nodes before it."""
         return Block((*self.blocks[0], *body.nodes), body.yields)
 
-    def loop(self, start: Operand, stop: Operand, step: int, inits: Sequence[Operand], body: Callable, name: str = "i") -> list[Value]:
+    def loop(self, start: Operand, stop: Operand, step: int, inits: Sequence[Operand], body: Callable[..., Any], name: str = "i") -> list[Value]:
         """Append ``for i in range(start, stop, step)``; ``body(i, carried)`` returns what a trip yields. Returns the values after the loop."""
         uniform = min([type_of(x).uniform for x in (start, stop)])
         index = Value(name, Scalar(int32, uniform), self.loc)

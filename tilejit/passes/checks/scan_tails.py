@@ -7,6 +7,7 @@ work and further scans preserve that, and a store to a region drops those elemen
 from __future__ import annotations
 
 from math import prod
+from typing import Any
 
 from ...ir.builder import Facts, Warning_, type_of
 from ...ir.graph import Block, Call, Const, For, Graph, If, Node, Operand, Value, While, operands, walk
@@ -28,7 +29,8 @@ def tail_warnings(graph: Graph, facts: Facts, tails: tuple[Tail, ...]) -> list[W
     if not tails:
         return []
     context, uses = Context(graph, facts), _uses(graph.body)
-    inside = lambda tail: all(_begins_inside(context, start) for start, _ in tail.loads)
+    def inside(tail):
+        return all(_begins_inside(context, start) for start, _ in tail.loads)
     with context.in_block(graph.body):
         return [tail.warning for tail in tails if not (inside(tail) and _is_dropped(context, tail, uses))]
 
@@ -40,7 +42,7 @@ def _begins_inside(context: Context, start: Operand) -> bool:
 
 def _uses(body: Block) -> dict[Operand, list[tuple[Node, tuple[Value, ...]]]]:
     """For each value its uses: (node, aliases). Where a loop carries the value or a branch yields it, the aliases are its names there."""
-    found: dict[Operand, list] = {}
+    found: dict[Operand, list[Any]] = {}
     for node in walk(body):
         same: list[tuple[Operand, tuple[Value, ...]]] = []
         if isinstance(node, (For, While)):
@@ -52,7 +54,7 @@ def _uses(body: Block) -> dict[Operand, list[tuple[Node, tuple[Value, ...]]]]:
     return found
 
 
-def _is_dropped(context: Context, tail: Tail, uses: dict) -> bool:
+def _is_dropped(context: Context, tail: Tail, uses: dict[Any, Any]) -> bool:
     """Whether every use of a scan ends in a store, and its tail lies beyond the end of the array stored to."""
     seen, queue, stored = set(), [(x, tail.axis) for x in tail.scanned], False
     while queue:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import prod
+from typing import Any
 
 from ...errors import CompilationError
 from ...ir.graph import Block, Call, Const, Graph, Value, blocks, operands, walk
@@ -30,7 +31,7 @@ class BarrierUses:
 
     arms: dict[object, list[tuple[Block, Call]]] = field(default_factory=dict)
     copies: dict[object, list[tuple[Block, Call]]] = field(default_factory=dict)
-    indices: set = field(default_factory=set)
+    indices: set[Any] = field(default_factory=set)
     understood: bool = True
 
 
@@ -50,7 +51,7 @@ def check_transaction_counts(graph: Graph) -> Graph:
     return graph
 
 
-def _collect(block: Block, uses: dict, refs: dict) -> None:
+def _collect(block: Block, uses: dict[Any, Any], refs: dict[Any, Any]) -> None:
     for node in block.nodes:
         if isinstance(node, Call):
             _call(block, node, uses, refs)
@@ -79,7 +80,7 @@ def _call(block: Block, call: Call, uses: dict, refs: dict) -> None:
         _give_up(call.args, uses, refs)
 
 
-def _give_up(values, uses: dict, refs: dict) -> None:
+def _give_up(values, uses: dict[Any, Any], refs: dict[Any, Any]) -> None:
     """Note that the barriers among `values` have uses that are not analysed here."""
     for x in values:
         if isinstance(x, Value) and isinstance(x.type, (Barrier, BarrierRef)):
@@ -87,7 +88,7 @@ def _give_up(values, uses: dict, refs: dict) -> None:
             uses.setdefault(barriers, BarrierUses()).understood = False
 
 
-def _compare(arms: list, copies: list, count) -> None:
+def _compare(arms: list[Any], copies: list[Any], count) -> None:
     """CompilationError where the one arming of a barrier announces other bytes than its copies bring; ``count(block, copy)`` as `_count`."""
     if len(arms) != 1:
         return
@@ -107,7 +108,7 @@ def _compare(arms: list, copies: list, count) -> None:
                                "its phase would never complete", arm.loc)
 
 
-def _count(copy: Call, ranks: int, alike: bool, made: dict) -> int | None:
+def _count(copy: Call, ranks: int, alike: bool, made: dict[Any, Any]) -> int | None:
     """How many times a copy's bytes arrive on the barrier of its own CTA; None where that is not known."""
     if getattr(copy.choice.plan, "completion", None) != "bytes":
         return None
@@ -124,7 +125,7 @@ def _count(copy: Call, ranks: int, alike: bool, made: dict) -> int | None:
     return ranks if alike and mask is not True and mask == (1 << ranks) - 1 else None
 
 
-def _permutes_ranks(place: Value, made: dict, ranks: int) -> bool:
+def _permutes_ranks(place: Value, made: dict[Any, Any], ranks: int) -> bool:
     """Whether the CTAs of a cluster address different peers by this place: the peer's rank is a permutation of the CTA's own, such as
     a constant added modulo the cluster's size, or exclusive-or a constant."""
     while place in made and made[place].op is not peer_buffer:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import prod
+from typing import Any
 
 from ...config import architecture
 from ...dtypes import DType
@@ -18,7 +19,14 @@ from ...ops.reduce.scan import scan_
 from ...types import Region, Tile
 from ..analysis.context import Context
 from ..placement.shared_memory import SHARED_LIMIT
-from .vector_widths import cost_of_change, cost_of_load, vector_and_order, vector_axis, vector_widths, worth_changing_layout
+from .vector_widths import (
+    cost_of_change,
+    cost_of_load,
+    vector_and_order,
+    vector_axis,
+    vector_widths,
+    worth_changing_layout,
+)
 
 
 def in_layout_of(t: Tile, dtype: DType) -> Tile:
@@ -50,7 +58,7 @@ class LayoutChoice:
         vector, order = self.vectors.get(shape, (max(1, 16 // dtype.nbytes), None))
         return self.blocked(shape, dtype, vector, order, self.reduced.get(shape, ()))
 
-    def blocked(self, shape: tuple[int, ...], dtype: DType, vector: int, order: tuple | None, reduced: tuple = ()) -> Tile:
+    def blocked(self, shape: tuple[int, ...], dtype: DType, vector: int, order: tuple[Any, ...] | None, reduced: tuple[Any, ...] = ()) -> Tile:
         """A blocked layout over the threads of the scope, with shorter vectors where the tile is too small to occupy them all."""
         threads, first = self.scope.threads, self.scope.first
         while vector > 1 and vector * threads > prod(shape):
@@ -84,9 +92,9 @@ class LayoutChoice:
         return after <= before + cost_of_change(*change)
 
 
-def reduced_axes(context: Context) -> dict[tuple, tuple[int, ...]]:
+def reduced_axes(context: Context) -> dict[tuple[Any, ...], tuple[int, ...]]:
     """For each shape the axes along which tiles of it are reduced or scanned."""
-    found: dict[tuple, set[int]] = {}
+    found: dict[tuple[Any, ...], set[int]] = {}
     for call in context.definitions.values():
         axes = call.attrs.get("axes", call.attrs.get("axis"))
         if call.op in (reduce_, scan_) and isinstance(type_of(call.args[0]), Tile):

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from ...errors import at
 from ...ir.builder import Facts, type_of
@@ -42,7 +43,7 @@ class Rebuilt:
 
     nodes: list[Node] = field(default_factory=list)
     yields: tuple[Operand, ...] = ()
-    copies: dict[tuple, Value] = field(default_factory=dict)
+    copies: dict[tuple[Any, ...], Value] = field(default_factory=dict)
     arguments: tuple[Value, ...] = ()
     trip: bool = False
 
@@ -66,7 +67,7 @@ class Chain:
     load: tuple[Call, Call] | None = None
     block: Rebuilt | None = None
     call: tuple[Call, Call] | None = None
-    shorter: "Chain | None" = None
+    shorter: Chain | None = None
 
     def calls(self) -> list[tuple[Call, Call]]:
         """The calls after the load, first to last."""
@@ -193,7 +194,8 @@ class Assigner(LayoutChoice):
         """A branch's results get the layouts of its first block, or of the second where only that one's is anchored or not a guess."""
         test = self.new(node.test)
         then, orelse = map(self.rebuilt, (node.then, node.orelse))
-        doubt = lambda x: 2 if self.is_guess(x) else 0 if self.is_anchored(x) else 1
+        def doubt(x):
+            return 2 if self.is_guess(x) else 0 if self.is_anchored(x) else 1
         types = tuple(self.settled_or_default(min(sides, key=doubt)) for sides in zip(node.then.yields, node.orelse.yields))
         then, orelse = self.yielding(then, node.then, types), self.yielding(orelse, node.orelse, types)
         self.block.nodes.append(replace(node, test=test, then=then, orelse=orelse, results=self.retyped(node.results, types)))
@@ -228,11 +230,11 @@ class Assigner(LayoutChoice):
             self.anchored[operand] = any(map(self.is_anchored, sides)) if sides else call is not None and call.op.traits.anchor
         return self.anchored[operand]
 
-    def snapshot(self) -> tuple:
+    def snapshot(self) -> tuple[Any, ...]:
         """The state that the first walk of a loop changes."""
         return tuple(map(copy, (self.new.values, self.free, self.chains, self.first))), [(copy(b.copies), copy(b.nodes)) for b in self.blocks]
 
-    def restore(self, before: tuple) -> None:
+    def restore(self, before: tuple[Any, ...]) -> None:
         (self.new.values, self.free, self.chains, self.first), blocks = before
         for block, (copies, nodes) in zip(self.blocks, blocks):
             block.copies, block.nodes = copies, nodes
@@ -405,11 +407,13 @@ def _same(assigner: Assigner, call: Call, types: Types) -> tuple[Types, Types]:
         return (None,) * len(call.args), (None,) * len(call.results)
     base = next((assigner.points[a] for a in call.args if a in assigner.points), None)
     if base is None:
-        doubt = lambda a: 2 if a in assigner.guessed else 1 if assigner.chain_ending_at(a) is not None else 0
+        def doubt(a):
+            return 2 if a in assigner.guessed else 1 if assigner.chain_ending_at(a) is not None else 0
         held = [(doubt(a), n) for n, a in enumerate(call.args) if types[n] is not None]
         base = types[min(held)[1]] if held else assigner.default(first.shape, first.dtype)
     assigner.points.update((r, base) for r in call.results if isinstance(r.type, Points))
-    in_base = lambda x: in_layout_of(base, x.type.dtype) if isinstance(type_of(x), Tile) else None
+    def in_base(x):
+        return in_layout_of(base, x.type.dtype) if isinstance(type_of(x), Tile) else None
     return tuple(map(in_base, call.args)), tuple(map(in_base, call.results))
 
 

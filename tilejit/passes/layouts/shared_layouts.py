@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from math import prod
+from typing import Any
 
 from ...dispatch import Choice, choose, reasons, variants_at
 from ...errors import DispatchError
@@ -60,7 +61,8 @@ def column_major_candidates(dtype, shape: tuple[int, ...]) -> dict[str, TileLayo
     if len(shape) < 2:
         return {}
     order, turned = (*range(len(shape) - 2), len(shape) - 1, len(shape) - 2), (*shape[:-2], shape[-1], shape[-2])
-    named = lambda name: COLUMN_MAJOR if name == ROW_MAJOR else f"{name}, by columns"
+    def named(name):
+        return COLUMN_MAJOR if name == ROW_MAJOR else f"{name}, by columns"
     return {named(name): layout.permute(order, turned) for name, layout in candidates(dtype, turned).items() if name != COLUMNS}
 
 
@@ -74,7 +76,7 @@ class CandidateUses:
     slower: list[Call] = field(default_factory=list)
     instructions: int = 0
 
-    def objections(self, best: "CandidateUses") -> str:
+    def objections(self, best: CandidateUses) -> str:
         """Why not this candidate, in terms of the variants that the best candidate gets."""
         words = []
         for call, error in self.declined.items():
@@ -94,7 +96,7 @@ class OpenLayout:
     by_rows: bool = False  # whether products or register tiles use it
     uses: dict[str, CandidateUses] = field(default_factory=dict)
 
-    def cost(self, name: str) -> tuple:
+    def cost(self, name: str) -> tuple[Any, ...]:
         """What a candidate is ranked by; the least is chosen."""
         uses, at, turned = self.uses[name], list(self.layouts).index(name), name == COLUMN_MAJOR or name.endswith("by columns")
         swizzle = at if name not in (ROW_MAJOR, APART) else len(self.layouts)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -45,14 +46,15 @@ class Access:
     axis: int | None
 
 
-def vector_widths(graph: Graph, context: Context, fragments: set[Operand]) -> dict[tuple, tuple[int, tuple | None]]:
+def vector_widths(graph: Graph, context: Context, fragments: set[Operand]) -> dict[tuple[Any, ...], tuple[int, tuple[Any, ...] | None]]:
     """For each shape of tiles that are loaded from or stored to arrays: the vector's extent, and the order of the dimensions, the vector's first.
 
     The `fragments` of tensor cores are stored in the layout that these give them, and do not count for other tiles of their shape. Facts of the
     launch are asked for vectors of at most as many elements as a thread holds, unless accesses that differ are weighed against each other.
     """
     threads = min([context.scope.threads, *(n.threads for n in walk(graph.body) if isinstance(n, Scope))])
-    held = lambda shape: 1 << max(prod(shape) // threads, 1).bit_length() - 1
+    def held(shape):
+        return 1 << max(prod(shape) // threads, 1).bit_length() - 1
     accesses = _accesses_by_shape(graph, context, fragments, held)
     differing = {shape for shape, met in accesses.items() if len(met) > 1}
     if differing:
@@ -66,9 +68,9 @@ def vector_widths(graph: Graph, context: Context, fragments: set[Operand]) -> di
     return found
 
 
-def _accesses_by_shape(graph: Graph, context: Context, fragments: set[Operand], most: Callable[[tuple], int]) -> dict[tuple, dict[Access, int]]:
+def _accesses_by_shape(graph: Graph, context: Context, fragments: set[Operand], most: Callable[[tuple[Any, ...]], int]) -> dict[tuple[Any, ...], dict[Access, int]]:
     """{shape: {access: weight}} with vectors of at most ``most(shape)`` elements; shapes for which that is 0 are left out."""
-    accesses: dict[tuple, dict[Access, int]] = {}
+    accesses: dict[tuple[Any, ...], dict[Access, int]] = {}
     for call, weight in _weighted_accesses(context, graph.body, 1):
         t = call.args[0].type
         if t.scope != "global" or not prod(t.shape) or not t.shape or not fragments.isdisjoint(call.args[1:]) or not most(t.shape):
@@ -80,7 +82,7 @@ def _accesses_by_shape(graph: Graph, context: Context, fragments: set[Operand], 
     return accesses
 
 
-def vector_and_order(context: Context, call: Call) -> tuple[int, tuple | None]:
+def vector_and_order(context: Context, call: Call) -> tuple[int, tuple[Any, ...] | None]:
     """The vector's extent and the order of the dimensions that suit one load or store of a region best."""
     access = _access_of(context, call)
     return _with_order(call.args[0].type.shape, (access.vector, access.axis))
@@ -103,7 +105,7 @@ def _weighted_accesses(context: Context, body: Block, weight: int):
 
 # -- choosing --------------------------------------------------------------------------------------------------------------
 
-def _cheapest(shape: tuple[int, ...], met: dict[Access, int]) -> tuple[int, tuple | None]:
+def _cheapest(shape: tuple[int, ...], met: dict[Access, int]) -> tuple[int, tuple[Any, ...] | None]:
     """The vector and order with the lowest total cost of all accesses of a shape; the widest, unless another saves at least 1 %."""
     pairs = [(a.vector, a.axis) for a in met]
     widest = max(pairs, key=lambda pair: pair[0])  # the first one among equals
@@ -114,7 +116,8 @@ def _cheapest(shape: tuple[int, ...], met: dict[Access, int]) -> tuple[int, tupl
         while vector:
             candidates.append((vector, axis))
             vector //= 2
-    cost = lambda pair: sum(n * _cost(shape, a, *_with_order(shape, pair)) for a, n in met.items())
+    def cost(pair):
+        return sum(n * _cost(shape, a, *_with_order(shape, pair)) for a, n in met.items())
     best, least = widest, cost(widest)
     for pair in dict.fromkeys(candidates):
         price = cost(pair)
@@ -123,13 +126,13 @@ def _cheapest(shape: tuple[int, ...], met: dict[Access, int]) -> tuple[int, tupl
     return _with_order(shape, best)
 
 
-def _with_order(shape: tuple[int, ...], pair: tuple[int, int | None]) -> tuple[int, tuple | None]:
+def _with_order(shape: tuple[int, ...], pair: tuple[int, int | None]) -> tuple[int, tuple[Any, ...] | None]:
     """A (vector, axis) pair with the axis extended to an order of all dimensions, the other ones last to first."""
     vector, axis = pair
     return vector, None if axis is None else (axis, *(k for k in reversed(range(len(shape))) if k != axis))
 
 
-def _cost(shape: tuple[int, ...], access: Access, vector: int, order: tuple | None) -> float:
+def _cost(shape: tuple[int, ...], access: Access, vector: int, order: tuple[Any, ...] | None) -> float:
     """The cost of an element, in sectors, where a warp's lanes hold vectors side by side as `layout.blocked` arranges them."""
     order = order or tuple(reversed(range(len(shape))))
     run = min(vector, access.vector) if access.axis == order[0] else 1
@@ -178,7 +181,7 @@ def _traffic(context: Context, call: Call, t: Tile, threads: int) -> tuple[int, 
 
 
 @lru_cache(maxsize=4096)
-def _count_traffic(access: Access, layout: TileLayout, domain: tuple, shape: tuple, threads: int, run: int) -> tuple[int, int]:
+def _count_traffic(access: Access, layout: TileLayout, domain: tuple[Any, ...], shape: tuple[Any, ...], threads: int, run: int) -> tuple[int, int]:
     """The same, where each register takes a vector of `run` elements."""
     table = thread_table(layout, domain, threads)[:LANES]
     at = np.unravel_index(table, domain)

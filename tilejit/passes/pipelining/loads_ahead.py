@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from ...config import architecture
 from ...dispatch import reasons, variants_at
@@ -29,8 +30,14 @@ from ...types import Tile
 from ..analysis.access_patterns import AccessPattern, PatternMismatch
 from ..analysis.context import Context, is_column_major, loads_behind
 from ..analysis.program_slices import backward_slice, more_than_arithmetic, without_dead_code
-from ..analysis.staging import (completes_by_bytes, is_staged_copy, missed_copy_warnings, shared_memory_left,
-                                site_with_barrier, why_not_ahead)
+from ..analysis.staging import (
+    completes_by_bytes,
+    is_staged_copy,
+    missed_copy_warnings,
+    shared_memory_left,
+    site_with_barrier,
+    why_not_ahead,
+)
 from ..analysis.writing import Writer
 from ..layouts.shared_layouts import column_major_candidates, with_layout
 
@@ -112,7 +119,7 @@ class _LoadsAhead:
         self.context = context
         self.left = shared_memory_left(context)
         self.allocations: list[Node] = []
-        self.buffers: dict[tuple, list[AheadBuffer]] = {}  # by what they hold and in which scope
+        self.buffers: dict[tuple[Any, ...], list[AheadBuffer]] = {}  # by what they hold and in which scope
         self.ahead_copies: dict[Value, AheadCopy] = {}  # by the loaded tile
         self.taken_by_products: set[Value] = set()      # values that products no longer use: dead, unless something else does
         self.warnings: list[Warning_] = []
@@ -182,7 +189,7 @@ class _LoadsAhead:
         self.ahead_copies[load.result] = ahead
         return ""
 
-    def ahead_copy(self, load: Call, loop: For) -> "AheadCopy":
+    def ahead_copy(self, load: Call, loop: For) -> AheadCopy:
         """The copy that stands for a load."""
         g, t = Writer.of(self.context), load.result.type
         g.loc, g.scope = load.loc, self.context.scope

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from ...dtypes import int32
 from ...errors import CompilationError
@@ -37,7 +38,8 @@ def loop_records(graph: Graph, facts: Facts) -> tuple[LoopRecord, ...]:
     Found by pipelining the loops for trial. The facts that this asks do not become guards of the kernel.
     """
     context, found = Context(graph, facts), {}
-    behind = lambda loop: {c for p in walk(loop.body) if _is_dot(p) for x in p.args[1:3] for c in loads_behind(context, x) or ()}
+    def behind(loop):
+        return {c for p in walk(loop.body) if _is_dot(p) for x in p.args[1:3] for c in loads_behind(context, x) or ()}
     loads = {loop: [n for n in walk(loop.body) if is_load(n) and n in made] for loop in candidate_loops(graph) if (made := behind(loop))}
     for stages in STAGES:
         left = {loop: ahead for loop, ahead in loads.items() if ahead and loop not in found}
@@ -48,7 +50,7 @@ def loop_records(graph: Graph, facts: Facts) -> tuple[LoopRecord, ...]:
     return tuple(found[loop] for loop in loads if loop in found)
 
 
-def _copied(graph: Graph, facts: Facts, loops: dict[For, list[Call]], stages: int) -> set:
+def _copied(graph: Graph, facts: Facts, loops: dict[For, list[Call]], stages: int) -> set[Any]:
     """The locations of the loads that become copies if `loops` are pipelined; none where the compiler would refuse that."""
     try:
         made = send_loads_ahead(replace(graph, body=_pipelined(graph.body, loops, stages)), facts)

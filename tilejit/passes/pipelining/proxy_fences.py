@@ -46,7 +46,7 @@ class _Threads:
     elected: bool = False
     place: Any = None
 
-    def inside(self, node: Scope) -> "_Threads":
+    def inside(self, node: Scope) -> _Threads:
         """The threads inside a Scope node."""
         if node.kind == "elect":
             return replace(self, elected=True)
@@ -55,12 +55,12 @@ class _Threads:
         first = int(node.first.value) * UNIT[node.kind]
         return _Threads(first, first + node.threads)
 
-    def cover(self, other: "_Threads") -> bool:
+    def cover(self, other: _Threads) -> bool:
         """Whether they certainly include all of the others."""
         same = self == (other if self.elected else replace(other, elected=False))
         return same or self.place is None and not self.elected and self.first <= other.first and other.stop <= self.stop
 
-    def meet(self, other: "_Threads") -> bool:
+    def meet(self, other: _Threads) -> bool:
         """Whether they may include some of the others."""
         return self.first < other.stop and other.first < self.stop
 
@@ -90,7 +90,7 @@ class _FenceInserter:
         accessed = self.read if call.attrs.get("filled") else self.refilled
         return self.handed[call] if ANYWHERE in accessed else self.handed[call] & accessed
 
-    def block(self, block: Block, threads: _Threads, pending: set) -> Block:
+    def block(self, block: Block, threads: _Threads, pending: set[Any]) -> Block:
         """The block with its fences. `pending` becomes what is pending at its end."""
         nodes: list[Node] = []
         for node in block.nodes:
@@ -100,7 +100,7 @@ class _FenceInserter:
                 nodes.append(self.nested(node, threads, pending))
         return replace(block, nodes=tuple(nodes))
 
-    def call(self, call: Call, threads: _Threads, pending: set, nodes: list[Node]) -> None:
+    def call(self, call: Call, threads: _Threads, pending: set[Any], nodes: list[Node]) -> None:
         """Append the call to its block's `nodes`, with the fence that it needs before it."""
         if self.needed(self.fenced_before.get(call, set()), threads, pending):
             nodes.insert(self.place_of_fence(nodes), Call(fence_proxy_async, (), {}, (), call.loc))
@@ -131,14 +131,14 @@ class _FenceInserter:
         return replace(call, choice=Choice(call.op.name, Release(after_barrier=read or not call.attrs["met"])))
 
     @staticmethod
-    def needed(buffers: set, threads: _Threads, pending: set) -> bool:
+    def needed(buffers: set[Any], threads: _Threads, pending: set[Any]) -> bool:
         return any((a is ANYWHERE or a in buffers) and threads.meet(others) for a, others in pending) and bool(buffers)
 
     @staticmethod
-    def fenced(threads: _Threads, pending: set) -> None:
+    def fenced(threads: _Threads, pending: set[Any]) -> None:
         pending -= {p for p in pending if threads.cover(p[1])}
 
-    def nested(self, node: Node, threads: _Threads, pending: set) -> Node:
+    def nested(self, node: Node, threads: _Threads, pending: set[Any]) -> Node:
         match node:
             case For(body=body) if single_trip(node):
                 return replace(node, body=self.block(body, threads, pending))
@@ -161,7 +161,7 @@ class _FenceInserter:
                     pending |= {(a, replace(t, place=node)) for a, t in left}
                 return replace(node, body=body)
 
-    def repeated(self, blocks: tuple[Block, ...], threads: _Threads, pending: set) -> list[Block]:
+    def repeated(self, blocks: tuple[Block, ...], threads: _Threads, pending: set[Any]) -> list[Block]:
         """The blocks of a loop, of which the first one runs at least once if there are two. They are followed until
         what is pending at the loop's start no longer grows."""
         while True:

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from math import prod
+from typing import Any
 
 from ...dtypes import int32
 from ...errors import CompilationError
@@ -135,7 +136,7 @@ def _refuse_manual_groups(body: Block) -> None:
                                    "wait for the tokens, or leave the results of copy_async unused", call.loc)
 
 
-def _with_scopes(block: Block, where: tuple) -> Iterator[tuple[Call, tuple]]:
+def _with_scopes(block: Block, where: tuple[Any, ...]) -> Iterator[tuple[Call, tuple[Any, ...]]]:
     """The calls in a block, each with the scopes around it."""
     for node in block.nodes:
         if isinstance(node, Call):
@@ -166,7 +167,7 @@ def _lagging_waits(graph: Graph, pool: TokenPool) -> set[Call]:
     return {w for w in pool.waits if again and len(where[w]) < narrowest and _threads(graph, where[w]) > 32}
 
 
-def _threads(graph: Graph, where: tuple) -> int:
+def _threads(graph: Graph, where: tuple[Any, ...]) -> int:
     kind, _, count = where[-1] if where else ("warp", None, graph.launch.num_warps)
     return UNIT.get(kind, 1) * count
 
@@ -182,7 +183,7 @@ class Multicasts:
     definitions: dict[Value, Call]
 
     @staticmethod
-    def of(graph: Graph) -> "Multicasts":
+    def of(graph: Graph) -> Multicasts:
         calls = {r: node for node in walk(graph.body) if isinstance(node, Call) for r in node.results}
         return Multicasts(prod(graph.launch.cluster or (1,)), cluster_uniform_blocks(graph.body), calls)
 
@@ -235,7 +236,7 @@ def _rewritten(block: Block, pools: dict[str, TokenPool], differences: Differenc
     return replace(block, nodes=tuple(nodes))
 
 
-def _issued(copy: Call, pool: TokenPool, multicasts: Multicasts, block: Block, before: list) -> list[Call]:
+def _issued(copy: Call, pool: TokenPool, multicasts: Multicasts, block: Block, before: list[Any]) -> list[Call]:
     """A copy with what arms its barrier or closes its group. `before` are the nodes that precede it in its block."""
     dst, src, _, *mask, count = copy.args
     kind, loc = copy.choice.plan.completion, copy.loc
@@ -268,7 +269,7 @@ def _issued(copy: Call, pool: TokenPool, multicasts: Multicasts, block: Block, b
     return nodes
 
 
-def _sync_follows(following: tuple, pool: TokenPool) -> bool:
+def _sync_follows(following: tuple[Any, ...], pool: TokenPool) -> bool:
     """Whether all threads meet at a barrier among these nodes, before the pool's next copy."""
     for node in following:
         if isinstance(node, Call) and node.op is sync:

@@ -10,11 +10,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 from ...dtypes import int32
 from ...errors import CompilationError
-from ...ir.graph import (Block, Call, Const, For, Graph, If, Operand, Scope, Value, While, blocks, operands, walk,
-                         written, written_arguments)
+from ...ir.graph import (
+    Block,
+    Call,
+    Const,
+    For,
+    Graph,
+    If,
+    Operand,
+    Scope,
+    Value,
+    While,
+    blocks,
+    operands,
+    walk,
+    written,
+    written_arguments,
+)
 from ...ops.language.operators import compare
 from ...ops.memory.ordered import ordered_load
 from ...ops.memory.shared import sync
@@ -76,7 +92,7 @@ def _synchronises_cluster(call: Call) -> bool:
     return call.op in (bars.cluster_arrive, bars.cluster_wait) or bool(options.get("multicast") and options.get("token"))
 
 
-def _registers(target: str, launch, warps: int, asked: list) -> tuple[int | None, int | None]:
+def _registers(target: str, launch, warps: int, asked: list[Any]) -> tuple[int | None, int | None]:
     """The registers of a producer's and of a consumer's thread (None: what the launch gives)."""
     given = next((a for a in asked if a != (None, None)), None)
     if given is not None:
@@ -108,13 +124,14 @@ class Consumer(PipelineWriter):
             return False
         return any(self.context.buffer_of(a) in staged.rings for a in node.args if isinstance(a, Value))
 
-    def loop(self, staged: StagedLoop, carried: tuple) -> None:
+    def loop(self, staged: StagedLoop, carried: tuple[Any, ...]) -> None:
         g, loop = self.g, staged.loop
         deferred = deferrable_wait_of(staged)
         with g.block() as nodes:
             stage, phase = self.all(staged.slot.args)
             slot = bounded_slot(g, stage, staged.stages)
-            await_full = lambda: g.call(bars.wait_op, self.barrier(staged.full, slot), phase)
+            def await_full():
+                return g.call(bars.wait_op, self.barrier(staged.full, slot), phase)
             alone = staged.by_commit and only_elected_thread(staged)
             self.elected(staged, await_full) if alone else await_full()
             self.body_without_copies(staged, stage)
@@ -258,7 +275,7 @@ class Producer:
                                            "and cannot wait for it; assign the roles by hand (tile.warpgroup, tile.ring)", node.loc)
 
 
-def _with_blocks(copier: Copier, node, block) -> list:
+def _with_blocks(copier: Copier, node, block) -> list[Any]:
     """A copy of `node` in which ``block(b)`` stands for each of its blocks."""
     outer, copier.block = copier.block, block
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ...config import architecture
 from ...errors import SharedMemoryError
@@ -58,7 +59,7 @@ def _allocations(graph: Graph) -> Iterator[tuple[int, int, Value, str, object]]:
                 yield node.attrs.get("align") or 8, nbytes, value, f"{value.name}: {value.type}", node.loc
 
 
-def _placement_order(named: tuple) -> tuple[int, int]:
+def _placement_order(named: tuple[Any, ...]) -> tuple[int, int]:
     """The sort key that leaves few holes: largest alignment first, and among equals first those that end at a multiple of it."""
     align, nbytes = named[:2]
     return -align, nbytes % align
@@ -80,7 +81,7 @@ class _ScratchPlaces:
     unused: set[Value]
 
 
-def _place_scratch(body: Block, trip: list | None, base: int, threads: int, small: int, places: _ScratchPlaces) -> int:
+def _place_scratch(body: Block, trip: list[Any] | None, base: int, threads: int, small: int, places: _ScratchPlaces) -> int:
     """Place the scratch of the calls of one scope from `base` on. Returns the end of the highest.
 
     Calls that need more than `small` bytes share their scratch: each begins with a barrier of the scope. The others have their own, or that of a
@@ -144,7 +145,7 @@ def _owners(block: Block, looped: bool) -> dict[Call, Call]:
     return found
 
 
-def _collect_scratch_uses(block: Block, trip: list | None, calls: list[tuple[Call, int, bool]], scopes: list[tuple[Scope, list | None]],
+def _collect_scratch_uses(block: Block, trip: list[Any] | None, calls: list[tuple[Call, int, bool]], scopes: list[tuple[Scope, list[Any] | None]],
                           owners: dict[Call, Call]) -> None:
     """Collect (call, bytes, whether it may run again before any other barrier) for the scratch of one scope, the scopes in it, and `_owners`.
 

@@ -7,6 +7,7 @@ An allocation has a power of two of columns, at least 32. Larger ones are alloca
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from ...errors import CompilationError
 from ...ir.graph import Call, Graph, TensorPlace, Value, walk
@@ -55,7 +56,7 @@ def _power(columns: int) -> int:
     return max(32, 1 << (columns - 1).bit_length())
 
 
-def columns_needed(buffers: list[tuple]) -> int:
+def columns_needed(buffers: list[tuple[Any, ...]]) -> int:
     """The columns that buffers occupy; each is given as (dtype, layout, whether the kernel deallocates it)."""
     together = sum(_whole(layout, dtype) for dtype, layout, freed in buffers if not freed)
     return sum(_power(_whole(layout, dtype)) for dtype, layout, freed in buffers if freed) + (_power(together) if together else 0)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from ...ir.builder import type_of
 from ...ir.graph import Block, Call, For, Graph, If, Operand, Scope, Value, While
@@ -32,7 +33,7 @@ class _LiveRanges:
     loops: list[Interval] = field(default_factory=list)
     branches: list[tuple[Interval, Interval]] = field(default_factory=list)  # the two sides of a branch
     products: list[tuple[Value, Operand]] = field(default_factory=list)      # (result, accumulator); also of `renewed`
-    carries: list[tuple] = field(default_factory=list)                       # (inner, result, init, following)
+    carries: list[tuple[Any, ...]] = field(default_factory=list)                       # (inner, result, init, following)
     joins: list[tuple[Value, tuple[Operand, ...]]] = field(default_factory=list)
     uses: list[tuple[Value, int]] = field(default_factory=list)
     taken: set[Operand] = field(default_factory=set)  # operands of calls, and what a loop takes over
@@ -106,7 +107,8 @@ class _LiveRanges:
 
     def live_after(self, value: Value, at: int) -> bool:
         """Whether a value is used after a position, on a path that leads there."""
-        parted = lambda end: any(a <= at <= b and c <= end <= d for (a, b), (c, d) in self.branches)
+        def parted(end):
+            return any(a <= at <= b and c <= end <= d for (a, b), (c, d) in self.branches)
         return self.start[value] > at or any(end > at and not parted(end) for end in self.ends.get(value, ()))
 
 

@@ -8,6 +8,7 @@ tiles, which are loaded from shared memory a few instructions' worth of k at a t
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from ...dispatch import Choice
 from ...dtypes import DType, int32
@@ -63,7 +64,7 @@ class _Dots(TensorDots):
         self.by_rows |= {c.args[1].type.shape for c in context.calls if c.op is dot_ and isinstance(c.args[1].type, Tile) and not c.attrs["trans_a"]}
         self.written = written_by_threads(context)
         self.operands = StagedOperands(context, self.g, self.all)
-        self.buffers: dict[tuple, Value] = {}  # of operands that a product of the threads takes from memory, by (operand, dtype, shape, scope)
+        self.buffers: dict[tuple[Any, ...], Value] = {}  # of operands that a product of the threads takes from memory, by (operand, dtype, shape, scope)
         self.prepare()
 
     def block(self, block: Block) -> Block:
@@ -74,7 +75,7 @@ class _Dots(TensorDots):
         self.operands.present = there
         return Block(tuple(nodes), self.all(block.yields))
 
-    def all(self, operands) -> tuple:
+    def all(self, operands) -> tuple[Any, ...]:
         return tuple(self.new.get(o, o) if isinstance(o, Value) else o for o in operands)
 
     def node(self, node) -> None:
@@ -110,7 +111,7 @@ class _Dots(TensorDots):
         lowerings = {"wgmma": self.by_warpgroups, "tcgen05": self.by_tensor_memory, "mma_sync": self.by_warps, "fma": self.by_threads}
         return lowerings[choice.variant](call, choice)
 
-    def staged(self, call: Call) -> tuple[Call, tuple]:
+    def staged(self, call: Call) -> tuple[Call, tuple[Any, ...]]:
         """A product with its operands staged in shared memory, and what must be stored before it."""
         return (call, ()) if self.unknown_place() or self.context.scope.threads % 32 else self.operands.of(call)
 
@@ -242,7 +243,7 @@ class _Dots(TensorDots):
             self.g.call(sync)
         return [regions.get(x, x) for x in operands]
 
-    def buffer(self, of: tuple, t: Tile) -> Value:
+    def buffer(self, of: tuple[Any, ...], t: Tile) -> Value:
         """The buffer for a tile of this shape and dtype, the same for equal `of` in a scope."""
         key = of, t.dtype, t.shape, self.context.scope
         if key not in self.buffers:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from ...errors import CompilationError
 from ...ir.builder import Facts, type_of
@@ -28,10 +29,10 @@ class _PendingState:
     operands: dict[Value, tuple[int, Call]] = field(default_factory=dict)
     moves: dict[Value, Call] = field(default_factory=dict)
 
-    def copy(self) -> "_PendingState":
+    def copy(self) -> _PendingState:
         return _PendingState(dict(self.results), dict(self.operands), dict(self.moves))
 
-    def join(self, other: "_PendingState") -> "_PendingState":
+    def join(self, other: _PendingState) -> _PendingState:
         """What may be pending where two paths of control flow merge."""
         new = self.copy()
         new.moves.update(other.moves)
@@ -40,7 +41,7 @@ class _PendingState:
                 mine[value] = min(mine.get(value, held), held, key=lambda h: h[0])
         return new
 
-    def ages(self) -> dict:
+    def ages(self) -> dict[Any, Any]:
         """What the analysis of loops compares: the pending tiles and their ages."""
         return {v: age for table in (self.results, self.operands) for v, (age, _) in table.items()} | dict.fromkeys(self.moves, 0)
 

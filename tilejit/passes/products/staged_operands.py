@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ...config import architecture
 from ...ir.builder import Builder
@@ -50,10 +51,10 @@ class StagedOperands:
     Tiles are those of the graph before the pass; ``renewed([tile])`` gives what stands for them in the one that `g` builds.
     """
 
-    def __init__(self, context: Context, g: Builder, renewed: Callable[[Iterable[Value]], tuple]):
+    def __init__(self, context: Context, g: Builder, renewed: Callable[[Iterable[Value]], tuple[Any, ...]]):
         self.context, self.g, self.renewed = context, g, renewed
         self.left = shared_memory_left(context)
-        self.buffers: dict[tuple, Value] = {}
+        self.buffers: dict[tuple[Any, ...], Value] = {}
         self.staged_products: dict[Value, tuple[Call, tuple[StagedOperand, ...]]] = {}  # by the result of a product
         self.present: frozenset[Value] = frozenset()      # persistent buffers whose contents are valid at this point
         self.regions_written: set[Value] = set()          # regions whose nodes have been emitted
@@ -98,7 +99,7 @@ class StagedOperands:
                 stored.append(StagedOperand(x, columns, buffer, persistent, args[n], tuple(nodes)))
         return replace(call, args=tuple(args), attrs=attrs), tuple(stored)
 
-    def _buffer(self, t: Tile, what: tuple) -> Value | None:
+    def _buffer(self, t: Tile, what: tuple[Any, ...]) -> Value | None:
         """The buffer for an operand, the same for equal `what`. None if there is no room, or if the operand is too small to be worth one."""
         what = t.dtype, t.shape, *what
         nbytes, layout = t.size * t.dtype.bits // 8, widest_swizzle(t.dtype, t.shape)

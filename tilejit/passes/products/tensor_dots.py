@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ...dispatch import Choice, choose
 from ...dtypes import bool_, int32
@@ -59,7 +60,7 @@ class TensorDots:
         self.freed = {c.args[0] for c in self.context.calls if c.op is dealloc_tmem}
         self.places: dict[tuple, list[Value]] = {}     # the compiler's own allocations, by scope and (role, dtype, shape, layout)
         self.in_use: set[Value] = set()                # those that hold the accumulator of a loop around
-        self.commit_barriers: dict[tuple, Value] = {}  # by scope
+        self.commit_barriers: dict[tuple[Any, ...], Value] = {}  # by scope
         self.kept: dict[Value, KeptAccumulator] = {}   # by the result of a product
         self.choices: dict[Value, Choice] = {}
         self.uses = Counter(o for n in walk(self.context.graph.body) for o in _read(n) if isinstance(o, Value))
@@ -78,11 +79,11 @@ class TensorDots:
                                  + [(dtype, layout, False) for _, dtype, _, layout in new])
         return columns <= COLUMNS or f"{columns} columns together with the kernel's own, of {COLUMNS}"
 
-    def unused_allocation(self, what: tuple) -> Value | None:
+    def unused_allocation(self, what: tuple[Any, ...]) -> Value | None:
         """An allocation of the compiler's in this scope that nothing uses."""
         return next((v for v in self.places.get((_place(self.context.scope), what), ()) if v not in self.in_use), None)
 
-    def allocation_for(self, role: str, dtype, shape: tuple, layout) -> Value:
+    def allocation_for(self, role: str, dtype, shape: tuple[Any, ...], layout) -> Value:
         """An unused allocation of this role and shape, made if there is none."""
         what = role, dtype, shape, layout
         found = self.unused_allocation(what)
@@ -210,7 +211,8 @@ class TensorDots:
             begins = isinstance(node, For) and self.is_zero(node.carried[n].init)
             if not begins:
                 self.store(place, self.all([node.carried[n].init])[0])
-            always = lambda: Const(True, bool_)
+            def always():
+                return Const(True, bool_)
             self.kept.update((d.result, KeptAccumulator(place, always)) for d in dots)
             if begins:
                 self.kept[dots[0].result].adds = lambda: compare(self.g, "!=", node.index, node.start)
@@ -225,7 +227,7 @@ class TensorDots:
             self.new[node.carried[n].result] = self.loop_result(node, node.carried[n], place, adds[n])
             self.in_use.discard(place)
 
-    def with_body(self, node: For | While, carried: tuple, rest: list[int]) -> For | While:
+    def with_body(self, node: For | While, carried: tuple[Any, ...], rest: list[int]) -> For | While:
         with self.g.block() as nodes:
             for inner in node.body.nodes:
                 self.node(inner)
@@ -259,7 +261,8 @@ class TensorDots:
         Returns what writes that wait behind the loop; None for any other loop.
         """
         dots = [n for n in node.body.nodes if isinstance(n, Call) and n.op is dot_]
-        allowed = lambda n: isinstance(n, Call) and (n.op.effect == "pure" or n.op in (dot_, pipeline_slot) or _staged(n))
+        def allowed(n):
+            return isinstance(n, Call) and (n.op.effect == "pure" or n.op in (dot_, pipeline_slot) or _staged(n))
         if not isinstance(node, For) or node.pipeline is None or not all(map(allowed, node.body.nodes)):
             return None
         if any(d.result not in self.kept for d in dots):
@@ -301,12 +304,12 @@ def _staged(call: Call) -> bool:
     return call.op is copy_async_ and call.args[2] is None and not call.attrs["options"].get("token") and call.args[1].type.scope == "global"
 
 
-def _read(node) -> list:
+def _read(node) -> list[Any]:
     """The operands of a node, and what its blocks yield."""
     return [*operands(node), *(y for b in blocks(node) for y in b.yields)]
 
 
-def _place(scope: ExecScope | None) -> tuple:
+def _place(scope: ExecScope | None) -> tuple[Any, ...]:
     """A key of the scope: its kind, place and size, and those of the scopes around it."""
     return () if scope is None else (scope.kind, scope.first, scope.threads, scope.elected, *_place(scope.parent))
 

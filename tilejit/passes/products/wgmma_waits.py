@@ -42,20 +42,20 @@ class _State:
     early: set[int] = field(default_factory=set)
     either: set[int] = field(default_factory=set)
 
-    def copy(self) -> "_State":
+    def copy(self) -> _State:
         return _State(dict(self.flight), set(self.before), dict(self.counted), *map(set, (self.written, self.products, self.early, self.either)))
 
-    def inside(self) -> "_State":
+    def inside(self) -> _State:
         """The state at the start of a loop's or branch's block."""
         return replace(self.copy(), written=set(), products=set())
 
-    def behind(self, before: "_State", written: set[int]) -> None:
+    def behind(self, before: _State, written: set[int]) -> None:
         """Update the state after a loop or branch; `written` are the sets that it wrote to hand values on."""
         self.either |= written & self.products
         self.written |= before.written
         self.products |= before.products
 
-    def join(self, other: "_State") -> "_State":
+    def join(self, other: _State) -> _State:
         """What may be true where two paths merge."""
         flight = {s: min(x.flight[s] for x in (self, other) if s in x.flight) for s in {**self.flight, **other.flight}}
         counted = {s: self.counted.get(s, frozenset()) | other.counted.get(s, frozenset()) for s in {**self.counted, **other.counted}}

@@ -1,6 +1,6 @@
 """Conversions among narrow formats, approximate functions, packed arithmetic and bit moves."""
 
-from ..row import Row, SM80, SM90, SM100, TMEM
+from ..row import SM80, SM90, SM100, TMEM, Row
 
 TITLE = "Conversions and arithmetic"
 

@@ -1,6 +1,6 @@
 """Barriers, fences, and what starts, stops and waits."""
 
-from ..row import ARCH, Row, SM80, SM90, SM100
+from ..row import ARCH, SM80, SM90, SM100, Row
 
 TITLE = "Barriers, fences and scheduling"
 

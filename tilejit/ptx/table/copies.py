@@ -1,6 +1,6 @@
 """Asynchronous copies, tensor maps, and what steers the caches."""
 
-from ..row import ARCH, Row, SM80, SM90, SM100, TMEM
+from ..row import ARCH, SM80, SM90, SM100, TMEM, Row
 
 TITLE = "Asynchronous copies, tensor maps and caches"
 

@@ -1,6 +1,6 @@
 """Matrix loads and stores of a warp, mma.sync, and the warpgroup's wgmma."""
 
-from ..row import Row, SM80, SM90, SM90A, SM100, SM120A
+from ..row import SM80, SM90, SM90A, SM100, SM120A, Row
 
 TITLE = "Warp and warpgroup matrices"
 

@@ -1,6 +1,6 @@
 """Loads, stores, atomics and reductions on memory."""
 
-from ..row import Row, SM80, SM90, SM100
+from ..row import SM80, SM90, SM100, Row
 
 TITLE = "Loads, stores and atomics"
 

@@ -1,6 +1,6 @@
 """Tensor memory, and the fifth-generation tensor core that works on it."""
 
-from ..row import Row, SM100A, SM103A, TMEM
+from ..row import SM100A, SM103A, TMEM, Row
 
 TITLE = "Tensor memory and tcgen05"
 

@@ -1,6 +1,6 @@
 """What the lanes of a warp exchange, and what a thread can ask of the machine."""
 
-from ..row import Row, SM80, SM90, TMEM
+from ..row import SM80, SM90, TMEM, Row
 
 TITLE = "Warps, special registers and addresses"
 

@@ -44,7 +44,7 @@ class BlackwellConfig:
 
     @staticmethod
     def of(bn: int, pair: bool = False, swapped: bool = False, itemsize: float = 2, stored: int = 2, stages: int = STAGES_AT_MOST,
-           epilogue: bool = False, splits: int = 1, block: int = 0) -> "BlackwellConfig":
+           epilogue: bool = False, splits: int = 1, block: int = 0) -> BlackwellConfig:
         """The configuration of a tile: as many slots as fit in shared memory, up to `stages`, beside two staging buffers for results (or
         the sums that CTAs send each other) and room for a change of layout. Slots include the factors of their blocks."""
         check_fields(bn=bn, pair=pair, swapped=swapped, stored=stored, stages=stages, splits=splits, block=block)

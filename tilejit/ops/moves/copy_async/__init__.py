@@ -17,8 +17,8 @@ from ...language.promotion import uniform_scalar
 from ...sync.masks import check_mask
 from ...sync.pipeline import pipeline_slot
 from ...sync.proxies import ON_ENGINES
-from .copy_sides import checked_sides, moves_tile
 from . import bulk, dsmem, gathered, ldgsts, tcgen05_cp, vector
+from .copy_sides import checked_sides, moves_tile
 from .options import checked_options
 from .site import CopySite
 from .tma import selected_variant as selected, variant as tma, named_map

@@ -12,8 +12,20 @@ from dataclasses import dataclass
 import numpy as np
 
 from ....dispatch import Need, Variant
-from .one_thread import (COMPLETION, COUNTED, GLOBAL_AND_SHARED, MULTICAST, ONE_THREAD, POLICY, STORE, emit_issue, issuers, of_thread,
-                         region_address, region_bytes)
+from .one_thread import (
+    COMPLETION,
+    COUNTED,
+    GLOBAL_AND_SHARED,
+    MULTICAST,
+    ONE_THREAD,
+    POLICY,
+    STORE,
+    emit_issue,
+    issuers,
+    of_thread,
+    region_address,
+    region_bytes,
+)
 from .options import Policy, policy_of
 from .reductions import TYPES, reduction
 from .runs import ArrayRegion, aligned, few, found, in_bounds, runs_of, whole_units

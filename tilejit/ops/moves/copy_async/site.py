@@ -13,7 +13,6 @@ from ....dispatch import Need, Site
 from ....types import Patches, Region, Rows
 from .options import SELECTIVE
 
-
 SM90 = Need("sm_90 or later", lambda s: s.architecture() >= 90 or s.target)
 OWN_MEMORY = Need("the CTA's own shared memory",
                   lambda s: not (s.dst.buffer.peer or s.src.buffer.peer) or "the shared memory of a peer", gate=True)
@@ -48,7 +47,7 @@ class CopySite(Site):
     selective = SELECTIVE
 
     @staticmethod
-    def of_call(g, call) -> "CopySite":
+    def of_call(g, call) -> CopySite:
         dst, src, *rest = call.args
         made = g.definition(dst), g.definition(src)
         return CopySite(dst.type, src.type, made[0].args[1:], made[1].args[1:], g.scope.kind, g.scope.threads,

@@ -72,7 +72,7 @@ class Digit:
     lane: int
     column: int
 
-    def cut(self, inner: int) -> tuple["Digit", "Digit"]:
+    def cut(self, inner: int) -> tuple[Digit, Digit]:
         """Split the digit into (outer, inner), where the inner one has `inner` steps."""
         return (Digit(self.extent // inner, self.shared * inner, self.lane * inner, self.column * inner),
                 Digit(inner, self.shared, self.lane, self.column))
@@ -277,7 +277,7 @@ def _placed(shape: Shape, rest: list[Digit], first: int, mode: int) -> list[tupl
     A string says why an instruction could not start at such a byte.
     """
     places = [(0, 0, first)]
-    for d in reversed(sorted(rest, key=lambda d: (not d.lane, -d.lane, -d.column))):
+    for d in reversed(sorted(rest, key=lambda d: (not d.lane, -d.lane, -d.column))):  # noqa: C413 - equal ones are reversed too
         places = [(lane + i * d.lane, column + i * d.column, at + i * d.shared) for lane, column, at in places for i in range(d.extent)]
     pitch = UNIT << mode
     for _, column, at in places:

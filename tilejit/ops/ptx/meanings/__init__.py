@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache
 
 import numpy as np
 
@@ -29,7 +29,7 @@ def meaning(form) -> Callable | None:
     return _meaning(form.name)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _meaning(name: str) -> Callable | None:
     return next((function for pattern, function in _MEANINGS.items() if re.fullmatch(pattern, name)), None)
 
@@ -40,7 +40,8 @@ def _meaning(name: str) -> Callable | None:
 def special_register(m, form, x):
     name, _, axis = form.name.split(".", 2)[2].partition(".")
     axis = "xyz".index(axis) if axis else 0
-    whole = lambda n: np.full((1, 1), n)
+    def whole(n):
+        return np.full((1, 1), n)
     lanes, cluster = m.thread_ids() % 32, m.sim.cluster or (1, 1, 1)
     inside = (m.rank % cluster[0], m.rank // cluster[0] % cluster[1], m.rank // (cluster[0] * cluster[1]))
     masks = {"eq": lambda n: 1 << n, "lt": lambda n: (1 << n) - 1, "le": lambda n: (2 << n) - 1,

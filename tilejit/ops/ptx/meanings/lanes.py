@@ -191,7 +191,7 @@ def active_mask(m, form, x):
 @means(r"elect\.sync")
 def elect(m, form, x):
     leader = _together(m, form, x).argmax(axis=3)
-    return _threads(m, leader), _threads(m, _LANE == leader)
+    return _threads(m, leader), _threads(m, leader == _LANE)
 
 
 @means(r"bar\.warp\.sync")

@@ -124,7 +124,8 @@ def atomic(m, form, x):
     alike = kind in ("exch", "cas") or kind in ("add", "and", "or", "xor") and own.kind in "iu" and element.kind in "iu"
     if own != element and not alike:
         raise SimulationError(f"the simulator runs {form.name} on elements of {element}, not of {own}", m.loc)
-    threads = lambda v: np.broadcast_to(np.ascontiguousarray(v).view(own), (m.batch, m.threads))
+    def threads(v):
+        return np.broadcast_to(np.ascontiguousarray(v).view(own), (m.batch, m.threads))
     coords = tuple(np.broadcast_to(c, (m.batch, m.threads)) for c in coords)
     swap = kind == "cas"
     old = m.atomic(buffer, coords, kind, threads(x["c"] if swap else x["b"]), threads(x["b"]) if swap else None, order=order,

@@ -71,7 +71,8 @@ class TensorMap:
 
     def recipe(self) -> dict:
         """The map as plain data, for a launcher."""
-        plain = lambda n: [plain(x) for x in n] if isinstance(n, tuple) else n
+        def plain(n):
+            return [plain(x) for x in n] if isinstance(n, tuple) else n
         walk = self.im2col
         moved = {"box": list(self.box)} if walk is None else {
             "lower": list(walk.lower), "upper": list(walk.upper), "channels": walk.channels, "pixels": walk.pixels,

@@ -111,11 +111,11 @@ def _whole_granules(context, call: Call) -> None:
     copies = (c for c in context.calls if c.op.traits.copy and c.op.traits.asynchronous)
     stored = any(c.args[0].type.buffer.map is not None and context.definition(c.args[0]).args[0] is map_ for c in copies)
     if not stored or 16 % nbytes or nbytes == 16:
-        return None
+        return
     if call.op is map_rebind:
         columns = call.args[2]
     elif any(c.op is map_rebind and c.args[0] is map_ for c in context.calls):
-        return None
+        return
     else:
         columns = map_.type.array.shape[-1]
     size = context.definition(columns).attrs["sym"] if isinstance(columns, Value) and context.definition(columns).op is size_of else columns
@@ -127,7 +127,7 @@ def _whole_granules(context, call: Call) -> None:
         name = columns.name if isinstance(columns, Value) else "columns"
         raise CompilationError("copies store by this map, and a store clips rows in steps of 16 bytes: its last dimension must be known "
                                f"to be a multiple of {16 // nbytes} elements, as tile.assume({name} % {16 // nbytes} == 0) promises", call.loc)
-    return None
+    return
 
 
 map_seed.rules.plan = map_rebind.rules.plan = _whole_granules

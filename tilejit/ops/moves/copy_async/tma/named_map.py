@@ -15,7 +15,7 @@ from ..one_thread import COMPLETION, COUNTED, GLOBAL_AND_SHARED, LOAD, MULTICAST
 from ..reductions import TYPES
 from ..site import SM90, CopySite, finds
 from . import variant as tma
-from .boxes import Group, MAX_ISSUES, packed, SPAN, TensorMap as Fields
+from .boxes import MAX_ISSUES, SPAN, Group, TensorMap as Fields, packed
 from .selected_boxes import walk_of
 from .view import Dim, View, multiple, number, times, view_of
 

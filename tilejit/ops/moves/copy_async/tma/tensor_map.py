@@ -5,7 +5,6 @@ The edits, and the fences between edits and copies, are in `map_edits`. PTX ISA,
 
 from __future__ import annotations
 
-
 from .....dtypes import int32, uint8
 from .....errors import CompilationError
 from .....ir.builder import Builder, describe, type_of
@@ -54,7 +53,7 @@ def _plan(context, call: Call) -> None:
     """Check that a slot provably begins at a multiple of 128 bytes."""
     slot = call.args[1]
     if slot is None:
-        return None
+        return
     t, starts = slot.type, context.definition(slot).args[1:]
     for d, start in enumerate(starts):
         stride = t.buffer.strides[d] * t.dtype.nbytes if isinstance(t.buffer.strides[d], int) else None
@@ -67,7 +66,7 @@ def _plan(context, call: Call) -> None:
                                    f"multiples of them: use an array of {BYTES}-byte rows, as in slots[i, 0:{BYTES}] of uint8", call.loc)
     if not context.facts.ask("aligned", t.buffer.arg, BYTES):
         raise CompilationError(f"a slot of a tensor map is aligned to {BYTES} bytes, and its array's address is not", call.loc)
-    return None
+    return
 
 
 tensor_map_.rules.plan = _plan

@@ -18,8 +18,22 @@ import numpy as np
 from .....dispatch import Need, Variant
 from .....dtypes import int32, stored
 from .....types import Selected, Sym
-from ..one_thread import (COMPLETION, COUNTED, GLOBAL_AND_SHARED, LOAD, MULTICAST, ONE_THREAD, POLICY, STORE,
-                          emit_issue, issuers, not_negative, of_thread, region_address, region_bytes)
+from ..one_thread import (
+    COMPLETION,
+    COUNTED,
+    GLOBAL_AND_SHARED,
+    LOAD,
+    MULTICAST,
+    ONE_THREAD,
+    POLICY,
+    STORE,
+    emit_issue,
+    issuers,
+    not_negative,
+    of_thread,
+    region_address,
+    region_bytes,
+)
 from ..options import L2_PROMOTION, Policy, policy_of
 from ..reductions import TYPES, reduction
 from ..site import SM90, CopySite, finds
@@ -124,7 +138,8 @@ def inner(site: CopySite) -> Dim | None:
 
 def empty(site: CopySite) -> bool:
     """Whether the array has no elements. No map can describe such an array; `_of_nothing` makes a substitute that no box touches."""
-    some = lambda size: size > 0 if isinstance(size, int) else site.g.facts.ask("size_at_least", size.arg, size.dim, 1)
+    def some(size):
+        return size > 0 if isinstance(size, int) else site.g.facts.ask("size_at_least", size.arg, size.dim, 1)
     return not all(some(size) for size in site.array.buffer.shape)
 
 
