@@ -31,9 +31,7 @@ if sys.dont_write_bytecode and not sys.pycache_prefix:
 
 import pytest
 
-from tests import chosen_cases
-from tests.assembled_together import put_off
-from tests import frozen_digests
+from tests import chosen_cases, frozen_digests
 from tests.assembled_together import put_off
 from tests.every_kernel import TESTS, Kernels, defined
 from tests.frozen_digests import Digests

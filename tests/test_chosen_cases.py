@@ -7,8 +7,7 @@ from itertools import combinations, product
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from tests.chosen_cases import FEWEST, all_cases, chosen, combined, examples, part
 

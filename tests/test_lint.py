@@ -17,8 +17,8 @@ def run(tool: str, *arguments: str) -> None:
     assert result.returncode == 0, result.stdout + result.stderr
 
 
-def test_the_package_passes_mypy(request):
-    run("mypy", "--cache-dir", str(request.config.cache.mkdir("mypy")))
+def test_the_package_passes_mypy(tmp_path):
+    run("mypy", "--cache-dir", str(tmp_path))
 
 
 def test_all_code_passes_ruff():

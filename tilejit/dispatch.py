@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 from .errors import DispatchError, Loc
@@ -123,7 +123,7 @@ def _no_option(option: str) -> Need:
     return Need(f"no {option}=", lambda s: not s.options.get(option))
 
 
-@lru_cache(maxsize=None)
+@cache
 def conditions(variant: Variant, sites: type[Site]) -> tuple[Need, ...]:
     """All needs of a variant at sites of a class, in the order in which they are tested."""
     untaken = (option for option in sites.selective if option not in variant.takes)
@@ -135,7 +135,7 @@ def variants_at(variants: tuple[Variant, ...], site: Site) -> tuple[Variant, ...
     return _variants_of_place(variants, site.place)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _variants_of_place(variants: tuple[Variant, ...], place: str) -> tuple[Variant, ...]:
     return tuple(v for v in variants if v.place in ("", place))
 

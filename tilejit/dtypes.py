@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .errors import CompilationError
 from .names import nearest
+
+if TYPE_CHECKING:
+    from numpy import dtype as NumPyDType
 
 if TYPE_CHECKING:
     from . import _Tile, _Value

@@ -33,8 +33,8 @@ import time
 import torch
 from product_kernels import bias_gelu, bias_gelu_residual, narrow_bias_gelu_residual
 from tilejit import kernels
-from tilejit.kernels.pack import alignment
 from tilejit.kernels.matmul.choice import TILES, Config, Problem, choose
+from tilejit.kernels.pack import alignment
 from tilejit.runtime.arrays import describe
 
 LARGE = ((4096, 4096, 4096), (8192, 8192, 8192), (16384, 16384, 16384), (4096, 4096, 16384), (8192, 28672, 4096))

@@ -266,9 +266,8 @@ MEANING = {
 
 def _needs(name: str) -> str:
     from tilejit.dispatch import Site, conditions
-    from tilejit.ops.moves.copy_async import VARIANTS, CopySite
     from tilejit.ops.mma import tcgen05
-    from tilejit.ops.moves.copy_async import VARIANTS
+    from tilejit.ops.moves.copy_async import VARIANTS, CopySite
     from tilejit.ops.tmem import ldst
     copies = {v.name: v for v in reversed(VARIANTS)}
     variant, site = (copies[name], CopySite) if name in copies else ({v.name: v for v in (*ldst.VARIANTS, tcgen05.VARIANT)}[name], Site)
@@ -277,7 +276,7 @@ def _needs(name: str) -> str:
 
 def _further(name: str) -> str:
     """The needs of a variant that tensor copies of regions do not have."""
-    from tilejit.ops.moves.copy_async.tma import selected_variant as selected, variant as tma, named_map as tma_map
+    from tilejit.ops.moves.copy_async.tma import named_map as tma_map, selected_variant as selected, variant as tma
     known = {need.words for need in tma.VARIANT.needs}
     variant = tma_map.VARIANT if name == "named" else getattr(selected, name)
     return "".join(f"- {need.words}\n" for need in variant.needs if need.words not in known)

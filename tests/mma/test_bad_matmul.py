@@ -8,8 +8,8 @@ import pytest
 import tilejit as tile
 from tilejit import kernels
 from tilejit.errors import CompilationError, LaunchError
-from tilejit.kernels.operands import lines, meeting, overlaps
 from tilejit.kernels.matmul.choice import Config
+from tilejit.kernels.operands import lines, meeting, overlaps
 from tilejit.runtime.arrays import ArrayView, describe
 
 from tests.gpu import in_child, needs_gpu

@@ -8,8 +8,8 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from tilejit import kernels
 from tilejit.errors import LaunchError
 from tilejit.kernels.matmul.blackwell.config import COLUMNS, BlackwellConfig, choose
-from tilejit.kernels.matmul.config import SHARED
 from tilejit.kernels.matmul.choice import Problem
+from tilejit.kernels.matmul.config import SHARED
 from tilejit.runtime.packed import Packed
 
 from tests.mma.products import multiplying_on, planned, with_layout

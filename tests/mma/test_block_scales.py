@@ -9,9 +9,9 @@ import tilejit as tile
 from hypothesis import HealthCheck, given, settings, strategies as st
 from tilejit import ArraySpec, kernels
 from tilejit.errors import LaunchError
+from tilejit.kernels.matmul.choice import CLUSTERS, TILES, Config, Problem, choose, ranked
 from tilejit.kernels.matmul.hopper.persistent import persistent
 from tilejit.kernels.matmul.hopper.split import split
-from tilejit.kernels.matmul.choice import CLUSTERS, TILES, Config, Problem, choose, ranked
 
 from tests.drawn import drawn
 from tests.mma.products import EXTENT, LAYOUTS, planned, product, with_layout

@@ -6,16 +6,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tilejit as tile
-from tests.mma.products import assert_close, planned_views
 from tilejit import kernels
 from tilejit.errors import CompilationError, LaunchError, ToolchainError
 from tilejit.kernels.matmul.blackwell.config import BlackwellConfig, ranked as ranked_blackwell
-from tilejit.kernels.matmul.register_fit import FEW
 from tilejit.kernels.matmul.choice import Config, Problem, ranked
 from tilejit.kernels.matmul.config_rules import check_blackwell, check_fields, check_hopper, check_registers
+from tilejit.kernels.matmul.register_fit import FEW
 from tilejit.runtime.arrays import describe
 
-from tests.mma.products import assert_close
+from tests.mma.products import assert_close, planned_views
 
 A, B = np.ones((64, 96), np.float16), np.ones((96, 80), np.float16)
 HOPPER, BLACKWELL = Config(64, 64, 64, 3, regs=(None, None), width=32), BlackwellConfig(64, 64, 3, width=32)

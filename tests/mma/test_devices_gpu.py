@@ -11,6 +11,7 @@ def cases():
     """Extents and configurations: TMA operands, a shared last wave, split k in clusters, split k through memory, swapped operands,
     pairs, and by the model's choice a product whose rows are copied first."""
     from dataclasses import replace
+
     from tilejit.kernels.matmul.choice import Config
     return (((300, 200, 520), Config.of(128, 128)), ((1600, 2600, 512), replace(Config.of(128, 256), stream=True)),
             ((256, 1024, 8192), Config.of(64, 128, splits=4)), ((512, 512, 16384), in_memory()), ((3, 4096, 4096), Config.of(64, 8, swapped=True)),

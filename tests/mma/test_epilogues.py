@@ -10,11 +10,11 @@ import tilejit as tile
 from tilejit import ArraySpec, kernels
 from tilejit.errors import SharedMemoryError
 from tilejit.kernels.matmul.blackwell.config import BlackwellConfig
-from tilejit.kernels.matmul.hopper.persistent import persistent
-from tilejit.kernels.matmul.register_fit import FEW, fitted
 from tilejit.kernels.matmul.call import PLANS
 from tilejit.kernels.matmul.choice import LATE, Config, Problem, choose
+from tilejit.kernels.matmul.hopper.persistent import persistent
 from tilejit.kernels.matmul.hopper.stream import stream
+from tilejit.kernels.matmul.register_fit import FEW, fitted
 
 from tests.drawn import drawn
 from tests.gpu import in_child, needs_gpu

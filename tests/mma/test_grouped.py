@@ -9,8 +9,7 @@ import tilejit as tile
 from hypothesis import HealthCheck, given, settings, strategies as st
 from tilejit import ArraySpec, kernels
 from tilejit.errors import LaunchError
-from tilejit.kernels.grouped import call as planning
-from tilejit.kernels.grouped import kernel as grouped_hopper
+from tilejit.kernels.grouped import call as planning, kernel as grouped_hopper
 from tilejit.kernels.grouped.call import _constants, _sequence
 from tilejit.kernels.grouped.choice import REGISTERS, choose_grouped
 from tilejit.kernels.matmul.choice import TILES as ALL_TILES

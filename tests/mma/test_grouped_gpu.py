@@ -73,8 +73,8 @@ def test_every_tile_supports_lists_and_stacked_rows():
     import torch
     from tilejit import kernels
     from tilejit.kernels.grouped.choice import REGISTERS
-    from tilejit.kernels.matmul.config import Config, narrow
     from tilejit.kernels.matmul.choice import TILES
+    from tilejit.kernels.matmul.config import Config, narrow
     torch.manual_seed(0)
     groups = [(300, 600, 520), (1, 40, 8), (0, 8, 8), (129, 264, 1100), (64, 64, 64)]
     a, b = [matrix(m, k, "bfloat16") for m, n, k in groups], [matrix(k, n, "bfloat16", True) for m, n, k in groups]

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings, strategies as st
 from tilejit import ArraySpec, kernels
 from tilejit.errors import LaunchError, ToolchainError
-from tilejit.kernels.matmul.config import Config, part
 from tilejit.kernels.matmul.choice import HIGH, WIDEST, Problem, choose, ranked
+from tilejit.kernels.matmul.config import Config, part
 
 from tests.drawn import drawn
 from tests.gpu import in_child, needs_gpu, some

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings, strategies as st
 from tilejit import kernels
 from tilejit.errors import LaunchError
+from tilejit.kernels.matmul.choice import TURN, Problem, choose, ranked
 from tilejit.kernels.matmul.config import Config
 from tilejit.kernels.matmul.model import WIDE
-from tilejit.kernels.matmul.choice import TURN, Problem, choose, ranked
 
 from tests.drawn import drawn
 from tests.gpu import in_child, needs_gpu, needs_module, some

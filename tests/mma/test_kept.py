@@ -9,10 +9,10 @@ import pytest
 import tilejit as tile
 from hypothesis import HealthCheck, example, given, settings, strategies as st
 from tilejit import ArraySpec, kernels
-from tilejit.kernels.matmul.config import narrow
-from tilejit.kernels.matmul.epilogue import newer
 from tilejit.kernels.matmul.call import PLANS
 from tilejit.kernels.matmul.choice import TILES, Config, Problem, choose
+from tilejit.kernels.matmul.config import narrow
+from tilejit.kernels.matmul.epilogue import newer
 
 from tests.drawn import drawn
 from tests.gpu import for_references, in_child, needs_gpu, some

@@ -6,20 +6,46 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tilejit as tile
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from tests.chosen_cases import combined
-from tests.drawn import drawn
-from tests.mma.products import (BF16, E4M3, EXTENT, LAYOUTS, OPERANDS, TARGETS, bias_gelu_added, assert_close, with_layout, multiplying_on, planned,
-                                plus_one, product, with_configs)
+from hypothesis import HealthCheck, given, settings, strategies as st
 from tilejit import ArraySpec, kernels
 from tilejit.errors import LaunchError
 from tilejit.kernels.matmul.blackwell.config import BlackwellConfig
+from tilejit.kernels.matmul.choice import (
+    NARROWEST,
+    ROUNDS,
+    TILES,
+    WHOLE,
+    WIDEST,
+    Config,
+    Problem,
+    choose,
+    fitting,
+    ranked,
+    tiles_for,
+)
 from tilejit.kernels.matmul.config import part
 from tilejit.kernels.matmul.constants import PersistentConstants
-from tilejit.kernels.matmul.model import FILLING, ORDERS, asked, in_rounds, together
 from tilejit.kernels.matmul.hopper.persistent import persistent
-from tilejit.kernels.matmul.choice import NARROWEST, ROUNDS, TILES, WHOLE, WIDEST, Config, Problem, choose, fitting, ranked, tiles_for
+from tilejit.kernels.matmul.model import FILLING, ORDERS, asked, in_rounds, together
+
+from tests.chosen_cases import combined
+from tests.drawn import drawn
+from tests.mma.products import (
+    BF16,
+    E4M3,
+    EXTENT,
+    LAYOUTS,
+    OPERANDS,
+    TARGETS,
+    assert_close,
+    bias_gelu_added,
+    multiplying_on,
+    planned,
+    plus_one,
+    product,
+    with_configs,
+    with_layout,
+)
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -8,13 +8,13 @@ import tilejit as tile
 from hypothesis import HealthCheck, given, settings, strategies as st
 from tilejit import ArraySpec, kernels
 from tilejit.errors import LaunchError
+from tilejit.kernels.matmul.blackwell.config import TILES, BlackwellConfig, choose
 from tilejit.kernels.matmul.blackwell.mainloop import NUM_WARPS
 from tilejit.kernels.matmul.blackwell.persistent import persistent
 from tilejit.kernels.matmul.blackwell.split import split
-from tilejit.kernels.matmul.blackwell.config import TILES, BlackwellConfig, choose
+from tilejit.kernels.matmul.choice import Config, Problem
 from tilejit.kernels.matmul.config import SHARED
 from tilejit.kernels.matmul.constants import BlackwellPersistentConstants, BlackwellSplitConstants
-from tilejit.kernels.matmul.choice import Config, Problem
 
 from tests.drawn import drawn
 from tests.mma.products import BF16, E4M3, EXTENT, LAYOUTS, OPERANDS, assert_close, multiplying_on, product, with_layout

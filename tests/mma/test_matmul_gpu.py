@@ -69,6 +69,7 @@ def test_products_of_every_dtype_are_right(dtype):
 def test_float32_is_multiplied_in_every_layout():
     """Either operand through registers, both copied first, in every kernel: one register set and two, a shared last wave, split k."""
     from dataclasses import replace
+
     from tilejit.kernels.matmul.choice import Config
     extents = ((1, 8, 4), (100, 200, 300), (64, 64, 20000), (3000, 1000, 64), (2304, 2304, 2048), (1001, 777, 500))
     for (m, n, k), a_columns, b_columns in some(itertools.product(extents, (False, True), (False, True)), least=6):
@@ -246,8 +247,9 @@ def test_small_terms_are_added_to_a_large_one_in_float32():
 def test_tiles_for_one_wave_are_right_in_each_order():
     """Ragged in both extents, B of both majors; 9 rows of tiles and more, so that there are several groups."""
     from dataclasses import replace
-    from tilejit.kernels.matmul.model import FILLING, ORDERS
+
     from tilejit.kernels.matmul.choice import Config
+    from tilejit.kernels.matmul.model import FILLING, ORDERS
     for (bm, bn), order, b_columns in some(itertools.product(FILLING, ORDERS, (False, True)), least=5):
         checked(8 * bm + 9, 7 * bn - 16, 600, b_columns=b_columns, config=replace(Config.of(bm, bn), order=order))
 
@@ -280,6 +282,7 @@ def test_epilogue_tiles_are_prefetched():
     import torch
     from tilejit import kernels
     from tilejit.kernels.matmul.choice import Problem, choose
+
     from tests.mma.products import bias_gelu_added
     torch.manual_seed(2)
     extents = (1000, 776, 130), (64, 8192, 64), (4096, 4096, 512), (5000, 5000, 1000), (2300, 2304, 8200)

@@ -9,9 +9,9 @@ import pytest
 import tilejit as tile
 from tilejit import ArraySpec
 from tilejit.kernels.matmul.call import PLANS
+from tilejit.kernels.matmul.choice import LATE, PART, Config, Problem, choose
 from tilejit.kernels.matmul.constants import Epilogue
 from tilejit.kernels.matmul.narrow_epilogues import dtype_taken
-from tilejit.kernels.matmul.choice import LATE, PART, Config, Problem, choose
 
 from tests.drawn import drawn
 from tests.mma.products import BF16, planned, plus_one, product

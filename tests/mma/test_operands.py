@@ -7,21 +7,18 @@ import ml_dtypes
 import numpy as np
 import pytest
 import tilejit as tile
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from tests.drawn import drawn
-from tests.mma.products import assert_close, planned_views, product, with_layout
+from hypothesis import HealthCheck, given, settings, strategies as st
 from tilejit import ArraySpec, kernels
-from tilejit.kernels.matmul.hopper.persistent import persistent
-from tilejit.kernels.pack import copied, packed
 from tilejit.kernels.matmul.choice import Config, Problem, choose
+from tilejit.kernels.matmul.hopper.persistent import persistent
 from tilejit.kernels.matmul.hopper.stream import stream
+from tilejit.kernels.pack import copied, packed
 from tilejit.layout import thread_table
 from tilejit.layout.fragments import wgmma_a_registers
 from tilejit.runtime.arrays import ArrayView, describe
 
 from tests.drawn import drawn
-from tests.mma.products import assert_close, product, with_layout
+from tests.mma.products import assert_close, planned_views, product, with_layout
 
 DTYPES = (np.float32, np.float16, np.int8, ml_dtypes.float8_e4m3fn)
 

@@ -5,21 +5,28 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tilejit as tile
-from hypothesis import HealthCheck, example, given, settings
-from hypothesis import strategies as st
-from tests.drawn import drawn
-from tests.gpu import in_child, needs_gpu
-from tests.mma.products import BF16, E4M3, E5M2, LAYOUTS, assert_close, with_layout, planned, planned_views, plus_one, product
+from hypothesis import HealthCheck, example, given, settings, strategies as st
 from tilejit import ArraySpec, LaunchError, kernels
-from tilejit.kernels.matmul.config import narrow, rows
-from tilejit.kernels.pack import alignment
 from tilejit.kernels.matmul.choice import LATE, Config, Problem, choose, ranked
+from tilejit.kernels.matmul.config import narrow, rows
 from tilejit.kernels.matmul.planning import persistent_grid
+from tilejit.kernels.pack import alignment
 from tilejit.runtime.arrays import describe
 
 from tests.drawn import drawn
 from tests.gpu import in_child, needs_gpu
-from tests.mma.products import BF16, E4M3, E5M2, LAYOUTS, assert_close, planned, plus_one, product, with_layout
+from tests.mma.products import (
+    BF16,
+    E4M3,
+    E5M2,
+    LAYOUTS,
+    assert_close,
+    planned,
+    planned_views,
+    plus_one,
+    product,
+    with_layout,
+)
 
 EXTENT = st.one_of(st.integers(1, 40), st.sampled_from((63, 64, 65, 130, 200, 328, 500)))
 SHAPES = ((64, 16), (64, 64), (128, 64), (128, 96), (64, 224), (192, 64))

@@ -6,6 +6,7 @@ import re
 import numpy as np
 import pytest
 import tilejit as tile
+
 from tests.chosen_cases import part
 from tests.gpu import in_child, needs_gpu, some
 from tests.mma.drawn_pipelines import TYPES, Draw, drawn

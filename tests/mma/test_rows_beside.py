@@ -6,17 +6,15 @@ import ml_dtypes
 import numpy as np
 import pytest
 import tilejit as tile
-from tests.chosen_cases import part
-from tests.gpu import in_child, needs_gpu
-from tests.mma.products import BF16, E4M3, multiplying_on, planned, product, with_configs
 from tilejit import ArraySpec, kernels
 from tilejit.errors import LaunchError
 from tilejit.kernels.matmul.blackwell.config import BlackwellConfig
-from tilejit.kernels.matmul.hopper.persistent import persistent
 from tilejit.kernels.matmul.call import PLANS
 from tilejit.kernels.matmul.choice import LATE, Config, Problem, choose
+from tilejit.kernels.matmul.hopper.persistent import persistent
 from tilejit.kernels.matmul.hopper.stream import stream
 
+from tests.chosen_cases import part
 from tests.gpu import in_child, needs_gpu
 from tests.mma.products import BF16, E4M3, multiplying_on, planned, product, with_configs
 

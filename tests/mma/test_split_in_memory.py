@@ -7,23 +7,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tilejit as tile
-from hypothesis import HealthCheck, example, given, settings
-from hypothesis import strategies as st
-from tests.chosen_cases import part
-from tests.drawn import drawn
-from tests.mma.products import BF16, LAYOUTS, OPERANDS, added, bias_gelu_residual, assert_close, with_layout, plus_one, product
+from hypothesis import HealthCheck, example, given, settings, strategies as st
 from tilejit import ArraySpec, kernels
 from tilejit.errors import LaunchError
+from tilejit.kernels.matmul.choice import Config, Problem, choose, ranked
 from tilejit.kernels.matmul.constants import SplitConstants
 from tilejit.kernels.matmul.hopper import split as split_kernel
 from tilejit.kernels.matmul.hopper.split import PATIENCE, leave_all, split, taken, through_memory
-from tilejit.kernels.matmul.choice import Config, Problem, choose, ranked
 
-def constants(c: Config) -> SplitConstants:
-    return SplitConstants(bm=c.bm, bn=c.bn, bk=c.bk, stages=c.stages, behind=c.behind, regs=c.regs, a_km=False, b_kn=False, sums=tile.float32,
-                          splits=c.splits, shares=c.shares, clustered=False, patience=PATIENCE, dependent=True)
-
-
+from tests.chosen_cases import part
 from tests.drawn import drawn
 from tests.mma.products import (
     BF16,
@@ -36,6 +28,13 @@ from tests.mma.products import (
     product,
     with_layout,
 )
+
+
+def constants(c: Config) -> SplitConstants:
+    return SplitConstants(bm=c.bm, bn=c.bn, bk=c.bk, stages=c.stages, behind=c.behind, regs=c.regs, a_km=False, b_kn=False, sums=tile.float32,
+                          splits=c.splits, shares=c.shares, clustered=False, patience=PATIENCE, dependent=True)
+
+
 
 EXTENT = st.one_of(st.integers(1, 40), st.sampled_from((64, 65, 130, 200)))
 SHAPES = st.sampled_from(((64, 32), (64, 64), (128, 64), (128, 128), (192, 64)))

@@ -7,10 +7,10 @@ import pytest
 import tilejit as tile
 from hypothesis import HealthCheck, example, given, settings, strategies as st
 from tilejit import ArraySpec
-from tilejit.kernels.matmul.model import shared_rest
 from tilejit.kernels.matmul.choice import Config, Problem, choose
 from tilejit.kernels.matmul.constants import Epilogue, PersistentConstants
 from tilejit.kernels.matmul.hopper.stream import Shares, piece, pieces, shares, stream
+from tilejit.kernels.matmul.model import shared_rest
 
 from tests.drawn import drawn
 from tests.mma.products import BF16, E4M3, LAYOUTS, assert_close, bias_gelu_residual, product, with_layout

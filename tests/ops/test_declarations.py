@@ -6,7 +6,6 @@ import pkgutil
 from importlib import import_module
 
 import pytest
-
 import tilejit.ops
 from tilejit.ir.op import OPS, Op, op
 from tilejit.ir.op_rules import Rules

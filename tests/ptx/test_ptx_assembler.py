@@ -6,9 +6,9 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from tilejit import ptx
 
 from tests.chosen_cases import all_cases
-from tilejit import ptx
 
 CHUNK = 500                  # the assembler's time is superlinear in the size of a module: smaller ones take less in total
 

@@ -4,17 +4,16 @@ import sys
 from contextlib import contextmanager
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-
-from tests.runtime.fakes import FakeDriver, make_recipe, make_torch
-from tests.runtime.test_facts import facts_about
+from hypothesis import HealthCheck, given, settings, strategies as st
 from tilejit.errors import LaunchError
 from tilejit.runtime.arrays import ArrayView
 from tilejit.runtime.element_types import FLOAT32_LIMIT, integer_limits
 from tilejit.runtime.expressions import evaluate, expression, leaves, python_text
 from tilejit.runtime.facts import evaluate_fact
 from tilejit.runtime.recipe import Recipe
+
+from tests.runtime.fakes import FakeDriver, make_recipe, make_torch
+from tests.runtime.test_facts import facts_about
 
 ARRAYS = ("float64", "float32", "float16", "bfloat16", "int32", "int64", "uint8", "float8_e4m3fn")
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")

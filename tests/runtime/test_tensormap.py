@@ -2,7 +2,6 @@
 
 import pytest
 from tilejit.errors import LaunchError
-from tilejit.runtime import tensormap
 from tilejit.runtime.element_types import ELEMENT_TYPES
 from tilejit.runtime.tensormap import TensorMap, tensor_map_type
 

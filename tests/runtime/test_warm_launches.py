@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import tilejit as tile
 from tilejit.jit import Kernel
-from tilejit.kernels.matmul.hopper.persistent import persistent
 from tilejit.kernels.matmul.config import Config
+from tilejit.kernels.matmul.hopper.persistent import persistent
 from tilejit.kernels.matmul.planning import plan_launch
 from tilejit.kernels.matmul.problem import Request
 from tilejit.runtime.arrays import describe

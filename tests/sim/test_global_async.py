@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tilejit as tile
 from faulty import marks
+
 from tests.chosen_cases import examples
 
 SEEDS = range(examples(40))

@@ -3,13 +3,11 @@
 import re
 
 import pytest
-
-from tests.chosen_cases import all_cases
-from tests.gpu import run_child
 from tilejit.errors import ToolchainError
 from tilejit.toolchain import intrinsics, llvm, screen
 from tilejit.toolchain.intrinsics import TARGETS, architecture, expand, refusal, supports
 
+from tests.chosen_cases import all_cases
 from tests.gpu import run_child
 
 

@@ -71,7 +71,7 @@ class AccumulatorMixin(EmitterParts):
     def accumulate(self, call: Call) -> tuple[Pins, bool]:
         """Make the registers that a product accumulates in hold its accumulator, by a move if it is elsewhere. Returns the registers, and whether
         the accumulator is zero instead (then they hold anything)."""
-        pins, acc = self._set_of(call.result), call.args[0]
+        pins, acc = self.pins_of(call.result), call.args[0]
         if acc is None or self._is_zero(acc):
             return pins, True
         if self.pins_of(acc) not in (None, pins):
@@ -119,7 +119,7 @@ class AccumulatorMixin(EmitterParts):
         If the operand is live after a product in a loop, ptxas 13.0 forwards the source of a plain ``mov`` to the product, and then finds no
         registers to preserve it in (C7511).
         """
-        pins, source = self._set_of(call.result), self._set_of(call.args[0])
+        pins, source = self.pins_of(call.result), self.pins_of(call.args[0])
         for first in range(0, pins.words, AT_ONCE):
             some = range(first, min(first + AT_ONCE, pins.words))
             self.asm(" ".join(f"prmt.b32 {pins.name}_{i}, {source.name}_{i}, 0, 0x3210;" for i in some), convergent=True)

@@ -18,7 +18,7 @@ from ..ir.graph import Block, Call, Const, For, Graph, If, Operand, Scope, Value
 from ..names import entry_name
 from ..ops.memory.regions import points, region
 from ..ops.mma import mma_async_, renewed
-from ..types import Scalar, Sym
+from ..types import Buffer, Scalar, Sym, layout_of
 from .accumulators import AccumulatorMixin, Pins
 from .barriers import BarrierMixin
 from .buffers import EBuffer, EPoints, ERegion

@@ -7,8 +7,8 @@ from typing import Any
 
 from ..concurrency import cached_property
 from ..dtypes import bool_, int32, integer_range
-from ..ir.builder import ExecScope
-from ..ir.graph import Call, Const, For, If, Scope, Value, While, leaves_its_range, walk
+from ..ir.builder import ExecScope, element_type
+from ..ir.graph import Call, Const, For, If, Scope, Value, While, leaves_its_range, number, walk
 from ..ops.mma import mma_async_
 from ..types import Tile
 from .accumulators import Pins

@@ -6,7 +6,9 @@ from ..dtypes import int32
 from ..ir.builder import type_as
 from ..ir.graph import Value
 from ..passes.placement.tensor_memory import leaders
+from ..types import Buffer
 from .buffers import EBuffer
+from .parts import EmitterParts
 from .value import V
 
 GROUP = ".cta_group::{}.sync.aligned"

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..dtypes import bool_
-from ..ir.builder import describe, type_of
-from ..ir.graph import Block, Call, If, Node, Operand, Value
+from ..ir.builder import as_value, describe, element_type, type_as, type_of
+from ..ir.graph import Block, Call, Const, If, Node, Operand, Value
 from ..ops.language import operators, promotion
 from ..types import Scalar, Tile
 from . import joins

@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..dtypes import DType, promote
-from ..ir.builder import describe, type_of
+from ..ir.builder import describe, number_type, type_of
 from ..ir.graph import Block, Const, Node, Operand, Value, results, walk
-from ..types import Scalar, Tile, Type, Uniformity
+from ..types import Scalar, Tile, Uniformity
+from .captures import is_frozen
 from .names import Undefined
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ..ir.graph import Block, Call, For, If, Node, Scope, Value, While, blocks, operands, results
+from ..ir.graph import Block, Call, Carry, For, If, Node, Operand, Scope, Value, While, blocks, operands, results
 from ..ops.tiles.generate import splat
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..concurrency import cached_property
 from ..errors import CompilationError
@@ -13,7 +13,7 @@ from .op_rules import RuleDecorator, Rules
 from .op_traits import NO_TRAITS, Traits, roles_of
 
 if TYPE_CHECKING:
-    from ..dispatch import Variant
+    pass
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeVar, Union
+from typing import Any, NamedTuple, TypeVar
 
 from ..errors import LaunchError
 
@@ -49,7 +49,7 @@ class Operation(NamedTuple):
     operands: tuple[Expression, ...]
 
 
-Expression = Union[int, Leaf, Operation]
+Expression = int | Leaf | Operation
 
 
 def expression(data: Any) -> Expression:

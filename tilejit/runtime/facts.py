@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache, reduce
-from typing import Any, NamedTuple, Union, cast
+from typing import Any, NamedTuple, cast
 
 from ..errors import LaunchError
 from .element_types import element_type
@@ -30,7 +30,7 @@ class ScalarKind(NamedTuple):
     dtype: str
 
 
-Kind = Union[ArrayKind, ScalarKind]
+Kind = ArrayKind | ScalarKind
 Fact = Sequence[Any]  # a word, the number of an argument, and what the word needs
 
 

@@ -105,7 +105,7 @@ def _fill(recipe: Recipe, attributes: int, attribute_count: int) -> list[str]:
             "    return True"]
 
 
-def _names(launcher, frames: "_Frames") -> dict:
+def _names(launcher, frames: _Frames) -> dict:
     """What the function's text calls by name."""
     recipe, link = launcher.recipe, launcher.link
     maps = recipe.map_params

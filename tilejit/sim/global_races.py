@@ -260,7 +260,8 @@ class GlobalShadow:
         if near is not None:
             marks, bad = near
             at = tuple(w[0] for w in np.nonzero(bad))
-            pick = lambda array: int(np.broadcast_to(array, bad.shape)[at])
+            def pick(array):
+                return int(np.broadcast_to(array, bad.shape)[at])
             found = Unfenced(view.cell(at), (pick(who.ids) - 1, pick(view(marks.cta)) - 1), pick(view(marks.thread)), pick(view(marks.line)))
             view.assign(marks.cta, 0, bad)
             return found

@@ -168,7 +168,7 @@ class ThreadShadow:
         cta, thread = view(marks.cta), view(marks.thread)
         bad = who.near(cta) & (cta > 0) & (thread != NOBODY)
         where = np.nonzero(bad)
-        if len(where[0]) and GLOBAL < who.planes:
+        if len(where[0]) and who.planes > GLOBAL:
             columns, epochs = view(marks.column)[where], view(marks.epoch)[where]
             fenced = who.ordered(where, bad.shape, GLOBAL, columns, epochs)
             fences, world = who.by_world(np.broadcast_to(who.ids, bad.shape)[where], lambda clocks: _of_rank(clocks.fenced_global, who), 0)
@@ -228,7 +228,7 @@ class ThreadShadow:
             return found
         if self.atomics is not None:
             view.assign(self.atomics.cta, 0)
-        if SETTLED < who.planes and who.kind != NOBODY:
+        if who.planes > SETTLED and who.kind != NOBODY:
             for marks in self.reads.values():  # what comes after this write also comes after the loads before it
                 view.assign(marks.cta, 0)
         atoms = who.atoms()[:1] if who.kind else who.atoms()

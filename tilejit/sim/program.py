@@ -7,8 +7,25 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from ..concurrency import cached_property
-from ..ir.graph import (UNIT, Block, Call, Const, For, Graph, Node, Operand, Scope, Value, While, blocks, operands, results, walk,
-                        written)
+from ..ir.graph import (
+    UNIT,
+    Block,
+    Call,
+    Const,
+    For,
+    Graph,
+    Node,
+    Operand,
+    Scope,
+    Value,
+    While,
+    blocks,
+    number,
+    operands,
+    results,
+    walk,
+    written,
+)
 from ..ops.memory.access_ops import load_, store_
 from ..ops.moves.copy_async import copy_async_
 from ..ops.sync.barriers import fence_proxy_async

@@ -50,9 +50,9 @@ class Access:
     after: tuple[int, ...] = ()      # operations in flight with which it cannot conflict, such as earlier ones of the same pipe
     reducing: bool = False           # a reduction: needs no order relative to other reductions
     pipe: int = 0                    # on tensor memory: the number of the operation's pipe (`AsyncOp.pipe_number`)
-    lucky: "Conflict | None" = None  # an earlier access that is ordered only because the same thread made it
+    lucky: Conflict | None = None  # an earlier access that is ordered only because the same thread made it
 
-    lucky_read: "Conflict | None" = None  # the same of an earlier read, for a write
+    lucky_read: Conflict | None = None  # the same of an earlier read, for a write
 
     @cached_property
     def index(self) -> np.ndarray | slice:

@@ -12,6 +12,7 @@ from ..types import layout_of
 from .atomics import apply_atomic
 from .faults import Reporter
 from .memory import TensorMemory
+from .parts import MachineParts
 from .shadow import ANYONE, MANY, Access, Conflict
 from .values import SimBuffer, SimRegion
 

@@ -143,7 +143,8 @@ class Synchronisation(MachineParts):
         if space != "global":
             self._fence_shared(space != "shared")
         if space in ("global", "all") and self.sim.contended:
-            near = self._near(self.ctas) if self.sim.global_clocks is not None else {}
+            global_clocks = self.sim.global_clocks
+            near = self._near(self.ctas) if global_clocks is not None else {}
             for world, _ in self.worlds():
                 world.clocks.fence_global(self.rank, self.active_atoms)
             if global_clocks is not None:

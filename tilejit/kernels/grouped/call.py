@@ -15,16 +15,32 @@ from ...errors import LaunchError
 from ...runtime import driver, streams
 from ...runtime.arrays import ArrayView, describe, row_major
 from ...runtime.element_types import ELEMENT_TYPES, numpy_dtype
-from . import kernel as hopper
 from ..matmul.config import Config
-from ..matmul.constants import Epilogue, GroupedConstants
-from .choice import choose_grouped
-from ..matmul.launch import recalled, remember
-from ..operands import (EITHER_MAJOR, NOTHING, RESULTS, check_apart, check_arguments, check_epilogue, check_listed, check_lists_apart, check_out,
-                       check_parameters, dtype_of_sums, extents_of, lines, seen_as, span, stored_by_tma)
-from ..pack import copied, pack, readable
 from ..matmul.config_rules import HIGH, check_fields, check_halves, check_hopper, check_registers, check_shares
+from ..matmul.constants import Epilogue, GroupedConstants
+from ..matmul.launch import recalled, remember
+from ..operands import (
+    EITHER_MAJOR,
+    NOTHING,
+    RESULTS,
+    check_apart,
+    check_arguments,
+    check_epilogue,
+    check_listed,
+    check_lists_apart,
+    check_out,
+    check_parameters,
+    dtype_of_sums,
+    extents_of,
+    lines,
+    seen_as,
+    span,
+    stored_by_tma,
+)
+from ..pack import copied, pack, readable
 from ..views import hold_if_captured, new, temporary, turned
+from . import kernel as hopper
+from .choice import choose_grouped
 
 FEW = 128  # rows up to which a product is memory-bound
 MAJORS = EITHER_MAJOR["sm_90a"][1]  # element sizes of operands that need not be K-major

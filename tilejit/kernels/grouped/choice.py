@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 
 from ..matmul.config import Config, narrow
-from ..matmul.model import MEMORY, TILES, both, tile_cycles
 from ..matmul.config_rules import possible
+from ..matmul.model import MEMORY, TILES, both, tile_cycles
 
 # bm -> registers of a thread of the first warpgroup and of a consumer. The first has more than the producer of `matmul`, for its warp that walks.
 REGISTERS = {64: (None, None), 128: (88, 208), 192: (80, 144)}

@@ -11,8 +11,19 @@ from ...config import config as settings
 from ...errors import LaunchError
 from ...runtime import driver
 from ...runtime.arrays import ArrayView, describe
-from ..operands import (TILES, axes_of, check_apart, check_arguments, check_epilogue, check_listed, check_parameters, extents_of, places_of,
-                        result_dtype, seen_as)
+from ..operands import (
+    TILES,
+    axes_of,
+    check_apart,
+    check_arguments,
+    check_epilogue,
+    check_listed,
+    check_parameters,
+    extents_of,
+    places_of,
+    result_dtype,
+    seen_as,
+)
 from ..views import folded, folded_row, new
 from .blackwell.config import BlackwellConfig
 from .config import Config

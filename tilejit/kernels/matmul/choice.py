@@ -11,10 +11,25 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from .config import SLOT, Config, along, narrow, part, rows, shares_of
-from .model import (CLUSTERS, FILLING, LARGE, MEMORY, SMALL, TILES, Problem, Way, cycles, order_at_once, order_in_rounds, places,
-                     streamed_cycles, takes_turns, unhindered)
-from .hopper.mainloop import BLOCK
 from .config_rules import HIGH, possible, stored_at_once
+from .hopper.mainloop import BLOCK
+from .model import (
+    CLUSTERS,
+    FILLING,
+    LARGE,
+    MEMORY,
+    SMALL,
+    TILES,
+    Problem,
+    Way,
+    cycles,
+    order_at_once,
+    order_in_rounds,
+    places,
+    streamed_cycles,
+    takes_turns,
+    unhindered,
+)
 
 WAYS = *map(Way, CLUSTERS), Way(stream=True), Way(pair=True), Way(0, clustered=False), Way(0, pair=True, clustered=False)
 WIDEST = {64: 256, 128: 256, 192: 192, 256: 192}   # bm -> the largest bn whose sums registers hold

@@ -57,7 +57,7 @@ class Config:
     @staticmethod
     def of(bm: int, bn: int, bk: int = 0, splits: int = 1, swapped: bool = False, itemsize: int = 2, stored: int = 2,
            stages: int = STAGES_AT_MOST, epilogue: bool = False, width: int = 0, least: int = 3,
-           clustered: bool = True) -> "Config":
+           clustered: bool = True) -> Config:
         """The configuration of a tile. It has staging buffers for all of the tile's columns, so that no store waits for another, if `least`
         slots fit beside them, else fewer; then as many slots as fit, up to `stages`. Shared memory is left for an `epilogue` to convert its
         operands to the layout of the sums."""

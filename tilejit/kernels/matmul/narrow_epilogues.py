@@ -17,9 +17,9 @@ from ...ops.memory.access_ops import load_
 from ...ops.tiles.casts import cast
 from ...runtime.arguments import ArraySpec
 from ...types import Scalar, Tile
-from .epilogue import PIECE, Finishing, finished
 from ..operands import NOTHING
 from .constants import Epilogue
+from .epilogue import PIECE, Finishing, finished
 
 ROWS = 64  # of the accumulators that a consumer defers
 

@@ -14,15 +14,29 @@ from ...runtime.arrays import ArrayView
 from ..operands import NOTHING, check_target, span, stored_by_tma
 from ..pack import readable
 from .ahead import tiles_ahead
-from .blackwell import mainloop as blackwell
-from .blackwell import persistent as blackwell_persistent
-from .blackwell import split as blackwell_split
+from .blackwell import mainloop as blackwell, persistent as blackwell_persistent, split as blackwell_split
 from .blackwell.config import BlackwellConfig, choose as choose_blackwell
 from .choice import PART, choose, evenly
 from .config import SHARED, Config
-from .config_rules import (HIGH, check_alone, check_blackwell, check_hopper, check_pair, check_registers, check_shared, check_shared_on_blackwell,
-                           check_shares, widths)
-from .constants import (BlackwellPersistentConstants, BlackwellSplitConstants, Epilogue, PersistentConstants, SplitConstants)
+from .config_rules import (
+    HIGH,
+    check_alone,
+    check_blackwell,
+    check_hopper,
+    check_pair,
+    check_registers,
+    check_shared,
+    check_shared_on_blackwell,
+    check_shares,
+    widths,
+)
+from .constants import (
+    BlackwellPersistentConstants,
+    BlackwellSplitConstants,
+    Epilogue,
+    PersistentConstants,
+    SplitConstants,
+)
 from .hopper import persistent, split
 from .hopper.mainloop import BLOCK
 from .hopper.overlap import most_late

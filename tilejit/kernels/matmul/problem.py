@@ -9,7 +9,18 @@ import tilejit as tile
 
 from ...errors import LaunchError
 from ...runtime.arrays import ArrayView, row_major
-from ..operands import (BLACKWELL, EITHER_MAJOR, HOPPER, axes_of, check_out, dtype_of_sums, extents_of, in_byte, result_dtype, stored_by_tma)
+from ..operands import (
+    BLACKWELL,
+    EITHER_MAJOR,
+    HOPPER,
+    axes_of,
+    check_out,
+    dtype_of_sums,
+    extents_of,
+    in_byte,
+    result_dtype,
+    stored_by_tma,
+)
 from ..pack import alignment, copied_bytes
 from .ahead import tiles_ahead
 from .config_rules import EITHER

@@ -14,7 +14,8 @@ def fitted(launch, given: tuple, target: str, simulated: bool = False, chosen: b
     says so if there are still more values at once than registers. If the model has `chosen` the configuration, slots are dropped, down to
     two, until the epilogue's shared memory fits; otherwise the SharedMemoryError is raised. `given` are the kernel's arguments."""
     plan = launch.plan
-    again = lambda **changed: fitted(launch.replanned(**changed), given, target, simulated, chosen)
+    def again(**changed):
+        return fitted(launch.replanned(**changed), given, target, simulated, chosen)
     try:
         spilled = spills(launch.kernel, given, launch.constants, target, simulated)
     except SharedMemoryError:

@@ -11,9 +11,9 @@ from ...errors import LaunchError
 from ...runtime.arguments import plain_constant
 from ...runtime.arrays import ArrayView
 from ...runtime.element_types import fits_float32
+from ..operands import described
 from .blackwell.mainloop import ROWS, UNIT
 from .hopper.mainloop import BLOCK
-from ..operands import described
 
 BLOCKS = UNIT // ROWS      # blocks along k that a unit of factors covers
 FACTORS = "float8_e8m0fnu", "float8_e4m3fn"

@@ -20,17 +20,27 @@ from ...runtime.arrays import ArrayView, describe
 from ...runtime.store import open_store
 from ...toolchain.installed import tools
 from ...tuning import Kept, timed
+from ..operands import (
+    HOPPER,
+    TILES,
+    check_epilogue,
+    check_listed,
+    check_parameters,
+    described,
+    extents_of,
+    places_of,
+    result_dtype,
+    span,
+)
+from ..views import folded, new
 from .blackwell.config import BlackwellConfig, ranked as ranked_blackwell
-from .config import Config
 from .call import folded_tiles, matmul
-from .narrow_epilogues import asked
-from ..operands import (HOPPER, TILES, check_epilogue, check_listed, check_parameters, described, extents_of, places_of, result_dtype,
-                       span)
 from .choice import ranked
+from .config import Config
+from .narrow_epilogues import asked
 from .planning import plan_launch
 from .problem import Request
 from .scales import scale
-from ..views import folded, new
 
 
 def tune(a: Any, b: Any, out: Any = None, epilogue: tile.Kernel[..., Any] | None = None,

@@ -10,7 +10,20 @@ from math import prod
 from typing import Any
 
 from ...ir.builder import ExecScope, Facts, type_of
-from ...ir.graph import Call, Const, For, Graph, Node, Operand, Scope, Value, is_writer, walk, written, written_arguments
+from ...ir.graph import (
+    Call,
+    Const,
+    For,
+    Graph,
+    Node,
+    Operand,
+    Scope,
+    Value,
+    is_writer,
+    walk,
+    written,
+    written_arguments,
+)
 from ...ops.memory.access_ops import load_
 from ...ops.moves.copy_async import copy_async_
 from ...ops.structure.buffer_views import buffer_view

@@ -19,7 +19,6 @@ from ...records import AccessRecord, CopyRecord, ProductRecord
 from ...types import Region, Selected, Tile
 
 
-
 def copy_records(graph: Graph) -> tuple[CopyRecord, ...]:
     """A record for each copy call of the kernel, in order, without the copies that a `dot` has introduced."""
     made = {value: n for n in walk(graph.body) if isinstance(n, Call) for value in n.results}

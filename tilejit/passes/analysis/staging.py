@@ -123,7 +123,8 @@ class StagedLoopFinder:
     def by_commit(self, loop: For) -> bool:
         """Whether tensor memory operations (products, copies) read the loop's slots and nothing in the loop commits them."""
         calls = [n for n in walk(loop.body) if isinstance(n, Call)]
-        reads = lambda c: any(loop in self.owners.get(self.context.buffer_of(a), ()) for a in c.args if isinstance(a, Value))
+        def reads(c):
+            return any(loop in self.owners.get(self.context.buffer_of(a), ()) for a in c.args if isinstance(a, Value))
         return any(reads_late(c) and reads(c) for c in calls) and not any(c.op is tcgen05_commit_ for c in calls)
 
     @property

@@ -9,7 +9,6 @@ slots' mbarriers where they can (TMA and bulk copies), else by groups of cp.asyn
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from ...ir.builder import Facts
 from ...ir.graph import For, Graph, walk

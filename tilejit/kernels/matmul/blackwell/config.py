@@ -10,10 +10,10 @@ from functools import lru_cache
 from itertools import product
 from operator import itemgetter
 
-from ..config import SHARED, SLOT, STAGES_AT_MOST, narrow, said
-from ..model import EXCHANGE, Problem
 from ..choice import SHORT
+from ..config import SHARED, SLOT, STAGES_AT_MOST, narrow, said
 from ..config_rules import Rule, check_field, check_fields, possible, slots_in
+from ..model import EXCHANGE, Problem
 
 ROWS = 128     # rows of a CTA's sums
 COLUMNS = 512  # columns of tensor memory

@@ -79,7 +79,7 @@ def begun_over(before, ring, w, stage, C, down, how, PLAN: tile.constexpr):
     LATE: tile.constexpr = last.shape[1]
     with ring.consume() as slot:
         acc = product(None, slot, w, PLAN)
-        if LATE < PLAN.bn:
+        if PLAN.bn > LATE:
             if there:
                 send_first(PLAN.bn - LATE, stage, C, z, row, column)
         tile.mma_wait(0)

@@ -6,9 +6,31 @@ from __future__ import annotations
 import tilejit as tile
 
 from ..epilogue import Finishing, bring, finished, room_of, rooms, rows_of, staging, store
-from .mainloop import Grid, added, begun, corner, fill, matrix_and_row, multiplied_in_turn, none, one_loop, slots, tile_rows
-from .overlap import (begun_over, finish_but_last, finish_left_over, kept, multiplied_bringing, multiplied_over, none_kept, none_left_over, time_of,
-                      under)
+from .mainloop import (
+    Grid,
+    added,
+    begun,
+    corner,
+    fill,
+    matrix_and_row,
+    multiplied_in_turn,
+    none,
+    one_loop,
+    slots,
+    tile_rows,
+)
+from .overlap import (
+    begun_over,
+    finish_but_last,
+    finish_left_over,
+    kept,
+    multiplied_bringing,
+    multiplied_over,
+    none_kept,
+    none_left_over,
+    time_of,
+    under,
+)
 
 
 @tile.jit

@@ -16,8 +16,19 @@ import tilejit as tile
 from ....schedule import divided
 from ..epilogue import Finishing, bring, finish_first, finished, room_of, rooms, send_first, staging, store
 from .mainloop import Grid, begun, by_row, by_thread, corner, fill, matrix_and_row, multiplied, one_loop, slots
-from .overlap import (begun_over, finish_but_last, finish_left_over, kept, left_over, multiplied_bringing, multiplied_over, none_kept, none_left_over,
-                      time_of, under)
+from .overlap import (
+    begun_over,
+    finish_but_last,
+    finish_left_over,
+    kept,
+    left_over,
+    multiplied_bringing,
+    multiplied_over,
+    none_kept,
+    none_left_over,
+    time_of,
+    under,
+)
 
 NEAR = 8          # slots before the end of a round at which a CTA counts as having loaded it
 PATIENCE = 100    # polls, of about a microsecond each, by a CTA that waits until all others have

@@ -21,10 +21,9 @@ from . import bulk, dsmem, gathered, ldgsts, tcgen05_cp, vector
 from .copy_sides import checked_sides, moves_tile
 from .options import checked_options
 from .site import CopySite
-from .tma import selected_variant as selected, variant as tma, named_map
+from .tma import named_map, selected_variant as selected, variant as tma
 from .tma.selections import by_threads
 from .tokens import NoToken, Token, next_token
-
 
 VARIANTS = (
     ldgsts.VARIANT, tma.VARIANT, bulk.VARIANT, dsmem.VARIANT, tcgen05_cp.VARIANT, vector.VARIANT,
