@@ -112,7 +112,7 @@ def put_off(monkeypatch):
     """A context in which kernels are compiled without the assembler. If they are requested again after it, they are compiled anew."""
     met, compiled = [], Kernel.compiled
     monkeypatch.setattr(Kernel, "compiled", lambda kernel, *args: met.append(kernel) or compiled(kernel, *args))
-    monkeypatch.setattr("tilejit.toolchain.assembler.started", later)
+    monkeypatch.setattr("tilejit.toolchain.assembler.start_assembler", later)
     monkeypatch.setenv("TILEJIT_NO_CACHE", "1")
     yield
     for version in (v for kernel in met for versions in kernel.versions.values() for v in versions):

@@ -97,7 +97,7 @@ class Kernels:
     # -- recording -------------------------------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        lower, write, inline, optimize = Kernel._lower, tilejit.compile.assemble_graph, calls.inline, llvm.optimized
+        lower, write, inline, optimize = Kernel._lower, tilejit.compile.assemble_graph, calls.inline, llvm.optimize
 
         def lowered(kernel, bound, options, target):
             self._walk(kernel.source)
@@ -141,7 +141,7 @@ class Kernels:
                 module = self.modules[key] = optimize(ir, target, passes, libdevice)
             return module.clone()
 
-        Kernel._lower, tilejit.compile.assemble_graph, calls.inline, llvm.optimized = lowered, written, inlined, optimized
+        Kernel._lower, tilejit.compile.assemble_graph, calls.inline, llvm.optimize = lowered, written, inlined, optimized
 
     @contextmanager
     def _at_work(self):

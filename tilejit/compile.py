@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from .concurrency import cached_property
 from .config import config
 from .emit.emitter import Emitted, emit
-from .emit.jitter import jittered
+from .emit.jitter import add_jitter
 from .errors import CompilationError, ToolchainError
 from .frontend.building import build, too_deep
 from .ir.builder import Facts, Warning_
@@ -105,7 +105,7 @@ PASSES = (("box_accesses", write_boxes), ("loads_ahead", send_loads_ahead), ("co
 
 
 @contextmanager
-def uncollected():
+def pause_garbage_collection():
     """A context without the garbage collector. Compiling allocates hundreds of thousands of objects, nearly all of which live until its end.
     Their number triggers the collector again and again, which scans all objects of the process: in one that has compiled before, this takes
     a third of the frontend's time."""
@@ -126,7 +126,7 @@ def in_one_piece(function):
     return function
 
 
-@uncollected()
+@pause_garbage_collection()
 @in_one_piece
 def lower(source, arguments: dict, *, target: str, launch: Launch, facts: Facts) -> Lowered:
     """Compile a kernel's source to the lowered graph."""
@@ -211,23 +211,23 @@ class Code:
         return self.texts["ptx"]
 
 
-@uncollected()
+@pause_garbage_collection()
 @in_one_piece
 def assemble_graph(lowered: Lowered, meanwhile: Callable[[dict[str, str]], None] = lambda texts: None) -> Code:
     """Compile a lowered graph to LLVM IR, PTX and cubin. `meanwhile` is called with the texts while the assembler runs, in another process and
     for longer than any stage before it."""
-    from .toolchain.assembler import SLOW_CODE, started
+    from .toolchain.assembler import SLOW_CODE, start_assembler
     from .toolchain.llvm import to_ptx
     graph, seconds = lowered.graph, dict(lowered.seconds)
     clock = _Clock(seconds)
     _dump(graph.name, "graph", lowered.text)
     seed = graph.launch.jitter
-    with started(graph.target, allow=() if seed is None else SLOW_CODE) as assemble:
+    with start_assembler(graph.target, allow=() if seed is None else SLOW_CODE) as assemble:
         emitted: Emitted = emit(graph)
         llvm_ir = _stage(graph.name, "ll", emitted.llvm_ir)
         clock("emit")
         ptx = to_ptx(llvm_ir, graph.target, passes=emitted.passes, libdevice=emitted.libdevice)
-        ptx = _stage(graph.name, "ptx", ptx if seed is None else jittered(ptx, seed))
+        ptx = _stage(graph.name, "ptx", ptx if seed is None else add_jitter(ptx, seed))
         clock("llvm")
         texts = {"graph": lowered.text, "llvm_ir": llvm_ir, "ptx": ptx}
 

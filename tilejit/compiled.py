@@ -128,10 +128,10 @@ class CompiledKernel:
                  + (f", {self.spills} bytes spilled" if self.spills else "")]
         for layout in self.layouts:
             lines += _explain_layout(layout)
-        lines += _once((replace(copy, declined=(), plan=None), _explain_copy(copy)) for copy in self.copies)
+        lines += _merge_lines((replace(copy, declined=(), plan=None), _explain_copy(copy)) for copy in self.copies)
         for before, access in zip((None, *self.accesses), self.accesses):
             lines += _explain_access(access, before)
-        lines += _once((replace(product, declined=()), _explain_product(product)) for product in self.products)
+        lines += _merge_lines((replace(product, declined=()), _explain_product(product)) for product in self.products)
         for loop in self.loops:
             lines += _explain_loop(loop)
         lines += map(_explain_map, self.tensor_maps)
@@ -144,7 +144,7 @@ class CompiledKernel:
         return f"<pre>{html.escape(self.explain())}</pre>"
 
 
-def _once(parts: Iterable[tuple[object, list[str]]]) -> list[str]:
+def _merge_lines(parts: Iterable[tuple[object, list[str]]]) -> list[str]:
     """The lines of all parts, given with what they are about; of those about the same the last one's. A pipelined loop has each of its copies
     several times, ahead of it and in it."""
     return [line for part in dict(parts).values() for line in part]
@@ -204,7 +204,7 @@ def _article(scope: str) -> str:
 
 # -- the plain data that the cache stores, and the compiled kernel made from it ------------------------------------------
 
-def told(lowered: Lowered, bound) -> dict[str, Any]:
+def describe_launch(lowered: Lowered, bound) -> dict[str, Any]:
     """The cached data of a kernel that does not come from its code: recipe, target, signature, warnings. The `RECORDS` are stored separately."""
     from .emit.jitter import PRESSURE_BYTES
     graph, launch = lowered.graph, lowered.graph.launch
@@ -221,7 +221,7 @@ def told(lowered: Lowered, bound) -> dict[str, Any]:
             "spills_allowed": 0 if perturbed else launch.spills}  # with jitter no number is refused, and none is worth a warning
 
 
-def coded(code: Code) -> dict[str, Any]:
+def describe_code(code: Code) -> dict[str, Any]:
     """The cached data of a kernel's code, from the emitter and the assembler."""
     a = code.assembled
     return {"params": code.params, "maps": code.maps, "registers": a.registers, "spills": a.spill_bytes, "notes": list(a.notes),
@@ -230,7 +230,7 @@ def coded(code: Code) -> dict[str, Any]:
 
 def made_of(lowered: dict, code: dict, key: str, cubin: bytes | None, records: dict[str, Any], texts: Callable[[], dict[str, str]],
             seconds: dict[str, float], bound) -> CompiledKernel:
-    """A compiled kernel, from the data of `told` (`lowered`) and `coded` (`code`), and its `RECORDS`."""
+    """A compiled kernel, from the data of `describe_launch` (`lowered`) and `describe_code` (`code`), and its `RECORDS`."""
     recipe = {**lowered["recipe"], "params": code["params"], "maps": code["maps"]}
     return CompiledKernel(
         name=recipe["name"], target=lowered["target"], signature=lowered["signature"], key=key, cubin=cubin,

@@ -135,7 +135,7 @@ DTYPES = {d.name: d for d in (
 _ALIASES = {"float4_e2m1fn_x2": "float4_e2m1fn"}  # torch's name, of a byte with two elements
 
 
-def padded(dtype: Any) -> DType:
+def padded_dtype(dtype: Any) -> DType:
     """The dtype of elements of 4 or 6 bits in shared memory that are padded: 16 elements (8 or 12 bytes) and padding take 16
     bytes. The tensor cores' kinds f8f6f4 and mxf8f6f4 read operands in this form (PTX ISA, ``.b4x16_p64``, ``.b6x16_p32``)."""
     dtype = dtype_of(dtype)
@@ -168,19 +168,19 @@ def named_dtype(x: Any) -> DType | None:
         return None
 
 
-def counted(dtype: DType) -> str:
+def unit_name(dtype: DType) -> str:
     """A dtype as messages name it before extents in memory: "float4_e2m1fn bytes" if packed."""
     return f"{dtype} bytes" if dtype.packed else str(dtype)
 
 
-def stored(dtype: DType, n: int) -> int | None:
+def count_units(dtype: DType, n: int) -> int | None:
     """The number of units of memory (`DType.unit`) of `n` consecutive elements; None if they do not fill whole groups of `packing`."""
     elements, units = dtype.packing
     return None if n % elements else n // elements * units
 
 
-def held(dtype: DType, units: int) -> int:
-    """The number of elements in `units` units of memory; the inverse of `stored`."""
+def count_elements(dtype: DType, units: int) -> int:
+    """The number of elements in `units` units of memory; the inverse of `count_units`."""
     elements, per = dtype.packing
     return units // per * elements
 
@@ -189,7 +189,7 @@ def arriving(dtype: DType, nbytes: int) -> int:
     """The transaction bytes that a copy to `nbytes` of shared memory reports to its barrier: those of the elements, without padding."""
     if not dtype.padded:
         return nbytes
-    units = stored(DTYPES[dtype.padded], nbytes)
+    units = count_units(DTYPES[dtype.padded], nbytes)
     assert units is not None  # a buffer of padded elements has whole groups
     return units
 

@@ -231,8 +231,8 @@ class Kernel:
         bare = bound.without_data()
         found = shelf.find(bound, rebuild=lambda: shelf.compile(self._lower(bare, options, target), bare).texts())
         if found is None:
-            from .compile import uncollected
-            with uncollected():
+            from .compile import pause_garbage_collection
+            with pause_garbage_collection():
                 version = self.version(bound, options, target, shelf.missed)
                 lowered = version.needed()
                 compiled = shelf.compile(lowered, bound)

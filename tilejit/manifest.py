@@ -26,10 +26,10 @@ from functools import cache
 from time import perf_counter, time
 from typing import TYPE_CHECKING, Any
 
-from .compiled import CompiledKernel, coded, made_of, told
+from .compiled import CompiledKernel, describe_code, made_of, describe_launch
 from .config import config
 from .errors import CacheError
-from .frontend.captures import Capture, Unrecorded, changed, identity, recorded, text_of, token
+from .frontend.captures import Capture, Unrecorded, find_changed_capture, identity, record_captures, text_of, token
 from .frontend.source import Source
 from .ir.graph import Launch
 from .records import RECORDS, from_data, to_data
@@ -103,7 +103,7 @@ class Shelf:
 
     def _version(self, manifest: dict, bound: Bound, rebuild: Callable[[], dict[str, str]], start: float) -> Found | None:
         """The version that a manifest describes, if it is valid here and its code is in the cache."""
-        captured, differs = changed(manifest["captured"], self.source, self.constants)
+        captured, differs = find_changed_capture(manifest["captured"], self.source, self.constants)
         facts = {tuple(fact): held for fact, held in manifest["lowered"]["recipe"]["guards"]}
         if not differs:
             differs = difference(facts, bound)
@@ -128,7 +128,7 @@ class Shelf:
     def _manifest(self, lowered: Lowered, description: dict, code_key: str) -> dict | None:
         """The manifest of a kernel; None if one of its captured values cannot be recorded."""
         try:
-            captured = recorded(lowered.captured, self.source, self.constants)
+            captured = record_captures(lowered.captured, self.source, self.constants)
         except Unrecorded:
             return None
         records = {name: to_data(records) for name, records in lowered.records.items()}
@@ -144,7 +144,7 @@ class Shelf:
     def compile(self, lowered: Lowered, bound: Bound) -> CompiledKernel:
         """Compile a lowered kernel, or take its code from the cache if the same graph was compiled before. Stores manifest and code."""
         from .compile import assemble_graph, check_budgets
-        description = json.loads(_json(told(lowered, bound)))
+        description = json.loads(_json(describe_launch(lowered, bound)))
         key = code_key(lowered)
         start = perf_counter()
         manifest, packed = None, b""
@@ -162,7 +162,7 @@ class Shelf:
             manifest = self._manifest(lowered, description, key)
         else:
             code = assemble_graph(lowered, prepare)
-            entry = _Code(json.loads(_json(coded(code))), code.assembled.cubin)
+            entry = _Code(json.loads(_json(describe_code(code))), code.assembled.cubin)
             texts, seconds = lambda: code.texts, code.seconds
             if self.store is not None and self.store.put("texts", key, packed):
                 entry.write(self.store, key)

@@ -217,12 +217,12 @@ KEYWORDS = {
 }
 
 
-def here(name: str) -> str:
+def find_counterpart(name: str) -> str:
     """What to write here for a name of NumPy or of another kernel language; "" if there is no counterpart."""
     return ELSEWHERE.get(name) or (f"tile.{name}" if hasattr(sys.modules["tilejit"], name) else "")
 
 
-def suggested(name: str, names: Iterable[str]) -> str:
+def suggest_name(name: str, names: Iterable[str]) -> str:
     """A suggestion for a name that the package does not have: its counterpart, or the closest of `names`; "" if there is none."""
     instead = OUTSIDE.get(name) or ELSEWHERE.get(name)
     return f"; write {instead}" if instead else nearest(name, names)
@@ -234,7 +234,7 @@ def counterpart(function: object) -> str:
     name = getattr(function, "__name__", "")
     if library not in ("numpy", "torch", "cupy", "jax", "scipy", "triton"):
         return ""
-    return f"a function of {library}; in a kernel write {here(name)}" if here(name) else ""
+    return f"a function of {library}; in a kernel write {find_counterpart(name)}" if find_counterpart(name) else ""
 
 
 class InstructionName:

@@ -9,7 +9,7 @@ from typing import Any
 
 from .config import checked_target
 from .dispatch import Choice, choose, names
-from .dtypes import dtype_of, int32, stored
+from .dtypes import dtype_of, int32, count_units
 from .errors import CompilationError
 from .ir.builder import Facts
 from .ir.graph import Const, Launch, number
@@ -101,7 +101,7 @@ class BufferSpec:
                                        f"{n} elements")
             extent = stop - start
             if d == len(self.shape) - 1:
-                first, units = stored(self.dtype, start), stored(self.dtype, extent)
+                first, units = count_units(self.dtype, start), count_units(self.dtype, extent)
                 if first is None or units is None:
                     raise CompilationError(f"a region of {self.dtype} covers multiples of {self.dtype.packing[0]} elements, and "
                                            f"{region[-1]} does not")
@@ -133,11 +133,11 @@ def _strides(layout: TileLayout, shape) -> tuple[int, ...]:
     return tuple(strides)
 
 
-def _moved(region: Region) -> tuple[int, ...]:
+def _region_shape(region: Region) -> tuple[int, ...]:
     return tuple(n for n in region.extents if n != 1)
 
 
-def _matched(to: tuple, of: tuple) -> tuple:
+def _match_extents(to: tuple, of: tuple) -> tuple:
     """Both sides of a copy with equal extents: the shared region is reshaped to those of the array's, as by ``buf.reshape`` in a kernel.
 
     CompilationError unless the two have the same elements in the same order.
@@ -145,7 +145,7 @@ def _matched(to: tuple, of: tuple) -> tuple:
     at = 0 if to[0].scope == "shared" else 1
     region, starts = (to, of)[at]
     refusal = CompilationError(f"a copy's sides have equal extents (other than 1), and {list(of[0].shape)} is not {list(to[0].shape)}")
-    wanted, dims = list(_moved((of, to)[at][0])), list(zip(region.buffer.shape, (s.value for s in starts), region.extents))
+    wanted, dims = list(_region_shape((of, to)[at][0])), list(zip(region.buffer.shape, (s.value for s in starts), region.extents))
     made: list[tuple[int, int, int]] = []  # (size, start, extent) of the reshaped dimensions
     while dims:
         n, start, extent = dims.pop(0)
@@ -238,8 +238,8 @@ def plan_copy(dst: BufferSpec, src: BufferSpec, *, op: str = "copy_async", scope
     (to, to_starts), (of, of_starts) = sides
     if to.dtype != of.dtype and to.dtype.padded != of.dtype.name:
         raise CompilationError(f"a copy keeps the dtype, and {of.dtype} is not {to.dtype}")
-    if _moved(to) != _moved(of) and to.dtype == of.dtype:
-        (to, to_starts), (of, of_starts) = _matched((to, to_starts), (of, of_starts))
+    if _region_shape(to) != _region_shape(of) and to.dtype == of.dtype:
+        (to, to_starts), (of, of_starts) = _match_extents((to, to_starts), (of, of_starts))
     mbar = options.pop("mbar", None)
     if options.pop("peer", None) is not None:
         if to.scope != "shared":
@@ -267,7 +267,7 @@ def _plan_move(op: str, dst: BufferSpec, src: BufferSpec, scope: str, threads: i
         raise CompilationError(f"registers are planned with tensor memory, and the other side is {tensor.scope} memory")
     starts, extents, kept = tensor.box()
     region = Region(tensor.buffer(0)[0], extents, kept)
-    if _moved(region) != tuple(n for n in registers.shape if n != 1) or tensor.dtype != registers.dtype:
+    if _region_shape(region) != tuple(n for n in registers.shape if n != 1) or tensor.dtype != registers.dtype:
         raise CompilationError(f"a copy keeps dtype and extents, and {registers.dtype}{list(registers.shape)} is not "
                                f"{tensor.dtype}{list(region.shape)}")
     only = options.pop("variant", None)

@@ -27,17 +27,17 @@ POWERS = tuple(1 << n for n in range(1, 8))  # powers of 2 by which numbers of t
 
 def row(t, tiles_m, tiles_n, group):
     """Row by row."""
-    n, m = parted(t, tiles_n)
+    n, m = divide_by_count(t, tiles_n)
     return m, n
 
 
 def column(t, tiles_m, tiles_n, group):
     """Column by column."""
-    return parted(t, tiles_m)
+    return divide_by_count(t, tiles_m)
 
 
 @builtin
-def parted(g: Builder, t, count):
+def divide_by_count(g: Builder, t, count):
     """(t % count, t // count), without a division if `count` is one of `POWERS`: each division before its first tile is known delays the first
     copy of a CTA by 200 cycles."""
     return g.invoke(helper(by_one_shift), (t, count, POWERS), {})
@@ -46,14 +46,14 @@ def parted(g: Builder, t, count):
 def by_one_shift(t, count, powers):
     count = max(count, 1)
     if (count & (count - 1) == 0) & (count <= powers[-1]):
-        at, above = shifted(t, count, powers)
+        at, above = divide_by_shift(t, count, powers)
     else:
         at, above = t % count, t // count
     return at, above
 
 
 @builtin
-def shifted(g: Builder, t, count, powers):
+def divide_by_shift(g: Builder, t, count, powers):
     """(t % count, t // count) by a shift, for a `count` that is 1 or in `powers`."""
     return g.invoke(helper(by_shift), (t, count, powers), {})
 
@@ -73,7 +73,7 @@ def in_group(g: Builder, t, tiles_m, tiles_n, group):
 
 
 @builtin
-def divided(g: Builder, t, tiles_m, tiles_n, group):
+def group_by_divisions(g: Builder, t, tiles_m, tiles_n, group):
     """`in_group` by divisions, for any tile."""
     return g.invoke(helper(by_divisions), (t, tiles_m, tiles_n, group), {})
 
@@ -89,13 +89,13 @@ def by_shifts(t, tiles_m, tiles_n, group, powers):
     """`in_group` without divisions in the first group, where most CTAs begin, if its number of rows is in `powers`."""
     rows = max(min(tiles_m, group), 1)
     if (t < group * max(tiles_n, 1)) & (rows & (rows - 1) == 0):
-        above, (m, n) = 0, shifted(t, rows, powers)
+        above, (m, n) = 0, divide_by_shift(t, rows, powers)
     else:
-        above, m, n = divided(t, tiles_m, tiles_n, group)
+        above, m, n = group_by_divisions(t, tiles_m, tiles_n, group)
     return above, m, n
 
 
-def grouped(t, tiles_m, tiles_n, group):
+def grouped_order(t, tiles_m, tiles_n, group):
     """Groups of `group` rows, one after the other; each column by column."""
     above, m, n = in_group(t, tiles_m, tiles_n, group)
     return above + m, n
@@ -140,7 +140,7 @@ def hilbert(t, tiles_m, tiles_n, group):
     return max(m + t * (am if h == 1 else bm), 0), max(n + t * (an if h == 1 else bn), 0)
 
 
-ORDERS = {order.__name__: order for order in (row, column, grouped, snake, hilbert)}
+ORDERS = {order.__name__: order for order in (row, column, grouped_order, snake, hilbert)}
 helper = lru_cache(jit)  # the functions above become kernels when they are first used
 
 
@@ -156,10 +156,10 @@ def tile_at(g: Builder, t, tiles_m, tiles_n, order="grouped", group=8):
     """
     _check_integers(g, t=t)
     _check_order(g, tiles_m, tiles_n, order, group)
-    return _placed(g, t, tiles_m, tiles_n, order, group)
+    return _place_tile(g, t, tiles_m, tiles_n, order, group)
 
 
-def _placed(g: Builder, t, tiles_m, tiles_n, order, group: int):
+def _place_tile(g: Builder, t, tiles_m, tiles_n, order, group: int):
     place = g.invoke(helper(ORDERS[order]) if isinstance(order, str) else order, (maximum.function(g, t, 0), tiles_m, tiles_n, group), {})
     if not isinstance(place, tuple) or len(place) != 2 or not all(map(_is_integer, place)):
         raise g.error(f"an order returns (m, n), two integers, not {describe(place)}")
@@ -218,7 +218,7 @@ def tile_order(g: Builder, tiles_m, tiles_n, order="grouped", group=8, first=Non
 
     def item(g: Builder, t):
         with g.at(here):
-            return _placed(g, t, tiles_m, tiles_n, order, group)
+            return _place_tile(g, t, tiles_m, tiles_n, order, group)
 
     return loop_over(g, first, total, stride, item=item, rising=True)
 

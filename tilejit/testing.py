@@ -103,17 +103,17 @@ def verify(kernel: tile.Kernel[..., Any], grid: Any, /, *args: Any, reference: C
     lowered = version.needed()
     bound.check_writable(lowered.written)
     written = [bound.names[n] for n in sorted(lowered.written)]
-    want = _expected(reference, args, bound, written)
+    want = _expected_outputs(reference, args, bound, written)
 
     from .sim import simulate
     def run(bound, **how):
         return simulate(lowered.graph, checked_grid(grid, bound), bound.host_arguments(), seed=seed, **how)
-    copy, _ = _copied(kernel, args, kwargs)
+    copy, _ = _copy_call(kernel, args, kwargs)
     report = run(copy)
     result = Verification(("simulator",), report.faults())
     got = {"simulator": {n: _elements(copy.values[n].view) for n in written}}
     if available():
-        copy, given = _copied(kernel, args, kwargs)
+        copy, given = _copy_call(kernel, args, kwargs)
         kernel[grid](*given, **{**kwargs, "backend": "cuda"})
         got["gpu"] = {n: _elements(copy.values[n].view) for n in written}
     result.backends = tuple(got)
@@ -122,14 +122,14 @@ def verify(kernel: tile.Kernel[..., Any], grid: Any, /, *args: Any, reference: C
             found = _first_difference(results[name], want[name], rtol, atol)
             if found is not None:
                 index, count = found
-                again, _ = _copied(kernel, args, kwargs)
+                again, _ = _copy_call(kernel, args, kwargs)
                 writer = run(again, watch=(bound.names.index(name), _place(bound.values[name].view, index))).writer if arrays[name].size else None
                 result.differences.append(Difference(backend, name, index, results[name][index], want[name][index], count,
                                                      results[name].size, writer))
     return result
 
 
-def _copied(kernel: Kernel, args: tuple, kwargs: dict) -> tuple:
+def _copy_call(kernel: Kernel, args: tuple, kwargs: dict) -> tuple:
     """A call with copies of its arrays, of the same strides: the bound arguments, and the positional arguments."""
     copies: dict[int, Any] = {}
     bound = kernel.bind(args, kwargs)[0]
@@ -157,7 +157,7 @@ def _twin(x):
     return new
 
 
-def _expected(reference: Callable, args: tuple, bound, written: list[str]) -> dict[str, Any]:
+def _expected_outputs(reference: Callable, args: tuple, bound, written: list[str]) -> dict[str, Any]:
     import numpy as np
 
     def own(a, value):

@@ -213,7 +213,7 @@ class Tuned:
         stream = driver.create_stream(device)
         try:
             launches: dict[int, Callable[[], Any]] = {i: partial(self.kernel[grid], *args, **kwargs, **chosen, stream=stream) for i, chosen in configs.items()}
-            times, failed = timed(launches, stream, device)
+            times, failed = time_launches(launches, stream, device)
             self._reject(kind, failed)
             return times
         finally:
@@ -230,7 +230,7 @@ class Tuned:
         return hashlib.sha256("\0".join(parts).encode(errors="surrogatepass")).hexdigest()[:32]
 
 
-def timed(launches: dict[int, Callable[[], Any]], stream: int, device: int) -> tuple[dict[int, float], dict[int, TileError]]:
+def time_launches(launches: dict[int, Callable[[], Any]], stream: int, device: int) -> tuple[dict[int, float], dict[int, TileError]]:
     """The milliseconds of each launch on a stream, as the median of bursts that alternate with the others'; and the errors of launches
     that fail."""
     from .runtime import driver

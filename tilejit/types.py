@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
-from .dtypes import DType, counted
+from .dtypes import DType, unit_name
 from .layout import TileLayout
 
 # -- uniformity and scopes -------------------------------------------------------------------------------------------
@@ -111,7 +111,7 @@ class Buffer:
         if self.strides is not None:
             where = f":({', '.join(map(str, self.strides))})" + (f" by a {self.map}" if self.map is not None else "")
         kind = "window of " if self.narrowed is not None else ""
-        return f"{kind}{self.scope}{' of a peer' if self.peer else ''} {counted(self.dtype)}[{', '.join(map(str, self.shape))}]{where}"
+        return f"{kind}{self.scope}{' of a peer' if self.peer else ''} {unit_name(self.dtype)}[{', '.join(map(str, self.shape))}]{where}"
 
 
 class _OfBuffer:

@@ -15,13 +15,13 @@ from tilejit.ir.graph import For, While, walk
 @pytest.fixture
 def walks(monkeypatch) -> Counter:
     """How often the body of each loop is traced, by the name of its index."""
-    counted, attempted = Counter(), carried._attempted
+    counted, attempted = Counter(), carried._attempt_body
 
     def counting(w, *args):
         counted[w.g.loc.source_line.split()[1]] += 1
         return attempted(w, *args)
 
-    monkeypatch.setattr(carried, "_attempted", counting)
+    monkeypatch.setattr(carried, "_attempt_body", counting)
     return counted
 
 

@@ -55,7 +55,7 @@ def test_every_way_of_copying_and_multiplying_is_in_two_percent_of_the_kernels()
 
 def test_what_a_kernel_is_drawn_to_use_is_in_its_records_and_its_code(monkeypatch):
     """The counts above are of draws. The compiled kernels of a few seeds that together draw everything use what they draw."""
-    monkeypatch.setattr("tilejit.toolchain.assembler.started", later)
+    monkeypatch.setattr("tilejit.toolchain.assembler.start_assembler", later)
     monkeypatch.setenv("TILEJIT_NO_CACHE", "1")
     missing = set(ALL)
     while missing:
@@ -70,7 +70,7 @@ def test_what_a_kernel_is_drawn_to_use_is_in_its_records_and_its_code(monkeypatc
 def test_kernels_are_drawn_within_the_shared_memory_and_registers_of_the_target(seed, monkeypatch):
     """Of these seeds, kernels were once drawn that the compiler rightly refuses: with too much shared memory, tiles too large for the registers of a
     narrow scope, and tokens that a loop in a scope counts."""
-    monkeypatch.setattr("tilejit.toolchain.assembler.started", later)
+    monkeypatch.setattr("tilejit.toolchain.assembler.start_assembler", later)
     monkeypatch.setenv("TILEJIT_NO_CACHE", "1")
     program = generate(seed)
     compiled = program.compiled_kernel().compile(**program.arguments(), **program.outputs(), target="sm_90a")

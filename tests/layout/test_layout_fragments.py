@@ -9,7 +9,7 @@ from tilejit.errors import CompilationError
 from tilejit.layout import (
     S,
     axis,
-    blocked,
+    blocked_layout,
     collapse,
     drop_dim,
     insert_dim,
@@ -43,7 +43,7 @@ def blocked_tiles(draw):
 @given(blocked_tiles())
 def test_a_blocked_tile_holds_every_element_once_per_replica(tile):
     shape, threads, vec, order = tile
-    layout, domain = blocked(shape, threads, vec, order)
+    layout, domain = blocked_layout(shape, threads, vec, order)
     table = thread_table(layout, domain, threads)
     copies = prod(extent for extent, _, _ in layout.replicas)
     assert all(n <= d for n, d in zip(shape, domain)) and len(shape) == len(domain)
@@ -56,7 +56,7 @@ def test_a_blocked_tile_holds_every_element_once_per_replica(tile):
 @given(blocked_tiles())
 def test_the_owner_of_an_element_holds_it(tile):
     shape, threads, vec, order = tile
-    layout, domain = blocked(shape, threads, vec, order)
+    layout, domain = blocked_layout(shape, threads, vec, order)
     thread, register = owner_table(layout, domain)
     assert (thread_table(layout, domain, threads)[thread, register] == np.arange(prod(domain))).all()
 
@@ -67,7 +67,7 @@ def test_threads_of_a_blocked_tile_hold_runs_along_the_fastest_dimension(tile):
     shape, threads, vec, order = tile
     if not shape:
         return
-    layout, domain = blocked(shape, threads, vec, order)
+    layout, domain = blocked_layout(shape, threads, vec, order)
     run, fastest = min(vec, shape[order[0]]), order[0]
     table = thread_table(layout, domain, threads).reshape(threads, -1, run)
     assert (np.diff(table, axis=2) == prod(domain[fastest + 1:])).all()
@@ -78,7 +78,7 @@ def test_threads_of_a_blocked_tile_hold_runs_along_the_fastest_dimension(tile):
 @given(blocked_tiles())
 def test_a_blocked_tile_is_padded_less_than_twofold_in_each_dimension(tile):
     shape, threads, vec, order = tile
-    _, domain = blocked(shape, threads, vec, order)
+    _, domain = blocked_layout(shape, threads, vec, order)
     pieces = [-(-n // min(vec, n)) if dim == order[0] else n for dim, n in enumerate(shape)]
     widths = [min(vec, n) if dim == order[0] else 1 for dim, n in enumerate(shape)]
     for padded, piece, width in zip(domain, pieces, widths):
@@ -98,12 +98,12 @@ def test_a_blocked_tile_is_padded_less_than_twofold_in_each_dimension(tile):
     ((), 128, 1, (), 1),
 ])
 def test_blocked_tiles_take_few_registers_and_little_padding(shape, threads, vec, domain, registers):
-    layout, found = blocked(shape, threads, vec)
+    layout, found = blocked_layout(shape, threads, vec)
     assert found == domain and reg_count(layout) == registers
 
 
 def test_lanes_are_adjacent_before_warps_are():
-    layout, _ = blocked((4, 1024), 128, 4)
+    layout, _ = blocked_layout((4, 1024), 128, 4)
     assert layout.apply(0, 4, shape=(4, 1024)) == {"warpid": 0, "laneid": 1, "reg": 0}
     assert layout.apply(0, 128, shape=(4, 1024)) == {"warpid": 1, "laneid": 0, "reg": 0}
     assert layout.apply(0, 512, shape=(4, 1024)) == {"warpid": 0, "laneid": 0, "reg": 4}
@@ -111,22 +111,22 @@ def test_lanes_are_adjacent_before_warps_are():
 
 
 def test_a_column_major_order_transposes_the_distribution():
-    across, _ = blocked((64, 32), 128, 4)
-    down, _ = blocked((32, 64), 128, 4, order=(0, 1))
+    across, _ = blocked_layout((64, 32), 128, 4)
+    down, _ = blocked_layout((32, 64), 128, 4, order=(0, 1))
     for i, j in [(0, 0), (3, 5), (63, 31), (17, 8)]:
         assert across.apply(i, j, shape=(64, 32)) == down.apply(j, i, shape=(32, 64))
 
 
 @pytest.mark.parametrize("wrong", [
-    lambda: blocked((8, 8), 48, 1), lambda: blocked((8, 8), 3, 1), lambda: blocked((8, 0), 32, 1),
-    lambda: blocked((8, 8), 32, 0), lambda: blocked((8, 8), 32, 1, order=(0, 0)),
-    lambda: thread_table(*blocked((8, 8), 64, 1), 32), lambda: thread_table(*blocked((8, 8), 32, 1), 64),
+    lambda: blocked_layout((8, 8), 48, 1), lambda: blocked_layout((8, 8), 3, 1), lambda: blocked_layout((8, 0), 32, 1),
+    lambda: blocked_layout((8, 8), 32, 0), lambda: blocked_layout((8, 8), 32, 1, order=(0, 0)),
+    lambda: thread_table(*blocked_layout((8, 8), 64, 1), 32), lambda: thread_table(*blocked_layout((8, 8), 32, 1), 64),
     lambda: owner_table(S[4, 6], (4, 6)), lambda: mma_fragment("m16n8k16", "e", (16, 16)),
     lambda: mma_fragment("m16n8k64", "a", (16, 64)), lambda: wgmma_accumulator(96, 64),
     lambda: wgmma_a_registers(64, 24, 16), lambda: wgmma_a_registers(64, 32, 4), lambda: tmem_datapath("B", 63),
     lambda: tmem_datapath("H", 64), lambda: tmem_datapath("D", 64, sub=1), lambda: tcgen05_registers("32x32b", 64, 8),
-    lambda: drop_dim(*blocked((8, 8), 32, 1), 0), lambda: collapse(*blocked((8, 8), 32, 1), 2),
-    lambda: insert_dim(*blocked((8, 8), 32, 1), 4),
+    lambda: drop_dim(*blocked_layout((8, 8), 32, 1), 0), lambda: collapse(*blocked_layout((8, 8), 32, 1), 2),
+    lambda: insert_dim(*blocked_layout((8, 8), 32, 1), 4),
 ])
 def test_wrong_fragments_are_compilation_errors(wrong):
     with pytest.raises(CompilationError):
@@ -154,7 +154,7 @@ def test_after_a_reduction_each_thread_holds_the_rows_of_which_it_held_elements(
     shape, threads, vec, order = tile
     if not shape:
         return
-    layout, domain = blocked(shape, threads, vec, order)
+    layout, domain = blocked_layout(shape, threads, vec, order)
     assert_collapsed(layout, domain, data.draw(st.integers(0, len(shape) - 1)), threads)
 
 
@@ -171,14 +171,14 @@ def test_the_row_sums_of_an_accumulator_are_two_registers_replicated_over_each_q
 
 
 def test_dimensions_of_extent_1_can_be_added_and_removed():
-    layout, domain = blocked((8, 16), 32, 1)
+    layout, domain = blocked_layout((8, 16), 32, 1)
     wider = insert_dim(layout, domain, 1)
     assert wider[1] == (8, 1, 16) and insert_dim(layout, domain, -1)[1] == (8, 16, 1)
     assert drop_dim(*wider, 1) == (layout, domain)
 
 
 def test_equal_register_maps_are_equal_layouts():
-    for layout, domain in (blocked((64, 16), 64, 2), wgmma_accumulator(128, 64), mma_fragment("m8n8k4", "a", (16, 8))):
+    for layout, domain in (blocked_layout((64, 16), 64, 2), wgmma_accumulator(128, 64), mma_fragment("m8n8k4", "a", (16, 8))):
         assert layout.canonicalize() == layout
 
 

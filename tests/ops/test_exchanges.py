@@ -7,7 +7,7 @@ import pytest
 import tilejit as tile
 from hypothesis import given, settings, strategies as st
 from tilejit.dtypes import float16, float32
-from tilejit.layout import exchanged, thread_table
+from tilejit.layout import exchange_registers, thread_table
 from tilejit.layout.fragments import wgmma_accumulator
 from tilejit.ops.tiles.layout_change import _exchange, register_exchange
 from tilejit.types import Tile
@@ -54,7 +54,7 @@ class Lanes(np.ndarray):
 def test_an_exchange_gives_every_thread_the_elements_of_the_longer_run(dtype, m, eighths):
     layout, domain = wgmma_accumulator(m, 8 * eighths)
     source, threads = Tile(dtype, (m, 8 * eighths), layout, domain), 128
-    longer = exchanged(layout, domain, 1)
+    longer = exchange_registers(layout, domain, 1)
     assert (longer is None) == (eighths % 4 != 0)
     if longer is None:
         return

@@ -7,16 +7,16 @@ import tilejit as tile
 from hypothesis import given, settings, strategies as st
 from tilejit.dtypes import float16, float32, int8
 from tilejit.emit.tiles import TileMixin
-from tilejit.layout import blocked, thread_table
+from tilejit.layout import blocked_layout, thread_table
 from tilejit.layout.fragments import wgmma_a_registers, wgmma_accumulator
-from tilejit.ops.tiles.layout_change import _mapped, _pitch, register_moves
+from tilejit.ops.tiles.layout_change import _map_lane, _pitch, register_moves
 from tilejit.types import Tile
 
 from tests.gpu import in_child, needs_gpu
 
 
 def tiles(shape, threads, vec, order):
-    layout, domain = blocked(shape, threads, vec, order)
+    layout, domain = blocked_layout(shape, threads, vec, order)
     return Tile(float32, shape, layout, domain)
 
 
@@ -33,7 +33,7 @@ def test_the_moves_of_a_conversion_give_every_thread_the_elements_of_the_target_
     need = thread_table(target.layout, target.domain, threads)
     for thread in range(threads):
         for column, move in enumerate(moves):
-            lane = _mapped(thread % 32, move.base, move.lanes)
+            lane = _map_lane(thread % 32, move.base, move.lanes)
             got = np.unravel_index(have[thread - thread % 32 + lane, move.reg], source.domain)
             want = np.unravel_index(need[thread, column], target.domain)
             assert got == want or any(w >= n for w, n in zip(want, shape))
@@ -97,9 +97,9 @@ class Words(TileMixin):
 
 PLACED = {  # shapes, their layouts and domains, and the numbers of elements of 1 and 2 bytes per word
     "accumulator": ((64, 32), *wgmma_accumulator(64, 32, 1), 2, 2), "operand of 8 bits": ((64, 64), *wgmma_a_registers(64, 64, 8, 1), 4, 2),
-    "operand of 16 bits": ((64, 32), *wgmma_a_registers(64, 32, 16, 1), 2, 2), "rows": ((64, 24), *blocked((64, 24), 128, 8, None), 4, 2),
-    "odd rows": ((64, 23), *blocked((64, 23), 128, 8, None), 1, 1), "columns": ((64, 24), *blocked((64, 24), 128, 4, (0, 1)), 1, 1),
-    "few": ((5, 6), *blocked((5, 6), 128, 2, None), 2, 2), "threes": ((16, 128), *blocked((16, 128), 128, 3, None), 1, 1)}
+    "operand of 16 bits": ((64, 32), *wgmma_a_registers(64, 32, 16, 1), 2, 2), "rows": ((64, 24), *blocked_layout((64, 24), 128, 8, None), 4, 2),
+    "odd rows": ((64, 23), *blocked_layout((64, 23), 128, 8, None), 1, 1), "columns": ((64, 24), *blocked_layout((64, 24), 128, 4, (0, 1)), 1, 1),
+    "few": ((5, 6), *blocked_layout((5, 6), 128, 2, None), 2, 2), "threes": ((16, 128), *blocked_layout((16, 128), 128, 3, None), 1, 1)}
 
 
 @pytest.mark.parametrize("apart", [False, True])

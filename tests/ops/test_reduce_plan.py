@@ -8,7 +8,7 @@ from hypothesis import given, settings, strategies as st
 from tilejit.dispatch import Choice
 from tilejit.dtypes import float32, int32
 from tilejit.ir.graph import Call, Value
-from tilejit.layout import blocked, collapse, drop_dim, mma_fragment, thread_table, wgmma_accumulator
+from tilejit.layout import blocked_layout, collapse, drop_dim, mma_fragment, thread_table, wgmma_accumulator
 from tilejit.ops.reduce.combine import Known
 from tilejit.ops.reduce.reduce import ReducePlan, plan_reduce, reduce_, reduced_shape
 from tilejit.types import Scalar, Tile
@@ -26,7 +26,7 @@ def tiles(draw):
             shape = shape[1:]
         threads = 32 * draw(st.sampled_from([1, 2, 3, 4, 6, 8]))
         order = draw(st.permutations(range(len(shape))))
-        layout, domain = blocked(shape, threads, draw(st.sampled_from([1, 2, 4])), order)
+        layout, domain = blocked_layout(shape, threads, draw(st.sampled_from([1, 2, 4])), order)
     elif kind == "wgmma":
         shape, threads = (64, draw(st.sampled_from([8, 24, 64]))), 128
         layout, domain = wgmma_accumulator(*shape)
@@ -122,5 +122,5 @@ def test_a_row_of_a_wgmma_accumulator_is_reduced_by_two_shuffles():
     ("max", float32, "sm_90a", None), ("max", float32, "sm_100a", "max"), ("max", float32, "sm_120a", None)])
 def test_a_reduction_over_a_whole_warp_uses_one_instruction_where_it_exists(name, dtype, target, word):
     """``redux.sync``: for 32-bit integers on every target, for max and min of float32 from sm_100a on (not sm_120a)."""
-    layout, domain = blocked((1024,), 128, 4)
+    layout, domain = blocked_layout((1024,), 128, 4)
     assert plan_reduce(Tile(dtype, (1024,), layout, domain), (0,), Known(name, dtype), target).of_warp == word

@@ -9,7 +9,7 @@ from hypothesis import given, settings, strategies as st
 from tilejit.dispatch import Choice
 from tilejit.dtypes import int32
 from tilejit.ir.graph import Call, Value
-from tilejit.layout import blocked, mma_fragment, wgmma_accumulator
+from tilejit.layout import blocked_layout, mma_fragment, wgmma_accumulator
 from tilejit.ops.reduce.combine import Combine, Known
 from tilejit.ops.reduce.scan import plan_scan, scan_
 from tilejit.types import Tile
@@ -86,7 +86,7 @@ def layouts(draw):
         while np.prod(shape) > 8000:
             shape = shape[1:]
         threads = 32 * draw(st.sampled_from([1, 2, 3, 4, 6, 8]))
-        layout, domain = blocked(shape, threads, draw(st.sampled_from([1, 2, 4])), draw(st.permutations(range(len(shape)))))
+        layout, domain = blocked_layout(shape, threads, draw(st.sampled_from([1, 2, 4])), draw(st.permutations(range(len(shape)))))
     elif kind == "wgmma":
         shape = (64, draw(st.sampled_from([8, 24, 64])))
         layout, domain = wgmma_accumulator(*shape)
@@ -165,7 +165,7 @@ def test_a_linear_recurrence_is_a_scan_of_pairs(n):
 
 def test_a_scan_within_each_thread_needs_no_other_threads():
     """If a thread holds the whole axis, the plan has registers only."""
-    layout, domain = blocked((128, 16), 128, 1, (0, 1))
+    layout, domain = blocked_layout((128, 16), 128, 1, (0, 1))
     plan = plan_scan(Tile(int32, (128, 16), layout, domain), 1, False, Known("sum", int32))
     assert [d.axis for d in plan.digits] == ["reg"]
 

@@ -6,9 +6,9 @@ import numpy as np
 from hypothesis import assume, given, settings, strategies as st
 from tilejit.dtypes import float32
 from tilejit.ir.graph import Value
-from tilejit.layout import blocked, collapse, register_table, thread_table
+from tilejit.layout import blocked_layout, collapse, register_table, thread_table
 from tilejit.ops.language.stack import _stack_layout
-from tilejit.ops.tiles.arrange import _permuted, reshaped
+from tilejit.ops.tiles.arrange import _permute_tile, reshape_domain
 from tilejit.ops.tiles.slicing import _register_slice
 from tilejit.types import Tile
 
@@ -20,7 +20,7 @@ def tiles(draw):
     shape = tuple(draw(st.lists(EXTENTS, min_size=1, max_size=3)))
     assume(np.prod(shape) <= 4096)
     threads = 32 * draw(st.sampled_from([1, 2, 3, 4, 8]))
-    layout, domain = blocked(shape, threads, draw(st.sampled_from([1, 2, 4])), draw(st.permutations(range(len(shape)))))
+    layout, domain = blocked_layout(shape, threads, draw(st.sampled_from([1, 2, 4])), draw(st.permutations(range(len(shape)))))
     return Tile(float32, shape, layout, domain), threads
 
 
@@ -51,7 +51,7 @@ def reshapes(draw):
 def test_a_reshape_that_keeps_registers_keeps_every_element_in_place(drawn):
     """The domain found by `reshaped` names the same elements in row-major order; adding or removing dimensions of 1 always has one."""
     t, threads, shape = drawn
-    domain = reshaped(t.layout, t.domain, t.shape, shape)
+    domain = reshape_domain(t.layout, t.domain, t.shape, shape)
     if domain is None:
         assert t.domain != t.shape or [n for n in t.shape if n != 1] != [n for n in shape if n != 1]
         return
@@ -66,7 +66,7 @@ def test_a_transpose_renames_dimensions_and_moves_nothing_between_threads(drawn,
     t, threads = drawn
     axes = list(range(len(t.shape)))
     random.shuffle(axes)
-    made = _permuted(t, tuple(axes), tuple(t.shape[a] for a in axes), t.dtype)
+    made = _permute_tile(t, tuple(axes), tuple(t.shape[a] for a in axes), t.dtype)
     before, after = held(t, threads, numbered(t.shape)), held(made, threads, numbered(t.shape).transpose(axes))
     np.testing.assert_array_equal(np.sort(before, axis=1), np.sort(after, axis=1))
 

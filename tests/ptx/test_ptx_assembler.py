@@ -22,7 +22,7 @@ def refusals(assemble, forms, target):
     log = assemble(module, target)
     if log is None:
         return {}
-    named = ptx.refused(module, log)
+    named = ptx.refused_forms(module, log)
     if named:
         return {**named, **refusals(assemble, [form for form in forms if form.name not in named], target)}
     if len(forms) == 1:
@@ -58,7 +58,7 @@ def test_a_test_module_contains_each_form_of_its_target_once():
 def test_a_refusal_names_the_form(assemble):
     forms = [ptx.form("mapa.shared::cluster.u32"), ptx.form("wgmma.fence.sync.aligned"), ptx.form("trap")]
     module = ptx.probe_module(forms, "sm_90")
-    assert list(ptx.refused(module, assemble(module, "sm_90"))) == ["wgmma.fence.sync.aligned"]
+    assert list(ptx.refused_forms(module, assemble(module, "sm_90"))) == ["wgmma.fence.sync.aligned"]
 
 
 def llvm_function(form, index):

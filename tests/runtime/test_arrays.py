@@ -13,7 +13,7 @@ import pytest
 from tilejit.dtypes import DTYPES, float32
 from tilejit.errors import LaunchError
 from tilejit.runtime import arrays, dlpack
-from tilejit.runtime.arrays import ArrayView, describe, row_major, seen
+from tilejit.runtime.arrays import ArrayView, describe, row_major, array_keys
 from tilejit.runtime.element_types import ELEMENT_TYPES, numpy_dtype, scalar_bytes
 from tilejit.runtime.packed import Packed
 
@@ -308,9 +308,9 @@ def test_torch_tensors_are_read_without_importing_torch(monkeypatch):
 def test_the_key_of_a_tensor_s_launch_plan_is_the_same_before_and_after_its_first_description(torch):
     """So that the second call finds the stored plan."""
     tensor = torch.Tensor(4096, (2, 3), (3, 1), torch.bfloat16, device=1)
-    before = seen((tensor,))[0]
+    before = array_keys((tensor,))[0]
     describe(tensor)
-    assert seen((tensor,))[0] == before != seen((torch.Tensor(4104, (2, 3), (3, 1), torch.bfloat16, device=1),))[0]
+    assert array_keys((tensor,))[0] == before != array_keys((torch.Tensor(4104, (2, 3), (3, 1), torch.bfloat16, device=1),))[0]
 
 
 def test_real_torch_tensors_are_read():

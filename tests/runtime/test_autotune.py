@@ -10,7 +10,7 @@ import pytest
 import tilejit as tile
 from tilejit.errors import CompilationError, LaunchError
 from tilejit.runtime import driver
-from tilejit.tuning import Kept, timed
+from tilejit.tuning import Kept, time_launches
 
 from tests.gpu import in_child, needs_gpu
 
@@ -182,7 +182,7 @@ def test_host_preparation_of_a_launch_is_not_counted_as_kernel_time(monkeypatch)
         raise LaunchError("no")
 
     monkeypatch.setattr(driver, "Event", Event)
-    times, failed = timed({0: partial(launch, 0, 0.5, 20.0), 1: partial(launch, 1, 0.6, 0.0), 2: refused, 3: partial(launch, 3, 2.0, 0.0)}, 0, 0)
+    times, failed = time_launches({0: partial(launch, 0, 0.5, 20.0), 1: partial(launch, 1, 0.6, 0.0), 2: refused, 3: partial(launch, 3, 2.0, 0.0)}, 0, 0)
     assert {i: round(t, 6) for i, t in times.items()} == {0: 0.5, 1: 0.6, 3: 2.0} and list(failed) == [2]
     assert calls[0] > calls[3] == 7, "one that is much slower runs no rounds"
 

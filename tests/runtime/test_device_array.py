@@ -254,7 +254,7 @@ def test_without_a_driver_the_error_says_what_to_do():
 
 
 def test_errors_have_the_driver_s_names_and_a_note_if_they_outlive_the_call(monkeypatch):
-    monkeypatch.setattr(libcuda, "opened", ErrorNames)
+    monkeypatch.setattr(libcuda, "open_library", ErrorNames)
     assert libcuda.error_text(1) == "CUDA_ERROR_INVALID_VALUE (1)" and libcuda.error_text(99999) == "CUDA error (99999)"
     assert libcuda.error_text(3).startswith("CUDA_ERROR_NOT_INITIALIZED (3); a process that was forked after CUDA had started")
     assert libcuda.error_text(700).startswith("CUDA_ERROR_ILLEGAL_ADDRESS (700); a kernel launched earlier failed")

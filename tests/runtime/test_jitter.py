@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tilejit as tile
 from tilejit.config import TARGETS
-from tilejit.emit.jitter import KINDS, MOST, PRESSURE_BYTES, jittered, sites
+from tilejit.emit.jitter import KINDS, MOST, PRESSURE_BYTES, add_jitter, sites
 from tilejit.toolchain.disassembler import sass
 
 from tests.gpu import in_child, needs_gpu
@@ -65,7 +65,7 @@ def test_the_ptx_has_perturbations_only_if_asked_for_and_nothing_else_differs(ke
     assert compiled(kernel, jitter=None).ptx == plain and "/* jitter" not in plain
     texts = {compiled(kernel, jitter=seed).ptx for seed in SEEDS}
     assert {without_marks(text) for text in texts} == {plain} and len(texts) > 5
-    assert compiled(kernel, jitter=7).ptx == jittered(plain, 7)
+    assert compiled(kernel, jitter=7).ptx == add_jitter(plain, 7)
 
 
 def test_every_kind_of_site_is_perturbed_under_some_seed():
@@ -82,7 +82,7 @@ def test_nothing_stands_between_a_wgmma_fence_and_the_commit_of_its_products():
 
 def test_a_kernel_has_a_limited_number_of_perturbations():
     many = "$L__func_begin0:\n" + "\tld.shared.b32 %r1, [%r2];\n" * 5000
-    assert max(len(MARK.findall(jittered(many, seed))) for seed in SEEDS) == MOST
+    assert max(len(MARK.findall(add_jitter(many, seed))) for seed in SEEDS) == MOST
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -96,7 +96,7 @@ def test_idle_time_and_the_loads_that_press_on_shared_memory_survive_the_assembl
     """The loads have bank conflicts; the access that follows them is not moved ahead of them."""
     plain = compiled(staged)
     for seed in range(200):
-        ptx = jittered(plain.ptx, seed)
+        ptx = add_jitter(plain.ptx, seed)
         block = next((m for m in re.findall(r"/\* jitter \d+, shared \*/ (\{ \.reg \.pred jp; \.reg \.b32 jb.*)", ptx)), None)
         if block and "nanosleep" in ptx:
             break
@@ -124,8 +124,8 @@ def test_shared_memory_is_as_large_as_the_loads_reach_and_a_budget_of_spills_doe
 def test_the_setting_gives_a_seed_to_kernels_that_do_not_set_the_option(monkeypatch):
     plain = compiled(staged).ptx
     monkeypatch.setenv("TILEJIT_JITTER", "7")
-    assert compiled(staged).ptx == jittered(plain, 7)
-    assert compiled(staged, jitter=8).ptx == jittered(plain, 8)
+    assert compiled(staged).ptx == add_jitter(plain, 7)
+    assert compiled(staged, jitter=8).ptx == add_jitter(plain, 8)
     assert compiled(staged, jitter=None).ptx == plain
     for text in ("", "  "):
         monkeypatch.setenv("TILEJIT_JITTER", text)

@@ -189,7 +189,7 @@ def test_a_size_that_does_not_fit_its_parameter_is_an_error(torch, launch):
 
 
 def test_a_launch_refused_by_the_driver_is_an_error_with_its_name_and_the_launch(torch, launch, monkeypatch):
-    monkeypatch.setattr(libcuda, "opened", ErrorNames)
+    monkeypatch.setattr(libcuda, "open_library", ErrorNames)
     driver, make = launch
     launcher = make(make_recipe())
     driver.code = 701

@@ -120,7 +120,7 @@ def passed_over_in_a_ring(A, B, n):
 
 
 def test_a_ring_whose_warps_did_not_synchronise_would_be_found(monkeypatch):
-    monkeypatch.setattr("tilejit.ops.structure.ring._met", lambda g, slot: True)
+    monkeypatch.setattr("tilejit.ops.structure.ring._warps_have_met", lambda g, slot: True)
     check(passed_over_in_a_ring, (1,), A, B, 7)
 
 

@@ -142,9 +142,9 @@ def test_the_optimised_module_of_one_target_gives_the_same_ptx_for_every_target(
     """Tests reuse optimised modules between targets. (Except with libdevice, whose functions may depend on the target.)"""
     square = tile.ArraySpec((70, 64), "float16")
     for text in (DOUBLE, scored.compile(square, square, tile.ArraySpec((70,), "float32"), target="sm_80").llvm_ir):
-        module = llvm.optimized(text, "sm_80", passes, False)
+        module = llvm.optimize(text, "sm_80", passes, False)
         for target in TARGETS:
-            assert llvm.emitted(module.clone(), target) == llvm.to_ptx(text, target, passes=passes)
+            assert llvm.emit_ptx(module.clone(), target) == llvm.to_ptx(text, target, passes=passes)
 
 
 def test_accesses_without_an_alignment_get_the_alignment_of_their_type():

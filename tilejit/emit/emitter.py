@@ -17,7 +17,7 @@ from ..ir.builder import ExecScope, type_as
 from ..ir.graph import Block, Call, Const, For, Graph, If, Operand, Scope, Value, While, walk
 from ..names import entry_name
 from ..ops.memory.regions import points, region
-from ..ops.mma import mma_async_, renewed
+from ..ops.mma import mma_async_, renew_registers
 from ..types import Buffer, Scalar, Sym, layout_of
 from .accumulators import AccumulatorMixin, Pins
 from .barriers import BarrierMixin
@@ -296,7 +296,7 @@ class Emitter(PlaceMixin, StructureMixin, InstructionMixin, BarrierMixin, TileMi
 
     def _call(self, call: Call) -> None:
         op = call.op
-        pinned, indexed = op in (mma_async_, renewed), op in (region, points)
+        pinned, indexed = op in (mma_async_, renew_registers), op in (region, points)
         args = tuple(self._index(a) if indexed else None if pinned and self.pins_of(a) else self.operand(a) for a in call.args)
         result = op.rules.emit(self, call, *args)
         if len(call.results) == 1:
@@ -336,7 +336,7 @@ class Emitter(PlaceMixin, StructureMixin, InstructionMixin, BarrierMixin, TileMi
 
     def _module(self) -> str:
         launch = self.graph.launch
-        params = ", ".join(f"{_declared(recipe, v)} {v.text}" for recipe, v in self.params.items())
+        params = ", ".join(f"{_declare_parameter(recipe, v)} {v.text}" for recipe, v in self.params.items())
         attributes = [f'"nvvm.maxntid"="{launch.threads},1,1"', f'"nvvm.minctasm"="{launch.min_ctas or 1}"']
         if launch.cluster:
             attributes.append(f'"nvvm.cluster_dim"="{",".join(map(str, launch.cluster))}"')
@@ -358,7 +358,7 @@ class Emitter(PlaceMixin, StructureMixin, InstructionMixin, BarrierMixin, TileMi
         ]) + "\n"
 
 
-def _declared(recipe: tuple, v: V) -> str:
+def _declare_parameter(recipe: tuple, v: V) -> str:
     """The LLVM type and attributes of a kernel parameter.
 
     A tensor map is 128 bytes by value with ``grid_constant``: without it, LLVM copies them to local memory, where TMA cannot read them.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from ..dtypes import DType, bool_, float32, float64, int8, int16, int32, int64
 from .narrow import NarrowFloats
-from .value import Part, V, Word, whole
+from .value import Part, V, Word, word_of
 
 CONSTRAINT = {"i1": "b", "i8": "h", "i16": "h", "half": "h", "bfloat": "h", "i32": "r", "i64": "l", "i128": "q", "float": "f", "double": "d"}
 
@@ -265,7 +265,7 @@ class InstructionMixin(NarrowFloats):
     def _pack(self, values: list[V], storage: str, unit: DType) -> V:
         if len(values) == 1:
             return values[0] if storage == unit.llvm else self.ins(f"bitcast {storage} {values[0].text} to {unit.llvm}", unit)
-        word = whole(values, unit)
+        word = word_of(values, unit)
         if word is not None:
             return word
         vector = "undef"
@@ -280,7 +280,7 @@ class InstructionMixin(NarrowFloats):
             if not any(isinstance(v, Part) for v in values):
                 word = sum((int(v.text) & (1 << dtype.bits) - 1) << n * dtype.bits for n, v in enumerate(values))
                 return word - (1 << 32) if word >> 31 else word
-            return whole(values, int32)
+            return word_of(values, int32)
         return None
 
     def _from_units(self, units: list[V], dtype: DType, n: int) -> list[V]:

@@ -44,7 +44,7 @@ class Site:
     after: bool
 
 
-def jittered(ptx: str, seed: int) -> str:
+def add_jitter(ptx: str, seed: int) -> str:
     """The PTX with perturbations, each of which is one line that begins with ``/* jitter``."""
     lines = ptx.split("\n")
     random = Random(f"jitter {seed}")

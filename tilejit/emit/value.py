@@ -141,7 +141,7 @@ class Part(V):
         return Part(self.word, self.index, dtype)
 
 
-def whole(values: list[V], unit: DType) -> V | None:
+def word_of(values: list[V], unit: DType) -> V | None:
     """The word of dtype `unit` that consists of exactly these elements in this order, if there is one: the `Word` that they are the parts of, or
     0 if all are zero."""
     if not any(isinstance(v, Part) for v in values):

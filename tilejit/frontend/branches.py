@@ -57,7 +57,7 @@ def _refuse_as_condition(w: Walker, x: Any) -> None:
 def if_(w: Walker, node: ast.If, rest: list[ast.stmt]) -> bool:
     """An `if` statement. Returns whether `rest`, the statements after it, was walked too, as part of a branch: that is done if a branch leaves the
     function or loop."""
-    test = truth(w, judged(w, node.test))
+    test = truth(w, evaluate_condition(w, node.test))
     if isinstance(test, bool):
         taken = node.body if test else node.orelse
         consumed = leaves_early(taken)
@@ -93,7 +93,7 @@ def _scopes_meant(w: Walker, node: ast.If, test: Value) -> list[tuple[ast.If, Sc
             return []
         node = node.orelse[0]
         brought: list[Any] = []
-        w.collect(lambda: brought.append(judged(w, node.test)))  # walked only to be inspected: scopes need no condition
+        w.collect(lambda: brought.append(evaluate_condition(w, node.test)))  # walked only to be inspected: scopes need no condition
         test = brought[0]
 
 
@@ -175,7 +175,7 @@ def _join_name(w: Walker, name: Any, then: Branch, orelse: Branch, test: Value) 
     if isinstance(plan, Clash) or a is None or b is None:
         return Met(plan)
     a.read = b.read = True
-    return Met(_bounded(w, plan, test), (a.value, b.value))
+    return Met(_narrow_join(w, plan, test), (a.value, b.value))
 
 
 def _lacks_unless_left(plan: Clash, other: Branch) -> tuple[tuple[str, str], ...]:
@@ -219,11 +219,11 @@ def _one_sided(w: Walker, first: bool, a: Entry | None, b: Entry | None, test: V
     held = joins.filler(plan)
     if left is not None and not _is_lacking(left) and joins.widen(plan, left.value) == plan:
         left.read, held = True, left.value
-    plan = _bounded(w, plan, test)
+    plan = _narrow_join(w, plan, test)
     return Met(plan, (held, kept.value) if first else (kept.value, held), lacks)
 
 
-def _bounded(w: Walker, plan: joins.Join, test: Value) -> joins.Join:
+def _narrow_join(w: Walker, plan: joins.Join, test: Value) -> joins.Join:
     uniform = type_as(test, Scalar).uniform
     if uniform < w.g.scope.uniformity and any(isinstance(t, Tile) for t in joins.types(plan)):
         return Clash(f"is a register tile of {describe_scope(w.g.scope)}, and the condition on {test.name} that changes it differs "
@@ -254,7 +254,7 @@ def graph_name(name: Any) -> str:
 @expression(ast.IfExp)
 def conditional(w: Walker, node: ast.IfExp) -> Any:
     """``a if test else b``: a branch chosen at compile time, or an If node that evaluates one of the two."""
-    test = truth(w, judged(w, node.test))
+    test = truth(w, evaluate_condition(w, node.test))
     if isinstance(test, bool):
         return w.value(node.body if test else node.orelse)
     return choose(w, test, lambda: w.value(node.body), lambda: w.value(node.orelse))
@@ -272,18 +272,18 @@ def choose(w: Walker, test: Value, then: Callable[[], Any], orelse: Callable[[],
 @expression(ast.BoolOp)
 def bool_op(w: Walker, node: ast.BoolOp) -> Any:
     """``and``, ``or``: the operand that decides, as in Python. After a compile-time operand that decides, the rest is not walked."""
-    return _decided(w, node, w.value, True)
+    return _constant_condition(w, node, w.value, True)
 
 
-def judged(w: Walker, node: ast.expr) -> Any:
+def evaluate_condition(w: Walker, node: ast.expr) -> Any:
     """The value of an expression that is used only as a condition, so that ``and`` and ``or`` may give a bool."""
     if not isinstance(node, ast.BoolOp):
         return w.value(node)
     with w.place(node):
-        return _decided(w, node, lambda operand: judged(w, operand), False)
+        return _constant_condition(w, node, lambda operand: evaluate_condition(w, operand), False)
 
 
-def _decided(w: Walker, node: ast.BoolOp, value: Callable[[ast.expr], Any], numbers: bool) -> Any:
+def _constant_condition(w: Walker, node: ast.BoolOp, value: Callable[[ast.expr], Any], numbers: bool) -> Any:
     word = "and" if isinstance(node.op, ast.And) else "or"
     result = value(node.values[0])
     for operand in node.values[1:]:
@@ -312,7 +312,7 @@ def only_if(w: Walker, word: str, left: Operand, right: Callable[[], Any], numbe
     dtype = promotion.common_dtype(w.g, value, entry.value) if numbers else bool_
 
     def alike(x: Any) -> Any:
-        return x if element_type(x) == dtype else promotion.converted(w.g, x, dtype)
+        return x if element_type(x) == dtype else promotion.convert(w.g, x, dtype)
 
     changed = any(w.frame.env.get(n) is not e for n, e in branch.env.items())
     if not changed and all(isinstance(n, Call) and n.op.effect == "pure" for n in branch.nodes):

@@ -19,9 +19,9 @@ from ..names import ELSEWHERE, InstructionName, counterpart, misspelt
 from ..ops.language import pointwise, promotion
 from ..ops.ptx import calls as ptx_calls
 from . import joins
-from .branches import judged
-from .captures import checked, of_tilejit, source_of
-from .expressions import by_python, described, folded, items
+from .branches import evaluate_condition
+from .captures import check_capture, of_tilejit, source_of
+from .expressions import by_python, describe_value, fold, items
 from .names import EXITS, RESULT, Frame, Undefined
 from .python import PYTHON
 from .source import Source
@@ -37,9 +37,9 @@ def call_(w: Walker, node: ast.Call) -> Any:
     function = w.value(node.func)
     first = []
     if node.args and isinstance(node.args[0], ast.BoolOp) and any(function is f for f in OF_A_CONDITION):
-        first = [judged(w, node.args[0])]
+        first = [evaluate_condition(w, node.args[0])]
     elif function is len and node.args and not isinstance(node.args[0], ast.Starred):
-        first = [described(w, node.args[0])]
+        first = [describe_value(w, node.args[0])]
     args = (*first, *items(w, node.args[len(first):]))
     kwargs = {}
     for keyword in node.keywords:
@@ -127,7 +127,7 @@ def _python_call(w: Walker, function: Any, args: tuple[Any, ...], kwargs: dict[s
 
 def _folded_call(w: Walker, name: str, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], of: Any = None) -> Any:
     _check_known(w, name, (of, *args, *kwargs.values()), f"; use tile.{function.__name__}" if name.startswith("math.") else "")
-    return folded(w, function, *args, **kwargs)
+    return fold(w, function, *args, **kwargs)
 
 
 def _check_known(w: Walker, name: str, values: tuple[Any, ...], other: str = "") -> None:
@@ -163,7 +163,7 @@ def inline(w: Walker, source: Source, args: tuple[Any, ...], kwargs: dict[str, A
     w.frame = frame
     try:
         for param, value in zip(source.params, values):
-            w.put(param.name, checked(f"{param.name} of {source.name}", value) if value is param.default else value)
+            w.put(param.name, check_capture(f"{param.name} of {source.name}", value) if value is param.default else value)
         result = run(w)
     finally:
         w.frame = caller

@@ -59,7 +59,7 @@ class Capture:
 
 
 class Watch:
-    """A captured value that each call checks: whether it has `changed` since it was captured. If the token of the value is fixed, the usual check
+    """A captured value that each call checks: whether it has `find_changed_capture` since it was captured. If the token of the value is fixed, the usual check
     is one comparison of identity."""
 
     __slots__ = ("capture", "value")
@@ -238,8 +238,8 @@ def _code_digest(code: CodeType) -> str:
 
 # -- captures as data --------------------------------------------------------------------------------------------------
 
-def recorded(captured: tuple[Capture, ...], source: Source, constants: dict[str, Any]) -> dict[str, Any]:
-    """Captures as plain data, which `changed` compares with the values in another process.
+def record_captures(captured: tuple[Capture, ...], source: Source, constants: dict[str, Any]) -> dict[str, Any]:
+    """Captures as plain data, which `find_changed_capture` compares with the values in another process.
 
     `sources` says how each function that reads a value is reached from the kernel: through a compile-time argument, a
     default value or a capture. Unrecorded if one cannot be reached.
@@ -267,7 +267,7 @@ def recorded(captured: tuple[Capture, ...], source: Source, constants: dict[str,
     return {"sources": ways, "values": values}
 
 
-def changed(record: dict[str, Any], source: Source, constants: dict[str, Any]) -> tuple[tuple[Capture, ...], str]:
+def find_changed_capture(record: dict[str, Any], source: Source, constants: dict[str, Any]) -> tuple[tuple[Capture, ...], str]:
     """The recorded captures with their current values, and the name of the first that has changed ("" if none has)."""
     sources = [source]
     for kind, owner, name, steps in record["sources"]:
@@ -293,7 +293,7 @@ def changed(record: dict[str, Any], source: Source, constants: dict[str, Any]) -
 
 # -- what may be captured ----------------------------------------------------------------------------------------------
 
-def checked(name: str, x: Any) -> Any:
+def check_capture(name: str, x: Any) -> Any:
     """`x` as a kernel may use it: a NumPy scalar becomes a Python number. CompilationError for a value whose changes would go unnoticed."""
     x = _python_number(x)
     if isinstance(x, int) and x.bit_length() > MAX_BITS:

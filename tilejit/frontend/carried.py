@@ -18,7 +18,7 @@ from ..types import Tile, Uniformity
 from . import joins
 from .branches import graph_name
 from .joins import Clash
-from .names import ONWARD, RESULT, Entry, Undefined, called, is_cell
+from .names import ONWARD, RESULT, Entry, Undefined, name_in_messages, is_cell
 from .scopes import describe_scope
 from .state import Snapshot
 from .walker import Walker, runtime, where
@@ -111,8 +111,8 @@ def settle(w: Walker, names: list[str], walk: Callable[[], Trip], *, control: Un
         return None
     env, depth, snapshot = w.frame.env, len(w.copies), Snapshot.of(w)
     before = dict(env)
-    expected = _expected(w, before, last.plans)
-    plans = _capped(_first_guess([*names, *expected], before, last.plans), control)
+    expected = _add_ring_cursors(w, before, last.plans)
+    plans = _cap_plans(_first_guess([*names, *expected], before, last.plans), control)
     pinned: set[Any] = set()
     failed: CompilationError | None = None
 
@@ -129,7 +129,7 @@ def settle(w: Walker, names: list[str], walk: Callable[[], Trip], *, control: Un
 
     while True:
         try:
-            attempt = _attempted(w, last, plans, before, walk)
+            attempt = _attempt_body(w, last, plans, before, walk)
         except CompilationError as error:
             if last.plans is not None:
                 return afresh()
@@ -148,7 +148,7 @@ def settle(w: Walker, names: list[str], walk: Callable[[], Trip], *, control: Un
             undo()
             last.plans, last.left = None, True
             return None
-        plans, lost, holds = _judged(w, names, last, attempt, pinned)
+        plans, lost, holds = _judge_attempt(w, names, last, attempt, pinned)
         if holds:
             for name in plans:
                 before[name].read = True
@@ -159,7 +159,7 @@ def settle(w: Walker, names: list[str], walk: Callable[[], Trip], *, control: Un
         undo()
 
 
-def _attempted(w: Walker, last: Last, plans: dict[Any, joins.Join], before: dict[Any, Entry], walk: Callable[[], Trip]) -> Attempt:
+def _attempt_body(w: Walker, last: Last, plans: dict[Any, joins.Join], before: dict[Any, Entry], walk: Callable[[], Trip]) -> Attempt:
     headers, inner = _headers(w, plans, before)
     w.frame.env, w.frame.gone = {**before, **headers}, frozenset()
     around, w.loops = w.loops, last.inner
@@ -170,19 +170,19 @@ def _attempted(w: Walker, last: Last, plans: dict[Any, joins.Join], before: dict
     return Attempt(trip, plans, inner, before, headers, w.frame.env)
 
 
-def _judged(w: Walker, names: list[str], last: Last, attempt: Attempt,
+def _judge_attempt(w: Walker, names: list[str], last: Last, attempt: Attempt,
             pinned: set[Any]) -> tuple[dict[Any, joins.Join], dict[Any, str], bool]:
     """Judge an attempt: the plans for the next one (or the final ones), why names are lost that cannot be carried, and whether the guess
     is confirmed. If not, names whose plans follow from what the body does to them are `pinned`: later attempts do not drop or demote them."""
     constants, demoted = attempt.constants(pinned), attempt.demoted(pinned, attempt.plans)
     regained = any(attempt.headers[n].read for n in constants)
-    wider, lost = _widened(w, attempt, constants)
-    found = _capped(_uncarried(w, names, attempt), attempt.trip.control)
+    wider, lost = _widen_plans(w, attempt, constants)
+    found = _cap_plans(_plan_uncarried(w, names, attempt), attempt.trip.control)
     carried = {n: plan for n, plan in attempt.plans.items() if n not in lost and n not in constants}
     if wider == carried and not (found or demoted or attempt.trip.again or regained):
         return wider, lost, True
     plans = {n: attempt.plans[n] for n in lost} | wider
-    if regained or any(joins.regained(attempt.plans[n], less) for n, less in demoted.items()):
+    if regained or any(joins.regains_knowledge(attempt.plans[n], less) for n, less in demoted.items()):
         last.inner.clear()  # inner loops were walked with less known than the next time, and so was this body
     else:
         demoted = attempt.demoted(pinned, attempt.plans | wider)
@@ -190,11 +190,11 @@ def _judged(w: Walker, names: list[str], last: Last, attempt: Attempt,
     return plans | demoted | found, lost, False
 
 
-def _capped(plans: dict[Any, joins.Join], control: Uniformity) -> dict[Any, joins.Join]:
+def _cap_plans(plans: dict[Any, joins.Join], control: Uniformity) -> dict[Any, joins.Join]:
     return {name: joins.cap(plan, control) for name, plan in plans.items()}
 
 
-def _expected(w: Walker, before: dict[Any, Entry], last: dict[Any, joins.Join] | None) -> list[tuple[str, Any]]:
+def _add_ring_cursors(w: Walker, before: dict[Any, Entry], last: dict[Any, joins.Join] | None) -> list[tuple[str, Any]]:
     """Cells that the loop's body may create: the cursors of rings in this scope. They are added to `before`, so that those that the body moves are
     carried from the first walk on."""
     found = [("cell", key) for key, initial in cursors(w.g) if w.cells.initial.setdefault(key, initial) == initial]
@@ -212,7 +212,7 @@ def _first_guess(names: list[Any], before: dict[Any, Entry],
     held = {n: before[n].value for n in asked if n in before and not isinstance(before[n].value, Undefined)}
     plans = {n: joins.varying(x, constants=is_cell(n) and n not in cells) for n, x in held.items()}
     if last is not None:
-        renewed = {n: joins.renewed(last[n], x) for n, x in held.items()}
+        renewed = {n: joins.renew_join(last[n], x) for n, x in held.items()}
         plans |= {n: plan for n, plan in renewed.items() if not isinstance(plan, Clash)}
     return plans
 
@@ -229,7 +229,7 @@ def _headers(w: Walker, plans: dict[Any, joins.Join],
     return headers, inner
 
 
-def _uncarried(w: Walker, names: list[str], attempt: Attempt) -> dict[Any, joins.Join]:
+def _plan_uncarried(w: Walker, names: list[str], attempt: Attempt) -> dict[Any, joins.Join]:
     """Plans for what the body changed although it was not carried: constants, exit flags, the function's result and cells."""
     found: dict[Any, joins.Join] = {}
     before = attempt.before
@@ -251,7 +251,7 @@ def _uncarried(w: Walker, names: list[str], attempt: Attempt) -> dict[Any, joins
     return found
 
 
-def _widened(w: Walker, attempt: Attempt, constants: set[Any]) -> tuple[dict[Any, joins.Join], dict[Any, str]]:
+def _widen_plans(w: Walker, attempt: Attempt, constants: set[Any]) -> tuple[dict[Any, joins.Join], dict[Any, str]]:
     """The plans, widened to hold the values at the body's end, and why names are lost that cannot be carried. CompilationError if such a name
     is read in the loop."""
     wider: dict[Any, joins.Join] = {}
@@ -269,7 +269,7 @@ def _widened(w: Walker, attempt: Attempt, constants: set[Any]) -> tuple[dict[Any
         both = "" if nothing else where("before the loop", header.loc) + where("in the loop", end.loc)
         if header.read:
             kept = "" if nothing else "; a name keeps its type in a loop"
-            raise w.error(f"{called(name)} {joint.why}{kept}{both}\nthe loop is here:")
+            raise w.error(f"{name_in_messages(name)} {joint.why}{kept}{both}\nthe loop is here:")
         lost[name] = joint.why if nothing else f"{joint.why}, so it holds nothing after the loop{both}"
     return wider, lost
 

@@ -18,7 +18,7 @@ from ..ops.language import operators
 from ..ops.structure import indexing
 from ..types import Scalar
 from . import joins
-from .branches import judged
+from .branches import evaluate_condition
 from .captures import of_tilejit
 from .joins import is_runtime
 from .ranges import LoopRange, StaticRange
@@ -57,7 +57,7 @@ class by_python:
             raise self.walker.error(f"{type(error).__name__}: {error}") from None
 
 
-def folded(w: Walker, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def fold(w: Walker, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """The result of a Python function on compile-time objects (constant folding)."""
     with by_python(w):
         result = function(*(x.value if isinstance(x, Const) else x for x in args), **kwargs)
@@ -111,7 +111,7 @@ def numbers(w: Walker, over: LoopRange | StaticRange) -> range:
 
 
 @expression(ast.NamedExpr)
-def named(w: Walker, node: ast.NamedExpr) -> Any:
+def named_value(w: Walker, node: ast.NamedExpr) -> Any:
     value = w.value(node.value)
     bind(w, node.target, value)
     return value
@@ -124,7 +124,7 @@ def f_string(w: Walker, node: ast.JoinedStr) -> str:
 
 
 @expression(ast.FormattedValue)
-def formatted(w: Walker, node: ast.FormattedValue) -> str:
+def format_string(w: Walker, node: ast.FormattedValue) -> str:
     value = w.value(node.value)
     if runtime(value):
         raise w.error(f"an f-string shows what is known while compiling, and `{ast.unparse(node.value)}`, {describe(value)}, is not; "
@@ -133,7 +133,7 @@ def formatted(w: Walker, node: ast.FormattedValue) -> str:
     conversions: dict[int, Callable[[Any], str]] = {ord("s"): str, ord("r"): repr, ord("a"): ascii}
     if node.conversion in conversions:
         value = conversions[node.conversion](value)
-    text: str = folded(w, format, value, "" if node.format_spec is None else w.value(node.format_spec))
+    text: str = fold(w, format, value, "" if node.format_spec is None else w.value(node.format_spec))
     return text
 
 
@@ -161,14 +161,14 @@ def operator(w: Walker, symbol: str, a: Any, b: Any) -> Any:
         bits = a.bit_length() + b if symbol == "<<" else (a.bit_length() - 1) * b
         if bits > 2 * MAX_BITS:
             raise w.error(f"{shown_integer(a)} {symbol} {shown_integer(b)} is a number of about {bits} bits, and a constant has at most {MAX_BITS}")
-    return folded(w, BINARY[symbol], a, b)
+    return fold(w, BINARY[symbol], a, b)
 
 
 @expression(ast.UnaryOp)
 def unary_op(w: Walker, node: ast.UnaryOp) -> Any:
     symbol = SYMBOLS[type(node.op)]
-    x = judged(w, node.operand) if symbol == "not" else w.value(node.operand)
-    return operators.unary(w.g, symbol, x) if is_runtime(x) else folded(w, UNARY[symbol], x)
+    x = evaluate_condition(w, node.operand) if symbol == "not" else w.value(node.operand)
+    return operators.unary(w.g, symbol, x) if is_runtime(x) else fold(w, UNARY[symbol], x)
 
 
 @expression(ast.Compare)
@@ -177,7 +177,7 @@ def compare(w: Walker, node: ast.Compare) -> Any:
     left, result = w.value(node.left), True
     for op, operand in zip(node.ops, node.comparators):
         right = w.value(operand)
-        held = _compared(w, SYMBOLS[type(op)], left, right)
+        held = _compare_operands(w, SYMBOLS[type(op)], left, right)
         if result is True:
             result = held
         elif held is not True:
@@ -192,7 +192,7 @@ def _both(w: Walker, a: Any, b: Any) -> Any:
     return b if b is False else operators.binary(w.g, "&", a, b)
 
 
-def _compared(w: Walker, symbol: str, a: Any, b: Any) -> Any:
+def _compare_operands(w: Walker, symbol: str, a: Any, b: Any) -> Any:
     for one in (a, b):
         if is_callable_of_the_language(one) and symbol not in ("is", "is not"):
             raise w.error(f"{one.name} is a function and cannot be compared; call it, as in {one.name}()")
@@ -211,7 +211,7 @@ def _compared(w: Walker, symbol: str, a: Any, b: Any) -> Any:
         raise w.error("tuples that hold run-time values cannot be compared; compare their elements")
     if isinstance(a, DType) or isinstance(b, DType):
         a, b = _as_dtype(a), _as_dtype(b)
-    return folded(w, COMPARE[symbol], a, b)
+    return fold(w, COMPARE[symbol], a, b)
 
 
 def _as_dtype(x: Any) -> Any:
@@ -227,7 +227,7 @@ DESCRIBES = "shape", "dtype", "ndim", "size"  # attributes of a tile that may be
 @expression(ast.Attribute)
 def attribute(w: Walker, node: ast.Attribute) -> Any:
     """``x.name``: a member that the language defines for values and its own objects, Python's attribute for everything else."""
-    x = described(w, node.value) if node.attr in DESCRIBES else w.value(node.value)
+    x = describe_value(w, node.value) if node.attr in DESCRIBES else w.value(node.value)
     if is_runtime(x) or (Scalar if isinstance(x, (bool, int, float)) else type(x), node.attr) in MEMBERS:
         return member(w.g, x, node.attr)
     with by_python(w):  # a property runs Python code
@@ -240,7 +240,7 @@ def attribute(w: Walker, node: ast.Attribute) -> Any:
         known = [*own, *([n for n, y in vars(x).items() if not n.startswith("_") and not isinstance(y, ModuleType)] if isinstance(x, ModuleType)
                          else [n for n in dir(x) if not n.startswith("_")] if listed is None else listed)]
         there = nearest(node.attr, known) or (f"; it has {', '.join(sorted(known))}" if hasattr(x, "tile_names") else "")
-        raise w.error(f"{_called(x)} has no attribute {node.attr!r}{there}{getattr(x, 'tile_hint', '')}")
+        raise w.error(f"{_callee_name(x)} has no attribute {node.attr!r}{there}{getattr(x, 'tile_hint', '')}")
     path = _path(w, node)
     if path is None and isinstance(x, ModuleType) and not of_tilejit(x) and x.__name__ not in sys.stdlib_module_names:
         raise w.error(f"{x.__name__} has a local name here, and what is read from it could change without the kernel "
@@ -248,7 +248,7 @@ def attribute(w: Walker, node: ast.Attribute) -> Any:
     return value if path is None or of_tilejit(x) else w.capture(path, value)
 
 
-def described(w: Walker, node: ast.expr) -> Any:
+def describe_value(w: Walker, node: ast.expr) -> Any:
     """The value of an expression of which only the shape, dtype or length is read: a name, or an element of a tuple that a name leads to, may
     belong to an enclosing execution scope."""
     if isinstance(node, ast.Name):
@@ -268,7 +268,7 @@ def _named_tuple(w: Walker, node: ast.expr) -> tuple[Any, ...] | None:
     return x if isinstance(x, tuple) else None
 
 
-def _called(x: Any) -> str:
+def _callee_name(x: Any) -> str:
     name = getattr(x, "__name__", None)
     return "tile" if name == "tilejit" else name if isinstance(name, str) else describe(x)
 
@@ -305,7 +305,7 @@ def _element(w: Walker, x: Any, index: Any) -> Any:
     if runtime(index) or isinstance(index, slice) and any(map(is_runtime, (index.start, index.stop, index.step))):
         raise w.error(f"{describe(x) if not isinstance(x, tuple) else 'a tuple'} is indexed with compile-time numbers; "
                       f"loop with tile.static_range, or choose with tile.where" + w.g.declared_constant(index))
-    return folded(w, python.getitem, x, index)
+    return fold(w, python.getitem, x, index)
 
 
 def _index(w: Walker, node: ast.expr) -> Any:

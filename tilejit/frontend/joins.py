@@ -185,7 +185,7 @@ def widen(plan: Join, y: Any) -> Join:
         case Group(kind=kind, parts=parts):
             others = fields_of(y)
             if type(y) is kind and others is not None and len(others) == len(parts):
-                return _grouped(kind, tuple(map(widen, parts, others)))
+                return _group_joins(kind, tuple(map(widen, parts, others)))
             return Clash(f"is a tuple of {len(parts)}, and the loop makes it {describe(y)}")
     assert isinstance(plan, Leaf)
     return Clash(f"is {_of_type(plan.type)}, and the loop makes it {describe(y)}")
@@ -199,21 +199,21 @@ def demote(plan: Join, header: Any, end: Any, original: Any) -> Join:
     return Group(plan.kind, tuple(map(demote, plan.parts, parts_of(header), parts, parts_of(original))))
 
 
-def regained(plan: Join, less: Join) -> bool:
+def regains_knowledge(plan: Join, less: Join) -> bool:
     """Whether more is known of the numbers that `less` (`plan` after `demote`) no longer carries: they are constants, or of other types."""
     if isinstance(plan, Group) and isinstance(less, Group):
-        return any(map(regained, plan.parts, less.parts))
+        return any(map(regains_knowledge, plan.parts, less.parts))
     return plan != less and isinstance(less, Keep) and varying(less.value, constants=False) != plan
 
 
-def renewed(plan: Join, x: Any) -> Join:
+def renew_join(plan: Join, x: Any) -> Join:
     """`plan` for another value `x` before the loop: objects that are kept are now those in `x`."""
     parts = fields_of(x)
     match plan:
         case Keep() if parts is None:
             return Keep(x)
         case Group(kind=kind, parts=plans) if type(x) is kind and parts is not None and len(parts) == len(plans):
-            return _grouped(kind, tuple(map(renewed, plans, parts)))
+            return _group_joins(kind, tuple(map(renew_join, plans, parts)))
         case Leaf():
             return widen(plan, x)
     return Clash(f"is {describe(x)} now")
@@ -237,10 +237,10 @@ def _join_parts(x: Any, y: Any, rule: Callable[[Any, Any], Join]) -> Join:
     parts, others = fields_of(x), fields_of(y)
     if parts is None or others is None or type(x) is not type(y) or len(parts) != len(others):
         return Clash(f"is {describe(x)} or {describe(y)}, which only a compile-time condition can choose")
-    return _grouped(type(x), tuple(map(rule, parts, others)))
+    return _group_joins(type(x), tuple(map(rule, parts, others)))
 
 
-def _grouped(kind: type, parts: tuple[Join, ...]) -> Join:
+def _group_joins(kind: type, parts: tuple[Join, ...]) -> Join:
     clash = next((p for p in parts if isinstance(p, Clash)), None)
     return Group(kind, parts) if clash is None else Clash(f"is a tuple whose element {parts.index(clash)} {clash.why}")
 
@@ -285,7 +285,7 @@ def pending(x: Any, nodes: Iterable[Node] | None = None) -> Join:
     has not returned yet: it may return another buffer."""
     parts = fields_of(x)
     if parts is not None:
-        return _grouped(type(x), tuple(pending(part, nodes) for part in parts))
+        return _group_joins(type(x), tuple(pending(part, nodes) for part in parts))
     if isinstance(type_of(x), (Scalar, Tile)) and is_runtime(x):
         return Leaf(type_of(x))
     if is_runtime(x) and nodes is None:

@@ -15,9 +15,9 @@ from ..ir.graph import Block, For, Operand, Value, While, leaves_its_range
 from ..ops.language import operators, promotion
 from ..ops.sync.pipeline import pipeline_turn
 from ..types import Scalar
-from .branches import judged, only_if, truth
+from .branches import evaluate_condition, only_if, truth
 from .carried import Ends, Trip, carries, settle
-from .names import Entry, Undefined, assigned, assigned_in
+from .names import Entry, Undefined, assigned_names, assigned_in
 from .ranges import UNROLLED_AT_MOST, LoopRange, StaticRange, by_number_of_trips
 from .scopes import EachScope, ScopeSpec
 from .targets import bind
@@ -41,7 +41,7 @@ def for_(w: Walker, node: ast.For) -> None:
             items = list(over.numbers if isinstance(over, StaticRange) else over)
             if len(items) > UNROLLED_AT_MOST:
                 raise w.error(f"this loop would be unrolled {len(items)} times (at most {UNROLLED_AT_MOST})", node.iter)
-            _unrolled(w, node, items)
+            _unroll(w, node, items)
         elif isinstance(over, (ScopeSpec, EachScope)):
             raise w.error(f"this opens a scope, which is not a loop; write `with {ast.unparse(node.iter)}:`, and a loop around or inside it",
                           node.iter)
@@ -76,14 +76,14 @@ def on_device(w: Walker) -> Iterator[None]:
         w.g.state["loops"] = outer
 
 
-def _unrolled(w: Walker, node: ast.For, items: list[Any], first: int = 0) -> None:
+def _unroll(w: Walker, node: ast.For, items: list[Any], first: int = 0) -> None:
     """Walk the body once per item. The copies after a run-time `break` go into a branch on its flag."""
     for position, item in enumerate(items):
         left = w.left()
         if left is True:
             return
         if left:
-            w.guard(left, lambda: _unrolled(w, node, items[position:], first + position))
+            w.guard(left, lambda: _unroll(w, node, items[position:], first + position))
             return
         bind(w, node.target, item, anew=True)
         w.copies.append(first + position)
@@ -101,7 +101,7 @@ def _device_for(w: Walker, node: ast.For, over: LoopRange) -> None:
     ends = Ends.AFTER_A_TRIP if known else Ends.ANYWHERE
     t = _index_type(over)
     start, stop, step = (w.coerce(x, t) for x in (over.start, over.stop, over.step))
-    targets = assigned([node.target])
+    targets = assigned_names([node.target])
     names = [n for n in assigned_in(node) if n not in targets]
     index = Value(node.target.id if isinstance(node.target, ast.Name) else "i", t, w.loc(node.target))
 
@@ -207,7 +207,7 @@ def while_(w: Walker, node: ast.While) -> None:
 
     def test() -> Any:
         with w.place(node.test):
-            return truth(w, judged(w, node.test))
+            return truth(w, evaluate_condition(w, node.test))
 
     def body() -> None:
         w.statements(node.body)

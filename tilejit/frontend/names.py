@@ -55,7 +55,7 @@ def is_cell(name: Any) -> bool:
 CONSTRUCTS = {"copy tokens": "how many copies these threads have issued", "ring": "the place of these threads in their ring"}
 
 
-def called(name: Any) -> str:
+def name_in_messages(name: Any) -> str:
     """How an error message calls a name or a cell."""
     return CONSTRUCTS.get(name[1][0], "a cursor of this construct") if is_cell(name) else name.partition(" ")[0]
 
@@ -84,7 +84,7 @@ class Frame:
             frame = frame.caller
 
 
-def remembered(function: Callable[[N], T]) -> Callable[[N], T]:
+def memoize_on_node(function: Callable[[N], T]) -> Callable[[N], T]:
     """Decorator of a function of a syntax node that memoises its result as an attribute of the node."""
     key = "_" + function.__name__
 
@@ -97,23 +97,23 @@ def remembered(function: Callable[[N], T]) -> Callable[[N], T]:
     return answer
 
 
-def assigned(nodes: Iterable[ast.AST]) -> list[str]:
+def assigned_names(nodes: Iterable[ast.AST]) -> list[str]:
     """The names that these statements assign, in order, within each statement breadth first."""
-    return list(dict.fromkeys(name for node in nodes for _, name in sorted(_stored(node), key=lambda found: found[0])))
+    return list(dict.fromkeys(name for node in nodes for _, name in sorted(_stores_by_depth(node), key=lambda found: found[0])))
 
 
-@remembered
-def _stored(node: ast.AST) -> tuple[tuple[int, str], ...]:
+@memoize_on_node
+def _stores_by_depth(node: ast.AST) -> tuple[tuple[int, str], ...]:
     """(depth, name) of each assignment in a piece of syntax, in the order of the text."""
     if isinstance(node, ast.Name):
         return ((0, node.id),) if isinstance(node.ctx, ast.Store) else ()
-    return tuple((depth + 1, name) for inner in ast.iter_child_nodes(node) if inner._fields for depth, name in _stored(inner))
+    return tuple((depth + 1, name) for inner in ast.iter_child_nodes(node) if inner._fields for depth, name in _stores_by_depth(inner))
 
 
-@remembered
+@memoize_on_node
 def assigned_in(loop: ast.For | ast.While) -> tuple[str, ...]:
     """The names that a loop's body assigns."""
-    return tuple(assigned(loop.body))
+    return tuple(assigned_names(loop.body))
 
 
 def leaves_early(nodes: Iterable[ast.stmt]) -> bool:
@@ -121,7 +121,7 @@ def leaves_early(nodes: Iterable[ast.stmt]) -> bool:
     return any(map(_exits, nodes))
 
 
-@remembered
+@memoize_on_node
 def _exits(node: ast.AST) -> frozenset[type]:
     """The kinds of exits in a statement that leave the code around it."""
     if isinstance(node, (ast.Return, ast.Break, ast.Continue)):

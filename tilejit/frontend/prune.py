@@ -11,10 +11,10 @@ from ..ops.tiles.generate import splat
 
 def prune(block: Block) -> Block:
     """`block` without the results and carries on which no call, loop bound or condition depends."""
-    return _block(block, _needed(block))
+    return _block(block, _needed_values(block))
 
 
-def _needed(block: Block) -> set[Value]:
+def _needed_values(block: Block) -> set[Value]:
     """Every value that a call, loop bound or condition reads, directly or through joins and carries."""
     needed: set[Value] = set()
     handed: dict[Value, list[Operand]] = {}   # a result or carried value -> the operands that may become it
@@ -71,15 +71,15 @@ def _node(node: Node, needed: set[Value]) -> Node:
             return replace(node, then=_yielding(then, kept, needed), orelse=_yielding(orelse, kept, needed),
                            results=tuple(node.results[n] for n in kept))
         case For(body=body, carried=carried):
-            kept = _kept(carried, needed)
+            kept = _kept_positions(carried, needed)
             return replace(node, carried=tuple(carried[n] for n in kept), body=_yielding(body, kept, needed))
         case While(test=test, body=body, carried=carried):
-            kept = _kept(carried, needed)
+            kept = _kept_positions(carried, needed)
             return replace(node, test=_block(test, needed), carried=tuple(carried[n] for n in kept),
                            body=_yielding(body, kept, needed))
 
 
-def _kept(carried: Sequence[Carry], needed: set[Value]) -> list[int]:
+def _kept_positions(carried: Sequence[Carry], needed: set[Value]) -> list[int]:
     return [n for n, c in enumerate(carried) if c.inner in needed or c.result in needed]
 
 

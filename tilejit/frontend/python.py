@@ -13,7 +13,7 @@ from ..ir.graph import Const
 from ..ops.language import pointwise, promotion
 from ..types import Buffer, Points, Region, Tile
 from . import joins
-from .expressions import folded, numbers, operator
+from .expressions import fold, numbers, operator
 from .ranges import LoopRange, StaticRange, range_
 from .walker import Rule, Walker, runtime
 
@@ -46,7 +46,7 @@ def _extreme(name: str, folding: Callable[..., Any], builtin: Any) -> Callable[.
         if len(args) == 1 and joins.is_runtime(args[0]):
             raise w.error(f"{name}imum takes several values; the {name}imum of one tile is tile.{name}(x)")
         if not any(map(joins.is_runtime, args)):
-            return folded(w, folding, args)
+            return fold(w, folding, args)
         return reduce(lambda a, b: apply(w.g, builtin, (a, b), {}), args)
     return rule
 
@@ -63,13 +63,13 @@ def _(w: Walker, *args: Any) -> Any:
 def _(w: Walker, x: Any) -> Any:
     if isinstance(type_of(x), (Buffer, Region, Points, Tile)) and joins.is_runtime(x):
         shape = member(w.g, x, "shape")
-        return shape[0] if shape else folded(w, len, x)
+        return shape[0] if shape else fold(w, len, x)
     return len(sequence(w, x, "len"))
 
 
 @python(abs)
 def _(w: Walker, x: Any) -> Any:
-    return apply(w.g, pointwise.abs, (x,), {}) if runtime(x) else folded(w, abs, x)
+    return apply(w.g, pointwise.abs, (x,), {}) if runtime(x) else fold(w, abs, x)
 
 
 @python(pow)
@@ -79,7 +79,7 @@ def _(w: Walker, base: Any, exp: Any, mod: Any = None) -> Any:
     if any(map(runtime, (base, exp, mod))):
         raise w.error("pow with a modulus is computed while compiling; at run time write pow(base, exp) % mod, or a loop whose "
                       "products stay in range")
-    return folded(w, pow, base, exp, mod)
+    return fold(w, pow, base, exp, mod)
 
 
 @python(divmod)
@@ -97,12 +97,12 @@ def _conversion(kind: type, dtype: DType) -> Callable[..., Any]:
     def rule(w: Walker, x: Any = 0) -> Any:
         x = x.value if isinstance(x, Const) else x
         if not runtime(x):
-            return folded(w, kind, x)
+            return fold(w, kind, x)
         if kind is bool:
             return promotion.as_condition(w.g, x)
         if promotion.number(w.g, x).dtype.is_int and dtype.is_int:
             return x
-        return promotion.converted(w.g, x, dtype)
+        return promotion.convert(w.g, x, dtype)
     return rule
 
 
@@ -123,7 +123,7 @@ def _(w: Walker, *args: Any) -> slice:
 
 @python(enumerate)
 def _(w: Walker, x: Any, start: Any = 0) -> tuple[Any, ...]:
-    return tuple(folded(w, enumerate, sequence(w, x, "enumerate"), start))
+    return tuple(fold(w, enumerate, sequence(w, x, "enumerate"), start))
 
 
 @python(zip)
@@ -143,7 +143,7 @@ def _(w: Walker, x: Any, start: Any = 0) -> Any:
     return reduce(lambda a, b: operator(w, "+", a, b), sequence(w, x, "sum"), start)
 
 
-def _decided(name: str, function: Callable[[Any], bool]) -> Callable[..., Any]:
+def _fold_predicate(name: str, function: Callable[[Any], bool]) -> Callable[..., Any]:
     def rule(w: Walker, x: Any) -> bool:
         parts = () if joins.is_runtime(x) else sequence(w, x, name)
         if joins.is_runtime(x) or runtime(parts):
@@ -152,19 +152,19 @@ def _decided(name: str, function: Callable[[Any], bool]) -> Callable[..., Any]:
     return rule
 
 
-PYTHON[all], PYTHON[any] = _decided("all", all), _decided("any", any)
+PYTHON[all], PYTHON[any] = _fold_predicate("all", all), _fold_predicate("any", any)
 
 
 @python(isinstance)
 def _(w: Walker, x: Any, kind: Any) -> bool:
-    return not joins.is_runtime(x) and bool(folded(w, isinstance, x, kind))
+    return not joins.is_runtime(x) and bool(fold(w, isinstance, x, kind))
 
 
 @python(round)
 def _(w: Walker, x: Any, digits: Any = None) -> Any:
     if runtime(x):
         raise w.error(f"round is computed while compiling, and {describe(x)} is known at run time only; use tile.round")
-    return folded(w, round, x, digits)
+    return fold(w, round, x, digits)
 
 
 @python(str)

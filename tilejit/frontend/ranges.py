@@ -14,7 +14,7 @@ from ..ir.graph import Const, Operand, Pipeline
 from ..ops.language.ids import is_number_of_ctas
 from ..ops.language.operators import binary, compare
 from ..ops.language.pointwise import device_assert, where
-from ..ops.language.promotion import as_index, converted, strong_cast
+from ..ops.language.promotion import as_index, convert, strong_cast
 from ..ops.tiles import elementwise as ew
 from ..types import Scalar
 
@@ -127,7 +127,7 @@ def _trips(g: Builder, low: Any, high: Any, step: Any, down: bool = False) -> Op
     below = compare(g, "<", low, high)
     signed = reduce(promote, (weak_dtype(x) if isinstance(x, int) else element_type(x) for x in (low, high, step)))
     natural = uint64 if signed.bits == 64 else uint32
-    low, high, step = (strong_cast(g, converted(g, x, signed), natural) for x in (low, high, step))
+    low, high, step = (strong_cast(g, convert(g, x, signed), natural) for x in (low, high, step))
     apart, step = binary(g, "-", binary(g, "-", high, low), 1), g.call(ew.neg, step) if down else step
     count = binary(g, "+", strong_cast(g, binary(g, "//", apart, step), signed), 1)
     chosen: Operand = where.function(g, below, count, 0)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..dtypes import int32, keeps
-from ..ir.builder import Builder, ExecScope, describe, type_of, written
+from ..ir.builder import Builder, ExecScope, describe, type_of, source_text
 from ..ir.builtin import builtin
 from ..ir.graph import UNIT, Call, Const, Operand, Value
 from ..ops.language.ids import absolute_thread_id, warp_id, warpgroup_id
@@ -113,13 +113,13 @@ def _spec(g: Builder, kind: str, i: Any, regs: int | None = None) -> ScopeSpec:
         raise g.error(f"{kind} takes an integer or a range, not {describe(i)}")
     if t.uniform < g.scope.uniformity:
         raise g.error(f"{kind}({i.name}): which {kind} it is must be the same for all threads of the {g.scope.kind}, "
-                      f"and {written(i)} differs between them")
+                      f"and {source_text(i)} differs between them")
     return ScopeSpec(kind, i, 1, regs)
 
 
 # -- nesting -------------------------------------------------------------------------------------------------------------
 
-def opened(g: Builder, spec: ScopeSpec) -> ExecScope:
+def open_scope(g: Builder, spec: ScopeSpec) -> ExecScope:
     """The execution scope that `spec` opens inside the current one. CompilationError if it does not fit there."""
     problem = misfit(g, spec) or absent(g, spec)
     if problem is not None:
@@ -133,7 +133,7 @@ def misfit(g: Builder, spec: ScopeSpec) -> str | None:
     """Why `spec` cannot open a scope inside the current one; None if it can."""
     outer = g.scope
     if outer.partial is not None and (spec.threads > 1 or spec.kind == "elect"):
-        return f"{spec} needs all threads of {describe_scope(outer)}, and the condition {written(outer.partial)} differs between them"
+        return f"{spec} needs all threads of {describe_scope(outer)}, and the condition {source_text(outer.partial)} differs between them"
     if outer.threads == 1 and spec.kind == "elect":
         return "elect() chooses one of several threads, and only one thread runs here"
     if outer.kind != "cta" and (WIDTH[spec.kind] > WIDTH[outer.kind] or spec.threads >= outer.threads):

@@ -13,7 +13,7 @@ from ..ops.moves.copy_async.tokens import Token
 from ..types import Scalar, Uniformity
 from . import joins
 from .names import Undefined, is_cell
-from .scopes import EachScope, ScopeSpec, absent, first_operand, opened
+from .scopes import EachScope, ScopeSpec, absent, first_operand, open_scope
 from .targets import bind
 from .walker import Branch, Home, Walker, statement, where
 
@@ -74,7 +74,7 @@ def run_scope(w: Walker, spec: ScopeSpec, body: list[ast.stmt], items: Sequence[
               before: Callable[[], None] | None = None) -> None:
     """Append the Scope node of `body`; `before` is called inside it first. Names assigned in it that hold registers are undefined after
     it."""
-    scope, loc = opened(w.g, spec), w.g.loc
+    scope, loc = open_scope(w.g, spec), w.g.loc
     first = first_operand(spec)
     if isinstance(first, Value):
         first = w.coerce(first, Scalar(int32, type_as(first, Scalar).uniform))

@@ -37,7 +37,7 @@ Span = tuple[str, int, int, int, int, str, str]
 
 
 @not_while_forking
-def parsed(text: str) -> ast.Module:
+def parse(text: str) -> ast.Module:
     """``ast.parse`` under a lock: in CPython 3.11, parsers in two threads share a counter and fail."""
     with _parsing:
         return ast.parse(text)
@@ -45,7 +45,7 @@ def parsed(text: str) -> ast.Module:
 
 @not_while_forking
 def parsed_expression(text: str) -> ast.Expression:
-    """`parsed` of an expression."""
+    """`parse` of an expression."""
     with _parsing:
         return ast.parse(text, mode="eval")
 
@@ -98,7 +98,7 @@ class Source:
         code = function.__code__
         if code.co_name == "<lambda>":
             raise CompilationError(f"{code.co_filename}:{code.co_firstlineno}: a lambda cannot be a kernel; write a def")
-        if _edited(code.co_filename) and not _stands(code):
+        if _is_edited(code.co_filename) and not _stands(code):
             raise CompilationError(f"{code.co_filename}:{code.co_firstlineno}: the text of {function.__name__} has changed since it was imported; "
                                    "reload its module")
         try:
@@ -121,7 +121,7 @@ class Source:
         if not isinstance(text, str):
             raise CompilationError(f"the source of a kernel is its text, not {type(text).__name__}")
         try:
-            tree = parsed(text)
+            tree = parse(text)
             module = compile(text, file, "exec", dont_inherit=True)  # finds errors that the parser does not, such as two parameters of one name
         except SyntaxError as error:
             line = (error.text or "").rstrip("\n")
@@ -145,7 +145,7 @@ class Source:
         # An indented function is parsed as the body of an `if`, so that columns stay the file's.
         indented = self.text[:1] in " \t"
         try:
-            module = parsed("if True:\n" + self.text if indented else self.text)
+            module = parse("if True:\n" + self.text if indented else self.text)
         except SyntaxError as error:
             raise CompilationError(f"{self.file}:{self.first_line}: the source of {self.name} cannot be parsed on its own "
                                    f"({error.msg}); put its def on lines of its own") from None
@@ -274,7 +274,7 @@ class Source:
 _LOADED = time.time()
 
 
-def _edited(file: str) -> bool:
+def _is_edited(file: str) -> bool:
     """Whether a file was written since this package was loaded."""
     try:
         return os.stat(file).st_mtime > _LOADED

@@ -34,10 +34,10 @@ class Snapshot:
         g.facts.asked.update(self.asked)
         g.state.clear()
         for key, (value, content) in self.state.items():
-            g.state[key] = _refilled(value, content)
+            g.state[key] = _refill(value, content)
 
 
-def _refilled(container: Any, content: Any) -> Any:
+def _refill(container: Any, content: Any) -> Any:
     """`container`, refilled with its former `content` if it is a list, dict or set; any other object as it is."""
     if isinstance(container, list):
         container[:] = content

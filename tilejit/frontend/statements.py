@@ -8,7 +8,7 @@ from ..dtypes import named_dtype
 from ..ir.builder import describe, type_of
 from ..ops.language.pointwise import device_assert
 from ..types import Tile
-from .branches import judged, truth
+from .branches import evaluate_condition, truth
 from .calls import call
 from .captures import source_of
 from .expressions import SYMBOLS, operator
@@ -77,7 +77,7 @@ def ann_assign(w: Walker, node: ast.AnnAssign) -> None:
 def assert_(w: Walker, node: ast.Assert) -> None:
     """``assert``: checked at compile time if the condition is known then, else a `device_assert`. As in Python, the message of one that is known
     to hold is not evaluated."""
-    held = judged(w, node.test)
+    held = evaluate_condition(w, node.test)
     test = held if isinstance(type_of(held), Tile) else truth(w, held)
     if test is True:
         return

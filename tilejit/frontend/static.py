@@ -27,11 +27,11 @@ def static_print(g: Builder, *values: Any, sep: str = " ") -> None:
     """Print compile-time values, and the types of run-time ones, while compiling."""
     if not isinstance(sep, str):
         raise g.error(f"sep is a string, not {describe(sep)}")
-    g.state.setdefault(PRINTED, []).append(sep.join(map(shown, values)))
+    g.state.setdefault(PRINTED, []).append(sep.join(map(format_value, values)))
 
 
-def shown(x: Any) -> str:
+def format_value(x: Any) -> str:
     """A value as `static_print` shows it."""
     if isinstance(x, tuple):
-        return f"({', '.join(map(shown, x))}{',' if len(x) == 1 else ''})"
+        return f"({', '.join(map(format_value, x))}{',' if len(x) == 1 else ''})"
     return str(x.type) if isinstance(x, Value) else str(x.value if isinstance(x, Const) else x)

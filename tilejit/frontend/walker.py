@@ -17,9 +17,9 @@ from ..ir.op import Op
 from ..names import ELSEWHERE, nearest
 from ..ops.language import operators, promotion
 from ..types import Scalar, Tile, Uniformity
-from .captures import Capture, checked, token
+from .captures import Capture, check_capture, token
 from .joins import leaves
-from .names import EXITS, ONWARD, RESULT, Entry, Frame, Undefined, called, is_cell
+from .names import EXITS, ONWARD, RESULT, Entry, Frame, Undefined, name_in_messages, is_cell
 from .source import Placed, Source
 
 Rule = TypeVar("Rule", bound=Callable[..., Any])
@@ -32,12 +32,12 @@ def expression(*kinds: type, placed: bool = True) -> Callable[[Rule], Rule]:
     otherwise the rule sets a location where it needs one, which is faster for names and constants, the bulk of all expressions."""
     def register(function: Rule) -> Rule:
         for kind in kinds:
-            EXPRESSIONS[kind] = _placed(function) if placed else function
+            EXPRESSIONS[kind] = _stamp_location(function) if placed else function
         return function
     return register
 
 
-def _placed(function: Callable[..., Any]) -> Callable[..., Any]:
+def _stamp_location(function: Callable[..., Any]) -> Callable[..., Any]:
     def rule(w: Walker, node: ast.expr) -> Any:
         with Place(w.g, w.loc(node)):
             return function(w, node)
@@ -69,7 +69,7 @@ class Cells(MutableMapping[Any, Any]):
     def __getitem__(self, key: Any) -> Any:
         entry = self.walker.frame.env[("cell", key)]
         if isinstance(entry.value, Undefined):
-            raise self.walker.g.error(f"{called(('cell', key))} {entry.value.why}")
+            raise self.walker.g.error(f"{name_in_messages(('cell', key))} {entry.value.why}")
         entry.read = True
         return entry.value
 
@@ -167,7 +167,7 @@ class Walker:
         """The value of an expression: a compile-time object or an operand of the graph."""
         rule = EXPRESSIONS.get(type(node))
         if rule is None:
-            raise self.error(refused(node), node)
+            raise self.error(refusal(node), node)
         return rule(self, node)
 
     def value(self, node: ast.expr) -> Any:
@@ -194,7 +194,7 @@ class Walker:
                 continue
             rule = STATEMENTS.get(type(node))
             if rule is None:
-                raise self.error(refused(node), node)
+                raise self.error(refusal(node), node)
             with self.place(node):
                 rule(self, node)
 
@@ -330,7 +330,7 @@ class Walker:
         """Record that the kernel reads `value` from the code around it. Later reads of the same path in this compilation give the first value."""
         key = self.frame.source, path
         if key not in self.captured:
-            value = checked(".".join(path), value)
+            value = check_capture(".".join(path), value)
             self.captured[key] = Capture(*key, token(value)), value
         return self.captured[key][1]
 
@@ -399,7 +399,7 @@ REFUSED = {
 }
 
 
-def refused(node: ast.AST) -> str:
+def refusal(node: ast.AST) -> str:
     """The error message for syntax that kernels do not support: what to write instead."""
     known = REFUSED.get(type(node))
     return known or f"{type(node).__name__} is not supported in a kernel"

@@ -123,7 +123,7 @@ class Builder:
         types = types if several else () if types is None else (types,)
         if self.scope.partial is not None and any(isinstance(t, Tile) for t in (*types, *map(type_of, args))):
             raise self.error(f"{op.name} of a tile needs all threads of the {self.scope.kind}, and the condition "
-                             f"{written(self.scope.partial)} differs between them")
+                             f"{source_text(self.scope.partial)} differs between them")
         results = tuple(Value(name or op.name, t, self.loc) for t in types)
         self.append(Call(op, tuple(args), attrs, results, self.loc))
         return results if several else results[0] if results else None
@@ -144,7 +144,7 @@ class Builder:
             if isinstance(x, Value) and isinstance(x.type, Scalar) and x.type.uniform < least:
                 while x in self.definitions and self.definitions[x].op.traits.conversion:  # which the source need not show
                     x = self.definitions[x].args[0]
-                raise self.error(f"the threads of the {self.scope.kind} share {what}, and {written(x)} differs between them; if it does not, "
+                raise self.error(f"the threads of the {self.scope.kind} share {what}, and {source_text(x)} differs between them; if it does not, "
                                  "tile.uniform(..) around it promises so")
 
     def append(self, node: Node) -> None:
@@ -386,7 +386,7 @@ def flag(g: Builder, name: str, x: object) -> bool:
     return bool(x)
 
 
-def written(value: Value) -> str:
+def source_text(value: Value) -> str:
     """A value as it appears in the kernel's source, for messages; its name where the source does not show it."""
     loc = value.loc
     if loc is None or loc.end_line not in (0, loc.line) or loc.end_column <= loc.column:

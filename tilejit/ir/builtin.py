@@ -8,7 +8,7 @@ from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import CompilationError, at
-from ..names import here, misspelt
+from ..names import find_counterpart, misspelt
 from ..types import Barrier, BarrierRef, Buffer, Points, Region, Scalar, Tile
 from .builder import Builder, describe, type_of
 from .op import Op
@@ -82,12 +82,12 @@ def member(g: Builder, value: Any, name: str) -> Any:
     if found is None:
         names = sorted(n for k, n in MEMBERS if k is kind)
         those = f"; it has {', '.join(names)}" if names else ""
-        raise g.error(f"{describe(value)} has no attribute {name!r}{those}{_elsewhere(t, name)}")
+        raise g.error(f"{describe(value)} has no attribute {name!r}{those}{_suggest_attribute(t, name)}")
     function, called = found
     return BoundMethod(function, value, name) if called else function(g, value)
 
 
-def _elsewhere(t: Type | None, name: str) -> str:
+def _suggest_attribute(t: Type | None, name: str) -> str:
     """What to write instead, if a related value has the attribute: the whole buffer, a loaded tile, one barrier of several."""
     if isinstance(t, Region) and t.scope != "global" and (Buffer, name) in MEMBERS:
         return f"; the whole buffer has it: write {name} before the slice"
@@ -95,7 +95,7 @@ def _elsewhere(t: Type | None, name: str) -> str:
         return "; load it first, as in tile.load(x[i, 0:BLOCK])"
     if isinstance(t, Barrier) and (BarrierRef, name) in MEMBERS:
         return "; index one of them first, as in full[i]"
-    return f"; write {here(name)}" if isinstance(t, (Tile, Scalar)) and here(name) else ""
+    return f"; write {find_counterpart(name)}" if isinstance(t, (Tile, Scalar)) and find_counterpart(name) else ""
 
 
 def apply(g: Builder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -105,14 +105,14 @@ def apply(g: Builder, function: Any, args: tuple[Any, ...], kwargs: dict[str, An
             operands, attrs = function.bind(args, kwargs)
             return g.call(function, *(g.operand(x) for x in operands), **attrs)
         if isinstance(function, BoundMethod):
-            return _checked(function.name, function.function, (g, function.value, *args), kwargs)
-        return _checked("tile." + function.name, function.function, (g, *args), kwargs)
+            return _check_call(function.name, function.function, (g, function.value, *args), kwargs)
+        return _check_call("tile." + function.name, function.function, (g, *args), kwargs)
 
 
 signature_of = lru_cache(maxsize=None)(inspect.signature)  # unbounded: only this package's functions are asked for
 
 
-def _checked(name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _check_call(name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     misfit = _misfit(function, len(args), tuple(kwargs))
     if misfit is not None:
         signature = signature_of(function)

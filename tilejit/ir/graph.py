@@ -77,7 +77,7 @@ def _stores_by_map(call: Call) -> bool:
                                   for place in call.op.roles.written(call.args))
 
 
-def written(calls: Iterable[Call]) -> Iterator[Value]:
+def written_values(calls: Iterable[Call]) -> Iterator[Value]:
     """The memory operands that calls may write.
 
     These are the operands that the op's signature says it writes, or what its rule `written` says. That rule is told whether some call stores
@@ -99,7 +99,7 @@ def is_writer(call: Call) -> bool:
 
 def written_arguments(calls: Iterable[Call]) -> frozenset[int]:
     """The numbers of the arguments that calls may write."""
-    types = (place.type for place in written(calls) if isinstance(place.type, (Region, Points, Selected)))
+    types = (place.type for place in written_values(calls) if isinstance(place.type, (Region, Points, Selected)))
     return frozenset(t.buffer.arg for t in types if t.buffer.arg is not None)
 
 

@@ -74,13 +74,13 @@ def _block(block: Block, name: _Names, lines: list[str], indent: str) -> None:
         lines.append(f"{indent}yield {', '.join(map(name, block.yields))}")
 
 
-def _carried(carried: Sequence[Carry], name: _Names) -> str:
+def _format_carried(carried: Sequence[Carry], name: _Names) -> str:
     if not carried:
         return ""
     return " carry " + ", ".join(f"{name(c.inner)}: {c.inner.type} = {name(c.init)}" for c in carried)
 
 
-def _after(carried: Sequence[Carry], name: _Names, lines: list[str], indent: str) -> None:
+def _append_results(carried: Sequence[Carry], name: _Names, lines: list[str], indent: str) -> None:
     if carried:
         lines.append(f"{indent}-> {', '.join(name(c.result) for c in carried)}")
 
@@ -101,9 +101,9 @@ def _node(node: Node, name: _Names, lines: list[str], indent: str) -> None:
             head = f"{name(node.start)}, {name(node.stop)}, {name(node.step)}"
             unroll = "" if node.unroll == 1 else f" unroll {node.unroll}"
             ahead = "" if node.pipeline is None else f" in {node.pipeline.stages} stages{' by roles' * node.pipeline.warp_specialize}"
-            lines.append(f"{indent}for {name(node.index)} in range({head}){unroll}{ahead}{_carried(node.carried, name)}")
+            lines.append(f"{indent}for {name(node.index)} in range({head}){unroll}{ahead}{_format_carried(node.carried, name)}")
             _block(node.body, name, lines, inner)
-            _after(node.carried, name, lines, indent)
+            _append_results(node.carried, name, lines, indent)
         case If():
             lines.append(f"{indent}if {name(node.test)}")
             _block(node.then, name, lines, inner)
@@ -113,11 +113,11 @@ def _node(node: Node, name: _Names, lines: list[str], indent: str) -> None:
             if node.results:
                 lines.append(f"{indent}-> {', '.join(f'{name(r)}: {r.type}' for r in node.results)}")
         case While():
-            lines.append(f"{indent}while{_carried(node.carried, name)}")
+            lines.append(f"{indent}while{_format_carried(node.carried, name)}")
             _block(node.test, name, lines, inner)
             lines.append(f"{indent}do")
             _block(node.body, name, lines, inner)
-            _after(node.carried, name, lines, indent)
+            _append_results(node.carried, name, lines, indent)
         case Scope():
             count = f" x {node.count}" if node.count != 1 else ""
             regs = f" regs {node.regs}" if node.regs is not None else ""

@@ -12,7 +12,7 @@ import tilejit as tile
 from ..errors import LaunchError
 from ..frontend.source import MISSING
 from ..runtime.arguments import plain_constant
-from ..runtime.arrays import ArrayView, describe, seen
+from ..runtime.arrays import ArrayView, describe, array_keys
 from ..runtime.element_types import fits_float32
 from .matmul.blackwell.config import BlackwellConfig
 from .matmul.config import Config
@@ -100,7 +100,7 @@ def described(name: str, x) -> ArrayView:
 def seen_as(names: Iterable[str], arrays) -> tuple[tuple, list[int]]:
     """What `seen` returns for the arrays. LaunchError with the name of the first that is no array."""
     try:
-        return seen(arrays)
+        return array_keys(arrays)
     except LaunchError:
         for name, x in zip(names, arrays):
             described(name, x)

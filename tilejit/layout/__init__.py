@@ -4,10 +4,10 @@ from .algebra import S, TileLayout, row_major, strided
 from .auto import Auto, auto
 from .axes import Axis, OnAxis, R, Replicas, axis
 from .fragments import (
-    blocked,
+    blocked_layout,
     collapse,
     drop_dim,
-    exchanged,
+    exchange_registers,
     insert_dim,
     mma_fragment,
     owner_table,

@@ -11,7 +11,7 @@ from typing import Any
 from ..concurrency import cached_property
 from ..errors import CompilationError
 from . import maps, shards as _shards, units
-from .axes import AXES, Axis, OnAxis, Replicas, as_axis, as_shards, axis, row_major_strides, shards_of, spelled, whole
+from .axes import AXES, Axis, OnAxis, Replicas, as_axis, as_shards, axis, row_major_strides, shards_of, format_shards, as_whole_number
 from .indexing import IndexPlan, add, evaluate, index_plan
 from .swizzle import Swizzle
 
@@ -44,7 +44,7 @@ class TileLayout:
             raise CompilationError(f"swizzle= takes a Swizzle(per_element, swizzle_len, atom_len), found {swizzle!r}")
         if offset is not None and not isinstance(offset, dict):
             raise CompilationError(f"offset= takes a dict of {{axis: value}}, found {offset!r}")
-        offset = {as_axis(name): whole(value) for name, value in (offset or {}).items()}
+        offset = {as_axis(name): as_whole_number(value) for name, value in (offset or {}).items()}
         named = ((name, offset[name]) for name in AXES if name in offset)
         kept = tuple((name, value) for name, value in named if not (isinstance(value, int) and value == 0))
         object.__setattr__(self, "shards", as_shards(shards))
@@ -154,7 +154,7 @@ class TileLayout:
     def _plan(self, entries: int, shape: Iterable[Any] | None) -> IndexPlan:
         if shape is None:
             shape = (self.size(),) if entries == 1 else self.extents
-        shape = tuple(whole(n) for n in shape)
+        shape = tuple(as_whole_number(n) for n in shape)
         if entries != len(shape):
             raise CompilationError(f"{entries} coordinates for the {len(shape)} dimensions {shape} of {self}")
         self._check_shape(shape)
@@ -210,7 +210,7 @@ class TileLayout:
             return self._with(replicas=self.replicas + other.shards)
         if isinstance(other, (TileLayout, Swizzle)):
             return NotImplemented
-        along, value = (other.axis, other.value) if isinstance(other, OnAxis) else (axis.m, whole(other))
+        along, value = (other.axis, other.value) if isinstance(other, OnAxis) else (axis.m, as_whole_number(other))
         return self._with(offset={**self.offset, along: add(self.offset.get(along, 0), value)})
 
     __radd__ = __add__
@@ -230,7 +230,7 @@ class TileLayout:
 
         Dimension i consists of the shards ``separators[i]`` to ``separators[i + 1] - 1``.
         """
-        shape = tuple(whole(n) for n in shape)
+        shape = tuple(as_whole_number(n) for n in shape)
         self._check_shape(shape)
         grouped = _shards.group(self.shards, shape)
         if grouped is None:
@@ -239,7 +239,7 @@ class TileLayout:
 
     def group_many(self, shapes: Iterable[Iterable[Any]]) -> tuple[TileLayout, list[tuple[int, ...]]]:
         """Group by the coarsest common refinement of several shapes: (layout, separators for each shape)."""
-        wanted = tuple(tuple(whole(n) for n in shape) for shape in shapes)
+        wanted = tuple(tuple(as_whole_number(n) for n in shape) for shape in shapes)
         for shape in wanted:
             self._check_shape(shape)
         common = _shards.refine(wanted)
@@ -267,7 +267,7 @@ class TileLayout:
         shards: list[_shards.Shard] = []
         offset = self.offset
         for dim, (start, extent) in zip(self.dims(shape), region):
-            start, extent = whole(start), whole(extent)
+            start, extent = as_whole_number(start), as_whole_number(extent)
             if not isinstance(extent, int) or extent < 1:
                 raise CompilationError(f"the extents of a region are positive ints, found {extent!r} in {region}")
             cut = _shards.slice_dim(dim, start, extent, divides)
@@ -380,7 +380,7 @@ class TileLayout:
         return self.draw()
 
     def __repr__(self) -> str:
-        parts = [f"S[{spelled(self.shards)}]"]
+        parts = [f"S[{format_shards(self.shards)}]"]
         parts += [repr(Replicas(self.replicas))] if self.replicas else []
         parts += [repr(OnAxis(value, name)) for name, value in self.offsets]
         text = " + ".join(parts)

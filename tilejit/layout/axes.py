@@ -22,7 +22,7 @@ class Axis(str):
     __array_ufunc__ = None  # so that `n @ axis` with a NumPy integer calls __rmatmul__
 
     def __rmatmul__(self, value: Any) -> OnAxis:
-        return OnAxis(whole(value), self)
+        return OnAxis(as_whole_number(value), self)
 
     def __repr__(self) -> str:
         return f"axis.{self}"
@@ -70,7 +70,7 @@ def as_axis(name: str) -> Axis:
     return known
 
 
-def whole(value: Any) -> Any:
+def as_whole_number(value: Any) -> Any:
     """`value` as a Python int if it is an integer. Symbolic values are returned unchanged.
 
     Raises CompilationError for floats, strings, sequences and None.
@@ -86,14 +86,14 @@ def as_shard(entry: Any) -> Shard:
     """`entry` as (extent, stride, axis). The stride may be ``n @ axis``; the default axis is ``m``."""
     if not isinstance(entry, (tuple, list)) or len(entry) not in (2, 3):
         raise CompilationError(f"a shard is (extent, stride, axis), found {entry!r}")
-    extent, stride = whole(entry[0]), entry[1]
+    extent, stride = as_whole_number(entry[0]), entry[1]
     if isinstance(stride, OnAxis):
         if len(entry) == 3 and entry[2] != stride.axis:
             raise CompilationError(f"a shard lies on one axis, found {stride!r} and {entry[2]!r}")
         entry = (extent, stride.value, stride.axis)
     if isinstance(extent, int) and extent < 1:
         raise CompilationError(f"an extent is at least 1, found {extent} in {entry!r}")
-    return extent, whole(entry[1]), as_axis(entry[2]) if len(entry) == 3 else axis.m
+    return extent, as_whole_number(entry[1]), as_axis(entry[2]) if len(entry) == 3 else axis.m
 
 
 def as_shards(entries: Any) -> Shards:
@@ -111,7 +111,7 @@ class Replicas:
     shards: Shards
 
     def __repr__(self) -> str:
-        return f"R[{spelled(self.shards)}]"
+        return f"R[{format_shards(self.shards)}]"
 
 
 class ReplicaForm:
@@ -127,12 +127,12 @@ R = ReplicaForm()
 def shards_of(key: Any) -> Shards:
     """The shards that ``S[key]`` and ``R[key]`` denote: ``extents:strides``, or extents alone for row-major strides."""
     if isinstance(key, slice):
-        extents, strides = _listed(key.start), _listed(key.stop)
+        extents, strides = _as_tuple(key.start), _as_tuple(key.stop)
         if key.step is not None or len(extents) != len(strides):
             raise CompilationError(f"S[extents:strides] needs as many strides as extents, found {key.start}:{key.stop}"
                                    + ("" if key.step is None else f":{key.step}"))
     else:
-        extents = _listed(key)
+        extents = _as_tuple(key)
         strides = row_major_strides(extents)
     return tuple(as_shard(pair) for pair in zip(extents, strides))
 
@@ -142,7 +142,7 @@ def row_major_strides(extents: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(prod(extents[i + 1:]) for i in range(len(extents)))
 
 
-def spelled(shards: Shards) -> str:
+def format_shards(shards: Shards) -> str:
     """The text in the brackets of ``S[...]`` and ``R[...]``."""
     if not shards:
         return "()"
@@ -152,7 +152,7 @@ def spelled(shards: Shards) -> str:
     return colon.join(part[0] if len(part) == 1 else f"({', '.join(part)})" for part in (extents, strides))
 
 
-def _listed(entry: Any) -> tuple[Any, ...]:
+def _as_tuple(entry: Any) -> tuple[Any, ...]:
     if entry is None:
         raise CompilationError("S[extents:strides] needs both sides of the colon")
     return tuple(entry) if isinstance(entry, (tuple, list)) else (entry,)

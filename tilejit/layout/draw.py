@@ -7,7 +7,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from ..errors import CompilationError
-from .axes import Axis, axis, whole
+from .axes import Axis, axis, as_whole_number
 
 if TYPE_CHECKING:
     from .algebra import TileLayout
@@ -26,7 +26,7 @@ def draw(layout: TileLayout, shape: Iterable[Any] | None = None, bits: int | Non
     """
     import numpy
 
-    shape = tuple(whole(n) for n in (layout.extents if shape is None else shape)) or (1,)
+    shape = tuple(as_whole_number(n) for n in (layout.extents if shape is None else shape)) or (1,)
     if not all(isinstance(n, int) for n in shape):
         raise CompilationError(f"only a layout of known extents can be drawn, found shape {shape}")
     rows, columns = prod(shape[:-1]), shape[-1]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import CompilationError
 from .algebra import TileLayout
-from .axes import Axis, axis, whole
+from .axes import Axis, axis, as_whole_number
 from .shards import Shard, Shards
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ NEIGHBOURS = 8
 
 
 @lru_cache(maxsize=1024)
-def _blocked(shape: tuple[int, ...], threads: int, vec: int, order: tuple[int, ...],
+def _make_blocked_layout(shape: tuple[int, ...], threads: int, vec: int, order: tuple[int, ...],
              within_warp: tuple[int, ...] = ()) -> tuple[TileLayout, tuple[int, ...]]:
     vectors = [1] * len(shape)
     if order:
@@ -55,7 +55,7 @@ def _blocked(shape: tuple[int, ...], threads: int, vec: int, order: tuple[int, .
     return _layout(dims, replicas), tuple(prod(s[0] for s in dim) for dim in dims)
 
 
-def blocked(shape: Iterable[Any], threads: int, vec: int, order: Iterable[int] | None = None,
+def blocked_layout(shape: Iterable[Any], threads: int, vec: int, order: Iterable[int] | None = None,
             within_warp: Iterable[int] = ()) -> tuple[TileLayout, tuple[int, ...]]:
     """A tile distributed over `threads` threads: (layout, domain).
 
@@ -66,7 +66,7 @@ def blocked(shape: Iterable[Any], threads: int, vec: int, order: Iterable[int] |
     that are left over hold copies (replicas). Along the dimensions in `within_warp`, all elements are held by
     one warp (if that costs no registers), so that a reduction along them needs no shared memory.
     """
-    shape = tuple(whole(extent) for extent in shape)
+    shape = tuple(as_whole_number(extent) for extent in shape)
     order = tuple(reversed(range(len(shape)))) if order is None else tuple(order)
     if any(not isinstance(extent, int) or extent < 1 for extent in shape):
         raise CompilationError(f"a register tile has extents of at least 1, found shape {shape}")
@@ -75,10 +75,10 @@ def blocked(shape: Iterable[Any], threads: int, vec: int, order: Iterable[int] |
     if vec < 1:
         raise CompilationError(f"vec= counts elements, at least 1, found {vec}")
     _check_threads(threads)
-    free = _blocked(shape, threads, vec, order)
+    free = _make_blocked_layout(shape, threads, vec, order)
     if not within_warp:
         return free
-    held = _blocked(shape, threads, vec, order, tuple(sorted(within_warp)))
+    held = _make_blocked_layout(shape, threads, vec, order, tuple(sorted(within_warp)))
     return held if reg_count(held[0]) <= reg_count(free[0]) else free
 
 
@@ -214,7 +214,7 @@ def insert_dim(layout: TileLayout, domain: Iterable[int], dim: int) -> tuple[Til
     return layout, (*domain[:dim], 1, *domain[dim:])
 
 
-def exchanged(layout: TileLayout, domain: Iterable[int], dim: int) -> TileLayout | None:
+def exchange_registers(layout: TileLayout, domain: Iterable[int], dim: int) -> TileLayout | None:
     """The layout after adjacent lanes along `dim` exchange registers such that each thread holds a longer run; None if the layout does not allow
     it. In 16-bit fragments, for example, a thread holds two of every eight columns; afterwards, all columns of every fourth group of eight."""
     dims, domain, dim = _dims(layout, domain, dim)
@@ -360,7 +360,7 @@ def tmem_datapath(datapath: str, columns: int, sub: int = 0) -> TileLayout:
     """
     if datapath not in tuple("ABCDEFG"):
         raise CompilationError(f"the datapaths of tensor memory are 'A' to 'G', found {datapath!r}")
-    lane, column, columns = axis.TLane, axis.TCol, whole(columns)
+    lane, column, columns = axis.TLane, axis.TCol, as_whole_number(columns)
     folds = {"B": 2, "E": 2, "G": 4}.get(datapath, 1)
     subs = (0, 1) if datapath in "CF" else (0,)
     if columns < 1 or columns % folds or sub not in subs:

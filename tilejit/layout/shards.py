@@ -138,7 +138,7 @@ def slice_dim(shards: Shards, start: Any, extent: int,
         inner.insert(0, (size, stride, along))
         start, extent, shards = start // size, extent // size, shards[:-1]
     size, stride, along = shards[-1]
-    whole = len(shards) == 1 or _within(start, extent, size, divides)
+    whole = len(shards) == 1 or _lies_in_one_block(start, extent, size, divides)
     pivot = ((extent, stride, along),) if whole else _straddle(shards, start, extent)
     if pivot is None:
         return None
@@ -146,7 +146,7 @@ def slice_dim(shards: Shards, start: Any, extent: int,
     return pivot + tuple(inner), offset
 
 
-def _within(start: Any, extent: int, size: int, divides: Divides | None) -> bool:
+def _lies_in_one_block(start: Any, extent: int, size: int, divides: Divides | None) -> bool:
     """Whether the range lies in one block of `size` elements."""
     if isinstance(start, int):
         return start // size == (start + extent - 1) // size

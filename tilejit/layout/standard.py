@@ -7,7 +7,7 @@ from typing import Any
 
 from ..errors import CompilationError
 from .algebra import TileLayout
-from .axes import whole
+from .axes import as_whole_number
 from .swizzle import Swizzle
 
 # Bytes of a swizzled row -> number of address bits that its mode XORs (PTX ISA, "Swizzling modes").
@@ -23,7 +23,7 @@ def standard(bits: int, shape: Iterable[Any], mode_bytes: int) -> TileLayout:
     swizzle: columns of 16 bytes run down all rows, then across; if a row is not a multiple of 16 bytes, the
     layout is row-major. The buffer must be aligned to ATOM_ROWS * mode_bytes bytes.
     """
-    shape = tuple(whole(n) for n in shape)
+    shape = tuple(as_whole_number(n) for n in shape)
     if mode_bytes not in (0, *SWIZZLE_BITS):
         raise CompilationError(f"a swizzle mode is 0, 32, 64 or 128 bytes, found {mode_bytes!r}")
     if bits not in (1, 2, 4, 8, 16, 32, 64, 128):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..errors import CompilationError
-from .axes import whole
+from .axes import as_whole_number
 
 if TYPE_CHECKING:
     from .algebra import TileLayout
@@ -30,7 +30,7 @@ class Swizzle:
 
     def __post_init__(self) -> None:
         for name in ("per_element", "swizzle_len", "atom_len"):
-            value = whole(getattr(self, name))
+            value = as_whole_number(getattr(self, name))
             if not isinstance(value, int) or value < 0:
                 raise CompilationError(f"{name} of a swizzle counts address bits, found {getattr(self, name)!r}")
             object.__setattr__(self, name, value)

@@ -27,18 +27,18 @@ def pack(layout: TileLayout, n: int, along: Axis) -> TileLayout:
     if innermost != along or stride != 1 or extent % n or any(other % n for other in others) or not whole_chunks:
         raise CompilationError(f"{layout} does not fall into groups of {n} neighbours on axis {along}")
     shards = (*fused[:-1], (extent // n, n, along))
-    return _scaled(layout, along, lambda value: value // n, shards, 1 - n.bit_length())
+    return _scale_axis(layout, along, lambda value: value // n, shards, 1 - n.bit_length())
 
 
 def unpack(layout: TileLayout, n: int, along: Axis) -> TileLayout:
     """See `TileLayout.unpack`."""
     if layout.swizzle and along == "m" and n & (n - 1):
         raise CompilationError(f"a swizzled layout unpacks into a power of two of parts, found {n}")
-    parts = _scaled(layout, along, lambda value: value * n, layout.shards, n.bit_length() - 1)
+    parts = _scale_axis(layout, along, lambda value: value * n, layout.shards, n.bit_length() - 1)
     return parts._with(shards=(*parts.shards, (n, 1, along)))
 
 
-def _scaled(layout: TileLayout, along: Axis, scale: Callable[[Any], Any], shards: Shards, bits: int) -> TileLayout:
+def _scale_axis(layout: TileLayout, along: Axis, scale: Callable[[Any], Any], shards: Shards, bits: int) -> TileLayout:
     """The layout with `shards` instead of its own, its strides and offset along an axis scaled.
 
     The swizzle is shifted by `bits` address bits.

@@ -26,7 +26,7 @@ from .form import Attributes, Form
 from .lookup import form, forms, is_prefix, key, rows
 from .names import Name, python_name
 from .operands import Operand
-from .probe import ISA, example, probe_module, probe_ptx, refused
+from .probe import ISA, example, probe_module, probe_ptx, refused_forms
 from .report import coverage_markdown, to_json
 from .row import EFFECTS, TARGETS, Row, expand
 

@@ -44,7 +44,7 @@ def _forms_by_key(head: str) -> dict[str, Form]:
 
 
 @cache
-def found(name: str) -> Form | None:
+def find_form(name: str) -> Form | None:
     """The form of that name, in PTX's spelling or Python's; None if there is none. A row may have a thousand forms; only those with
     the same beginning are built."""
     wanted = key(name)
@@ -57,7 +57,7 @@ def found(name: str) -> Form | None:
 
 def form(name: str) -> Form:
     """The form of that name, in PTX's spelling or Python's. CompilationError, with similar names, if there is none."""
-    there = found(name)
+    there = find_form(name)
     if there is not None:
         return there
     wanted = key(name)

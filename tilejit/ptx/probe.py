@@ -12,7 +12,7 @@ from .operands import Operand
 ISA = "8.8"                                    # the PTX version that LLVM emits here
 
 
-def _written(form: Form) -> tuple[dict[str, list[str]], list[tuple[Operand, str]]]:
+def _operand_texts(form: Form) -> tuple[dict[str, list[str]], list[tuple[Operand, str]]]:
     """The text of each operand, and (operand, register) of each register; registers are numbered from 1 within their class."""
     values: dict[str, list[str]] = {}
     used: list[tuple[Operand, str]] = []
@@ -31,12 +31,12 @@ def _written(form: Form) -> tuple[dict[str, list[str]], list[tuple[Operand, str]
 
 def example(form: Form) -> str:
     """One line of PTX that uses the form: `mapa.shared::cluster.u32 %r1, %r2, %r3;`."""
-    return substitute(form.template, form.operands, _written(form)[0])
+    return substitute(form.template, form.operands, _operand_texts(form)[0])
 
 
 def _entry(form: Form, name: str) -> str:
     """A kernel, on one line, that loads the form's inputs, executes the form, and stores its outputs."""
-    values, used = _written(form)
+    values, used = _operand_texts(form)
     declared = [f".reg .{operand.register.declared} {register};" for operand, register in used]
     before, after, offset = [], [], 0
     for operand, register in used:
@@ -64,7 +64,7 @@ def probe_ptx(target: str, isa: str = ISA) -> str:
     return probe_module((form for form in forms(target) if form.isa == isa), target, isa)
 
 
-def refused(module: str, log: str) -> dict[str, str]:
+def refused_forms(module: str, log: str) -> dict[str, str]:
     """The forms that an assembler rejects, with the first message about each, from its log for a probe module."""
     lines = module.splitlines()
     found: dict[str, str] = {}

@@ -127,7 +127,7 @@ def describe(obj) -> ArrayView:
 DESCRIBERS: dict[type, Callable[[Any], ArrayView]] = {}
 
 
-def seen(arrays) -> tuple[tuple, list[int]]:
+def array_keys(arrays) -> tuple[tuple, list[int]]:
     """(a key of all that a launch for such arrays depends on, their addresses). The key has a tuple for each array, with
     its shape, strides, dtype, device, address modulo 16, and whether it may be written. The fourth element is the device,
     "host" or -1 on the host. For torch's tensors this does not make views of them, which would take four times as long."""
@@ -279,11 +279,11 @@ def _from_cuda_interface(obj, interface: dict) -> ArrayView | None:
         raise LaunchError("stream 0 is ambiguous in __cuda_array_interface__: 1 is the legacy default stream, 2 the "
                           "per-thread one")
     strides = _element_strides(shape, interface.get("strides"), ELEMENT_TYPES[name].nbytes)
-    pointer = _aligned(int(pointer or 0), ELEMENT_TYPES[name].nbytes)
+    pointer = _check_alignment(int(pointer or 0), ELEMENT_TYPES[name].nbytes)
     return ArrayView(pointer, shape, strides, name, _pointer_device(obj, pointer), bool(readonly) or _immutable(obj), obj, stream)
 
 
-def _aligned(pointer: int, nbytes: int) -> int:
+def _check_alignment(pointer: int, nbytes: int) -> int:
     """The device address `pointer`. LaunchError if it is not a multiple of the `nbytes` bytes of an element, as loads and
     stores need."""
     if pointer % nbytes:
@@ -343,5 +343,5 @@ def _from_dlpack(obj) -> ArrayView:
     shape = tuple(tensor.shape[: tensor.ndim]) if tensor.ndim else ()
     strides = tuple(tensor.strides[: tensor.ndim]) if tensor.ndim and tensor.strides else row_major(shape)
     pointer, name = (tensor.data or 0) + tensor.byte_offset, dlpack.dtype_name(tensor)
-    return ArrayView(pointer if device == "host" else _aligned(pointer, ELEMENT_TYPES[name].nbytes), shape, strides, name, device,
+    return ArrayView(pointer if device == "host" else _check_alignment(pointer, ELEMENT_TYPES[name].nbytes), shape, strides, name, device,
                      readonly or _immutable(obj), obj, None if device == "host" else LEGACY_STREAM, capsule)

@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..dtypes import DTYPES, bool_, stored
+from ..dtypes import DTYPES, bool_, count_units
 from ..errors import LaunchError
 from . import dlpack, driver
 from .arrays import LEGACY_STREAM, ArrayView, checked_shape, describe, numpy_name, row_major
@@ -170,10 +170,10 @@ def empty(shape: Any, dtype: Any = "float32", device: int = 0) -> DeviceArray | 
     named: Any = getattr(dtype, "name", None) or getattr(dtype, "__name__", str(dtype))
     name: str = dtype if isinstance(dtype, str) else named
     packed = DTYPES.get(name, bool_).packed
-    if packed and not (shape and stored(DTYPES[name], shape[-1]) is not None):
+    if packed and not (shape and count_units(DTYPES[name], shape[-1]) is not None):
         raise LaunchError(f"rows of {name} are multiples of {DTYPES[name].packing[0]} elements, and the shape is {shape}")
     if packed:
-        return Packed(empty((*shape[:-1], stored(DTYPES[name], shape[-1])), "uint8", device), name)
+        return Packed(empty((*shape[:-1], count_units(DTYPES[name], shape[-1])), "uint8", device), name)
     nbytes = element_type(name).nbytes * math.prod(shape)
     memory = Memory(nbytes, device)
     return DeviceArray(memory.address, shape, row_major(shape), numpy_dtype(name), device, memory)

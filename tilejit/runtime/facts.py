@@ -55,11 +55,11 @@ def condition(fact: Fact, kinds: Sequence[Kind]) -> Expression:
         case "size_within":
             return _at_most(_size(i, rest[0]), _size(*rest[1:]) if len(rest) > 2 else Leaf("scalar", rest[1]))
         case "stride_multiple":
-            return _either(_is_multiple(_stride(i, rest[0]), rest[1]), _unused(i, rest[0], _array(kinds, i).rank))
+            return _either(_is_multiple(_stride(i, rest[0]), rest[1]), _is_unused(i, rest[0], _array(kinds, i).rank))
         case "stride_is":
-            return _either(_equal(_stride(i, rest[0]), rest[1]), _unused(i, rest[0], _array(kinds, i).rank))
+            return _either(_equal(_stride(i, rest[0]), rest[1]), _is_unused(i, rest[0], _array(kinds, i).rank))
         case "stride_at_least":
-            return _either(_at_most(rest[1], _stride(i, rest[0])), _unused(i, rest[0], _array(kinds, i).rank))
+            return _either(_at_most(rest[1], _stride(i, rest[0])), _is_unused(i, rest[0], _array(kinds, i).rank))
         case "fits32":
             return _fits32(i, _array(kinds, i))
         case "scalar_fits32":
@@ -129,7 +129,7 @@ def _empty(i: int, dims: Sequence[int]) -> Operation:
     return _equal(_all("min", [_size(i, d) for d in dims]), 0)
 
 
-def _unused(i: int, d: int, rank: int) -> Operation:
+def _is_unused(i: int, d: int, rank: int) -> Operation:
     """Whether a stride is never used: its extent is at most 1, or the array has no elements."""
     few = _at_most(_size(i, d), 1)
     return _either(few, _empty(i, [k for k in range(rank) if k != d])) if rank > 1 else few
@@ -198,7 +198,7 @@ def _question(fact: tuple[Any, ...], kinds: tuple[Kind, ...]) -> Callable[[Seque
 def describe_fact(fact: Fact, names: Sequence[str] = ()) -> str:
     """The fact in words, with the arguments called by `names`."""
     kind, i, *rest = fact
-    name = _named(i, names)
+    name = _name_parameters(i, names)
     match kind:
         case "aligned":
             return f"{name} starts at a multiple of {rest[0]} bytes"
@@ -209,7 +209,7 @@ def describe_fact(fact: Fact, names: Sequence[str] = ()) -> str:
         case "size_at_least":
             return f"{name}.shape[{rest[0]}] is at least {rest[1]}"
         case "size_within":
-            return (f"{name}.shape[{rest[0]}] is at most {_named(rest[1], names)}"
+            return (f"{name}.shape[{rest[0]}] is at most {_name_parameters(rest[1], names)}"
                     + "".join(f".shape[{d}]" for d in rest[2:]))
         case "stride_multiple":
             return f"{name}.strides[{rest[0]}] is a multiple of {rest[1]} elements"
@@ -226,9 +226,9 @@ def describe_fact(fact: Fact, names: Sequence[str] = ()) -> str:
         case "scalar_between":
             return f"{name} is {rest[0]}" + (f" to {rest[1]}" if rest[1] != rest[0] else "")
         case "no_overlap":
-            return f"{name} does not overlap {_named(rest[0], names)}"
+            return f"{name} does not overlap {_name_parameters(rest[0], names)}"
     return repr(fact)
 
 
-def _named(i: int, names: Sequence[str]) -> str:
+def _name_parameters(i: int, names: Sequence[str]) -> str:
     return names[i] if i < len(names) else f"argument {i}"

@@ -78,7 +78,7 @@ def device_files() -> bool:
     return any(map(os.path.exists, ("/dev/nvidia0", "/dev/nvidiactl", "/dev/dxg")))
 
 
-def opened() -> ctypes.CDLL:
+def open_library() -> ctypes.CDLL:
     """libcuda, loaded but not initialised. OSError if there is none."""
     return ctypes.CDLL("libcuda.so.1")
 
@@ -87,7 +87,7 @@ def opened() -> ctypes.CDLL:
 def library() -> ctypes.CDLL:
     """libcuda, initialised. LaunchError if there is no usable driver."""
     try:
-        found = opened()
+        found = open_library()
     except OSError as error:
         raise LaunchError("no CUDA driver was found (libcuda.so.1). Kernels on host arrays run in the simulator; for a GPU, "
                           f"install NVIDIA's driver or give the container the GPU. ({str(error)[:200]})") from None
@@ -137,5 +137,5 @@ def _error_name(code: int) -> str:
     """The driver's name of an error, which it gives also before, or without, initialisation."""
     name = ctypes.c_char_p()
     with suppress(OSError):
-        opened().cuGetErrorName(code, ctypes.byref(name))
+        open_library().cuGetErrorName(code, ctypes.byref(name))
     return name.value.decode() if name.value else "CUDA error"

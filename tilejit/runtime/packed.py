@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..dtypes import dtype_of, held
+from ..dtypes import dtype_of, count_elements
 from ..errors import LaunchError
 from .arrays import ArrayView, describe
 
@@ -43,7 +43,7 @@ class Packed:
     def shape(self) -> tuple[int, ...]:
         """The extents in elements."""
         shape = describe(self.data).shape
-        shape = (*shape[:-1], held(self.dtype, shape[-1]))
+        shape = (*shape[:-1], count_elements(self.dtype, shape[-1]))
         return shape[::-1] if self._transposed else shape
 
     def over(self, data: Any) -> Packed:
@@ -83,7 +83,7 @@ class Packed:
         data = self.data.numpy() if hasattr(type(self.data), "__tilejit_view__") else describe(self.data).numpy()
         data = np.ascontiguousarray(data).view(np.uint8)
         elements, per = self.dtype.packing
-        bits = np.unpackbits(data, axis=-1, bitorder="little").reshape(*data.shape[:-1], held(self.dtype, data.shape[-1]), 8 * per // elements)
+        bits = np.unpackbits(data, axis=-1, bitorder="little").reshape(*data.shape[:-1], count_elements(self.dtype, data.shape[-1]), 8 * per // elements)
         found = np.packbits(bits, axis=-1, bitorder="little")[..., 0].view(self.dtype.np)
         return found.T if self._transposed else found
 

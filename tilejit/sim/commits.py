@@ -28,7 +28,7 @@ class Commits(MachineParts):
                     covered[id(world)] = self._covered(world, queue)
                 op = self._operation(f"commit of {queue}", world, [], [], _nothing, {}, [])
                 op.covers, landed = covered[id(world)]
-                op.then = _committed(self, rank, number, op.covers, landed)
+                op.then = _commit_completion(self, rank, number, op.covers, landed)
                 op.pipe = f"commit of {queue}"  # commits of a thread arrive in issue order
                 op.due = max([op.due, *(o.due for o in world.flight if (o.pipe, o.rank, o.atom) == (op.pipe, op.rank, op.atom))])
                 world.launch(op, self.sim.cells)
@@ -58,7 +58,7 @@ def _nothing(rows, params) -> None:
     """The `land` of an operation that writes nothing."""
 
 
-def _committed(m, rank: int, number: int, numbers: tuple, landed: np.ndarray) -> Callable:
+def _commit_completion(m, rank: int, number: int, numbers: tuple, landed: np.ndarray) -> Callable:
     """The `then` of a commit: it lands the operations `numbers` and arrives. Threads that wait learn of these operations, of what their
     issuing thread knew at the issue, and of the clock `landed` of earlier operations."""
     sim, own = m.sim, m.rank
@@ -73,7 +73,7 @@ def _committed(m, rank: int, number: int, numbers: tuple, landed: np.ndarray) ->
             if waited is not None:
                 waited.awaited = True
                 sim.land(waited, tag=(column, b.phase + 1, -1))
-                world.facts["tag", n] = _told(world.clocks, waited, world.clocks.column(own, waited.atom), column, b.phase + 1)
+                world.facts["tag", n] = _published_clocks(world.clocks, waited, world.clocks.column(own, waited.atom), column, b.phase + 1)
             if ("tag", n) in world.facts:
                 np.maximum(clock, world.facts["tag", n], out=clock)
         sim.arrive(op, rank, number, 1, clock)
@@ -81,7 +81,7 @@ def _committed(m, rank: int, number: int, numbers: tuple, landed: np.ndarray) ->
     return then
 
 
-def _told(clocks, op: AsyncOp, issuer: int, column: int, epoch: int) -> np.ndarray:
+def _published_clocks(clocks, op: AsyncOp, issuer: int, column: int, epoch: int) -> np.ndarray:
     """What the completion of an operation publishes: its thread's past, and its own writes under (column, epoch)."""
     clock = op.past().copy()
     clock[ORDER, issuer] = max(clock[ORDER, issuer], op.epoch)

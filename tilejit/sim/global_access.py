@@ -29,7 +29,7 @@ class GlobalAccess(MachineParts):
         count = index.size if keep is None else int(np.count_nonzero(keep))
         self._count("global -> registers", count * self._repeats(index) * memory.itemsize)
         if not count:
-            return _filled(other, shape, dtype)
+            return _fill_array(other, shape, dtype)
         flat = memory.elements(dtype)
         if keep is None:
             values = flat[index]
@@ -64,7 +64,7 @@ class GlobalAccess(MachineParts):
         if keep is not None:
             keep = np.broadcast_to(keep, shape)
             index, values, ids = index[keep], values[keep], np.broadcast_to(ids, shape)[keep]
-            threads = kept(threads, keep, shape)
+            threads = kept_threads(threads, keep, shape)
         self._count("registers -> global", index.size * memory.itemsize)
         if not index.size:
             return
@@ -104,7 +104,7 @@ class GlobalAccess(MachineParts):
                 result = np.array(view)
             else:
                 if result is None:
-                    result = np.array(_filled(other, shape, dtype))
+                    result = np.array(_fill_array(other, shape, dtype))
                 at = (rows, *(clip[d] for d in t.kept))
                 result[at] = view
             if self.checks and memory.maybe_written:
@@ -113,7 +113,7 @@ class GlobalAccess(MachineParts):
                 self._judge(memory, "read", memory.shadow.read(
                     self._box(memory, offset, extents, strides), mine, self.sim.global_clocks, over,
                     self._box_owners(memory, t, mine, clip, extents, owner)))
-        return _filled(other, shape, dtype) if result is None else result
+        return _fill_array(other, shape, dtype) if result is None else result
 
     def _write_boxes(self, buffer: SimBuffer, region: SimRegion, whole, values, dtype, owner) -> None:
         memory, t = buffer.memory, region.type
@@ -263,7 +263,7 @@ class GlobalAccess(MachineParts):
             threads = self._threads_of(shape, owner, writing) if memory.shadow.threads is not None else None
             if keep is not None:
                 keep = np.broadcast_to(keep, shape)
-                index, ids, threads = index[keep], ids[keep], kept(threads, keep, shape)
+                index, ids, threads = index[keep], ids[keep], kept_threads(threads, keep, shape)
         view = Index(self._cells(memory, index))
         access = memory.shadow.write if writing else memory.shadow.read
         who = None if memory.shadow.threads is None else Accessor(self, ids, threads)
@@ -427,11 +427,11 @@ class GlobalAccess(MachineParts):
         return f"an element of {memory.name}" if at else f"{memory.name}{index}"
 
 
-def kept(threads, keep: np.ndarray | None, shape: tuple):
+def kept_threads(threads, keep: np.ndarray | None, shape: tuple):
     """The threads of the elements that the mask `keep` selects, one for each or one for all."""
     return threads if keep is None or np.ndim(threads) == 0 else np.broadcast_to(threads, shape)[keep]
 
 
-def _filled(other, shape, dtype) -> np.ndarray:
+def _fill_array(other, shape, dtype) -> np.ndarray:
     other = np.asarray(other, dtype)
     return np.broadcast_to(other, np.broadcast_shapes(other.shape, shape))

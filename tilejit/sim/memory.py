@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from .global_races import GlobalShadow
 
 
-def strided(x: np.ndarray, shape: tuple[int, ...], strides: tuple[int, ...], writeable: bool = True) -> np.ndarray:
+def strided_view(x: np.ndarray, shape: tuple[int, ...], strides: tuple[int, ...], writeable: bool = True) -> np.ndarray:
     """NumPy's `as_strided`, which does not support float8_e5m2."""
     if x.dtype.kind == "f" and x.itemsize == 1:
-        return strided(x.view(np.uint8), shape, strides, writeable).view(x.dtype)
+        return strided_view(x.view(np.uint8), shape, strides, writeable).view(x.dtype)
     return np.lib.stride_tricks.as_strided(x, shape, strides, writeable=writeable)
 
 
@@ -41,7 +41,7 @@ class GlobalMemory:
             if s < 0:
                 start = np.flip(start, d)
         size = high - low + 1 if array.size else 0
-        self.flat = strided(start, (size,), (itemsize,), writeable=array.flags.writeable)
+        self.flat = strided_view(start, (size,), (itemsize,), writeable=array.flags.writeable)
         self.bytes = self.flat.view(np.uint8)
         self.origin = -low
         self.address = self.flat.__array_interface__["data"][0]

@@ -6,7 +6,7 @@ import numpy as np
 
 from .atomics import apply_atomic
 from .clocks import ORDER, Clocks
-from .global_access import kept
+from .global_access import kept_threads
 from .global_races import Near, Some
 from .global_threads import Accessor
 from .memory import GlobalMemory
@@ -103,7 +103,7 @@ class OrderedAccess(MachineParts):
         cells, mine, who = cells.reshape(-1), mine.reshape(-1), None
         if memory.shadow.threads is not None:
             threads = self._threads_of(shape, owner, writing=True)
-            threads = np.broadcast_to(threads, shape) if keep is None and np.ndim(threads) else kept(threads, keep, shape)
+            threads = np.broadcast_to(threads, shape) if keep is None and np.ndim(threads) else kept_threads(threads, keep, shape)
             who = Accessor(self, mine, threads.reshape(-1) if np.ndim(threads) else threads)
         access = memory.shadow.atomic if what == "write" else memory.shadow.atomic_read
         self._judge(memory, what, access(cells, mine, self.sim.global_clocks, who))

@@ -24,7 +24,7 @@ from ..ir.graph import (
     operands,
     results,
     walk,
-    written,
+    written_values,
 )
 from ..ops.memory.access_ops import load_, store_
 from ..ops.moves.copy_async import copy_async_
@@ -102,7 +102,7 @@ class Program:
         self.fences_global = any(map(_fences_global, self.nodes))
         self.overwrites_global = any(map(_overwrites_global, self.nodes))
         self.written = _maybe_written(self.nodes)
-        self.touched = _touched(graph.body)
+        self.touched = _count_accesses(graph.body)
         self.for_one_thread = _for_one_thread(self.nodes)
         values = [v for n in self.nodes for v in results(n)]
         self.made_barriers = sum(v.type.n for v in values if isinstance(v.type, Barrier))
@@ -200,7 +200,7 @@ def _maybe_written(nodes: tuple[Node, ...]) -> set[Value]:
         for result in call.results:
             if sources and isinstance(result.type, MEMORY_TYPES):
                 root[result] = root.get(sources[0], sources[0])
-    return {root.get(place, place) for place in written(calls)}
+    return {root.get(place, place) for place in written_values(calls)}
 
 
 def _places_of_barriers(nodes: tuple[Node, ...]) -> int:
@@ -220,14 +220,14 @@ def _places_of_barriers(nodes: tuple[Node, ...]) -> int:
     return sum(-(-v.type.nbytes // 8) for v in found if isinstance(v.type, Buffer) and v.type.scope == "shared")
 
 
-def _touched(body: Block, times: int = 1, root: dict[Value, Value] | None = None) -> Counter:
+def _count_accesses(body: Block, times: int = 1, root: dict[Value, Value] | None = None) -> Counter:
     """How often the calls of a kernel may access each buffer. A call counts once, or twice if it may access the buffer any number of times,
     as in a loop."""
     root = {} if root is None else root
     found: Counter = Counter()
     for node in body.nodes:
         for block in blocks(node):
-            found += _touched(block, 2 if isinstance(node, (For, While)) else times, root)
+            found += _count_accesses(block, 2 if isinstance(node, (For, While)) else times, root)
         if not isinstance(node, Call):
             continue
         sources = [root.get(a, a) for a in node.args if isinstance(a, Value) and isinstance(a.type, MEMORY_TYPES)]

@@ -397,7 +397,7 @@ class Synchronisation(MachineParts):
         begun = np.zeros((self.batch, 1), np.int64)  # completed phases when the wait begins
         for where, b in _barriers(self, barrier):
             begun[slice(None) if where is None else where] = b.phase if b is not None else 0
-        return BarrierWait(self, _passed, _missing, _pass, (barrier, parity, begun), self.loc)
+        return BarrierWait(self, _phase_passed, _missing, _pass, (barrier, parity, begun), self.loc)
 
     def _learn(self, world: World, rank: int, number: int, waited: bool = True) -> None:
         b = world.barriers[rank, number]
@@ -445,7 +445,7 @@ def _barriers(m, barrier: SimBarrier):
             yield where, world.barriers.get((rank, number))
 
 
-def _passed(m, barrier: SimBarrier, parity: np.ndarray, begun: np.ndarray) -> np.ndarray:
+def _phase_passed(m, barrier: SimBarrier, parity: np.ndarray, begun: np.ndarray) -> np.ndarray:
     ready = np.ones(m.batch, bool)
     for where, b in _barriers(m, barrier):
         if b is not None and b.valid:
@@ -510,7 +510,7 @@ def _registers_pass(m, count: np.ndarray) -> None:
     m.hold_registers(int(count[0, 0]))
 
 
-def _named(m, index: np.ndarray, number: Any):
+def _named_barriers_of(m, index: np.ndarray, number: Any):
     """(positions, NamedBarrier) for each hardware barrier that the CTAs refer to, without splitting worlds."""
     for positions, (i,) in m.cases(index):
         for world, where in m.peek(positions):
@@ -519,13 +519,13 @@ def _named(m, index: np.ndarray, number: Any):
 
 def _named_ready(m, generations: np.ndarray, index: np.ndarray, number: Any) -> np.ndarray:
     ready = np.zeros(m.batch, bool)
-    for at, barrier in _named(m, index, number):
+    for at, barrier in _named_barriers_of(m, index, number):
         ready[at] = barrier.generation >= generations[at, 0]
     return ready
 
 
 def _named_words(m, generations: np.ndarray, index: np.ndarray, number: Any) -> str:
-    _, barrier = next(_named(m, index, number))
+    _, barrier = next(_named_barriers_of(m, index, number))
     return f"waits at a named barrier, where {barrier.arrived} of {barrier.threads} threads have arrived"
 
 

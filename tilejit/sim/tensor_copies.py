@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from ..ops.tmem.descriptor import SharedDescriptor, swizzled
+from ..ops.tmem.descriptor import SharedDescriptor, swizzle_address
 from .engines import Span
 from .memory import TensorMemory
 from .parts import MachineParts
@@ -24,7 +24,7 @@ def source_units(bits: int, rows: int, width: int) -> np.ndarray:
     pitch = descriptor.span or UNIT
     r, u = np.arange(rows)[:, None], np.arange(width // UNIT)[None]
     across = UNIT if descriptor.span else descriptor.leading
-    return swizzled(start + r % 8 * pitch + r // 8 * descriptor.stride + u * across, descriptor.span)
+    return swizzle_address(start + r % 8 * pitch + r // 8 * descriptor.stride + u * across, descriptor.span)
 
 
 def target_units(form, address: int) -> np.ndarray:
@@ -37,7 +37,7 @@ def target_units(form, address: int) -> np.ndarray:
     return lanes[..., None] * LANE + (address & 0xFFFF) * 4 + np.arange(form.width // UNIT) * UNIT
 
 
-def decompressed(units: np.ndarray, form: str | None) -> np.ndarray:
+def decompress(units: np.ndarray, form: str | None) -> np.ndarray:
     """Units of 16 bytes (..., 16), unpacked: each holds 16 elements of 4 or 6 bits, then padding. `form` None: returned as they are.
 
     A 4-bit element goes to bits 2 to 5 of its byte, a 6-bit element to bits 0 to 5.
@@ -71,7 +71,7 @@ class PairOperations(MachineParts):
         def collect(rows, params):
             starts = np.broadcast_to(params["begin"][:, 0], (len(rows),))
             at = np.stack([sources(int(s)) for s in starts])
-            return {"data": decompressed(shared.data[rows.reshape(-1, 1, 1, 1, 1), at[..., None] + np.arange(UNIT)], plan.decompress)}
+            return {"data": decompress(shared.data[rows.reshape(-1, 1, 1, 1, 1), at[..., None] + np.arange(UNIT)], plan.decompress)}
 
         def land(rows, params):
             to = np.broadcast_to(params["into"], (len(rows), 1)).reshape(-1, 1, 1, 1, 1, 1) + targets[None, ..., None] + np.arange(UNIT)

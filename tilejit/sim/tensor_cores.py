@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..dtypes import float16, int32
-from ..ops.mma.descriptor import Derived, Descriptor, encoded
+from ..ops.mma.descriptor import Derived, Descriptor, encode_descriptor
 from ..types import Tile
 from .engines import Span
 from .parts import MachineParts
@@ -25,7 +25,7 @@ def addresses(made: Derived, start: int, mn: int, itemsize: int, rows: tuple[int
     for row in rows:
         steps = []
         for k in made.ks:
-            bits = encoded(made.descriptor, start + row + k)
+            bits = encode_descriptor(made.descriptor, start + row + k)
             descriptor, at = Descriptor.decoded(bits, made.descriptor.major)
             steps.append(descriptor.addresses(at, mn, itemsize))
         blocks.append(np.concatenate(steps, axis=1))

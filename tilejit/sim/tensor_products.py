@@ -15,7 +15,7 @@ from ..ops.tmem.descriptor import SharedDescriptor
 from .engines import Span
 from .memory import TensorMemory
 from .parts import MachineParts
-from .tensor_copies import decompressed
+from .tensor_copies import decompress
 from .tma_bytes import peer_rows
 
 LANE, UNIT = TensorMemory.COLUMNS * 4, 16
@@ -48,7 +48,7 @@ def numbers(data: np.ndarray, name: str, kind: str, contained: bool) -> np.ndarr
     if name in SMALL and contained:
         return _table(name)[data >> 2 & 15 if name == "e2m1" else data & 63]
     if name in SMALL:
-        units = decompressed(data.reshape(*data.shape[:-1], -1, UNIT), "b4x16_p64" if name == "e2m1" else "b6x16_p32")
+        units = decompress(data.reshape(*data.shape[:-1], -1, UNIT), "b4x16_p64" if name == "e2m1" else "b6x16_p32")
         return _table(name)[(units >> 2 if name == "e2m1" else units).reshape(data.shape)]
     if name in ("e4m3", "e5m2"):
         return _table(name)[data]

@@ -11,7 +11,7 @@ from .engines import Span
 from .global_flight import LOAD, REDUCE, STORE
 from .parts import MachineParts
 from .tensor_maps import describe_faults, elements_of, packed_bits, reducible
-from .tma_bytes import Box, columns, fetch_box, load_elements, located, peer_rows, place_box, steps_of, store_elements
+from .tma_bytes import Box, columns, fetch_box, load_elements, locate, peer_rows, place_box, steps_of, store_elements
 from .values import SimBarrier, SimBuffer, SimTensorMap, take
 
 
@@ -210,7 +210,7 @@ class TensorCopies(MachineParts):
         if positions is not None:
             batch, map_ = len(positions), take(map_, positions)
             coords, offsets = take(coords, positions), take(offsets, positions)
-        at, keep = located(map_, mode, coords, offsets, batch)
+        at, keep = locate(map_, mode, coords, offsets, batch)
         cells = (at + memory.address - shadow.address) // shadow.granule
         keep = np.broadcast_to(keep, cells.shape) & (cells >= 0) & (cells < shadow.cells)
         return self.touch(memory, what, side, cells, keep, positions)

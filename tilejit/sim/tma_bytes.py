@@ -100,12 +100,12 @@ def load_box(map_: SimTensorMap, batch: int, coords) -> np.ndarray:
             data = np.full((count, *shape), fill, unit)
             for rows, clip, offset, extents, steps in whole:
                 at = (rows, *clip)
-                data[at] = _rounded(map_, map_.memory.box(flat, offset, extents, steps))
+                data[at] = _round_to_tf32(map_, map_.memory.box(flat, offset, extents, steps))
             return data
     return _elements(map_, *addresses(map_, coords, batch))
 
 
-def located(map_: SimTensorMap, mode: str, coords, offsets, batch: int) -> tuple[np.ndarray, np.ndarray]:
+def locate(map_: SimTensorMap, mode: str, coords, offsets, batch: int) -> tuple[np.ndarray, np.ndarray]:
     """`addresses` for any mode: of a box, of rows with one coordinate each, or of pixels."""
     if mode == "rows":
         x, *rows = coords
@@ -123,7 +123,7 @@ def load_elements(map_: SimTensorMap, mode: str, coords, offsets, batch: int) ->
     """
     if mode == "tile":
         return load_box(map_, batch, coords)
-    data = _elements(map_, *located(map_, mode, coords, offsets, batch))
+    data = _elements(map_, *locate(map_, mode, coords, offsets, batch))
     if mode in ("im2col::w", "im2col::w::128") and offsets and offsets[0].any():
         beyond = _elements(map_, *pixels(map_, coords, offsets, batch, around=False))
         data = np.where(data == beyond, data, np.array([OPEN] * data.dtype.itemsize, np.uint8).view(data.dtype)[0])
@@ -187,10 +187,10 @@ def _elements(map_: SimTensorMap, at: np.ndarray, inside: np.ndarray) -> np.ndar
     where = np.where(safe, at, 0)
     raw = source[where[..., None] + np.arange(unit.itemsize)] if source.size >= unit.itemsize else np.zeros((*where.shape, unit.itemsize), np.uint8)
     data = np.ascontiguousarray(raw).view(unit)[..., 0]
-    return np.where(safe, _rounded(map_, data), unit.type(fill_value(map_)))
+    return np.where(safe, _round_to_tf32(map_, data), unit.type(fill_value(map_)))
 
 
-def _rounded(map_: SimTensorMap, data: np.ndarray) -> np.ndarray:
+def _round_to_tf32(map_: SimTensorMap, data: np.ndarray) -> np.ndarray:
     """For TF32 maps, round to 10 mantissa bits, to nearest even. Fill values are not rounded (measured on an H200)."""
     if "tf32" not in map_.dtype and "tfloat32" not in map_.dtype:
         return data
@@ -252,11 +252,11 @@ def store_elements(map_: SimTensorMap, mode: str, coords, data: np.ndarray, batc
                 part = part[rows] if max(map(len, starts)) > 1 else part[-1:]  # if all CTAs write the same box, the last one's remains
                 memory.box(flat, offset, extents, steps)[...] = part
             return
-    at, _ = located(map_, mode, coords, (), batch)
+    at, _ = locate(map_, mode, coords, (), batch)
     # The hardware clips the innermost dimension in steps of 16 bytes: elements in the tensor's last step are written too.
     size = -(-np.asarray(map_.global_dim[0]) * itemsize // 16) * 16 // itemsize
     grown = SimTensorMap(**{**map_.__dict__, "global_dim": (size, *map_.global_dim[1:])})
-    _, inside = located(grown, mode, coords, (), batch)
+    _, inside = locate(grown, mode, coords, (), batch)
     inside = np.broadcast_to(inside, at.shape) & (at >= 0) & (at + itemsize <= memory.bytes.size)
     where, values = at[inside], data[inside] if data.shape == at.shape else np.broadcast_to(data, at.shape)[inside]
     if kind is None:

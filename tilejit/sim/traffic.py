@@ -108,7 +108,7 @@ class Traffic(MachineParts):
     def _measured(self, call, threads: np.ndarray, offsets: np.ndarray, itemsize: int, keep: np.ndarray | None) -> Vectors | tuple[int, int]:
         """The vectors of a call's access to the elements at `offsets`, or (requests, extra passes) if it moves matrices."""
         plan: Any = getattr(getattr(call, "choice", None), "plan", None)
-        t = moved(call)
+        t = moved_tile(call)
         if hasattr(plan, "matrix_rows"):  # a load or store of a tile, all of whose elements are accessed
             return matrix_conflicts(plan.matrix_rows(t, self.threads), offsets)
         if hasattr(plan, "steps"):        # a copy, in vectors of consecutive bytes
@@ -139,7 +139,7 @@ class Traffic(MachineParts):
         return Vectors(self.low + thread, turn, offsets[element[active]], itemsize * plan.vector)
 
 
-def moved(call) -> Tile | None:
+def moved_tile(call) -> Tile | None:
     """The register tile that a call moves, or None."""
     types = [r.type for r in call.results] + [type_of(x) for x in call.args[1:] if x is not None]
     return next((t for t in types if isinstance(t, Tile) and t.layout is not None), None)
@@ -147,4 +147,4 @@ def moved(call) -> Tile | None:
 
 def _regular(call) -> bool:
     """Whether the call moves a region with all threads together, so that the offset of its first element determines all others."""
-    return isinstance(type_of(call.args[0]), Region) and (moved(call) is not None or hasattr(getattr(call.choice, "plan", None), "steps"))
+    return isinstance(type_of(call.args[0]), Region) and (moved_tile(call) is not None or hasattr(getattr(call.choice, "plan", None), "steps"))

@@ -94,7 +94,7 @@ class Verdicts(ChunkParts):
         Excluded is a phase for which no bytes were sent at all, after one with bytes, while other barriers lack arrivals: its copies may
         be stuck behind a wait for these. That is a deadlock, whose message covers both.
         """
-        held = any(b.pending for *_, b in _awaited(stuck))
+        held = any(b.pending for *_, b in _awaited_barriers(stuck))
         found = False
         for world in self.worlds:
             for (rank, _), b in world.barriers.items():
@@ -107,7 +107,7 @@ class Verdicts(ChunkParts):
     def _overtaken(self, stuck: list[Fiber]) -> bool:
         """Report threads that missed the previous phase of a barrier, did not learn of its end in another way, and now wait for a phase that
         has neither arrivals nor bytes. Returns whether there are any."""
-        for f, world, rank, number, b in _awaited(stuck):
+        for f, world, rank, number, b in _awaited_barriers(stuck):
             atom = int(f.m.atoms[0])
             seen, clocks = b.waits.get((f.rank, atom)), world.clocks
             told = clocks.known[f.rank, atom, ORDER, clocks.barrier_column(rank, number)] >= b.phase
@@ -189,7 +189,7 @@ def late_words(op: AsyncOp, phase: int, loc: Loc | None) -> str:
             f"at line {loc.line if loc else '?'}. Announce bytes before the arrival, as by arrive_expect_tx")
 
 
-def _awaited(fibers: list[Fiber]):
+def _awaited_barriers(fibers: list[Fiber]):
     """(fiber, world, rank, number, MBarrier) for each barrier that one of the fibers waits for."""
     for fiber in fibers:
         for which in fiber.wait.barriers() if isinstance(fiber.wait, BarrierWait) else ():

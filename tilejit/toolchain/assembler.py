@@ -142,7 +142,7 @@ def _driver_is_there() -> bool:
 
 
 @contextmanager
-def started(target: str, *, line_info: bool = True, options: tuple[str, ...] = (), allow: tuple[str, ...] = ()):
+def start_assembler(target: str, *, line_info: bool = True, options: tuple[str, ...] = (), allow: tuple[str, ...] = ()):
     """A context manager that starts the assembler for `target` while its PTX text is still being made. It gives a function
     ``run(ptx, meanwhile)``, which assembles a text and calls `meanwhile` while the assembler works.
 
@@ -153,19 +153,19 @@ def started(target: str, *, line_info: bool = True, options: tuple[str, ...] = (
     assembler = find()
     program = _start(assembler.path, target, line_info, options) if assembler.kind == "ptxas" else None
     try:
-        yield lambda ptx, meanwhile=lambda: None: _assembled(ptx, target, assembler, program, line_info, options, allow, meanwhile)
+        yield lambda ptx, meanwhile=lambda: None: _assemble_with(ptx, target, assembler, program, line_info, options, allow, meanwhile)
     finally:
         if program is not None:
             program.end()
 
 
 def assemble(ptx: str, target: str, **options) -> Assembled:
-    """Assemble PTX text for `target`, with the options of `started`."""
-    with started(target, **options) as run:
+    """Assemble PTX text for `target`, with the options of `start_assembler`."""
+    with start_assembler(target, **options) as run:
         return run(ptx)
 
 
-def _assembled(ptx: str, target: str, assembler: Assembler, program: Program | None, line_info: bool, options: tuple[str, ...],
+def _assemble_with(ptx: str, target: str, assembler: Assembler, program: Program | None, line_info: bool, options: tuple[str, ...],
                allow: tuple[str, ...], meanwhile: Callable[[], None]) -> Assembled:
     if assembler.kind != "ptxas":
         meanwhile()

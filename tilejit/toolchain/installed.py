@@ -20,7 +20,7 @@ _LIBDEVICES = ("nvidia-nvvm", *_ASSEMBLERS)
 def tools() -> str:
     """A text that changes if LLVM, libdevice or the assembler does."""
     wheels = None if config().ptxas else _wheels(tuple(sys.path))
-    return wheels or _asked()
+    return wheels or _ask_modules()
 
 
 @lru_cache(maxsize=4)
@@ -42,7 +42,7 @@ def _holder(names: tuple[str, ...], file: str, mode: int) -> Package | None:
     return None
 
 
-def _asked() -> str:
+def _ask_modules() -> str:
     """The same from the tools' own modules, which know all places where a tool may be."""
     from . import assembler, libdevice, llvm
 

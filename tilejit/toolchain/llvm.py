@@ -121,10 +121,10 @@ def to_ptx(ir: str, target: str, *, passes: str = "light", libdevice: bool = Fal
     if passes not in PASSES:
         raise ToolchainError(f"passes={passes!r} is not one of {', '.join(map(repr, PASSES))}")
     screen.check(ir, target)
-    return emitted(optimized(ir, target, passes, libdevice), target)
+    return emit_ptx(optimize(ir, target, passes, libdevice), target)
 
 
-def optimized(ir: str, target: str, passes: str, libdevice: bool):
+def optimize(ir: str, target: str, passes: str, libdevice: bool):
     """The module of IR text after the passes. If it calls no functions of libdevice, the result is the same for every
     target."""
     functions = _libdevice.called_by(ir)
@@ -141,7 +141,7 @@ def optimized(ir: str, target: str, passes: str, libdevice: bool):
     return module
 
 
-def emitted(module, target: str) -> str:
+def emit_ptx(module, target: str) -> str:
     """PTX of a module, which cannot be used afterwards."""
     return kept_negations(_machine(target)[0].emit_assembly(module))
 

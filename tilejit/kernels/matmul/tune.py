@@ -19,7 +19,7 @@ from ...runtime import driver, streams
 from ...runtime.arrays import ArrayView, describe
 from ...runtime.store import open_store
 from ...toolchain.installed import tools
-from ...tuning import Kept, timed
+from ...tuning import Kept, time_launches
 from ..operands import (
     HOPPER,
     TILES,
@@ -118,7 +118,7 @@ def _fastest(launches: dict, a, made) -> int:
     """The number of the launch that takes the least time, on the stream of the arrays. The contents of `made` are restored afterwards."""
     device, (low, high) = made.device, span(made)
     with Kept([(made.pointer + low, high - low)], device):
-        times, failed = timed(launches, streams.current_stream(a), device)
+        times, failed = time_launches(launches, streams.current_stream(a), device)
     if not times:
         raise next(iter(failed.values()))
     return min(times, key=lambda i: times[i])

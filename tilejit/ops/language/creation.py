@@ -7,7 +7,7 @@ from ...ir.builder import Builder, describe, type_of
 from ...ir.builtin import builtin
 from ...types import Scalar, Tile
 from ..tiles.generate import indices, iota, splat
-from .promotion import coerce, converted, number
+from .promotion import coerce, convert, number
 
 
 @builtin
@@ -68,10 +68,10 @@ def full(g: Builder, shape, value, dtype=None):
 @builtin
 def zeros(g: Builder, shape, dtype=float32):
     """A tile of `shape` filled with 0."""
-    return g.call(splat, converted(g, 0, dtype_of(dtype)), shape=checked_shape(g, shape))
+    return g.call(splat, convert(g, 0, dtype_of(dtype)), shape=checked_shape(g, shape))
 
 
 @builtin
 def ones(g: Builder, shape, dtype=float32):
     """A tile of `shape` filled with 1."""
-    return g.call(splat, converted(g, 1, dtype_of(dtype)), shape=checked_shape(g, shape))
+    return g.call(splat, convert(g, 1, dtype_of(dtype)), shape=checked_shape(g, shape))

@@ -23,9 +23,9 @@ from .promotion import (
     as_condition,
     broadcast_shape,
     common_dtype,
-    converted,
+    convert,
     float_operand,
-    matched,
+    match_operands,
     number,
     spread,
     strong_cast,
@@ -39,7 +39,7 @@ def where(g: Builder, condition, x, y):
     test = as_condition(g, condition)
     dtype = common_dtype(g, x, y)
     shape = broadcast_shape(g, number(g, test), number(g, x), number(g, y))
-    return g.call(ew.select, spread(g, test, shape), spread(g, converted(g, x, dtype), shape), spread(g, converted(g, y, dtype), shape))
+    return g.call(ew.select, spread(g, test, shape), spread(g, convert(g, x, dtype), shape), spread(g, convert(g, y, dtype), shape))
 
 
 def _extreme(which):
@@ -48,7 +48,7 @@ def _extreme(which):
             return max(x, y) if which is ew.maximum else min(x, y)
         dtype = common_dtype(g, x, y)
         dtype = float32 if dtype.is_float and dtype.bits == 8 else dtype
-        return g.call(which, *matched(g, x, y, dtype=dtype))
+        return g.call(which, *match_operands(g, x, y, dtype=dtype))
     call.__name__, call.__doc__ = which.name, f"{which.__doc__} The operands are promoted to one dtype and broadcast."
     return builtin(call)
 
@@ -68,7 +68,7 @@ def abs_(g: Builder, x):
     if isinstance(x, (int, float)):
         return abs_of_number(x)
     t = number(g, x)
-    return x if t.dtype.kind == "bool" else g.call(ew.abs_, converted(g, x, float32) if t.dtype.is_float and t.dtype.bits == 8 else x)
+    return x if t.dtype.kind == "bool" else g.call(ew.abs_, convert(g, x, float32) if t.dtype.is_float and t.dtype.bits == 8 else x)
 
 
 abs_.__name__ = "abs"
@@ -80,7 +80,7 @@ def fma(g: Builder, x, y, z):
     """``x * y + z`` of floats with one rounding."""
     dtype = common_dtype(g, x, y, z)
     dtype = dtype if dtype.is_float and dtype.bits > 8 else float32
-    return g.call(elementary.fma, *matched(g, x, y, z, dtype=dtype))
+    return g.call(elementary.fma, *match_operands(g, x, y, z, dtype=dtype))
 
 
 @builtin
@@ -90,7 +90,7 @@ def isnan(g: Builder, x):
 
 
 def _against_infinity(g: Builder, compare, x):
-    return g.call(compare, *matched(g, abs.function(g, float_operand(g, x)), float("inf")))
+    return g.call(compare, *match_operands(g, abs.function(g, float_operand(g, x)), float("inf")))
 
 
 @builtin
@@ -109,7 +109,7 @@ def isfinite(g: Builder, x):
 def bitcast(g: Builder, x, dtype):
     """Reinterpret the bits of each element of `x` as another dtype of the same width, like NumPy's ``x.view(dtype)``."""
     t = number(g, x)
-    x = x if isinstance(x, Value) else converted(g, x, t.dtype)
+    x = x if isinstance(x, Value) else convert(g, x, t.dtype)
     dtype = dtype_of(dtype)
     if dtype.is_float and type_of(x).dtype.is_int and may_be_truth_values(g, x):
         return g.call(casts.bitcast, x, dtype=dtype, hidden=True)
@@ -163,22 +163,22 @@ cdiv.plain = _plain_cdiv
 # -- facts and checks ------------------------------------------------------------------------------------------------------
 
 @op("syncs")
-def assumed(condition: Registers):
+def assume_condition(condition: Registers):
     """A promise that `condition` holds."""
 
 
-@assumed.infer
+@assume_condition.infer
 def _(g, condition):
     return None
 
 
-@assumed.simulate
+@assume_condition.simulate
 def _(m, call, condition):
     if not np.all(condition | ~m.active):
         m.assertion("the fact that tile.assume promises does not hold", ~np.all(condition | ~m.active, axis=1))
 
 
-@assumed.emit
+@assume_condition.emit
 def _(e, call, condition):
     e.declare("declare void @llvm.assume(i1)")
     e.stmt(f"call void @llvm.assume(i1 {condition.text})")
@@ -196,7 +196,7 @@ def assume(g: Builder, fact):
         return
     if not isinstance(type_of(fact), Scalar) or type_of(fact).dtype != bool_:
         raise g.error(f"assume takes a bool scalar, not {describe(fact)}")
-    g.call(assumed, fact)
+    g.call(assume_condition, fact)
 
 
 @op("pure")

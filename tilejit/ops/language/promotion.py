@@ -6,7 +6,7 @@ from functools import reduce
 
 from ...dtypes import DType, bool_, float32, float64, int32, int64, integer_range, promote, uint64
 from ...errors import LaunchError
-from ...ir.builder import Builder, describe, type_of, written
+from ...ir.builder import Builder, describe, type_of, source_text
 from ...ir.graph import Call, Const, Operand, Value
 from ...types import Buffer, Points, Region, Scalar, Sym, Tile, Type, Uniformity
 from ..tiles import arrange, casts, elementwise as ew, generate
@@ -56,21 +56,21 @@ def fits(x, dtype: DType) -> bool:
     return isinstance(x, int) and low <= x <= high
 
 
-def converted(g: Builder, x, dtype: DType) -> Operand:
+def convert(g: Builder, x, dtype: DType) -> Operand:
     """`x` as an operand of `dtype`: a Python number becomes a constant, a value is cast. A weak integer must fit in `dtype`."""
     if isinstance(x, (bool, int, float)):
-        return Const(fitted(g, x, dtype), dtype)
+        return Const(fit_constant(g, x, dtype), dtype)
     if isinstance(x, Const):
         return x if x.dtype == dtype else Const(casts.cast_number(x.value, x.dtype, dtype), dtype)
     t = type_of(x)
     if t.dtype == dtype:
         return x
     if isinstance(t, Scalar) and t.weak and t.dtype.is_int and dtype.is_int and promote(t.dtype, dtype) != dtype:
-        return adapted(g, x, dtype)
+        return narrow_weak_integer(g, x, dtype)
     return g.call(casts.cast, x, dtype=dtype)
 
 
-def adapted(g: Builder, x: Value, dtype: DType) -> Value:
+def narrow_weak_integer(g: Builder, x: Value, dtype: DType) -> Value:
     """Cast a weak run-time integer to a narrower dtype, that of the other operand. Its value must fit.
 
     For an argument, or an argument plus a constant, a guard of the launch ensures this (LaunchError if it does not fit). For
@@ -87,7 +87,7 @@ def adapted(g: Builder, x: Value, dtype: DType) -> Value:
         given = f" = {g.facts.values[n]}" if n < len(g.facts.values) else ""
         plus = f" {'+' if shift > 0 else '-'} {abs(shift)}" if shift else ""
         raise LaunchError(f"{argument.name}{plus} does not fit in {dtype} ({low} to {high}), to which it is converted here: {argument.name}{given}; "
-                          f"to keep its low bits write tile.cast({written(x).strip('`')}, tile.{dtype})", g.loc)
+                          f"to keep its low bits write tile.cast({source_text(x).strip('`')}, tile.{dtype})", g.loc)
     return g.call(casts.cast, x, dtype=dtype)
 
 
@@ -98,13 +98,13 @@ def strong_cast(g: Builder, x, dtype: DType) -> Operand:
         source = bool_ if isinstance(x, bool) else float64 if isinstance(x, float) else int64 if x < 2**63 else uint64
         return Const(casts.cast_number(x, source, dtype), dtype)
     if not isinstance(x, Value) or isinstance(t, Tile) or not t.weak:
-        return converted(g, x, dtype)
+        return convert(g, x, dtype)
     strong = Value("cast", Scalar(dtype, t.uniform), g.loc)
     g.append(Call(casts.cast, (x,), {"dtype": dtype}, (strong,), g.loc))
     return strong
 
 
-def fitted(g: Builder, x, dtype: DType):
+def fit_constant(g: Builder, x, dtype: DType):
     """A Python number as a constant of `dtype`. CompilationError if it does not fit, or is a float and `dtype` is not."""
     if dtype.kind == "bool":
         return bool(x)
@@ -144,10 +144,10 @@ def as_index(g: Builder, x, size: int | Sym | None = None):
     if isinstance(x, int) or dtype is None or not dtype.is_int:
         return x
     if dtype == uint64 and size is not None:
-        return g.call(casts.cast, g.call(ew.minimum, *matched(g, x, BEYOND)), dtype=int64)
+        return g.call(casts.cast, g.call(ew.minimum, *match_operands(g, x, BEYOND)), dtype=int64)
     if isinstance(size, Sym) and size.bits == 64:
         return _counted_in_64(g, x, {})
-    return x if dtype in (int32, int64) else converted(g, x, int32 if dtype.bits < 32 else int64)
+    return x if dtype in (int32, int64) else convert(g, x, int32 if dtype.bits < 32 else int64)
 
 
 # An index that is out of bounds of every array, also after a tile's offsets are added to it. As a power of two, it is a multiple of
@@ -160,7 +160,7 @@ def _counted_in_64(g: Builder, x: Operand, made: dict) -> Operand:
     """An int32 operand recomputed in int64, together with the index arithmetic that computes it. `made` caches what is recomputed."""
     call = g.definitions.get(x) if isinstance(x, Value) and type_of(x).dtype == int32 else None
     if call is None or call.op not in _INDEX_ARITHMETIC:
-        return converted(g, x, int64)
+        return convert(g, x, int64)
     if x not in made:
         made[x] = g.call(call.op, *(_counted_in_64(g, a, made) for a in call.args), **call.attrs)
     return made[x]
@@ -178,21 +178,21 @@ def spread(g: Builder, x: Operand, shape: tuple[int, ...] | None) -> Operand:
     return x if x.type.shape == shape else g.call(arrange.broadcast, x, shape=shape)
 
 
-def matched(g: Builder, *xs, dtype: DType | None = None) -> list[Operand]:
+def match_operands(g: Builder, *xs, dtype: DType | None = None) -> list[Operand]:
     """The operands converted to `dtype`, or by default to the one they promote to, and broadcast to one shape."""
     dtype = dtype or common_dtype(g, *xs)
     shape = broadcast_shape(g, *(number(g, x) for x in xs))
-    return [spread(g, converted(g, x, dtype), shape) for x in xs]
+    return [spread(g, convert(g, x, dtype), shape) for x in xs]
 
 
 def float_operand(g: Builder, x) -> Value:
     """`x` as a float value: integers, bools and float8 become float32, and a Python number becomes a `constant`."""
     t = number(g, x)
     if t.dtype.is_float and t.dtype.bits == 8:
-        return converted(g, x, float32)
+        return convert(g, x, float32)
     if t.dtype.is_float and isinstance(x, Value):
         return x
-    x = converted(g, x, t.dtype if t.dtype.is_float else float32)
+    x = convert(g, x, t.dtype if t.dtype.is_float else float32)
     return x if isinstance(x, Value) else g.call(generate.constant, x)
 
 
@@ -203,10 +203,10 @@ def coerce(g: Builder, x, type_: Type) -> Operand:
         shape = broadcast_shape(g, t, type_)
         if shape != type_.shape:
             raise g.error(f"{describe(x)} does not broadcast to {list(type_.shape)}")
-        return spread(g, converted(g, x, type_.dtype), type_.shape)
+        return spread(g, convert(g, x, type_.dtype), type_.shape)
     if isinstance(t, Tile):
         raise g.error(f"a scalar {type_.dtype} is needed here, not {describe(x)}")
-    return converted(g, x, type_.dtype)
+    return convert(g, x, type_.dtype)
 
 
 def as_mask(g: Builder, mask, shape: tuple[int, ...]) -> Operand:
@@ -221,7 +221,7 @@ def as_mask(g: Builder, mask, shape: tuple[int, ...]) -> Operand:
 def as_condition(g: Builder, x) -> Operand:
     """`x` as a bool scalar or tile: whether numbers are not 0."""
     t = number(g, x)
-    return converted(g, x, bool_) if t.dtype != bool_ else g.operand(x)
+    return convert(g, x, bool_) if t.dtype != bool_ else g.operand(x)
 
 
 def uniform_scalar(g: Builder, x, what: str, dtype: DType = int32) -> Operand:
@@ -232,7 +232,7 @@ def uniform_scalar(g: Builder, x, what: str, dtype: DType = int32) -> Operand:
     if t.uniform < g.scope.uniformity or (g.scope.partial is not None and t.uniform == Uniformity.THREAD and g.scope.kind != "thread"):
         name = x.name if isinstance(x, Value) else repr(x)
         raise g.error(f"{what} must be the same for all threads of the {g.scope.kind}, and {name} differs by {t.uniform.name.lower()}")
-    return converted(g, x, dtype)
+    return convert(g, x, dtype)
 
 
 def short_of(g: Builder, stop: Operand, reach: int) -> Operand:
@@ -251,4 +251,4 @@ def short_of(g: Builder, stop: Operand, reach: int) -> Operand:
 def collective(g: Builder, what: str) -> None:
     """CompilationError if the threads have diverged, because `what` needs all threads of the scope."""
     if g.scope.partial is not None:
-        raise g.error(f"{what} needs all threads of the {g.scope.kind}, and the condition {written(g.scope.partial)} differs between them")
+        raise g.error(f"{what} needs all threads of the {g.scope.kind}, and the condition {source_text(g.scope.partial)} differs between them")

@@ -34,7 +34,7 @@ def as_tuple(items: tuple) -> tuple:
     return items[0] if len(items) == 1 and isinstance(items[0], tuple) else items
 
 
-def completed(g: Builder, shape: tuple, size: int) -> tuple:
+def complete_shape(g: Builder, shape: tuple, size: int) -> tuple:
     """`shape` with an extent of -1 replaced by that which `size` elements need. CompilationError for an extent that is not constant."""
     for n in shape:
         constant_integer(g, n, "an extent", "the extents of a shape are constants: declare them as tile.constexpr parameters")
@@ -49,7 +49,7 @@ def reshape(g: Builder, x, *shape):
     """`x` with another shape and as many elements, in row-major order. One extent may be -1."""
     x = tile_operand(g, x, "reshape")
     size = x.type.size
-    shape = completed(g, as_tuple(shape), size)
+    shape = complete_shape(g, as_tuple(shape), size)
     if prod(shape) != size or any(n < 0 for n in shape):
         raise g.error(f"a tile of {size} elements, {list(x.type.shape)}, has no shape {list(shape)}")
     return x if shape == x.type.shape else g.call(reshape_, x, shape=shape)
@@ -98,7 +98,7 @@ def _dtype(g, x):
 
 
 @attribute(Tile, name="T")
-def _transposed(g, x):
+def _reverse_dimensions(g, x):
     """The tile with its dimensions reversed."""
     return transpose.function(g, x)
 

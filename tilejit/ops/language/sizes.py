@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...dtypes import held, int32, int64
+from ...dtypes import count_elements, int32, int64
 from ...ir.builder import Builder, type_of
 from ...ir.graph import Value
 from ...ir.op import op
 from ...types import Scalar, Sym, Uniformity
 from .operators import binary
-from .promotion import converted
+from .promotion import convert
 
 
 @op("pure", attrs=("sym",))
@@ -45,14 +45,14 @@ def elements_value(g: Builder, buffer: Value, n: int | Sym, d: int):
     if not dtype.packed or d != len(buffer.type.shape) - 1:
         return value
     if isinstance(n, int):
-        return held(dtype, n)
+        return count_elements(dtype, n)
     elements, per = dtype.packing
     if n.bits == 32 and g.facts.ask("size_at_least", n.arg, n.dim, 2**31 * per // elements):
-        value = converted(g, value, int64)
-    return scaled(g, value, elements, per)
+        value = convert(g, value, int64)
+    return bytes_to_elements(g, value, elements, per)
 
 
-def scaled(g: Builder, value, elements: int, per: int):
+def bytes_to_elements(g: Builder, value, elements: int, per: int):
     """Convert a number of bytes to the number of elements in them: `elements` for each `per` bytes."""
     if isinstance(value, int):
         return value // per * elements

@@ -12,7 +12,7 @@ from ...ir.op_traits import Traits
 from ...layout import TileLayout, axis as axes, collapse, drop_dim, register_table
 from ...types import Tile
 from ..tiles.elementwise import same_dtype
-from .promotion import common_dtype, converted
+from .promotion import common_dtype, convert
 from .shape import checked_axis
 
 
@@ -80,4 +80,4 @@ def stack(g: Builder, tiles, axis=0):
         if t.type.shape != one:
             raise g.error(f"tiles that are stacked have one shape, not {list(one)} and {list(t.type.shape)}")
     axis, dtype = checked_axis(g, axis, len(one) + 1), common_dtype(g, *tiles)
-    return g.call(stack_, *(converted(g, t, dtype) for t in tiles), axis=axis)
+    return g.call(stack_, *(convert(g, t, dtype) for t in tiles), axis=axis)

@@ -11,7 +11,7 @@ from ...ir.builder import type_of
 from ...ir.graph import Call, Operand, Value
 from ...layout import register_table
 from ...types import Points, Region, Scalar, Tile, Uniformity
-from .vector_proofs import inside, joint, narrower, widest, widest_of
+from .vector_proofs import is_inside, joint, narrower, widest, widest_of
 
 # Where a thread's registers have at least so many different coordinates along a dimension, the launch is asked whether the extent is a
 # multiple of the region's: if so, one test of the region's start replaces one test for each coordinate.
@@ -51,7 +51,7 @@ def plan_access(g, source: Value, tile: Tile | Scalar, mask: Operand = None, mos
     """
     t, starts = source.type, g.definition(source).args[1:]
     rank = len(t.shape)
-    checked = tuple(d for d in range(len(t.buffer.shape)) if not isinstance(t, Region) or not inside(g, t, starts, d))
+    checked = tuple(d for d in range(len(t.buffer.shape)) if not isinstance(t, Region) or not is_inside(g, t, starts, d))
     whole = tuple(d for d in checked if isinstance(t, Region) and isinstance(tile, Tile) and _many(g, t, tile, d)
                   and g.divisor(starts[d]) % t.extents[d] == 0 and joint(g, source, d, t.extents[d]))
     for axis in reversed(range(rank)) if isinstance(tile, Tile) else ():

@@ -24,7 +24,7 @@ from ..language.promotion import as_mask, coerce, collective
 from . import access
 from .access import AccessPlan, AccessSite
 from .access_ops import differs_by_thread
-from .regions import coordinates, reached, whole
+from .regions import coordinates, refuse_box, whole_region
 from .vector_proofs import widest_of
 
 SEMANTICS = ("relaxed", "acquire", "release", "acq_rel")
@@ -153,10 +153,10 @@ def _(m, call, place, value, compare, mask):
 def _place(g: Builder, x, what: str) -> Value:
     t = type_of(x)
     if isinstance(t, Buffer):
-        return _place(g, whole(g, x), what)
+        return _place(g, whole_region(g, x), what)
     if not isinstance(t, (Region, Points)):
         raise g.error(f"{what} takes a place in memory, as in x[i] or x[i, 0:BLOCK], not {describe(x)}")
-    reached(g, what, x)
+    refuse_box(g, what, x)
     if t.scope not in ("global", "shared"):
         raise g.error(f"{what} reaches global and shared memory, not {t.scope}")
     if t.buffer.peer:
@@ -165,7 +165,7 @@ def _place(g: Builder, x, what: str) -> Value:
     return x
 
 
-def _checked(g: Builder, kind: str, dtype: DType, sem, scope) -> None:
+def _check_atomic(g: Builder, kind: str, dtype: DType, sem, scope) -> None:
     what = f"atomic_{kind}"
     if dtype.name not in DTYPES[kind]:
         other = "cast to a wider type, or keep the counts in an int32 array" if dtype.bits < 32 else "use a view of the same memory as integers"
@@ -181,7 +181,7 @@ def _checked(g: Builder, kind: str, dtype: DType, sem, scope) -> None:
 def _atomic(g: Builder, kind: str, place, value, compare, mask, sem, scope) -> Value:
     place = _place(g, place, f"atomic_{kind}")
     t = place.type
-    _checked(g, kind, t.dtype, sem, scope)
+    _check_atomic(g, kind, t.dtype, sem, scope)
     if t.scope == "global" and t.buffer.arg is not None:
         g.state.setdefault("written", set()).add(t.buffer.arg)
     shaped = Tile(t.dtype, t.shape) if t.shape != () else Scalar(t.dtype)
@@ -208,7 +208,7 @@ _DOC = """Atomically {does}; returns the old value of each element.
     """
 
 
-def _declared(kind: str, does: str, more: str = ""):
+def _declare_atomic(kind: str, does: str, more: str = ""):
     def call(g: Builder, place, value, mask=None, sem="relaxed", scope="gpu"):
         return _atomic(g, kind, place, value, None, mask, sem, scope)
     call.__name__ = f"atomic_{kind}"
@@ -224,14 +224,14 @@ atomic_cas.__doc__ = _DOC.format(does="write `value` to each element that equals
 
 _NAN = " If either operand is NaN, the result is the NaN with all bits set{but}. -0.0 is less than 0.0."
 BUILTINS = {f.__name__: f for f in (
-    _declared("add", "add `value` to each element", " The order of float additions, and therefore their rounding, is unspecified."),
-    _declared("max", "replace each element by the larger of itself and `value`", _NAN.format(but=" except the sign")),
-    _declared("min", "replace each element by the smaller of itself and `value`", _NAN.format(but="")),
-    _declared("and", "replace each element by ``element & value``"),
-    _declared("or", "replace each element by ``element | value``"),
-    _declared("xor", "replace each element by ``element ^ value``"),
-    _declared("exch", "write `value` to each element"),
-    _declared("inc", "increment each element, or reset it to 0 where it is at least `value`"),
-    _declared("dec", "decrement each element, or reset it to `value` where it is 0 or above `value`"),
+    _declare_atomic("add", "add `value` to each element", " The order of float additions, and therefore their rounding, is unspecified."),
+    _declare_atomic("max", "replace each element by the larger of itself and `value`", _NAN.format(but=" except the sign")),
+    _declare_atomic("min", "replace each element by the smaller of itself and `value`", _NAN.format(but="")),
+    _declare_atomic("and", "replace each element by ``element & value``"),
+    _declare_atomic("or", "replace each element by ``element | value``"),
+    _declare_atomic("xor", "replace each element by ``element ^ value``"),
+    _declare_atomic("exch", "write `value` to each element"),
+    _declare_atomic("inc", "increment each element, or reset it to 0 where it is at least `value`"),
+    _declare_atomic("dec", "decrement each element, or reset it to `value` where it is 0 or above `value`"),
     builtin(atomic_cas),
 )}

@@ -10,14 +10,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from ...dtypes import DType, counted, float32, held, stored, uint8, uint32
+from ...dtypes import DType, unit_name, float32, count_elements, count_units, uint8, uint32
 from ...errors import CompilationError
 from ...ir.builder import Builder, describe, type_of
 from ...ir.graph import Const, Value
 from ...ir.op import op
 from ...layout import Swizzle, TileLayout
 from ..language.operators import binary
-from ..language.promotion import converted, spread
+from ..language.promotion import convert, spread
 from ..tiles import arrange, casts, elementwise as ew, generate, slicing
 
 # -- indices and shapes -----------------------------------------------------------------------------------------------------
@@ -47,24 +47,24 @@ def _(e, call, start):
 def _plan(context, call) -> None:
     dtype = call.attrs["dtype"]
     if context.asked_divisor(call.args[0], dtype.packing[0]) % dtype.packing[0]:
-        raise CompilationError(f"regions of {dtype} begin at {_whole(dtype)}, and this start is not known to be at one: write it as "
+        raise CompilationError(f"regions of {dtype} begin at {_whole_bytes_message(dtype)}, and this start is not known to be at one: write it as "
                                f"{dtype.packing[0]} * i, or promise it by tile.assume(start % {dtype.packing[0]} == 0)", call.loc)
 
 
 byte_of.rules.plan = _plan
 
 
-def _whole(dtype: DType) -> str:
+def _whole_bytes_message(dtype: DType) -> str:
     return f"blocks of {dtype.packing[0]} elements" if dtype.padded else f"whole bytes, multiples of {dtype.packing[0]} elements"
 
 
 def bytes_along(g: Builder, item, start, extent: int, dropped: bool, dtype: DType) -> tuple:
     """A slice of the packed dimension as (start, extent) in bytes. CompilationError if it does not cover whole bytes."""
     if dropped:
-        raise g.error(f"one element of {counted(dtype)} is no whole byte: take a slice of a multiple of {dtype.packing[0]}, not {describe(item)}")
-    size = stored(dtype, extent)
+        raise g.error(f"one element of {unit_name(dtype)} is no whole byte: take a slice of a multiple of {dtype.packing[0]}, not {describe(item)}")
+    size = count_units(dtype, extent)
     if size is None or isinstance(start, int) and start % dtype.packing[0]:
-        raise g.error(f"a region of {dtype} covers {_whole(dtype)}, and this one is {extent} elements from "
+        raise g.error(f"a region of {dtype} covers {_whole_bytes_message(dtype)}, and this one is {extent} elements from "
                       f"{start if isinstance(start, int) else 'a run-time start'} on")
     return start_byte(g, start, dtype), size
 
@@ -72,22 +72,22 @@ def bytes_along(g: Builder, item, start, extent: int, dropped: bool, dtype: DTyp
 def start_byte(g: Builder, start, dtype: DType):
     """The byte at which element `start` begins. It is a number if `start` is one, otherwise a value."""
     if isinstance(start, int):
-        return stored(dtype, start)
+        return count_units(dtype, start)
     return g.call(byte_of, start, dtype=dtype) if dtype.packed else start
 
 
 def shape_of(dtype: DType, shape: tuple[int, ...]) -> tuple[int, ...]:
     """The shape in elements of a box of memory whose last extent is in bytes."""
-    return (*shape[:-1], held(dtype, shape[-1])) if dtype.packed and shape else shape
+    return (*shape[:-1], count_elements(dtype, shape[-1])) if dtype.packed and shape else shape
 
 
 def in_memory(dtype: DType, shape: tuple[int, ...], layout: TileLayout | None = None) -> tuple:
     """A shape and a layout of elements, converted to those in memory (bytes, if packed). CompilationError unless rows are whole bytes."""
     if not dtype.packed:
         return shape, layout
-    rows = stored(dtype, shape[-1]) if shape else None
+    rows = count_units(dtype, shape[-1]) if shape else None
     if rows is None:
-        raise CompilationError(f"rows of {dtype} are {_whole(dtype)}, and {list(shape)} has none")
+        raise CompilationError(f"rows of {dtype} are {_whole_bytes_message(dtype)}, and {list(shape)} has none")
     return (*shape[:-1], rows), layout if layout is None else recast(layout, shape, dtype)
 
 
@@ -123,7 +123,7 @@ def recast(layout: TileLayout, shape: tuple[int, ...], dtype: DType) -> TileLayo
     return TileLayout(shards, replicas, offset, swizzle)
 
 
-def checked(g: Builder, what: str, dtype: DType, mask) -> None:
+def check_packed_access(g: Builder, what: str, dtype: DType, mask) -> None:
     """CompilationError for masks and padded dtypes, which loads and stores of packed elements do not support."""
     if dtype.padded:
         raise g.error(f"{what} does not reach padded elements, {dtype}, which are for the tensor cores: load them where they are packed")
@@ -131,7 +131,7 @@ def checked(g: Builder, what: str, dtype: DType, mask) -> None:
         raise g.error(f"{what} of {dtype} has no mask=: a byte holds several elements; what is out of bounds is left out by itself")
 
 
-def refused(g: Builder, what: str, dtype: DType) -> None:
+def refuse_packed(g: Builder, what: str, dtype: DType) -> None:
     """CompilationError if `dtype` is packed, for an operation `what` that needs elements of whole bytes."""
     if dtype.packed:
         raise g.error(f"{what} works on elements of whole bytes, and {dtype} has {dtype.packing[0]} in {dtype.packing[1]}")
@@ -206,27 +206,27 @@ def fill_byte(g: Builder, dtype: DType, other) -> int:
     return found.pop()
 
 
-def unpacked(g: Builder, raw: Value, dtype: DType) -> Value:
+def unpack(g: Builder, raw: Value, dtype: DType) -> Value:
     """Unpack a tile of bytes to a tile of the elements in them."""
     elements, per = dtype.packing
     *outer, last = raw.type.shape
     outer = (*outer, last // per)
     words = _words(g, raw, outer, per, 8)
-    codes = _shifted(g, words, outer, elements, _width(dtype))
+    codes = _shift_words(g, words, outer, elements, _width(dtype))
     codes = g.call(ew.bit_and, codes, spread(g, Const(dtype.codes - 1, codes.type.dtype), codes.type.shape))
-    codes = g.call(arrange.reshape_, converted(g, codes, uint8), shape=(*outer[:-1], outer[-1] * elements))
+    codes = g.call(arrange.reshape_, convert(g, codes, uint8), shape=(*outer[:-1], outer[-1] * elements))
     return g.call(same_bits, codes, dtype=dtype)
 
 
-def packed(g: Builder, x: Value) -> Value:
+def pack(g: Builder, x: Value) -> Value:
     """Pack a tile of elements to a tile of the bytes that hold them."""
     dtype = x.type.dtype
     elements, per = dtype.packing
     *outer, last = x.type.shape
     outer = (*outer, last // elements)
     words = _words(g, g.call(same_bits, x, dtype=uint8), outer, elements, _width(dtype))
-    data = _shifted(g, words, outer, per, 8)
-    return g.call(arrange.reshape_, converted(g, data, uint8), shape=(*outer[:-1], outer[-1] * per))
+    data = _shift_words(g, words, outer, per, 8)
+    return g.call(arrange.reshape_, convert(g, data, uint8), shape=(*outer[:-1], outer[-1] * per))
 
 
 def _words(g: Builder, x: Value, outer: tuple[int, ...], parts: int, width: int) -> Value:
@@ -234,7 +234,7 @@ def _words(g: Builder, x: Value, outer: tuple[int, ...], parts: int, width: int)
     if parts == 1:
         return g.call(arrange.reshape_, x, shape=(*outer, 1))
     x = g.call(arrange.reshape_, x, shape=(*outer, parts))
-    x = converted(g, x, uint32) if parts * width > 8 else x
+    x = convert(g, x, uint32) if parts * width > 8 else x
     total = None
     for i in range(parts):
         one = g.call(slicing.slice_, x, starts=(0,) * len(outer) + (i,), shape=(*outer, 1), steps=(1,) * (len(outer) + 1))
@@ -244,13 +244,13 @@ def _words(g: Builder, x: Value, outer: tuple[int, ...], parts: int, width: int)
     return total
 
 
-def _shifted(g: Builder, words: Value, outer: tuple[int, ...], parts: int, width: int) -> Value:
+def _shift_words(g: Builder, words: Value, outer: tuple[int, ...], parts: int, width: int) -> Value:
     """Shift `words` of shape (*outer, 1) right by 0, `width`, ... bits. The result has shape (*outer, parts)."""
     if parts == 1:
         return words
     wide = (*outer, parts)
     by = g.call(generate.indices, shape=wide, axis=len(outer))
-    by = converted(g, binary(g, "*", by, width), words.type.dtype)
+    by = convert(g, binary(g, "*", by, width), words.type.dtype)
     return g.call(ew.shr, g.call(arrange.broadcast, words, shape=wide), by)
 
 

@@ -121,7 +121,7 @@ def _partition(site, order: tuple[int, ...], vec: int) -> Partition:
         shape = shape[:-1] + (shape[-1] // vec,)
     vectors, threads = site.elements // vec, site.threads
     return Partition(vec * site.itemsize, vec, -(-vectors // threads), threads, order, shape, vectors % threads != 0,
-                     checked(site.src, site.src_starts), checked(site.dst, site.dst_starts))
+                     unbounded_dimensions(site.src, site.src_starts), unbounded_dimensions(site.dst, site.dst_starts))
 
 
 def driving_order(site) -> tuple[int, ...]:
@@ -147,7 +147,7 @@ def _innermost_strides(region, dims) -> list[int]:
             - layout.offset_of(*(0 for _ in shape), shape=shape) for d in dims]
 
 
-def checked(region, starts) -> tuple[int, ...]:
+def unbounded_dimensions(region, starts) -> tuple[int, ...]:
     """The dimensions along which a global region is not known to lie inside its buffer."""
     if region.scope != "global":
         return ()
@@ -178,7 +178,7 @@ def region_fits(site, region, starts, d: int, vec: int) -> bool:
         return n % vec == 0 if isinstance(n, int) else g.facts.ask(kind, n.arg, n.dim, vec)
     return (g.facts.ask("aligned", buffer.arg, vec * site.itemsize)
             and all(known("stride_multiple", n) for i, n in enumerate(buffer.strides) if i != d)
-            and (d not in checked(region, starts) or known("size_multiple", buffer.shape[d])))
+            and (d not in unbounded_dimensions(region, starts) or known("size_multiple", buffer.shape[d])))
 
 
 @lru_cache(maxsize=4096)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ...dtypes import held, int32
+from ...dtypes import count_elements, int32
 from ...ir.builder import Builder, describe, type_of
 from ...ir.graph import Const, Value
 from ...ir.op import op
@@ -59,7 +59,7 @@ def _(e, call, buffer, *indices):
     return e.make_points(call.result.type, buffer, indices)
 
 
-def whole(g: Builder, x: Value) -> Value:
+def whole_region(g: Builder, x: Value) -> Value:
     """The region of all of a buffer. A region is returned as it is."""
     if isinstance(x.type, Region):
         return x
@@ -72,7 +72,7 @@ def whole(g: Builder, x: Value) -> Value:
     return g.call(region, x, *(zero for _ in shape), extents=tuple(shape), kept=tuple(range(len(shape))))
 
 
-def reached(g: Builder, what: str, x: Value) -> Value:
+def refuse_box(g: Builder, what: str, x: Value) -> Value:
     """`x`, which must not be a box of a tensor map: only copy_async moves those."""
     if isinstance(x.type, Region) and x.type.buffer.map is not None:
         raise g.error(f"{what} cannot use a tensor map: move its boxes with tile.copy_async, or name the array itself")
@@ -81,14 +81,14 @@ def reached(g: Builder, what: str, x: Value) -> Value:
 
 def index(g: Builder, x: Value, items: tuple) -> Value:
     """``x[...]`` of a buffer or region. Slices and integers give a region, integer tiles give points."""
-    base, starts, extents, dims = _unpack(g, reached(g, "a further index", x))
-    items = _expanded(g, x, items, len(dims))
+    base, starts, extents, dims = _unpack(g, refuse_box(g, "a further index", x))
+    items = _expand_ellipsis(g, x, items, len(dims))
     if any(isinstance(type_of(i), Tile) for i in items):
         return _points(g, x, base, starts, extents, dims, items)
     starts, kept, box = list(starts), [], list(extents)
     for item, d in zip(items, dims):
         start, extent, drop = _part(g, x, item, extents[d], base, d)
-        starts[d] = _shifted(g, starts[d], start)
+        starts[d] = _add_start(g, starts[d], start)
         box[d] = extent
         if not drop:
             kept.append(d)
@@ -114,7 +114,7 @@ def _unpack(g: Builder, x: Value) -> tuple[Value, tuple, tuple, tuple[int, ...]]
     return x, (0,) * rank, x.type.shape, tuple(range(rank))
 
 
-def _expanded(g: Builder, x: Value, items: tuple, rank: int) -> tuple:
+def _expand_ellipsis(g: Builder, x: Value, items: tuple, rank: int) -> tuple:
     if any(i is None for i in items):
         raise g.error("a buffer has no new dimensions: index the loaded tile with None instead")
     dots = [n for n, i in enumerate(items) if i is Ellipsis]
@@ -128,7 +128,7 @@ def _part(g: Builder, x: Value, item, size: int | Sym, base: Value, d: int) -> t
     """The index along dimension `d` of the buffer `base` as (start, extent, dropped), in bytes if the elements are packed."""
     dtype = base.type.dtype
     if dtype.packed and d == len(base.type.shape) - 1:
-        start, extent, dropped = _elements_part(g, x, item, held(dtype, size) if isinstance(size, int) else size, base, d)
+        start, extent, dropped = _elements_part(g, x, item, count_elements(dtype, size) if isinstance(size, int) else size, base, d)
         return *packed.bytes_along(g, item, start, extent, dropped, dtype), dropped
     return _elements_part(g, x, item, size, base, d)
 
@@ -173,7 +173,7 @@ def _from_end(g: Builder, bound, size: int | Sym, base: Value, d: int):
     return bound
 
 
-def _shifted(g: Builder, start, by):
+def _add_start(g: Builder, start, by):
     """``start + by``, without an op if one is 0 or both are constants."""
     start = start.value if isinstance(start, Const) else start
     if isinstance(by, int) and by == 0:
@@ -196,7 +196,7 @@ def _points(g: Builder, x, base, starts, extents, dims, items) -> Value:
     first = next(n for n, i in enumerate(items) if isinstance(type_of(i), Tile))
     parts = [None if isinstance(type_of(i), Tile) else _part(g, x, i, extents[d], base, d) for i, d in zip(items, dims)]
     if base.type.dtype.packed and any(p is None and d == len(base.type.shape) - 1 for p, d in zip(parts, dims)):
-        packed.refused(g, "indexing the last dimension with a tile", base.type.dtype)
+        packed.refuse_packed(g, "indexing the last dimension with a tile", base.type.dtype)
     before = [n for n, p in enumerate(parts) if p and not p[2] and n < first]
     after = [n for n, p in enumerate(parts) if p and not p[2] and n > first]
     shape = tuple(parts[n][1] for n in before) + joint + tuple(parts[n][1] for n in after)
@@ -213,7 +213,7 @@ def _points(g: Builder, x, base, starts, extents, dims, items) -> Value:
             ramp = g.call(generate.iota, start=0, stop=extent, axis=0)
             ramp = g.call(arrange.reshape_, ramp, shape=tuple(extent if k == place[n] else 1 for k in range(len(shape))))
             value = binary(g, "+", ramp, start) if not (isinstance(start, int) and start == 0) else ramp
-        value = _shifted(g, starts[d], value)
+        value = _add_start(g, starts[d], value)
         indices[d] = spread(g, value, shape) if isinstance(type_of(value), Tile) else g.operand(value, int32)
     return g.call(points, base, *indices, shape=shape)
 

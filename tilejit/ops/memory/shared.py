@@ -7,7 +7,7 @@ from math import prod
 
 from ...dtypes import DType, dtype_of
 from ...errors import CompilationError
-from ...ir.builder import Builder, describe, written
+from ...ir.builder import Builder, describe, source_text
 from ...ir.builtin import attribute, method
 from ...ir.graph import Call, Value
 from ...ir.op import op
@@ -16,12 +16,12 @@ from ...layout import Auto, TileLayout, axis, standard
 from ...types import Buffer, Points, Region
 from ..language.creation import checked_shape
 from ..language.promotion import uniform_scalar
-from ..language.sizes import elements_value, extent_value, scaled
+from ..language.sizes import elements_value, extent_value, bytes_to_elements
 from .packed import in_memory, shape_of
 from .regions import parts
 
 
-def swizzled(dtype, shape, mode_bytes: int) -> TileLayout:
+def swizzled_layout(dtype, shape, mode_bytes: int) -> TileLayout:
     """The standard shared-memory layout of a tile whose rows are swizzled in spans of `mode_bytes`: 32, 64 or 128 bytes.
 
     It consists of atoms of 8 rows by `mode_bytes`, ordered first down the rows, then across the columns. Inside an atom, the number
@@ -88,7 +88,7 @@ def checked_allocation(g: Builder, shape, dtype, layout) -> tuple[tuple[int, ...
     return shape, dtype, layout
 
 
-def allocated(g: Builder, shape, dtype, layout=None, align=None, buffer_of_ring: str | None = None) -> Value:
+def allocate_shared(g: Builder, shape, dtype, layout=None, align=None, buffer_of_ring: str | None = None) -> Value:
     """`alloc` in shared memory. With `buffer_of_ring`, the slots of a ring's buffer of this name."""
     shape, dtype, layout = checked_allocation(g, shape, dtype, layout)
     auto = (align or 0) if isinstance(layout, Auto) else None
@@ -133,7 +133,7 @@ def sync():
 @sync.infer
 def _(g):
     if g.scope.partial is not None:
-        raise g.error(f"sync() is reached by only some threads of the {g.scope.kind}: the condition {written(g.scope.partial)} differs between them")
+        raise g.error(f"sync() is reached by only some threads of the {g.scope.kind}: the condition {source_text(g.scope.partial)} differs between them")
 
 
 @sync.simulate
@@ -216,7 +216,7 @@ def _strides(g, x):
     if x.type.strides is None:
         raise g.error(f"{describe(x)} has a layout, not strides")
     strides, (elements, per) = [extent_value(g, x, s) for s in x.type.strides], x.type.dtype.packing
-    return tuple(s if elements == per or d == len(strides) - 1 else scaled(g, s, elements, per) for d, s in enumerate(strides))
+    return tuple(s if elements == per or d == len(strides) - 1 else bytes_to_elements(g, s, elements, per) for d, s in enumerate(strides))
 
 
 @attribute(Buffer, Region, name="nbytes")

@@ -58,7 +58,7 @@ def _obstacles(g, source: Value, axis: int, vector: int, mask: Operand) -> Itera
         yield differs
     d = _along(g, source, axis, vector)
     if d is None:
-        yield _apart(g, source, axis, vector)
+        yield _explain_gaps(g, source, axis, vector)
     else:
         yield from _askew(g, t, d, vector)
     if d is not None and not joint(g, source, d, vector):
@@ -109,14 +109,14 @@ def joint(g, source: Value, d: int, vector: int) -> bool:
     """Whether every vector along `d` is either wholly in bounds or wholly out of bounds."""
     t, (_, *indices) = source.type, g.definition(source).args
     size = t.buffer.shape[d]
-    if isinstance(t, Region) and inside(g, t, indices, d):
+    if isinstance(t, Region) and is_inside(g, t, indices, d):
         return True
     if t.buffer.narrowed is not None and t.buffer.narrowed[d] % vector:
         return False
     return size % vector == 0 if isinstance(size, int) else g.facts.ask("size_multiple", size.arg, size.dim, vector)
 
 
-def inside(g, t: Region, starts, d: int) -> bool:
+def is_inside(g, t: Region, starts, d: int) -> bool:
     """Whether the region is provably inside the buffer along `d`."""
     if t.buffer.narrowed is not None and t.buffer.narrowed[d]:
         return False
@@ -125,7 +125,7 @@ def inside(g, t: Region, starts, d: int) -> bool:
 
 # -- in words --------------------------------------------------------------------------------------------------------------
 
-def _apart(g, source: Value, axis: int, vector: int) -> str:
+def _explain_gaps(g, source: Value, axis: int, vector: int) -> str:
     """In words, why the elements along an axis are not runs of adjacent elements that start at multiples of `vector`."""
     t, d = source.type, _moving(g, source, axis, vector)
     if d is None:

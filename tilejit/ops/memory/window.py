@@ -11,11 +11,11 @@ from ...ir.builtin import builtin
 from ...ir.graph import Const, Operand, Value
 from ...types import Buffer
 from ..language.operators import binary
-from ..language.promotion import as_index, common_dtype, matched, number, uniform_scalar
+from ..language.promotion import as_index, common_dtype, match_operands, number, uniform_scalar
 from ..language.sizes import size_of
 from ..tiles import elementwise as ew
 from ..tiles.casts import cast
-from .packed import refused
+from .packed import refuse_packed
 from .regions import parts, window_
 
 
@@ -29,7 +29,7 @@ def window(g: Builder, array, offsets, extents):
     """
     if not isinstance(type_of(array), Buffer) or type_of(array).scope != "global" or type_of(array).map is not None:
         raise g.error(f"window narrows the bounds of an array, as in tile.window(A, (0, start), (M, n)), not of {describe(array)}")
-    refused(g, "a window", array.type.dtype)
+    refuse_packed(g, "a window", array.type.dtype)
     rank = len(array.type.shape)
     offsets, extents = (x if isinstance(x, tuple) else (x,) for x in (offsets, extents))
     if (len(offsets), len(extents)) != (rank, rank):
@@ -93,7 +93,7 @@ def _stop(g: Builder, begin, extent):
 def _extreme(g: Builder, name: str, a, b):
     if isinstance(a, int) and isinstance(b, int):
         return max(a, b) if name == "maximum" else min(a, b)
-    return g.call(getattr(ew, name), *matched(g, a, b))
+    return g.call(getattr(ew, name), *match_operands(g, a, b))
 
 
 _KEEP_DIVISORS = ew.add, ew.sub, ew.minimum, ew.maximum  # what divides both operands divides the result

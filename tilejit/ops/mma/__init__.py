@@ -16,8 +16,8 @@ from ...ir.op_traits import Reads, Registers, Traits
 from ...types import Buffer, Region, Scalar, Tile
 from ..language.expect_variant import asked_variant
 from ..language.promotion import as_condition, collective
-from ..memory.packed import refused
-from ..memory.regions import whole
+from ..memory.packed import refuse_packed
+from ..memory.regions import whole_region
 from . import tcgen05, wgmma
 from .site import MmaSite, checked_options, product_shape
 
@@ -124,8 +124,8 @@ def _options(g: Builder, variant, negate) -> dict:
 def _operand(g: Builder, x, name: str, registers: bool) -> Value:
     t = type_of(x)
     if isinstance(t, (Buffer, Region)) and t.scope == "shared":
-        x = whole(g, x)
-        refused(g, "mma_async into registers", x.type.dtype)
+        x = whole_region(g, x)
+        refuse_packed(g, "mma_async into registers", x.type.dtype)
     elif not (registers and isinstance(t, Tile)):
         raise g.error(f"{name} is a matrix in shared memory{' or a register tile' if registers else ''}, not {describe(x)}")
     if len(x.type.shape) != 2:
@@ -172,21 +172,21 @@ mma_commit.rules.check = mma_wait.rules.check = _of_warpgroups
 
 
 @op("pure")
-def renewed(x):
+def renew_registers(x):
     """An accumulator tile copied to new registers by ordinary instructions, so that ptxas sees one writer before a loop of products."""
 
 
-@renewed.infer
+@renew_registers.infer
 def _(g, x):
     return x.type
 
 
-@renewed.simulate
+@renew_registers.simulate
 def _(m, call, x):
     return x
 
 
-@renewed.emit
+@renew_registers.emit
 def _(e, call, x):
     return e.renew(call)
 

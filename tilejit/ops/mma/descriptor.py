@@ -61,7 +61,7 @@ class Descriptor:
         return at ^ (at >> 3 & (self.span - 1 & ~15)) if self.span else at
 
 
-def derived(row_at: list[int], k_at: list[int], mn: int, itemsize: int, span: int) -> Derived | Miss:
+def derive_descriptor(row_at: list[int], k_at: list[int], mn: int, itemsize: int, span: int) -> Derived | Miss:
     """The descriptor with which instructions of `mn` rows read a matrix, and the offset of each instruction's part; or the reason why
     no descriptor does (`PLAIN`, `SIDEWAYS`, or a `Miss` with numbers).
 
@@ -142,6 +142,6 @@ def _repeats(d: Descriptor, mn: int, itemsize: int) -> list[int]:
     return [d.stride] + ([d.leading] if mn > d.span // itemsize else [])
 
 
-def encoded(descriptor: Descriptor, address: int) -> int:
+def encode_descriptor(descriptor: Descriptor, address: int) -> int:
     """The 64 bits of a descriptor at an address. In a cluster, bits 24 and up of an address are the CTA's rank, and are dropped."""
     return descriptor.bits | (address & LIMIT - 1) >> 4

@@ -16,9 +16,9 @@ from ...ir.op import op
 from ...ir.op_traits import Reads, Registers, Traits
 from ...types import Buffer, Region, Tile
 from ..language.expect_variant import asked_variant
-from ..language.promotion import collective, converted
-from ..memory.packed import refused
-from ..memory.regions import whole
+from ..language.promotion import collective, convert
+from ..memory.packed import refuse_packed
+from ..memory.regions import whole_region
 from . import dot_tensor, thread, warp, wgmma
 from .site import MmaSite, checked_options, product_shape
 
@@ -76,15 +76,15 @@ def mma(g: Builder, acc, a, b, trans_a=False, trans_b=False, dtype=None, precisi
 def _operand(g: Builder, x, name: str) -> Value:
     t = type_of(x)
     if isinstance(t, (Buffer, Region)) and t.scope == "shared" and not (t if isinstance(t, Buffer) else t.buffer).peer:
-        x = whole(g, x)
-        refused(g, "dot from shared memory", x.type.dtype)
+        x = whole_region(g, x)
+        refuse_packed(g, "dot from shared memory", x.type.dtype)
     elif not isinstance(t, Tile):
         hint = "; load it, or copy it to shared memory" if isinstance(t, (Buffer, Region)) else ""
         raise g.error(f"{name} is a register tile or a matrix in shared memory, not {describe(x)}{hint}")
     if len(x.type.shape) != 2:
         raise g.error(f"{name} is a matrix of two dimensions, not of shape {list(x.type.shape)}; index or reshape the others")
     if x.type.dtype.packed:  # float16 holds elements of 4 and 6 bits exactly
-        x = converted(g, x, float16)
+        x = convert(g, x, float16)
     if x.type.dtype.kind == "bool":
         raise g.error(f"{name} holds bools; cast it to a number")
     if isinstance(x.type, Region):

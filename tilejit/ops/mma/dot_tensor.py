@@ -96,7 +96,7 @@ def _scope(s: MmaSite) -> bool | str:
     return True
 
 
-def _left(s: MmaSite) -> bool | str:
+def _left_operand_fits(s: MmaSite) -> bool | str:
     if isinstance(s.a, Region):
         return True
     return (s.m in DATAPATHS and not s.trans_a) or ("trans_a=True of a tile in registers" if s.trans_a else f"{s.m} rows in registers")
@@ -107,7 +107,7 @@ def _types(s: MmaSite) -> bool | str:
     return found if isinstance(found, str) else True
 
 
-def _named(s: MmaSite) -> bool | str:
+def _is_named(s: MmaSite) -> bool | str:
     found = sites(s)
     return found if isinstance(found, str) else True
 
@@ -135,9 +135,9 @@ DOT = Variant("tcgen05", doc=__doc__, needs=(
     Need("whole warpgroups as the scope, with indices known at compile time", _scope, gate=True),
     Need("b in shared memory", lambda s: isinstance(s.b, Region) or "in registers", gate=True),
     Need("64 rows or a multiple of 128", lambda s: s.m == 64 or s.m % LANES == 0 or f"{s.m} rows", gate=True),
-    Need("a in shared memory, or 64 or 128 rows of it in registers", _left, gate=True),
+    Need("a in shared memory, or 64 or 128 rows of it in registers", _left_operand_fits, gate=True),
     Need("types that a kind of tcgen05.mma multiplies (float32 with precision='tf32')", _types, gate=True),
-    Need("rows whose start is known at compile time, where there are more than 128", _named, gate=True),
+    Need("rows whose start is known at compile time, where there are more than 128", _is_named, gate=True),
     Need("sums, and an a in registers, that can be divided among the warpgroups of the scope", _shared_out, gate=True),
     _of_each(tcgen05.ONE_THREAD),
     _of_each(tcgen05.TARGET),

@@ -12,7 +12,7 @@ from ...dispatch import Miss
 from ...errors import CompilationError
 from ...types import Region
 from ..moves.copy_async.tma.view import swizzle_mode
-from .descriptor import K_BYTES, PLAIN, SIDEWAYS, Derived, derived, offsets
+from .descriptor import K_BYTES, PLAIN, SIDEWAYS, Derived, derive_descriptor, offsets
 
 SPANS = {0: 0, 1: 32, 2: 64, 3: 128}  # swizzle mode -> span in bytes
 # With fewer columns, the bandwidth of shared memory limits products that read both operands there: 64 rows of A and 64 columns of B, of
@@ -61,7 +61,7 @@ def shared_matrix(t: Region, starts, k_first: bool, mn: int, align: int, divisor
     first, second = (found[d] for d in t.kept)
     rows, ks = (second, first) if k_first else (first, second)
     span = SPANS[mode]
-    named = derived(rows.at, ks.at, mn, itemsize, span)
+    named = derive_descriptor(rows.at, ks.at, mn, itemsize, span)
     if isinstance(named, Miss):
         return _plain(t, rows, span) if named is PLAIN else named
     period = 8 * span if span else 16
@@ -86,7 +86,7 @@ def innermost(t: Region) -> int | None:
     return next((i for i, d in enumerate(t.kept) if dims[d] and dims[d][-1][1:] == (1, "m")), None)
 
 
-def missed(name: str, t: Region, found: Miss, columns: int) -> Miss:
+def report_miss(name: str, t: Region, found: Miss, columns: int) -> Miss:
     """The miss that a need reports for operand `name` of a product of `columns` columns, which has no descriptor for the reason `found`."""
     return sideways(name, t, columns) if found is SIDEWAYS else Miss(f"{name}: {found.words}", found.cure and f"{name} {found.cure}")
 

@@ -19,11 +19,11 @@ from ...ir.op_traits import Reads, Registers, Traits, Writes
 from ...types import Buffer, Region, Scalar
 from ..language.promotion import as_condition
 from ..memory.packed import shape_of
-from ..memory.regions import whole
+from ..memory.regions import whole_region
 from ..tmem.descriptor import SharedDescriptor
 from ..tmem.targets import TENSOR_MEMORY
 from .descriptor import Derived
-from .shared_matrix import missed, shared_matrix
+from .shared_matrix import report_miss, shared_matrix
 from .site import checked_precision
 from .tcgen05_kinds import K_BYTES, KINDS, SCALES, TYPES, Instruction, Kind, accumulator_lanes, columns_allowed, natural
 from .tcgen05_operands import a_layout, accumulator_layout, first_lane, lies_as, scale_layout
@@ -117,7 +117,7 @@ def _in_shared(name: str):
     def test(s: TensorSite) -> bool | Miss:
         t = getattr(s, name)
         found = None if t.scope == "tmem" else matrix(s, name)
-        return missed(name, t, found, s.columns) if isinstance(found, Miss) else True
+        return report_miss(name, t, found, s.columns) if isinstance(found, Miss) else True
     return test
 
 
@@ -349,7 +349,7 @@ def _operand(g: Builder, x, name: str, scopes: tuple[str, ...]) -> Value:
     if not isinstance(t, (Buffer, Region)) or t.scope not in scopes:
         places = " or ".join({"shared": "shared", "tmem": "tensor"}[s] for s in scopes)
         raise g.error(f"{name} is a matrix in {places} memory, not {describe(x)}")
-    x = whole(g, x)
+    x = whole_region(g, x)
     if x.type.buffer.peer:
         raise g.error(f"{name} must be in the CTA's own shared memory: with cta_group=2 the other CTA of the pair has its own part at the same place")
     if len(x.type.shape) != 2:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ...errors import CompilationError
 from ...layout import TileLayout, axis, tmem_datapath
-from ...layout.axes import whole
+from ...layout.axes import as_whole_number
 from ...types import Region
 from ..tmem.fragments import digits_of
 from ..tmem.multiples import Multiple
@@ -19,7 +19,7 @@ def scale_layout(rows: int, chunks: int) -> TileLayout:
     `rows` is a multiple of 32, `chunks` is 1, 2, 3 or a multiple of 4. Row i is in lane i % 32; each further 32 rows take the next
     column. Four blocks along k share a column. The 32 lanes of each warp hold a copy.
     """
-    rows, chunks = whole(rows), whole(chunks)
+    rows, chunks = as_whole_number(rows), as_whole_number(chunks)
     if rows % 32 or rows < 32 or chunks < 1 or (chunks > 4 and chunks % 4):
         raise CompilationError(f"scale factors are for a multiple of 32 rows and 1, 2, 3 or a multiple of 4 blocks, not {rows} and {chunks}")
     columns = rows // 32
@@ -41,11 +41,11 @@ def places(t: Region, starts: tuple, divisor) -> tuple[dict[str, list], dict] | 
         return f"{len(digits)} dimensions"
     found = {}
     for along in ("TLane", "TCol"):
-        found[along] = [_walked([(n, s if a == along else 0) for n, s, a in part]) for part in digits]
+        found[along] = [_walk_digits([(n, s if a == along else 0) for n, s, a in part]) for part in digits]
     return found, offset
 
 
-def _walked(digits: list[tuple[int, int]]) -> list[int]:
+def _walk_digits(digits: list[tuple[int, int]]) -> list[int]:
     at = [0]
     for extent, stride in digits:
         at = [a + n * stride for a in at for n in range(extent)]

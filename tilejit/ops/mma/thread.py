@@ -63,7 +63,7 @@ def _(e, call, acc, a, b):
         rows = {i: _element(e, a, call.attrs["trans_a"], thread[0] + i, k, t, 0) for i in dict.fromkeys(c[0] for c in at)}
         columns = {j: _element(e, b, not call.attrs["trans_b"], thread[1] + j, k, t, 1) for j in dict.fromkeys(c[1] for c in at)}
         for r, (i, j) in enumerate(at):
-            acc[r] = _multiplied(e, rows[i], columns[j], acc[r])
+            acc[r] = _multiply_add(e, rows[i], columns[j], acc[r])
     return acc
 
 
@@ -80,7 +80,7 @@ def _element(e, region, k_first: bool, i, k: int, t: Tile, dim: int):
     return e.cast(loaded, t.dtype)
 
 
-def _multiplied(e, x, y, acc):
+def _multiply_add(e, x, y, acc):
     llvm = acc.dtype.llvm
     if acc.dtype.is_float:
         e.declare(f"declare {llvm} @llvm.fma.{e.suffix(acc.dtype)}({llvm}, {llvm}, {llvm})")

@@ -174,7 +174,7 @@ def _(e, call, acc, a, b):
     count = words_of(call.args[1].type.dtype.bits, t.dtype.bits)
     zero = e.const(0, t.dtype)
     words = list(_words(e, t, acc if acc is not None else [zero] * e.registers(t), operand=False))
-    multiply = _multiplied_halves if _of_halves(e, call) else _multiplied
+    multiply = _multiplied_halves if _of_halves(e, call) else _emit_mma
     for step in range(plan.steps):
         for i in range(plan.m_tiles):
             x = (i * plan.a_steps + plan.a_first + step) * count["a"]
@@ -185,7 +185,7 @@ def _(e, call, acc, a, b):
     return e.unpacked_words(words, t.dtype) if t.dtype == float16 else words
 
 
-def _multiplied(e, call, a: list, b: list, c: list, mnemonic: str = "") -> list:
+def _emit_mma(e, call, a: list, b: list, c: list, mnemonic: str = "") -> list:
     """Emit one instruction, by default the plan's, on the words of its operands; returns the words of the result."""
     text, first = mnemonic or call.choice.plan.instruction, 0
     for words in (c, a, b, c):
@@ -210,7 +210,7 @@ def _multiplied_halves(e, call, a: list, b: list, c: list) -> list:
     mnemonic = instruction("float16", "float16", call.result.type.dtype.name)
     left, right = ([_float16_pairs(e, x, arg.type.dtype.name) for x in words] for words, arg in ((a, call.args[1]), (b, call.args[2])))
     for half in range(2):
-        c = _multiplied(e, call, [x[half] for x in left], [y[half] for y in right], c, mnemonic)
+        c = _emit_mma(e, call, [x[half] for x in left], [y[half] for y in right], c, mnemonic)
     return c
 
 

@@ -18,7 +18,7 @@ from ...layout.fragments import wgmma_a_registers, wgmma_accumulator
 from ...lazy import Lazy
 from ...types import Region, Tile
 from .descriptor import K_BYTES, Derived
-from .shared_matrix import innermost, missed, shared_matrix, sideways
+from .shared_matrix import innermost, report_miss, shared_matrix, sideways
 from .site import MmaSite, bare
 
 ptx = Lazy("tilejit.ptx")  # the instruction table; only kernels that name a form load it
@@ -101,7 +101,7 @@ def _operand(name: str):
     def test(s: MmaSite) -> bool | Miss:
         t = getattr(s, name)
         found = None if isinstance(t, Tile) else matrix(s, name)
-        return missed(name, t, found, s.n) if isinstance(found, Miss) else True
+        return report_miss(name, t, found, s.n) if isinstance(found, Miss) else True
     return test
 
 

@@ -10,18 +10,18 @@ from ...types import Buffer, Points, Region, Scalar, Tile
 from ..language.promotion import as_mask, coerce, collective
 from ..memory import ordered, packed
 from ..memory.access_ops import differs_by_thread, load_, store_
-from ..memory.regions import reached, whole
+from ..memory.regions import refuse_box, whole_region
 from ..tmem.ldst import tcgen05_ld, tcgen05_st
 
 CACHE = (None, "ca", "cg", "cs", "evict_first", "evict_last", "no_allocate")
 
 
 def _memory(g: Builder, x, what: str) -> Value:
-    x = whole(g, x) if isinstance(type_of(x), Buffer) else x
+    x = whole_region(g, x) if isinstance(type_of(x), Buffer) else x
     t = type_of(x)
     if not isinstance(t, (Region, Points)):
         raise g.error(f"{what} takes a region of memory, as in x[i, 0:BLOCK], not {describe(x)}")
-    reached(g, what, x)
+    refuse_box(g, what, x)
     if t.scope not in ("global", "shared", "local"):
         raise g.error(f"{what} reaches global and shared memory; {t.scope} memory is moved with tile.copy")
     if t.buffer.peer:
@@ -64,8 +64,8 @@ def load(g: Builder, source, other=None, mask=None, cache=None, sem=None, scope=
     source = _memory(g, source, "load")
     t = source.type
     if t.dtype.packed:
-        packed.checked(g, "load", t.dtype, mask)
-        return packed.unpacked(g, load.function(g, packed.as_bytes(g, source), packed.fill_byte(g, t.dtype, other), None, cache, sem, scope), t.dtype)
+        packed.check_packed_access(g, "load", t.dtype, mask)
+        return packed.unpack(g, load.function(g, packed.as_bytes(g, source), packed.fill_byte(g, t.dtype, other), None, cache, sem, scope), t.dtype)
     if t.shape != ():
         collective(g, "load of a tile")
         g.shared("this load", *g.definitions[source].args[1:])
@@ -105,8 +105,8 @@ def store(g: Builder, target, value, mask=None, cache=None, sem=None, scope=None
     target = _memory(g, target, "store")
     t = target.type
     if t.dtype.packed:
-        packed.checked(g, "store", t.dtype, mask)
-        value = packed.packed(g, coerce(g, value, Tile(t.dtype, packed.shape_of(t.dtype, t.shape))))
+        packed.check_packed_access(g, "store", t.dtype, mask)
+        value = packed.pack(g, coerce(g, value, Tile(t.dtype, packed.shape_of(t.dtype, t.shape))))
         store.function(g, packed.as_bytes(g, target), value, None, cache, sem, scope)
         return
     if t.shape != ():

@@ -16,14 +16,14 @@ from ...ir.builder import Builder, describe, type_of
 from ...ir.builtin import builtin
 from ...ir.op import op
 from ...ir.op_traits import Registers, Signals, Writes
-from ...layout import blocked
+from ...layout import blocked_layout
 from ...types import BarrierRef, Buffer, Region, Scalar, Tile
 from ..language.promotion import coerce, collective
 from ..memory.access import Access, AccessPlan, plan_access
 from ..memory.access_ops import differs_by_thread
-from ..memory.packed import as_bytes, checked, packed, shape_of
+from ..memory.packed import as_bytes, check_packed_access, pack, shape_of
 from ..memory.partition import shared_runs
-from ..memory.regions import coordinates, whole
+from ..memory.regions import coordinates, whole_region
 from .copy_async.one_thread import MAX_BYTES
 from .copy_async.reductions import KINDS, TYPES
 
@@ -67,7 +67,7 @@ def _layout(assigner, call, types: tuple) -> tuple[tuple, tuple]:
         while 2 * vector * t.dtype.nbytes <= 16 and t.shape[axes[-1]] % (2 * vector) == 0 and 2 * vector * threads <= value.type.size:
             vector *= 2
         order = (axes[-1], *(k for k in reversed(range(len(t.shape))) if k != axes[-1]))
-        wanted = Tile(t.dtype, t.shape, *blocked(t.shape, threads, vector, order))
+        wanted = Tile(t.dtype, t.shape, *blocked_layout(t.shape, threads, vector, order))
     return (None, wanted, None), ()
 
 
@@ -133,7 +133,7 @@ def _(m, call, place, value, mbar):
 
 def _issue(g: Builder, what: str, place, value, mbar, kind: str | None) -> None:
     g.need(what, 90)
-    place = whole(g, place) if isinstance(type_of(place), Buffer) and type_of(place).peer else place
+    place = whole_region(g, place) if isinstance(type_of(place), Buffer) and type_of(place).peer else place
     t = type_of(place)
     if not isinstance(t, Region) or not t.buffer.peer:
         raise g.error(f"{what} writes to a region of a peer's shared memory, as buf.peer(rank)[i, 0:N] names it, not {describe(place)}")
@@ -147,8 +147,8 @@ def _issue(g: Builder, what: str, place, value, mbar, kind: str | None) -> None:
         collective(g, f"{what} of a tile")
         g.shared(f"this {what}", *g.definitions[place].args[1:])
     if t.dtype.packed:
-        checked(g, what, t.dtype, None)
-        value = packed(g, coerce(g, value, Tile(t.dtype, shape_of(t.dtype, t.shape))))
+        check_packed_access(g, what, t.dtype, None)
+        value = pack(g, coerce(g, value, Tile(t.dtype, shape_of(t.dtype, t.shape))))
         place = as_bytes(g, place)
         t = place.type
     value = coerce(g, value, Tile(t.dtype, t.shape) if t.shape != () else Scalar(t.dtype))

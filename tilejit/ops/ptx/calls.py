@@ -29,15 +29,15 @@ from ...dtypes import (
     uint64,
 )
 from ...errors import SimulationError
-from ...ir.builder import Builder, describe, type_of, written
+from ...ir.builder import Builder, describe, type_of, source_text
 from ...ir.graph import Call, Const, Operand, Value
 from ...ir.op import Op, op
 from ...ir.op_traits import Traits, Writes
 from ...ir.protocols import Wait
 from ...lazy import Lazy
 from ...types import BarrierRef, Buffer, Region, Scalar, TensorMap, Tile, Uniformity
-from ..language.promotion import broadcast_shape, fitted, number, spread
-from ..memory.regions import index, whole
+from ..language.promotion import broadcast_shape, fit_constant, number, spread
+from ..memory.regions import index, whole_region
 from ..sync.proxies import ANYWHERE
 from ..tiles.elementwise import result_type
 from .meanings import meaning
@@ -75,7 +75,7 @@ def _declare(name: str, effect: str, doc: str) -> Op:
     declared.infer(_infer)
     declared.simulate(_simulate)
     declared.emit(_emit)
-    declared.rules.written = _written
+    declared.rules.written = _written_places
     declared.rules.stores_by_map = _stores_by_map
     declared.rules.by_threads = _by_threads
     declared.rules.by_engines = _by_engines
@@ -120,7 +120,7 @@ def call(g: Builder, name, args: tuple, kwargs: dict):
         operands = [spread(g, x, shape) for x in operands]
     declared = OPS[form.effect]
     results = g.call(declared, *operands, form=form.name, slots=tuple(slots), imm=tuple(imm), simulate=simulate, name=form.mnemonic.split(".")[0])
-    return _structured(form, results)
+    return _structure_results(form, results)
 
 
 def _bound(g: Builder, form, args: tuple, kwargs: dict) -> dict:
@@ -159,7 +159,7 @@ def _check_scope(g: Builder, form) -> None:
     together = "aligned" in form.mnemonic.split(".") or head == "bar" and not masked
     threads = 128 if head == "wgmma" or head == "setmaxnreg" else 32
     if together and (g.scope.partial is not None or g.scope.threads < threads):
-        few = f"the condition {written(g.scope.partial)} differs between them" if g.scope.partial is not None else f"this scope has {g.scope.threads}"
+        few = f"the condition {source_text(g.scope.partial)} differs between them" if g.scope.partial is not None else f"this scope has {g.scope.threads}"
         raise g.error(f"{form.name} is executed by all {threads} threads of a {'warpgroup' if threads == 128 else 'warp'} together, and {few}")
 
 
@@ -222,7 +222,7 @@ def _constant(g: Builder, x, dtype: DType, wrong):
         raise wrong(x)
     if dtype.kind == "uint" and -(1 << dtype.bits - 1) <= x < 0:
         return x + (1 << dtype.bits)
-    return fitted(g, x, dtype)
+    return fit_constant(g, x, dtype)
 
 
 def _address(g: Builder, form, operand, x, wrong) -> Operand:
@@ -231,11 +231,11 @@ def _address(g: Builder, form, operand, x, wrong) -> Operand:
         return x
     if isinstance(x, int) and not isinstance(x, bool):
         dtype = _dtypes(operand)[0]
-        return Const(fitted(g, x, dtype), dtype)
+        return Const(fit_constant(g, x, dtype), dtype)
     if isinstance(t, TensorMap):
         return _place_of_map(g, form, operand, x, wrong)
     if isinstance(t, Buffer):
-        x = whole(g, x) if t.scope != "global" else _first_element(g, x)
+        x = whole_region(g, x) if t.scope != "global" else _first_element(g, x)
         t = x.type
     if isinstance(t, Region) and t.buffer.map is not None:
         raise wrong(x)
@@ -270,7 +270,7 @@ def _first_element(g: Builder, x: Value) -> Value:
     return index(g, x, (0,) * len(x.type.shape))
 
 
-def _written(call: Call, _mapped: bool) -> tuple[Value, ...]:
+def _written_places(call: Call, _mapped: bool) -> tuple[Value, ...]:
     """The places that an instruction may write: those whose address it takes, unless its row says that it only reads
     there, and for a tensor store the map."""
     if _form(call.attrs["form"]).effect not in ("writes", "syncs"):
@@ -321,7 +321,7 @@ def _stores_by_map(call: Call) -> bool:
     return call.attrs["form"].startswith("cp.") and ".tensor." in call.attrs["form"] and ".global.shared::cta" in call.attrs["form"]
 
 
-def _structured(form, results):
+def _structure_results(form, results):
     """The flat results in the structure of the row: a vector becomes a tuple, and so do several results."""
     if not form.results:
         return None
@@ -374,7 +374,7 @@ def _simulate(m, call: Call, *values):
             parts = [tuple(parts[i:i + 2]) for i in range(0, count, 2)]
         given[name] = tuple(parts) if operand.count is not None else parts[0]
     if call.attrs["simulate"] is not None:
-        results = call.attrs["simulate"](*(_seen(m, given[o.name]) for o in row.inputs))
+        results = call.attrs["simulate"](*(_operand_for_simulation(m, given[o.name]) for o in row.inputs))
     else:
         function = meaning(row)
         if function is None:
@@ -383,7 +383,7 @@ def _simulate(m, call: Call, *values):
         results = function(m, row, given)
     if isinstance(results, Wait) or not call.results:
         return results if isinstance(results, Wait) else None
-    flat = _flattened(results)
+    flat = _flatten_results(results)
     if len(flat) != len(call.results):
         raise SimulationError(f"{row.name} has {len(call.results)} results, and simulate= returned {len(flat)}", call.loc)
     typed = tuple(_as_dtype(x, r.type.dtype) for x, r in zip(flat, call.results))
@@ -398,18 +398,18 @@ def _canonical(operand, x):
     return np.ascontiguousarray(x).view(own) if x.dtype != own and x.dtype.itemsize == own.itemsize else x
 
 
-def _seen(m, x):
+def _operand_for_simulation(m, x):
     """An operand as it is passed to simulate=: for a place in memory, the element there."""
     if isinstance(x, tuple):
-        return tuple(_seen(m, part) for part in x)
+        return tuple(_operand_for_simulation(m, part) for part in x)
     if not hasattr(x, "buffer"):
         return x
     return m.read(x.buffer, tuple(x.starts), atomic=True)
 
 
-def _flattened(results) -> list:
+def _flatten_results(results) -> list:
     if isinstance(results, (tuple, list)):
-        return [x for part in results for x in _flattened(part)]
+        return [x for part in results for x in _flatten_results(part)]
     return [results]
 
 

@@ -13,7 +13,7 @@ from ...ir.builtin import builtin
 from ...ir.op import op
 from ...ir.op_traits import Registers
 from ...types import Scalar, Tile
-from ..language.promotion import broadcast_shape, converted, number, spread
+from ..language.promotion import broadcast_shape, convert, number, spread
 from ..sync.proxies import ANYWHERE
 from ..tiles.elementwise import result_type
 
@@ -94,7 +94,7 @@ def asm(g: Builder, text, result, *operands, simulate=None):
     if used and max(used) >= len(dtypes) + len(operands):
         raise g.error(f"${max(used)} names no operand: there are {len(dtypes)} results and {len(operands)} operands")
     shape = broadcast_shape(g, *(number(g, x) for x in operands)) if operands else None
-    values = [spread(g, converted(g, x, number(g, x).dtype), shape) for x in operands]
+    values = [spread(g, convert(g, x, number(g, x).dtype), shape) for x in operands]
     results = g.call(asm_, *values, text=text, dtypes=dtypes, simulate=simulate)
     return results if several else results[0] if dtypes else None
 
@@ -116,7 +116,7 @@ def _(m, call, *values):
     m.print(call.attrs["text"], values)
 
 
-def _printed(dtype: DType) -> DType:
+def _promoted_dtype(dtype: DType) -> DType:
     """The dtype to which C promotes a variadic argument: integers to 32 or 64 bits, floats to double."""
     if dtype.is_float:
         return float64
@@ -126,7 +126,7 @@ def _printed(dtype: DType) -> DType:
 @print_.emit
 def _(e, call, *values):
     """Call ``vprintf``, which the driver links, with the format and a pointer to the packed, aligned values."""
-    wide = [e.cast(v if v.dtype.bits > 16 or not v.dtype.is_float else e.cast(v, float32), _printed(v.dtype)) for v in values]
+    wide = [e.cast(v if v.dtype.bits > 16 or not v.dtype.is_float else e.cast(v, float32), _promoted_dtype(v.dtype)) for v in values]
     e.vprintf(call.attrs["text"], wide)
 
 
@@ -141,5 +141,5 @@ def device_print(g: Builder, text, *values):
     for v in values:
         if isinstance(type_of(v), Tile):
             raise g.error("device_print prints scalars; reduce a tile first, or look at it on the simulator")
-    operands = [converted(g, v, number(g, v).dtype) for v in values]
+    operands = [convert(g, v, number(g, v).dtype) for v in values]
     g.call(print_, *operands, text=text)

@@ -18,7 +18,7 @@ from ...ir.builtin import apply
 from ...ir.graph import Block, Call, Const, For, If, Operand, Scope, Value, While, operands, walk
 from ...ir.printer import function_text
 from ...types import Scalar, Uniformity
-from ..language.promotion import converted
+from ..language.promotion import convert
 from ..tiles import elementwise as ew
 from ..tiles.casts import cast
 from ..tiles.extremes import extreme_of_arrays
@@ -167,7 +167,7 @@ class Guarded(Combine):
         return (*(np.where(p & q, j, np.where(p, u, v)) for j, u, v in zip(joined, x, y)), p | q)
 
 
-def grouped(x: Any, parts: tuple) -> Any:
+def group_parts(x: Any, parts: tuple) -> Any:
     """`parts`, one for each tile of `x`, in the same container as `x`: a named tuple, a tuple, or a single part alone."""
     if not isinstance(x, tuple):
         return parts[0]
@@ -184,15 +184,15 @@ def trace(g: Builder, function: Any, x: Any, what: str, in_order: bool = True) -
         return tuple(Value(f"{word}{n}", Scalar(d, Uniformity.THREAD), g.loc) for n, d in enumerate(dtypes))
     a, b = make("a"), make("b")
     with g.block() as nodes:
-        result = _invoke(g, function, (grouped(x, a), grouped(x, b)))
+        result = _invoke(g, function, (group_parts(x, a), group_parts(x, b)))
         result = result if isinstance(result, tuple) else (result,)
         if len(result) != len(dtypes):
             raise g.error(f"the function that {what} combines by returns {len(result)} value{'s' if len(result) != 1 else ''}, "
                           f"and {len(dtypes)} {'are' if len(dtypes) != 1 else 'is'} needed")
-        yields = tuple(_returned(g, r, d, what) for r, d in zip(result, dtypes))
+        yields = tuple(_returned_value(g, r, d, what) for r, d in zip(result, dtypes))
     body = Block(tuple(nodes), yields)
     _check(g, body, {*a, *b}, what)
-    return _known(a, b, body, dtypes) or Traced((*a, *b), body, in_order)
+    return _known_operation(a, b, body, dtypes) or Traced((*a, *b), body, in_order)
 
 
 def _invoke(g: Builder, function: Any, args: tuple):
@@ -201,13 +201,13 @@ def _invoke(g: Builder, function: Any, args: tuple):
     return apply(g, function, args, {})
 
 
-def _returned(g: Builder, x: Any, dtype: DType, what: str) -> Operand:
+def _returned_value(g: Builder, x: Any, dtype: DType, what: str) -> Operand:
     t = type_of(x)
     if not isinstance(t, Scalar):
         raise g.error(f"the function that {what} combines by returns scalars, not {describe(x)}")
     if isinstance(x, Value) and t.dtype != dtype and not t.weak:
         raise g.error(f"the function that {what} combines by returns {t.dtype} for {dtype}; cast what is reduced, or the result")
-    return converted(g, x, dtype)
+    return convert(g, x, dtype)
 
 
 def _check(g: Builder, body: Block, params: set[Value], what: str) -> None:
@@ -235,7 +235,7 @@ def _check(g: Builder, body: Block, params: set[Value], what: str) -> None:
                 raise g.error(f"the function that {what} combines by reads {operand.name}, which is not one of its operands")
 
 
-def _known(a, b, body: Block, dtypes) -> Combine | None:
+def _known_operation(a, b, body: Block, dtypes) -> Combine | None:
     """The known operation that a traced function consists of, or None."""
     if len(dtypes) != 1 or len(body.nodes) != 1 or not isinstance(body.nodes[0], Call):
         return None

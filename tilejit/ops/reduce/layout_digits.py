@@ -69,14 +69,14 @@ def lane_masks(found: tuple[Digit, ...]) -> tuple[int, ...]:
     return tuple(sorted(d.stride << bit for d in found if d.axis == "laneid" for bit in range(d.extent.bit_length() - 1)))
 
 
-def padded(x: np.ndarray, shape: tuple[int, ...], domain: tuple[int, ...], fill) -> np.ndarray:
+def pad_to_domain(x: np.ndarray, shape: tuple[int, ...], domain: tuple[int, ...], fill) -> np.ndarray:
     """An array (B, *shape) padded to (B, *domain) with `fill`."""
     if shape == domain:
         return x
     return np.pad(x, [(0, 0), *((0, n - extent) for extent, n in zip(shape, domain))], constant_values=fill)
 
 
-def inside(e, t: Tile, reg: int, axes: tuple[int, ...]):
+def test_inside(e, t: Tile, reg: int, axes: tuple[int, ...]):
     """Emit the test whether register `reg` is within the tile's shape along `axes`, not padding. None if it provably is in every thread."""
     tests = []
     at = register_coordinates(t.layout, t.domain)[reg]

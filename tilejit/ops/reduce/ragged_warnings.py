@@ -90,7 +90,7 @@ def _message(g: Builder, found: Ragged, what: str, x: Value) -> str:
 
 def _ragged_loads(g: Builder, x: Value, what: str, axes: Axes) -> Iterator[Ragged]:
     """The loads that a tile is computed from, and whose elements out of bounds affect a reduction along `axes`."""
-    if (what in NEUTRAL or what == "max" and _not_negative(g, x)) and _outside(g, x, axes) == NEUTRAL.get(what, 0):
+    if (what in NEUTRAL or what == "max" and _not_negative(g, x)) and _value_outside(g, x, axes) == NEUTRAL.get(what, 0):
         return
     clean = g.state.setdefault("not_ragged", set())  # what earlier searches found to come from no such load
     seen, found, queue = set(), False, [(x, axes, True, True)]
@@ -106,14 +106,14 @@ def _ragged_loads(g: Builder, x: Value, what: str, axes: Axes) -> Iterator[Ragge
             bounds = region.type.buffer.narrowed
             yield Ragged(region, axes, at_end and (bounds is None or not any(bounds[region.type.kept[a]] for a in axes)), direct)
         elif call is not None and (call.op.rules.element is not None or call.op in (*MOVED, reduce_)):
-            before = _before(call, axes)
+            before = _axes_before(call, axes)
             kept = call.op is not reshape_ or sorted(type_of(call.args[0]).shape[a] for a in before) == sorted(value.type.shape[a] for a in axes)
             queue += [(a, before, at_end and kept, direct and call.op in MOVED) for a in call.args if isinstance(type_of(a), Tile)]
     if not found:
         clean.update((value, axes) for value, axes, _ in seen)
 
 
-def _before(call: Call, axes: Axes) -> Axes:
+def _axes_before(call: Call, axes: Axes) -> Axes:
     """The axes of a call's operands that correspond to `axes` of its results."""
     if call.op is transpose_:
         return frozenset(call.attrs["axes"][a] for a in axes)
@@ -144,10 +144,10 @@ def _before_reshape(source: tuple[int, ...], target: tuple[int, ...], axes: Axes
 def _reads_outside(g: Builder, value: Value, axes: Axes) -> bool:
     """Whether a value is a load without `other` and mask that may be partly out of bounds along one of `axes`."""
     call = g.definitions.get(value)
-    return value in g.state.get("implicit_other", ()) and call.args[2] is None and _ragged(g, call.args[0], axes)
+    return value in g.state.get("implicit_other", ()) and call.args[2] is None and _may_be_ragged(g, call.args[0], axes)
 
 
-def _ragged(g: Builder, source: Value, axes: Axes) -> bool:
+def _may_be_ragged(g: Builder, source: Value, axes: Axes) -> bool:
     """Whether a region may be partly out of bounds along one of `axes`: it is not known to be inside its buffer, nor to tile it exactly."""
     t = source.type
     if not isinstance(t, Region) or t.scope != "global":
@@ -171,7 +171,7 @@ def _tiles(g: Builder, t: Region, d: int, start) -> bool:
 
 # -- values of a tile out of bounds ----------------------------------------------------------------------------------------
 
-def _outside(g: Builder, x: Value, axes: Axes) -> bool | int | float | None:
+def _value_outside(g: Builder, x: Value, axes: Axes) -> bool | int | float | None:
     """The number that a tile's elements are wherever the loads that it is computed from are out of bounds along `axes`; None if unknown.
 
     What is unknown is taken for a finite number, and a divisor for another than 0: times it, and over it, 0 is 0.
@@ -184,11 +184,11 @@ def _outside(g: Builder, x: Value, axes: Axes) -> bool | int | float | None:
             queue.pop()
             continue
         call = g.definitions.get(value)
-        operands = [(a, _before(call, at)) for a in call.args] if call is not None and _computes(call) and not _reads_outside(g, value, at) else []
+        operands = [(a, _axes_before(call, at)) for a in call.args] if call is not None and _computes(call) and not _reads_outside(g, value, at) else []
         waiting = [o for o in operands if o not in found and isinstance(type_of(o[0]), Tile)]
         queue += waiting
         if not waiting:
-            found[queue.pop()] = _computed_outside(g, *key, [found.get(o, _known(g, o[0])) for o in operands])
+            found[queue.pop()] = _computed_outside(g, *key, [found.get(o, _fill_number(g, o[0])) for o in operands])
     return found[x, axes]
 
 
@@ -198,8 +198,8 @@ def _computes(call: Call) -> bool:
 
 
 def _computed_outside(g: Builder, value: Value, axes: Axes, numbers: list) -> bool | int | float | None:
-    """`_outside` of a call's result, from the numbers of its operands."""
-    call, known = g.definitions.get(value), _known(g, value)
+    """`_value_outside` of a call's result, from the numbers of its operands."""
+    call, known = g.definitions.get(value), _fill_number(g, value)
     if _reads_outside(g, value, axes) or known is not None or not numbers:
         return 0 if _reads_outside(g, value, axes) else known
     if call.op is casts.cast:
@@ -229,7 +229,7 @@ def _not_negative(g: Builder, x: Value) -> bool:
     seen, queue = set(), [x]
     while queue:
         value = queue.pop()
-        known, dtype = _known(g, value), type_of(value).dtype
+        known, dtype = _fill_number(g, value), type_of(value).dtype
         if value in seen or dtype.kind in ("uint", "bool") or known is not None and known >= 0:
             continue
         seen.add(value)
@@ -241,19 +241,19 @@ def _not_negative(g: Builder, x: Value) -> bool:
         if not (call.op in MOVED and (dtype.is_float or dtype.bits >= type_of(call.args[0]).dtype.bits + (call.op is casts.cast))
                 or dtype.is_float and (call.op in (ew.add, ew.mul, ew.div) or _known_reduction(call)) or call.op is ew.maximum):
             return False
-        sure = call.op is ew.maximum and any((n := _known(g, a)) is not None and n >= 0 for a in call.args)
+        sure = call.op is ew.maximum and any((n := _fill_number(g, a)) is not None and n >= 0 for a in call.args)
         queue += () if sure else call.args
     return True
 
 
-def _known(g: Builder, value):
+def _fill_number(g: Builder, value):
     """The number that fills a tile, if it is a constant; otherwise None."""
     if isinstance(value, Const):
         return value.value
     call = g.definitions.get(value)
     if call is None or call.op not in (generate.splat, casts.cast, reshape_, broadcast):
         return None
-    n = _known(g, call.args[0])
+    n = _fill_number(g, call.args[0])
     return casts.cast_number(n, call.args[0].type.dtype, value.type.dtype) if n is not None and call.op is casts.cast else n
 
 

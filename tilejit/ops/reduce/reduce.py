@@ -25,7 +25,7 @@ from ...layout import collapse, drop_dim
 from ...types import Scalar, Tile
 from ..language.promotion import collective
 from .combine import Combine, Guarded, Known
-from .layout_digits import Digit, crossable, digits, inside, lane_masks, padded, register_coordinates
+from .layout_digits import Digit, crossable, digits, test_inside, lane_masks, pad_to_domain, register_coordinates
 from .partials import behind_each_other, load_run
 from .reduce_in_order import InOrder, Step, scratch_in_order, simulate_in_order, steps_in_order
 
@@ -156,19 +156,19 @@ def _(m, call, *xs):
         xs, fills, combine = (*xs, np.ones((1, *t.shape), bool)), (*fills, False), Guarded(combine)
     if plan.in_order:
         return _results(call, t, plan, simulate_in_order(m, combine, t, plan.in_order, xs, fills))
-    parts = tuple(_arranged(x, t, plan, fill) for x, fill in zip(xs, fills))
+    parts = tuple(_arrange_digits(x, t, plan, fill) for x, fill in zip(xs, fills))
     registers, lanes = (_along(t, plan, axis) for axis in ("reg", "laneid"))
     if all(d.extent & d.extent - 1 == 0 for d in registers[:-1]):  # then each halving of the registers is one of the widest digit left
         for _ in registers:
             parts = _tree(m, combine, parts)
     else:
-        parts = _tree(m, combine, _joined(parts, len(registers)))
+        parts = _tree(m, combine, _merge_dimensions(parts, len(registers)))
     for k in reversed(range(len(lanes))):
         for _ in range(lanes[k].extent.bit_length() - 1):
             low, high = ((*(slice(None),) * k, slice(i, None, 2)) for i in (0, 1))
             parts = combine.simulate(m, tuple(p[low] for p in parts), tuple(p[high] for p in parts))
     parts = tuple(p[(0,) * len(lanes)] for p in parts)
-    return _results(call, t, plan, _tree(m, combine, _joined(parts, len(plan.warps))))
+    return _results(call, t, plan, _tree(m, combine, _merge_dimensions(parts, len(plan.warps))))
 
 
 def _results(call: Call, t: Tile, plan: ReducePlan, parts: tuple) -> tuple:
@@ -186,16 +186,16 @@ def _along(t: Tile, plan: ReducePlan, axis: str) -> list[Digit]:
     return sorted((d for a in plan.axes for d in digits(t.layout, t.domain)[a] if d.axis == axis), key=lambda d: -d.stride)
 
 
-def _arranged(x: np.ndarray, t: Tile, plan: ReducePlan, fill) -> np.ndarray:
+def _arrange_digits(x: np.ndarray, t: Tile, plan: ReducePlan, fill) -> np.ndarray:
     """An array (B, *shape) as (*registers, *lanes, *warps, B, *remaining): digits along the reduced axes, batch, digits of the others."""
     all_digits = [d for dim in digits(t.layout, t.domain) for d in dim]
-    x = padded(x, t.shape, t.domain, fill).reshape(x.shape[0], *(d.extent for d in all_digits))
+    x = pad_to_domain(x, t.shape, t.domain, fill).reshape(x.shape[0], *(d.extent for d in all_digits))
     place = {d: n + 1 for n, d in enumerate(all_digits)}
     first = [place[d] for axis in ("reg", "laneid", "warpid") for d in _along(t, plan, axis)]
     return x.transpose(*first, 0, *(place[d] for d in all_digits if d.dim not in plan.axes))
 
 
-def _joined(parts: tuple, n: int) -> tuple:
+def _merge_dimensions(parts: tuple, n: int) -> tuple:
     """Merge the first `n` dimensions."""
     return tuple(p.reshape(-1, *p.shape[n:]) for p in parts)
 
@@ -231,7 +231,7 @@ def _(e, call, *xs):
 
 def _element(e, t: Tile, plan: ReducePlan, combine: Combine, reg: int, values: tuple) -> tuple:
     """A register's values. In padding, they are replaced by the identity or, if there is none, marked as no element."""
-    test = inside(e, t, reg, plan.axes)
+    test = test_inside(e, t, reg, plan.axes)
     if plan.guarded:
         return (*values, e.const(True, bool_) if test is None else test)
     if test is None:

@@ -22,7 +22,7 @@ from ...dtypes import DType
 from ...ir.graph import Call
 from ...types import Tile
 from .combine import Combine
-from .layout_digits import Digit, digits, padded
+from .layout_digits import Digit, digits, pad_to_domain
 from .partials import behind_each_other, load_run
 
 SCRATCH = 16384  # bytes of scratch memory for one exchange between warps; more partial results take several exchanges
@@ -75,7 +75,7 @@ def scratch_in_order(steps: tuple[Step, ...], dtypes: tuple[DType, ...]) -> int:
 def simulate_in_order(m, combine: Combine, t: Tile, steps: tuple[Step, ...], xs: tuple, fills: tuple) -> tuple:
     """Arrays (B, *shape) as reduced arrays (B, *digits of the remaining dimensions)."""
     left: list = [None, *(d for dim in digits(t.layout, t.domain) for d in dim)]
-    parts = tuple(padded(x, t.shape, t.domain, fill).reshape(x.shape[0], *(d.extent for d in left[1:])) for x, fill in zip(xs, fills))
+    parts = tuple(pad_to_domain(x, t.shape, t.domain, fill).reshape(x.shape[0], *(d.extent for d in left[1:])) for x, fill in zip(xs, fills))
     for step in steps:
         front = [left.index(d) for d in step.digits]
         rest = [n for n in range(len(left)) if n not in front]

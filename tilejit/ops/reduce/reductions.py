@@ -11,11 +11,11 @@ from ...ir.builtin import builtin, method
 from ...ir.graph import Const, Operand, Value
 from ...types import Scalar, Tile
 from ..language import math as elementary
-from ..language.promotion import converted, number
+from ..language.promotion import convert, number
 from ..language.shape import checked_axis
 from ..tiles import casts, elementwise as ew, generate
 from ..tiles.arrange import broadcast, reshape_
-from .combine import Combine, Known, grouped, trace
+from .combine import Combine, Known, group_parts, trace
 from .ragged_warnings import warn_if_ragged
 from .reduce import reduce_, reduced_shape
 
@@ -52,9 +52,9 @@ def _operand(g: Builder, x, axis, what: str) -> tuple[Operand, tuple[int, ...]]:
     return g.operand(x), axes
 
 
-def reduced(g: Builder, name: str, x: Operand, axes: tuple[int, ...], keepdims: bool, dtype: DType) -> Operand:
+def reduce_by_name(g: Builder, name: str, x: Operand, axes: tuple[int, ...], keepdims: bool, dtype: DType) -> Operand:
     """`x` cast to `dtype` and reduced by a known operation."""
-    x, t, keepdims = converted(g, x, dtype), type_of(x), flag(g, "keepdims", keepdims)
+    x, t, keepdims = convert(g, x, dtype), type_of(x), flag(g, "keepdims", keepdims)
     if not axes:
         return x
     combine = Known(name, dtype)
@@ -68,10 +68,10 @@ def reduced(g: Builder, name: str, x: Operand, axes: tuple[int, ...], keepdims: 
     return result
 
 
-def _accumulated(g: Builder, name: str, x, axis, keepdims: bool, dtype) -> Operand:
+def _accumulate_by_name(g: Builder, name: str, x, axis, keepdims: bool, dtype) -> Operand:
     x, axes = _operand(g, x, axis, name)
     target = sum_dtype(type_of(x).dtype) if dtype is None else dtype_of(dtype)
-    return converted(g, reduced(g, name, x, axes, keepdims, wide(target)), target)
+    return convert(g, reduce_by_name(g, name, x, axes, keepdims, wide(target)), target)
 
 
 def sum_(g: Builder, x, axis=None, keepdims=False, dtype=None):
@@ -81,12 +81,12 @@ def sum_(g: Builder, x, axis=None, keepdims=False, dtype=None):
     selects another dtype to accumulate in and return. The layout determines the order of the additions: first a tree of
     halves of each thread's registers, then lanes, then warps.
     """
-    return _accumulated(g, "sum", x, axis, keepdims, dtype)
+    return _accumulate_by_name(g, "sum", x, axis, keepdims, dtype)
 
 
 def prod(g: Builder, x, axis=None, keepdims=False, dtype=None):
     """The product along `axis`. The dtypes are those of `sum`."""
-    return _accumulated(g, "prod", x, axis, keepdims, dtype)
+    return _accumulate_by_name(g, "prod", x, axis, keepdims, dtype)
 
 
 def mean(g: Builder, x, axis=None, keepdims=False, dtype=None):
@@ -96,19 +96,19 @@ def mean(g: Builder, x, axis=None, keepdims=False, dtype=None):
     target = dtype_of(dtype) if dtype is not None else t.dtype if t.dtype.is_float else float32
     if not target.is_float:
         raise g.error(f"a mean is a float, not {target}")
-    total = reduced(g, "sum", x, axes, keepdims, wide(target))
+    total = reduce_by_name(g, "sum", x, axes, keepdims, wide(target))
     count = math.prod(t.shape[a] for a in axes) if axes else 1
     s = type_of(total)
     divisor = Const(float(count), s.dtype)
     divided = g.call(ew.div, total, divisor if isinstance(s, Scalar) else g.call(generate.splat, divisor, shape=s.shape))
-    return converted(g, divided, target)
+    return convert(g, divided, target)
 
 
 def _extreme(name: str, word: str):
     def call(g: Builder, x, axis=None, keepdims=False):
         x, axes = _operand(g, x, axis, name)
         dtype = type_of(x).dtype
-        return converted(g, reduced(g, name, x, axes, keepdims, float32 if dtype.is_float and dtype.bits == 8 else dtype), dtype)
+        return convert(g, reduce_by_name(g, name, x, axes, keepdims, float32 if dtype.is_float and dtype.bits == 8 else dtype), dtype)
     call.__name__ = name + "_"
     call.__doc__ = f"The {word} element along `axis` (an int, a tuple of ints, or None for all axes); NaN if any element is NaN."
     return call
@@ -120,7 +120,7 @@ max_, min_ = _extreme("max", "largest"), _extreme("min", "smallest")
 def _truth(name: str, which: str, word: str):
     def call(g: Builder, x, axis=None, keepdims=False):
         x, axes = _operand(g, x, axis, name)
-        return reduced(g, which, x, axes, keepdims, bool_)
+        return reduce_by_name(g, which, x, axes, keepdims, bool_)
     call.__name__ = name + "_"
     call.__doc__ = f"Whether {word} along `axis` (an int, a tuple of ints, or None for all axes) is nonzero."
     return call
@@ -157,12 +157,12 @@ def place(g: Builder, name: str, which: str, x: Operand, axes: tuple[int, ...], 
         raise g.error(f"{name} of {describe(x)} along an axis without elements has no value")
     if t.dtype.is_float and t.dtype.bits == 8:
         x = g.call(casts.cast, x, dtype=float32)
-    extreme = g.call(broadcast, reduced(g, which, x, axes, True, type_of(x).dtype), shape=t.shape)
+    extreme = g.call(broadcast, reduce_by_name(g, which, x, axes, True, type_of(x).dtype), shape=t.shape)
     hit = g.call(ew.eq, x, extreme)
     if t.dtype.is_float:
         hit = g.call(ew.bit_or, hit, g.call(elementary.isnan, x))
     none = g.call(generate.splat, Const(2**31 - 1, int32), shape=t.shape)
-    return reduced(g, "min", g.call(ew.select, hit, flat_index(g, t.shape, axes), none), axes, keepdims, int32)
+    return reduce_by_name(g, "min", g.call(ew.select, hit, flat_index(g, t.shape, axes), none), axes, keepdims, int32)
 
 
 def flat_index(g: Builder, shape: tuple[int, ...], axes: tuple[int, ...]) -> Value:
@@ -209,7 +209,7 @@ def reduce(g: Builder, x, axis, combine, keepdims=False, commutative=False):
     if axes and math.prod(shape[a] for a in axes) == 0:
         raise g.error(f"reduce of {describe(xs[0])} along an axis without elements has no value")
     results = g.call(reduce_, *xs, axes=axes, keepdims=flag(g, "keepdims", keepdims), combine=traced, name="reduce") if axes else xs
-    return grouped(x, results)
+    return group_parts(x, results)
 
 
 BUILTINS: dict[str, Any] = {f.__name__.rstrip("_"): builtin(f) for f in (

@@ -25,10 +25,10 @@ from ...ir.builtin import builtin, method
 from ...ir.graph import Call
 from ...ir.op import op
 from ...types import Tile
-from ..language.promotion import collective, converted
+from ..language.promotion import collective, convert
 from ..language.shape import checked_axis, tile_operand
-from .combine import Combine, Guarded, Known, grouped, trace
-from .layout_digits import Digit, crossable, digits, inside, padded, register_coordinates
+from .combine import Combine, Guarded, Known, group_parts, trace
+from .layout_digits import Digit, crossable, digits, test_inside, pad_to_domain, register_coordinates
 from .partials import behind_each_other, load_run
 from .ragged_warnings import warn_if_scanned_ragged
 from .reductions import sum_dtype, wide
@@ -106,27 +106,27 @@ def _(m, call, *xs):
     plan: ScanPlan = call.choice.plan
     t, combine = type_of(call.args[0]), call.attrs["combine"]
     batch = max(x.shape[0] for x in xs)
-    values = tuple(_arranged(np.broadcast_to(x, (batch, *t.shape)), t, plan, fill)
+    values = tuple(_arrange_for_scan(np.broadcast_to(x, (batch, *t.shape)), t, plan, fill)
                    for x, fill in zip(xs, combine.identity or (0,) * len(xs)))
     if plan.guarded:
-        values += (_arranged(np.ones((batch, *t.shape), bool), t, plan, False),)
+        values += (_arrange_for_scan(np.ones((batch, *t.shape), bool), t, plan, False),)
         combine = Guarded(combine)
-    scanned = _scanned(m, combine, plan, values)
-    return tuple(_restored(x, t, plan) for x in scanned[:len(xs)])
+    scanned = _scan_digits(m, combine, plan, values)
+    return tuple(_restore_order(x, t, plan) for x in scanned[:len(xs)])
 
 
-def _arranged(x: np.ndarray, t: Tile, plan: ScanPlan, fill) -> np.ndarray:
+def _arrange_for_scan(x: np.ndarray, t: Tile, plan: ScanPlan, fill) -> np.ndarray:
     """An array (B, *shape), padded, as (B, ..., axis) in the order of the scan."""
-    x = np.moveaxis(padded(x, t.shape, t.domain, fill), plan.axis + 1, -1)
+    x = np.moveaxis(pad_to_domain(x, t.shape, t.domain, fill), plan.axis + 1, -1)
     return np.array(x[..., ::-1] if plan.reverse else x)
 
 
-def _restored(x: np.ndarray, t: Tile, plan: ScanPlan) -> np.ndarray:
+def _restore_order(x: np.ndarray, t: Tile, plan: ScanPlan) -> np.ndarray:
     x = np.moveaxis(x[..., ::-1] if plan.reverse else x, -1, plan.axis + 1)
     return np.ascontiguousarray(x[(slice(None), *(slice(n) for n in t.shape))])
 
 
-def _scanned(m, combine: Combine, plan: ScanPlan, values: tuple) -> tuple:
+def _scan_digits(m, combine: Combine, plan: ScanPlan, values: tuple) -> tuple:
     """Scan along the last dimension, digit by digit."""
     whole, inner = values[0].shape, 1
     totals = tuple(v.copy() for v in values)
@@ -184,7 +184,7 @@ def _(e, call, *xs):
 
 
 def _element(e, t: Tile, plan: ScanPlan, combine: Combine, reg: int, values: tuple) -> tuple:
-    test = inside(e, t, reg, (plan.axis,)) if plan.padding else None
+    test = test_inside(e, t, reg, (plan.axis,)) if plan.padding else None
     if plan.guarded:
         return (*values, e.const(True, bool_) if test is None else test)
     if test is None:
@@ -321,11 +321,11 @@ def _running(name: str, which: str, word: str):
         x = tile_operand(g, x, name)
         target = sum_dtype(x.type.dtype) if dtype is None else dtype_of(dtype)
         axis = checked_axis(g, axis, len(x.type.shape))
-        reverse, scanned = flag(g, "reverse", reverse), converted(g, x, wide(target))
+        reverse, scanned = flag(g, "reverse", reverse), convert(g, x, wide(target))
         if x.type.size:
             (scanned,) = g.call(scan_, scanned, axis=axis, reverse=reverse, combine=Known(which, scanned.type.dtype), name=name)
         warn_if_scanned_ragged(g, x, name, axis, reverse, (scanned,))
-        return converted(g, scanned, target)
+        return convert(g, scanned, target)
     call.__name__ = name
     call.__doc__ = (f"The cumulative {word} along `axis`, including each element itself; from the end if `reverse`. 8- and 16-bit floats are "
                     "accumulated in float32, and each result is rounded once. Integer results have at least 32 bits, and wrap.")
@@ -353,7 +353,7 @@ def scan(g: Builder, x, axis, combine, reverse=False):
     results = g.call(scan_, *xs, axis=axis, reverse=reverse, combine=traced, name="scan") if xs[0].type.size else xs
     for item in xs:
         warn_if_scanned_ragged(g, item, "scan", axis, reverse, tuple(results))
-    return grouped(x, results)
+    return group_parts(x, results)
 
 
 BUILTINS = {f.__name__: builtin(f) for f in (_running("cumsum", "sum", "sum"), _running("cumprod", "prod", "product"), scan)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...ir.builder import Builder
 from ...ir.builtin import builtin
-from ..memory.shared import allocated, checked_allocation
+from ..memory.shared import allocate_shared, checked_allocation
 from ..tmem.alloc import allocate
 
 
@@ -29,4 +29,4 @@ def alloc(g: Builder, shape, dtype, scope="shared", layout=None, align=None, cta
         raise g.error(f"alloc knows the scopes 'shared' and 'tmem', not {scope!r}")
     if cta_group != 1:
         raise g.error("cta_group is for tensor memory")
-    return allocated(g, shape, dtype, layout, align)
+    return allocate_shared(g, shape, dtype, layout, align)

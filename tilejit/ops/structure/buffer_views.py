@@ -13,8 +13,8 @@ from ...ir.op import op
 from ...ir.op_traits import Traits
 from ...layout import TileLayout, axis
 from ...types import Buffer, Region
-from ..language.shape import as_tuple, completed
-from ..memory.packed import refused, shape_of
+from ..language.shape import as_tuple, complete_shape
+from ..memory.packed import refuse_packed, shape_of
 from ..memory.shared import check_in_memory, laid_out
 from ..tmem.alloc import columns_of, tensor_layout
 from .indexing import getitem
@@ -132,7 +132,7 @@ def _of_all_slots(g: Builder, slot: tuple, view: Buffer) -> Buffer:
 def _reshape(g: Builder, x: Value, shape, *more):
     """The same elements of shared memory, in row-major order of their indices, with another shape. One extent may be -1."""
     _own_shared(g, x, "reshape")
-    shape = completed(g, as_tuple((shape, *more)), prod(shape_of(x.type.dtype, x.type.shape)))
+    shape = complete_shape(g, as_tuple((shape, *more)), prod(shape_of(x.type.dtype, x.type.shape)))
     shape, _ = laid_out(g, shape, x.type.dtype, None)
     if prod(shape) != prod(x.type.shape):
         raise g.error(f"a buffer of {prod(x.type.shape)} elements has no shape {list(shape)}")
@@ -148,7 +148,7 @@ def _permute(g: Builder, x: Value, dims, *more):
     if not all(isinstance(d, int) for d in dims) or sorted(dims) != list(range(rank)):
         raise g.error(f"{describe(dims)} is no order of {rank} dimensions" + g.declared_constant(dims))
     if x.type.dtype.packed and dims[-1] != rank - 1:
-        refused(g, "permute of the last dimension", x.type.dtype)
+        refuse_packed(g, "permute of the last dimension", x.type.dtype)
     root, offset = _root(g, x)
     return g.call(buffer_view, root, dtype=x.type.dtype, shape=tuple(x.type.shape[d] for d in dims),
                   layout=x.type.layout.permute(dims, x.type.shape), offset=offset)

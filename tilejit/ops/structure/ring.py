@@ -26,9 +26,9 @@ from ..language.creation import checked_shape
 from ..language.operators import binary, compare
 from ..language.pointwise import assume, where
 from ..language.promotion import collective, uniform_scalar
-from ..memory.shared import allocated, sync
+from ..memory.shared import allocate_shared, sync
 from ..sync import barriers
-from ..sync.pipeline import advanced, flipped
+from ..sync.pipeline import advance_cursor, flip_phase
 from ..sync.proxies import hand_over
 from ..tmem.alloc import LANES, allocate, columns_of, default_layout
 from ..tmem.order import tcgen05_fence
@@ -105,11 +105,11 @@ class Turn:
         if len(around) >= ring.stages:
             raise g.error(f"{len(around) + 1} slots are held at once here, and the ring has {ring.stages}")
         for _ in around:
-            stage, phase = advanced(g, ring.stages, stage, phase)
+            stage, phase = advance_cursor(g, ring.stages, stage, phase)
         full = g.call(barriers.mbarrier_at, ring.full, _operand(g, stage), peer=False)
         if self.role == "produce":
             empty = g.call(barriers.mbarrier_at, ring.empty, _operand(g, stage), peer=False)
-            barriers.wait(g, empty, flipped(g, phase))
+            barriers.wait(g, empty, flip_phase(g, phase))
             if ring.filled == "copies":
                 full = _of_leader(g, ring, full)
                 barriers.arrive_expect_tx(g, full, ring.slot_bytes)
@@ -129,7 +129,7 @@ class Turn:
         if self.role == "consume" and self.behind:
             if _products(g, self.slot):
                 raise g.error("products into tensor memory release their slot when they complete: leave behind= out")
-            if not _met(g, self.slot):
+            if not _warps_have_met(g, self.slot):
                 self.ring.passed.add(self.cursor)
             _release_held(g, self.ring)
             g.cells[_cursor(g, self.ring, "held")] = 1
@@ -140,7 +140,7 @@ class Turn:
             barriers.arrive(g, self.slot.full)
         if self.role == "produce" and self.ring.filled == "products":
             commit(g, self.slot.full, pair_mask(g) if self.ring.cta_group == 2 else None)
-        g.cells[self.cursor] = advanced(g, self.ring.stages, *g.cells[self.cursor])
+        g.cells[self.cursor] = advance_cursor(g, self.ring.stages, *g.cells[self.cursor])
 
 
 def _of_leader(g: Builder, ring: Ring, barrier: Value) -> Value:
@@ -153,7 +153,7 @@ def _products(g: Builder, slot: Slot) -> list:
     return products_of(g, slot.block[slot.entered:], slot.ring.buffers.values())
 
 
-def _met(g: Builder, slot: Slot) -> bool:
+def _warps_have_met(g: Builder, slot: Slot) -> bool:
     """Whether the scope's warps have synchronised since they entered the slot."""
     return g.scope.threads <= 32 or met_in(g, slot.block[slot.entered:], slot.ring.buffers.values())
 
@@ -239,7 +239,7 @@ def ring(g: Builder, stages, *, consumers=1, filled="copies", multicast=False, c
     held = {name: _buffer(g, name, stages, spec, filled, cta_group) for name, spec in buffers.items()}
     ranks = prod(g.launch.cluster or (1,)) if multicast else 1
     arming, releasing = (cta_group, consumers) if filled == "copies" else (1, consumers * cta_group)
-    full, empty = (barriers.initialised(g, count, stages, name) for name, count in (("full", arming), ("empty", releasing * ranks)))
+    full, empty = (barriers.initialise_barriers(g, count, stages, name) for name, count in (("full", arming), ("empty", releasing * ranks)))
     made.append(Ring(len(made) + 1, stages, consumers, filled, ranks, cta_group, held, full, empty))
     return made[-1]
 
@@ -271,7 +271,7 @@ def _buffer(g: Builder, name: str, stages: int, spec, filled: str, cta_group: in
         slots = TileLayout([(stages, layout.span(), axis.m), *layout.shards], layout.replicas, layout.offset, layout.swizzle)
     else:
         raise g.error(f"the layout of {name} is a tile.TileLayout, as tile.swizzled(dtype, shape, 128) makes, not {describe(layout)}")
-    return allocated(g, (stages, *shape), dtype, slots, buffer_of_ring=name)
+    return allocate_shared(g, (stages, *shape), dtype, slots, buffer_of_ring=name)
 
 
 def _lines(stages: int, extent: int, dtype: DType) -> TileLayout:
@@ -324,7 +324,7 @@ def _skip(g: Builder, ring: Ring, n) -> None:
     if not isinstance(n, int):
         n = uniform_scalar(g, n, "the number of slots that are skipped")
         assume.function(g, compare(g, ">=", n, 0))
-    g.cells[place] = advanced(g, ring.stages, *g.cells.setdefault(place, START), n)
+    g.cells[place] = advance_cursor(g, ring.stages, *g.cells.setdefault(place, START), n)
 
 
 def _check_releases(g: Builder, ring: Ring) -> None:
@@ -342,12 +342,12 @@ def _release_held(g: Builder, ring: Ring) -> None:
     place = _cursor(g, ring, "consume")
     _check_releases(g, ring)
     stage, _ = g.cells[place]
-    empty = g.call(barriers.mbarrier_at, ring.empty, _operand(g, _before(g, ring, stage)), peer=False)
+    empty = g.call(barriers.mbarrier_at, ring.empty, _operand(g, _previous_stage(g, ring, stage)), peer=False)
     g.call(ring_release, empty, None if isinstance(held, int) else held, *ring.buffers.values(), ranks=ring.ranks, met=place not in ring.passed)
     g.cells[_cursor(g, ring, "held")] = 0
 
 
-def _before(g: Builder, ring: Ring, stage):
+def _previous_stage(g: Builder, ring: Ring, stage):
     """The number of the slot before `stage`."""
     if isinstance(stage, int):
         return (stage - 1) % ring.stages
@@ -371,13 +371,13 @@ def _release(g: Builder, slot: Slot) -> None:
                       "as well (consumers=2)")
     elif found:
         everywhere = (1 << ring.ranks) - 1 if ring.ranks > 1 else None
-        if not _met(g, slot):
+        if not _warps_have_met(g, slot):
             g.call(sync)  # a warp that has not passed the wait yet might miss this phase, and see a later one of the same parity
         release_by_commit(g, empty, found, pair_mask(g) if ring.cta_group == 2 else everywhere)
     elif ring.cta_group == 2:
         raise g.error("with cta_group=2 the pair's products must read a slot and release it: no product reads this one")
     else:
-        g.call(ring_release, empty, None, *ring.buffers.values(), ranks=ring.ranks, met=_met(g, slot))
+        g.call(ring_release, empty, None, *ring.buffers.values(), ranks=ring.ranks, met=_warps_have_met(g, slot))
 
 
 MEMBERS[Ring, "produce"] = (_produce, True)

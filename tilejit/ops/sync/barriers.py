@@ -44,11 +44,11 @@ def mbarrier(g: Builder, count=1, n=None):
     the CTA (and the cluster) before anything else runs. An execution scope arrives once, not once per thread, and `count`
     counts these arrivals.
     """
-    made = initialised(g, count, 1 if n is None else n)
+    made = initialise_barriers(g, count, 1 if n is None else n)
     return made if n is not None else g.call(mbarrier_at, made, Const(0, int32), peer=False)
 
 
-def initialised(g: Builder, count, n, name: str = "mbarrier") -> Value:
+def initialise_barriers(g: Builder, count, n, name: str = "mbarrier") -> Value:
     """Create `n` mbarriers, hoisted to the kernel's start. `name` is their name in the graph."""
     for what, value in (("count", count), ("n", n)):
         if isinstance(value, bool) or not isinstance(value, int):

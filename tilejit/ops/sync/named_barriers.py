@@ -42,7 +42,7 @@ class Turns:
     members: int
 
 
-def _declared(name: str, doc: str):
+def _declare_method(name: str, doc: str):
     def declaration(index: Registers, barriers): ...
     declaration.__name__, declaration.__doc__ = name, doc
     declared = op("syncs", attrs=("barriers",), collective=True)(declaration)
@@ -59,8 +59,8 @@ def _declared(name: str, doc: str):
     return declared
 
 
-named_sync = _declared("named_sync", "Every thread of the scope arrives at a hardware barrier and waits until the barrier has all its arrivals.")
-named_arrive = _declared("named_arrive", "Every thread of the scope arrives at a hardware barrier, without waiting.")
+named_sync = _declare_method("named_sync", "Every thread of the scope arrives at a hardware barrier and waits until the barrier has all its arrivals.")
+named_arrive = _declare_method("named_arrive", "Every thread of the scope arrives at a hardware barrier, without waiting.")
 
 
 @named_sync.simulate
@@ -110,7 +110,7 @@ def _(e, call):
 
 # -- user functions --------------------------------------------------------------------------------------------------------
 
-def _made(g: Builder, threads, n) -> NamedBarriers:
+def _make_named_barriers(g: Builder, threads, n) -> NamedBarriers:
     made = g.state.setdefault("named barriers", [])
     made.append(None)
     return NamedBarriers(len(made), threads, n)
@@ -134,7 +134,7 @@ def named_barrier(g: Builder, threads, n=None):
     """
     if n is not None and (isinstance(n, bool) or not isinstance(n, int) or n < 1):
         raise g.error(f"n is a constant of at least 1, not {describe(n)}" + g.declared_constant(n))
-    barriers = _made(g, _whole_warps(g, threads), n or 1)
+    barriers = _make_named_barriers(g, _whole_warps(g, threads), n or 1)
     return barriers if n is not None else NamedBarrier(barriers, 0)
 
 
@@ -175,7 +175,7 @@ def turns(g: Builder, n, threads=128):
     if g.scope.kind != "cta" or g.scope.partial is not None or g.state.get("loops", 0):
         raise g.error("turns must be made once, at CTA scope and outside loops")
     _whole_warps(g, threads * n if isinstance(threads, int) else threads)
-    barriers = _made(g, 2 * threads if n > 1 else threads, n)
+    barriers = _make_named_barriers(g, 2 * threads if n > 1 else threads, n)
     if n > 1:
         g.call(first_turn, barriers=barriers)
     return Turns(barriers, n)

@@ -33,14 +33,14 @@ def pipeline_turn(g: Builder, name: Hashable, stages: int) -> Iterator[None]:
     stage, phase = g.cells.setdefault(key, (0, 0))
     g.call(pipeline_slot, g.operand(stage, int32), g.operand(phase, int32), stages=stages)
     yield
-    g.cells[key] = advanced(g, stages, stage, phase)
+    g.cells[key] = advance_cursor(g, stages, stage, phase)
 
 
-def flipped(g: Builder, phase):
+def flip_phase(g: Builder, phase):
     return phase ^ 1 if isinstance(phase, int) else binary(g, "^", phase, 1)
 
 
-def advanced(g: Builder, stages: int, stage, phase, n=1) -> tuple:
+def advance_cursor(g: Builder, stages: int, stage, phase, n=1) -> tuple:
     """The cursor advanced by `n` slots. The parity flips each time it wraps around."""
     if isinstance(stage, int) and isinstance(phase, int) and isinstance(n, int):
         return (stage + n) % stages, phase ^ (stage + n) // stages & 1
@@ -49,4 +49,4 @@ def advanced(g: Builder, stages: int, stage, phase, n=1) -> tuple:
         return binary(g, "%", place, stages), binary(g, "^", phase, binary(g, "&", binary(g, "//", place, stages), 1))
     following = binary(g, "+", stage, 1)
     around = compare(g, "==", following, stages)
-    return where.function(g, around, 0, following), where.function(g, around, flipped(g, phase), phase)
+    return where.function(g, around, 0, following), where.function(g, around, flip_phase(g, phase), phase)

@@ -29,15 +29,15 @@ def accessed_by_threads(call: Call) -> tuple[Operand, ...]:
     """The places in shared memory that the scope's threads access at a call, through the generic proxy. Copies have
     been chosen."""
     if call.op.rules.by_threads is not None:
-        return _shared(call.op.rules.by_threads(call))
-    return () if call.op.effect == "pure" else _shared(a for a in call.args if a is not None)
+        return _shared_places(call.op.rules.by_threads(call))
+    return () if call.op.effect == "pure" else _shared_places(a for a in call.args if a is not None)
 
 
 def accessed_by_engines(call: Call) -> tuple[tuple[Operand, ...], tuple[Operand, ...]]:
     """The places in shared memory, of the CTA or of others, that a call writes and that it reads through the async
     proxy. Copies have been chosen."""
     written, read = call.op.rules.by_engines(call) if call.op.rules.by_engines is not None else ((), ())
-    return _shared(written), _shared(read)
+    return _shared_places(written), _shared_places(read)
 
 
 def allocation_of(definitions: dict[Value, Call], place: Operand) -> Value | None:
@@ -48,7 +48,7 @@ def allocation_of(definitions: dict[Value, Call], place: Operand) -> Value | Non
     return place if isinstance(type_of(place), Buffer) and place in definitions else ANYWHERE
 
 
-def _shared(places) -> tuple[Operand, ...]:
+def _shared_places(places) -> tuple[Operand, ...]:
     def in_shared(t):
         return isinstance(t, MEMORY_TYPES) and getattr(t, "scope", None) == "shared"
     return tuple(p for p in places if p is ANYWHERE or in_shared(type_of(p)))

@@ -73,7 +73,7 @@ def _(e, call, x):
     return e.scratch_load(call, target, target.shape)
 
 
-def reshaped(layout: TileLayout, domain: tuple[int, ...], source: tuple[int, ...], target: tuple[int, ...]) -> tuple | None:
+def reshape_domain(layout: TileLayout, domain: tuple[int, ...], source: tuple[int, ...], target: tuple[int, ...]) -> tuple | None:
     """The domain with which a tile of shape `target` and the same `layout` has its elements in the same registers; None if there is none.
 
     Dimensions of extent 1 may be added and removed, and padded dimensions must stay as they are. Other dimensions may be split
@@ -105,20 +105,20 @@ def reshaped(layout: TileLayout, domain: tuple[int, ...], source: tuple[int, ...
 
 
 def _keeps_registers(source: Tile, target: Tile) -> bool:
-    return source.layout == target.layout and reshaped(source.layout, source.domain, source.shape, target.shape) == target.domain
+    return source.layout == target.layout and reshape_domain(source.layout, source.domain, source.shape, target.shape) == target.domain
 
 
 def _reshape_layout(assigner, call, types):
     t, shape = call.args[0].type, call.result.type.shape
     base = types[0] or assigner.default(t.shape, t.dtype)
-    domain = reshaped(base.layout, base.domain, t.shape, shape)
+    domain = reshape_domain(base.layout, base.domain, t.shape, shape)
     made = assigner.default(shape, t.dtype) if domain is None else Tile(t.dtype, shape, base.layout, domain)
     return (base,), (made,)
 
 
 def _reshape_backward(assigner, call, want):
     t = call.args[0].type
-    domain = reshaped(want.layout, want.domain, want.shape, t.shape)
+    domain = reshape_domain(want.layout, want.domain, want.shape, t.shape)
     return None if domain is None else (Tile(t.dtype, t.shape, want.layout, domain),)
 
 
@@ -160,19 +160,19 @@ def _(e, call, x):
     return result
 
 
-def _permuted(t: Tile, axes: tuple[int, ...], shape: tuple[int, ...], dtype) -> Tile:
+def _permute_tile(t: Tile, axes: tuple[int, ...], shape: tuple[int, ...], dtype) -> Tile:
     return Tile(dtype, shape, t.layout.permute(axes, t.domain).canonicalize(), tuple(t.domain[a] for a in axes))
 
 
 def _transpose_layout(assigner, call, types):
     t, axes = call.args[0].type, call.attrs["axes"]
     base = types[0] or assigner.default(t.shape, t.dtype)
-    return (base,), (_permuted(base, axes, call.result.type.shape, t.dtype),)
+    return (base,), (_permute_tile(base, axes, call.result.type.shape, t.dtype),)
 
 
 def _transpose_backward(assigner, call, want):
     t, axes = call.args[0].type, call.attrs["axes"]
-    return (_permuted(want, tuple(axes.index(d) for d in range(len(axes))), t.shape, t.dtype),)
+    return (_permute_tile(want, tuple(axes.index(d) for d in range(len(axes))), t.shape, t.dtype),)
 
 
 transpose_.rules.layout = _transpose_layout

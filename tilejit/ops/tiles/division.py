@@ -77,10 +77,10 @@ def _divides(op: Op, name: str, signed, by_none) -> None:
 def _emit_floordiv(e, dtype, x, y):
     quotient = e.ins(f"sdiv {dtype.llvm} {x.text}, {y.text}", dtype)
     remainder = e.ins(f"sub {dtype.llvm} {x.text}, {e.ins(f'mul {dtype.llvm} {quotient.text}, {y.text}', dtype).text}", dtype)
-    return e.ins(f"add {dtype.llvm} {quotient.text}, {e.ins(f'sext i1 {_crossed(e, dtype, remainder, y).text} to {dtype.llvm}', dtype).text}", dtype)
+    return e.ins(f"add {dtype.llvm} {quotient.text}, {e.ins(f'sext i1 {_rounds_up(e, dtype, remainder, y).text} to {dtype.llvm}', dtype).text}", dtype)
 
 
-def _crossed(e, dtype, remainder, y):
+def _rounds_up(e, dtype, remainder, y):
     """Whether truncating division rounded up where Python rounds down: the remainder is not 0 and its sign differs from the divisor's."""
     signs = e.ins(f"xor {dtype.llvm} {remainder.text}, {y.text}", dtype)
     differ = e.ins(f"icmp slt {dtype.llvm} {signs.text}, 0", bool_)
@@ -90,7 +90,7 @@ def _crossed(e, dtype, remainder, y):
 
 def _emit_mod(e, dtype, x, y):
     remainder = e.ins(f"srem {dtype.llvm} {x.text}, {y.text}", dtype)
-    fix = e.ins(f"select i1 {_crossed(e, dtype, remainder, y).text}, {dtype.llvm} {y.text}, {dtype.llvm} 0", dtype)
+    fix = e.ins(f"select i1 {_rounds_up(e, dtype, remainder, y).text}, {dtype.llvm} {y.text}, {dtype.llvm} 0", dtype)
     return e.ins(f"add {dtype.llvm} {remainder.text}, {fix.text}", dtype)
 
 

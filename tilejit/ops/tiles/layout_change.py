@@ -134,12 +134,12 @@ def _crossing(have, wanted, columns: int) -> Move | None:
         offers = ((have[:, None, :, reg] == wanted[:, :, None]) | (wanted[:, :, None] < 0)).all(axis=0)  # [lane, from lane]
         base = int(offers[0].argmax())
         lanes = tuple(int(offers[1 << b].argmax()) ^ base for b in range(5))
-        if all(offers[lane, _mapped(lane, base, lanes)] for lane in range(32)):
+        if all(offers[lane, _map_lane(lane, base, lanes)] for lane in range(32)):
             return Move(reg, base, lanes)
     return None
 
 
-def _mapped(lane: int, base: int, lanes: tuple[int, ...]) -> int:
+def _map_lane(lane: int, base: int, lanes: tuple[int, ...]) -> int:
     for b, to in enumerate(lanes):
         base ^= to if lane >> b & 1 else 0
     return base

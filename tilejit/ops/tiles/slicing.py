@@ -32,7 +32,7 @@ def _(e, call, x):
     """If every thread holds the elements that it needs, registers are selected. Otherwise scratch memory is used: every thread
     writes its elements of `x`, then reads those of the result."""
     source, target = type_of(call.args[0]), call.result.type
-    found = _picked(call, source, target)
+    found = _pick_registers(call, source, target)
     if found is not None:
         return [x[r] for r in found]
     starts, steps = call.attrs["starts"], call.attrs["steps"]
@@ -61,7 +61,7 @@ def _register_slice(call, source: Tile):
     return found and (found[0], tuple(kept), found[2])
 
 
-def _picked(call, source: Tile, target: Tile) -> tuple[int, ...] | None:
+def _pick_registers(call, source: Tile, target: Tile) -> tuple[int, ...] | None:
     found = _register_slice(call, source)
     return found[2] if found is not None and (target.layout, target.domain) == found[:2] else None
 
@@ -75,7 +75,7 @@ def _slice_layout(assigner, call, types):
 
 def _slice_scratch(call) -> int:
     source = type_of(call.args[0])
-    return 0 if _picked(call, source, call.results[0].type) is not None else source.size * source.dtype.nbytes
+    return 0 if _pick_registers(call, source, call.results[0].type) is not None else source.size * source.dtype.nbytes
 
 
 slice_.rules.layout = _slice_layout

@@ -44,6 +44,6 @@ class SharedDescriptor:
         return SharedDescriptor(span, (bits >> 16 & FIELD) << 4, (bits >> 32 & FIELD) << 4), (bits & FIELD) << 4
 
 
-def swizzled(at, span: int):
+def swizzle_address(at, span: int):
     """Apply the swizzle to a byte address or an array of them: XOR the bits from 4 on with the bits from 7 on."""
     return at ^ (at >> 3 & (span - 1 & ~15)) if span else at

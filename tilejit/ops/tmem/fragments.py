@@ -105,7 +105,7 @@ class Plan:
         lanes, places = [], []
         for issue in self.issues:
             i = np.arange(issue.repeat * WORDS[self.shape])[None]
-            row, column = _met(self.shape, t, i, self.half // (2 if self.packed else 1))
+            row, column = _lane_and_column(self.shape, t, i, self.half // (2 if self.packed else 1))
             lane = issue.lane + row + (warp % 4 * 32 if self.quarters else 0)
             column = (2 if self.packed else 1) * column + issue.column + (warp - first // 32) // 4 * self.across
             for element in range(self.elements):
@@ -121,7 +121,7 @@ class Plan:
         return out
 
 
-def _met(shape: str, t, i, half: int):
+def _lane_and_column(shape: str, t, i, half: int):
     """The lane and column of register `i` of thread `t` of a warp (PTX ISA, figures of "Data Movement Shape"). Runs on arrays."""
     if shape == "32x32b":
         return t + 0 * i, i + 0 * t
@@ -187,7 +187,7 @@ def through(extent: int, stride: int, fields) -> list[tuple] | None:
 
 
 @lru_cache(maxsize=1024)
-def planned(digits: tuple, replicas: tuple, lane: int, bits: int, threads: int, shape: str, packed: bool, one: bool = False) -> Plan | str:
+def plan_moves(digits: tuple, replicas: tuple, lane: int, bits: int, threads: int, shape: str, packed: bool, one: bool = False) -> Plan | str:
     """The plan for a region with these digits and an instruction shape; a string says why the shape does not move it.
 
     The region's first element is in lane `lane`, at the start of a column. `replicas` are those of the layout. With `one` (loads),

@@ -19,9 +19,9 @@ from ...ir.op_traits import Reads, Registers, Traits, Writes
 from ...types import Buffer, Region, Tile
 from ..language.expect_variant import asked_variant
 from ..language.promotion import coerce, collective
-from ..memory.packed import refused
-from ..memory.regions import whole
-from .fragments import SHAPES, WORDS, Plan, digits_of, planned
+from ..memory.packed import refuse_packed
+from ..memory.regions import whole_region
+from .fragments import SHAPES, WORDS, Plan, digits_of, plan_moves
 from .targets import TENSOR_MEMORY, needs_tensor_memory
 
 ATTRS = ("shape", "pack", "wait")
@@ -69,7 +69,7 @@ def first_warp(scope) -> int | None:
     return first * {"warpgroup": 4, "warp": 1}.get(scope.kind, 0) if isinstance(first, int) else 0 if scope.kind == "warpgroup" else None
 
 
-def found(s: MoveSite) -> Plan | str:
+def find_plan(s: MoveSite) -> Plan | str:
     """The plan of the first shape that moves the region; a string says why none does."""
     made = s.searched("plan", lambda: search(s.region, s.starts, s.g.divisor, s.threads, s.shape, s.pack, s.load))
     return made if isinstance(made, str) else made.for_threads_of(s.registers)
@@ -92,7 +92,7 @@ def search(region: Region, starts: tuple, divisor, threads: int, shape: str | No
     frozen = tuple(tuple(part) for part in digits)
     for name in (shape,) if shape else SHAPES:
         for packed in (pack,) if pack is not None else (True, False) if bits == 16 else (False,):
-            made = planned(frozen, region.buffer.layout.replicas, lane, bits, threads, name, packed, load)
+            made = plan_moves(frozen, region.buffer.layout.replicas, lane, bits, threads, name, packed, load)
             if not isinstance(made, str):
                 return made
             reasons.append(f"{name}{' packed' if packed else ''}: {made}")
@@ -103,7 +103,7 @@ def _quarter(s: MoveSite) -> bool | str:
     """Whether every warp stays in the lanes that it can access: 32 * (warp % 4) to 32 * (warp % 4) + 31."""
     at = digits_of(s.region, s.starts, s.g.divisor)
     lane = at[1].get("TLane", 0)
-    if s.threads == 32 and not found(s).quarters:
+    if s.threads == 32 and not find_plan(s).quarters:
         if s.first is None:
             return "a warp known at run time only"
         mine = s.first % 4
@@ -115,7 +115,7 @@ NEEDS = (
     TENSOR_MEMORY,
     Need("whole warpgroups as the scope, or one warp",
          lambda s: s.threads % 128 == 0 or s.threads == 32 or f"a {s.scope} of {s.threads} threads", gate=True),
-    Need("a region of one or two dimensions that an instruction's shape moves", lambda s: found(s) if isinstance(found(s), str) else True, gate=True),
+    Need("a region of one or two dimensions that an instruction's shape moves", lambda s: find_plan(s) if isinstance(find_plan(s), str) else True, gate=True),
     Need("each warp in its own quarter of the lanes", _quarter),
 )
 
@@ -174,7 +174,7 @@ def simulate(m, plan: Plan, call, region, value=None):
     return m.tensor_load(plan, call, region) if value is None else m.tensor_store(plan, call, region, value)
 
 
-VARIANT = Variant("tcgen05_ldst", plan=lambda s: found(s), emit=emit, simulate=simulate, needs=NEEDS, doc=__doc__)
+VARIANT = Variant("tcgen05_ldst", plan=lambda s: find_plan(s), emit=emit, simulate=simulate, needs=NEEDS, doc=__doc__)
 VARIANTS = (VARIANT,)
 
 
@@ -200,7 +200,7 @@ def _(g, dst, value, shape, pack, wait, options=None):
     return None
 
 
-def _held(assigner, call, region: Value, t: Tile) -> Tile:
+def _instruction_layout(assigner, call, region: Value, t: Tile) -> Tile:
     """The tile's type with the layout that the instruction gives or takes; the default layout if no instruction moves it."""
     g = assigner.context
     made = search(region.type, g.definition(region).args[1:], g.divisor, assigner.scope.threads, call.attrs["shape"], call.attrs["pack"],
@@ -208,8 +208,8 @@ def _held(assigner, call, region: Value, t: Tile) -> Tile:
     return assigner.default(t.shape, t.dtype) if isinstance(made, str) else Tile(t.dtype, t.shape, made.layout, made.domain)
 
 
-tmem_load.rules.layout = lambda assigner, call, types: ((None,), (_held(assigner, call, call.args[0], call.result.type),))
-tmem_store.rules.layout = lambda assigner, call, types: ((None, _held(assigner, call, call.args[0], type_of(call.args[1]))), ())
+tmem_load.rules.layout = lambda assigner, call, types: ((None,), (_instruction_layout(assigner, call, call.args[0], call.result.type),))
+tmem_store.rules.layout = lambda assigner, call, types: ((None, _instruction_layout(assigner, call, call.args[0], type_of(call.args[1]))), ())
 
 for moved in (tmem_load, tmem_store):
     moved.site(MoveSite.of_call)
@@ -217,7 +217,7 @@ for moved in (tmem_load, tmem_store):
     moved.emit(lambda e, call, *args: call.choice.lowering.emit(e, call.choice.plan, call, *args))
 
 
-def checked(g: Builder, name: str, x, shape, pack, wait) -> Value:
+def check_region(g: Builder, name: str, x, shape, pack, wait) -> Value:
     """The region of tensor memory that the builtin `name` moves. CompilationError if it or the options are invalid."""
     needs_tensor_memory(g, name)
     collective(g, name)
@@ -229,8 +229,8 @@ def checked(g: Builder, name: str, x, shape, pack, wait) -> Value:
     if pack not in (None, True, False) or not isinstance(wait, bool):
         raise g.error("pack is True, False or None, and wait is True or False, known at compile time")
     asked_variant(g, None, (VARIANT.name,))
-    x = whole(g, x)
-    refused(g, name, x.type.dtype)
+    x = whole_region(g, x)
+    refuse_packed(g, name, x.type.dtype)
     g.shared(f"this {name}", *g.definitions[x].args[1:])
     return x
 
@@ -244,7 +244,7 @@ def tcgen05_ld(g: Builder, source, shape=None, pack=None, wait=True):
     ``pack=True`` puts two 16-bit elements that have a column each in one register. With ``wait=False``, the tile may be used and
     the region overwritten only after ``tcgen05_wait("ld")``.
     """
-    return g.call(tmem_load, checked(g, "tcgen05_ld", source, shape, pack, wait), shape=shape, pack=pack, wait=wait)
+    return g.call(tmem_load, check_region(g, "tcgen05_ld", source, shape, pack, wait), shape=shape, pack=pack, wait=wait)
 
 
 @builtin
@@ -253,7 +253,7 @@ def tcgen05_st(g: Builder, target, value, shape=None, pack=None, wait=True):
 
     With ``wait=False``, the store is complete only after ``tcgen05_wait("st")``.
     """
-    target = checked(g, "tcgen05_st", target, shape, pack, wait)
+    target = check_region(g, "tcgen05_st", target, shape, pack, wait)
     g.call(tmem_store, target, coerce(g, value, Tile(target.type.dtype, target.type.shape)), shape=shape, pack=pack, wait=wait)
 
 

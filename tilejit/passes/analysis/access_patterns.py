@@ -13,7 +13,7 @@ from ...ir.builder import type_of
 from ...ir.graph import Call, Const, For, Operand, Value
 from ...ops.language.operators import binary
 from ...ops.language.pointwise import where
-from ...ops.language.promotion import converted
+from ...ops.language.promotion import convert
 from ...ops.language.sizes import size_of
 from ...ops.memory.regions import region
 from ...ops.memory.window import narrower
@@ -60,7 +60,7 @@ class PatternMismatch(Exception):
     """Why an access is neither a box nor rows; the message is shown to the kernel's author."""
 
 
-def memoized(find: Callable[..., Any]) -> Callable[..., Any]:
+def memoize(find: Callable[..., Any]) -> Callable[..., Any]:
     """Cache a method by its last argument. PatternMismatch where it recurses through too many operations."""
     @wraps(find)
     def found(self: AccessPattern, *args):
@@ -87,7 +87,7 @@ class AccessPattern:
         source, self.mask = access.args[0], access.args[2]
         self.context, self.shape = context, source.type.shape
         self.carried = {c.inner: loop for loop in loops for c in loop.carried}
-        self.found, self.followed = {}, 0  # the cache of `memoized`, and its recursion depth
+        self.found, self.followed = {}, 0  # the cache of `memoize`, and its recursion depth
         self.representatives = {}                     # (op, operands, attributes) -> representative
         self.call = context.definition(source)
         self.buffer, *values = self.call.args
@@ -239,9 +239,9 @@ class AccessPattern:
         first = self.first_element(g, index.values)
         if isinstance(first, Value) and first.type.uniform < self.context.scope.uniformity:
             raise PatternMismatch("its first element is not the same for all threads")
-        return g.operand(first) if isinstance(first, int) or type_of(first).dtype in INDICES else converted(g, first, int32)
+        return g.operand(first) if isinstance(first, int) or type_of(first).dtype in INDICES else convert(g, first, int32)
 
-    @memoized
+    @memoize
     def first_element(self, g: Writer, x: Operand) -> int | Operand:
         """The first element of a tile, computed from scalars; a scalar itself, in terms of the loops' indices."""
         if isinstance(x, Const):
@@ -261,7 +261,7 @@ class AccessPattern:
             case ew.add if x.type.dtype in INDICES:
                 return _sum(g, *(self.first_element(g, a) for a in call.args))
             case _ if call is not None and (call.op.rules.element is not None or call.op is cast):
-                return g.call(call.op, *(converted(g, self.first_element(g, a), type_of(a).dtype) for a in call.args), **call.attrs)
+                return g.call(call.op, *(convert(g, self.first_element(g, a), type_of(a).dtype) for a in call.args), **call.attrs)
         raise PatternMismatch("its index tiles are not made of tile.arange and scalars")
 
     def depends_on_carried(self, x: Operand) -> bool:
@@ -352,7 +352,7 @@ class AccessPattern:
                 total[key] = total.get(key, 0) + n * times
         return {key: n for key, n in total.items() if n}
 
-    @memoized
+    @memoize
     def parts(self, x: Operand) -> LinearSum:
         """The first element of an operand as a linear combination."""
         if isinstance(x, Const):
@@ -376,7 +376,7 @@ class AccessPattern:
                         return self.sum((factor, by))
         return {self.representative(key): 1}
 
-    @memoized
+    @memoize
     def representative(self, x: Operand) -> Operand:
         """The first value found that is computed by the same operations from the same operands (value numbering)."""
         call = self.context.definitions.get(x)

@@ -72,17 +72,17 @@ def constraints_of_condition(integers: IntegerAnalysis, condition: Operand, hold
 def constraints_of_loop(integers: IntegerAnalysis, loop: For, wrapping: bool) -> Constraints:
     """The constraints on a loop's index inside the body: it lies between the start and the stop."""
     low, high = (loop.start, loop.index) if rises(loop) else (loop.index, loop.start)
-    yield from _ordered(integers, low, high, 0, wrapping)
+    yield from _order_constraints(integers, low, high, 0, wrapping)
     low, high = (loop.index, loop.stop) if rises(loop) else (loop.stop, loop.index)
-    yield from _ordered(integers, low, high, 1, wrapping)
+    yield from _order_constraints(integers, low, high, 1, wrapping)
 
 
 def _of_comparison(integers: IntegerAnalysis, op: Op, one: Operand, other: Operand, wrapping: bool) -> Constraints:
     """The constraints that follow from the comparison `op` of two integers."""
     if op in (ew.lt, ew.le, ew.eq):
-        yield from _ordered(integers, one, other, int(op is ew.lt), wrapping)
+        yield from _order_constraints(integers, one, other, int(op is ew.lt), wrapping)
     if op in (ew.gt, ew.ge, ew.eq):
-        yield from _ordered(integers, other, one, int(op is ew.gt), wrapping)
+        yield from _order_constraints(integers, other, one, int(op is ew.gt), wrapping)
     for x, rest in ((one, other), (other, one)) if op is ew.eq else ():
         call = integers.definitions.get(x)
         if call is not None and call.op is mod and isinstance(call.args[1], Const):
@@ -90,7 +90,7 @@ def _of_comparison(integers: IntegerAnalysis, op: Op, one: Operand, other: Opera
             yield integers.key(call.args[0]), lambda rest=rest, by=by: Constraint(divisor=by if integers.bounds(rest, wrapping) == (0, 0) else 1)
 
 
-def _ordered(integers: IntegerAnalysis, less: Operand, more: Operand, apart: int, wrapping: bool) -> Constraints:
+def _order_constraints(integers: IntegerAnalysis, less: Operand, more: Operand, apart: int, wrapping: bool) -> Constraints:
     """The constraints that follow from ``less + apart <= more``.
 
     Two multiples of n that differ do so by at least n, so a strict comparison of them yields a gap of n.

@@ -21,7 +21,7 @@ from ...ir.graph import (
     Value,
     is_writer,
     walk,
-    written,
+    written_values,
     written_arguments,
 )
 from ...ops.memory.access_ops import load_
@@ -105,7 +105,7 @@ def written_by_threads(context: Context) -> Callable[[Operand], bool]:
     for call in context.calls:
         ordered = call.op is copy_async_ and (call.args[2] is not None or call in ahead or call.attrs["options"].get("token"))
         if is_writer(call) and not ordered:
-            for place in written([call]):
+            for place in written_values([call]):
                 if getattr(place.type, "scope", None) == "shared":
                     buffer, part = context.bytes_of(place)
                     found.setdefault(buffer, []).append(part)

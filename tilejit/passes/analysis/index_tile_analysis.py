@@ -44,7 +44,7 @@ class IndexTileAnalysis(IntegerAnalysis):
             self._followed += 1
             found = self._ramp(*key) if self._followed <= FOLLOWED else None
             self._followed -= 1
-            ramps[key] = _held(t.dtype, *found, count) if found is not None else (0, 1) if count == 1 else None
+            ramps[key] = _ramp_in_dtype(t.dtype, *found, count) if found is not None else (0, 1) if count == 1 else None
         return ramps[key]
 
     def _ramp(self, value: Value, axis: int, count: int) -> Ramp | None:
@@ -98,11 +98,11 @@ class IndexTileAnalysis(IntegerAnalysis):
                 return (one or other) * next(k for k in known if k is not None), parts[0] * parts[1]
             case ew.mul if known == [None, None] and 0 in steps and self.is_one(call.args[steps.index(0)]):
                 return one or other, parts[1 - steps.index(0)]
-            case division.floordiv if _whole(one, count, parts[0], by):
+            case division.floordiv if _stays_in_one_multiple(one, count, parts[0], by):
                 return 0, self._divisor_of(call, parts)
-            case division.mod if _whole(one, count, parts[0], by):
+            case division.mod if _stays_in_one_multiple(one, count, parts[0], by):
                 return one, gcd(*parts)
-            case ew.lt | ew.ge | ew.gt | ew.le if _whole((one - other) * FALLS[call.op], count, gcd(*parts)):
+            case ew.lt | ew.ge | ew.gt | ew.le if _stays_in_one_multiple((one - other) * FALLS[call.op], count, gcd(*parts)):
                 return 0, 1
         return None
 
@@ -135,12 +135,12 @@ class IndexTileAnalysis(IntegerAnalysis):
         return kept
 
 
-def _whole(step: int, count: int, divisor: int, by: int | None = 0) -> bool:
+def _stays_in_one_multiple(step: int, count: int, divisor: int, by: int | None = 0) -> bool:
     """Whether a run of `count` elements that starts at a multiple of `divisor` stays between neighbouring multiples of `by` (0: of `divisor`)."""
     return by is not None and by >= 0 and 0 <= step * (count - 1) < gcd(divisor, by)
 
 
-def _held(dtype: DType, step: int, divisor: int, count: int) -> Ramp | None:
+def _ramp_in_dtype(dtype: DType, step: int, divisor: int, count: int) -> Ramp | None:
     """A ramp once it is stored in `dtype`: index arithmetic is assumed not to wrap, other integers must not wrap within a run."""
     step = 0 if count == 1 else step
     if not dtype.is_int:
@@ -148,4 +148,4 @@ def _held(dtype: DType, step: int, divisor: int, count: int) -> Ramp | None:
     if dtype in INDICES:
         return step, divisor_in(dtype, divisor)
     divisor = gcd(divisor, 1 << dtype.bits - 1)
-    return (step, divisor) if _whole(step, count, divisor) else None
+    return (step, divisor) if _stays_in_one_multiple(step, count, divisor) else None

@@ -9,12 +9,12 @@ from functools import partial
 from math import gcd, lcm, prod
 from typing import Any
 
-from ...dtypes import int32, int64, integer_range, keeps, stored
+from ...dtypes import int32, int64, integer_range, keeps, count_units
 from ...ir.builder import type_of
 from ...ir.graph import Block, Call, Const, For, Graph, If, Node, Operand, Value, While, rises, walk
 from ...ir.op import Op
 from ...ops.language import ids
-from ...ops.language.pointwise import assumed
+from ...ops.language.pointwise import assume_condition
 from ...ops.language.sizes import size_of
 from ...ops.memory import packed
 from ...ops.structure.ring import ring_slot
@@ -130,7 +130,7 @@ class IntegerAnalysis:
 
     def _knowledge_in(self, block: Block) -> Knowledge:
         """What is known in `block`, given what is known around it."""
-        conditions = [n.args[0] for n in block.nodes if isinstance(n, Call) and n.op is assumed]
+        conditions = [n.args[0] for n in block.nodes if isinstance(n, Call) and n.op is assume_condition]
         found = [((key, wrapping), finder) for wrapping in self.kinds for key, finder in (
             *self._conditions.get(block, lambda wrapping: ())(wrapping),
             *(p for c in conditions for p in constraints_of_condition(self, c, True, wrapping)))]
@@ -239,7 +239,7 @@ class IntegerAnalysis:
             case ew.neg | casts.cast | generate.constant:
                 return parts[0]
             case packed.byte_of:
-                return stored(call.attrs["dtype"], parts[0]) or 1
+                return count_units(call.attrs["dtype"], parts[0]) or 1
             case ew.minimum | ew.maximum | division.mod:
                 return gcd(*parts)
             case ew.select:

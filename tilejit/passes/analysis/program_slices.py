@@ -17,11 +17,11 @@ def backward_slice(block: Block, calls: Iterable[Call]) -> tuple[tuple[Node, ...
     that these nodes take from outside of the block."""
     asked = replace(block, yields=tuple(o for c in calls for o in c.args))
     live = live_values(asked, _nothing_acts)
-    kept = _pruned(asked, live, _nothing_acts).nodes
-    return kept, live - {v for node in walk(Block(kept)) for v in defined(node)}
+    kept = _prune_block(asked, live, _nothing_acts).nodes
+    return kept, live - {v for node in walk(Block(kept)) for v in defined_values(node)}
 
 
-def defined(node: Node) -> Iterator[Value]:
+def defined_values(node: Node) -> Iterator[Value]:
     """What a node defines: its results, and what it defines for its own blocks."""
     yield from results(node)
     if isinstance(node, (For, While)):
@@ -97,7 +97,7 @@ def without_dead_code(block: Block, has_effect: Callable[[Call], bool] = has_eff
 
     `has_effect` is the predicate of the calls that must stay.
     """
-    return _pruned(block, live_values(block, has_effect), has_effect)
+    return _prune_block(block, live_values(block, has_effect), has_effect)
 
 
 def live_values(block: Block, has_effect: Callable[[Call], bool] = has_effect_or_waits) -> set[Value]:
@@ -143,7 +143,7 @@ def live_values(block: Block, has_effect: Callable[[Call], bool] = has_effect_or
     return live
 
 
-def _pruned(block: Block, live: set[Value], has_effect: Callable[[Call], bool]) -> Block:
+def _prune_block(block: Block, live: set[Value], has_effect: Callable[[Call], bool]) -> Block:
     """A block without what is neither live nor has an effect."""
     nodes = []
     for node in block.nodes:
@@ -151,7 +151,7 @@ def _pruned(block: Block, live: set[Value], has_effect: Callable[[Call], bool]) 
             case Call(results=made):
                 gone = not has_effect(node) and not any(r in live for r in made)
             case Scope():
-                node = replace(node, body=_pruned(node.body, live, has_effect))
+                node = replace(node, body=_prune_block(node.body, live, has_effect))
                 gone = not node.body.nodes
             case If(then=then, orelse=orelse, results=made):
                 at = [n for n, r in enumerate(made) if r in live]
@@ -163,7 +163,7 @@ def _pruned(block: Block, live: set[Value], has_effect: Callable[[Call], bool]) 
                 node = replace(node, carried=tuple(carried[n] for n in at), body=_pruned_yields(node.body, at, live, has_effect))
                 gone = not at and not node.body.nodes
                 if isinstance(node, While):
-                    node = replace(node, test=_pruned(node.test, live, has_effect))
+                    node = replace(node, test=_prune_block(node.test, live, has_effect))
                     gone = gone and not any(isinstance(c, Call) and has_effect(c) for c in walk(node.test))
         if not gone:
             nodes.append(node)
@@ -171,7 +171,7 @@ def _pruned(block: Block, live: set[Value], has_effect: Callable[[Call], bool]) 
 
 
 def _pruned_yields(block: Block, at: list[int], live: set[Value], has_effect: Callable[[Call], bool]) -> Block:
-    return replace(_pruned(block, live, has_effect), yields=tuple(block.yields[n] for n in at))
+    return replace(_prune_block(block, live, has_effect), yields=tuple(block.yields[n] for n in at))
 
 
 __all__ = ["Copier", "backward_slice", "defined", "has_effect", "has_effect_or_waits", "live_values", "more_than_arithmetic", "without_dead_code"]

@@ -9,7 +9,7 @@ from ...config import architecture
 from ...dispatch import choose
 from ...errors import CompilationError, DispatchError, at
 from ...ir.builder import ExecScope, Warning_
-from ...ir.graph import Block, Call, For, If, Node, Scope, Value, blocks, is_writer, walk, written, written_arguments
+from ...ir.graph import Block, Call, For, If, Node, Scope, Value, blocks, is_writer, walk, written_values, written_arguments
 from ...names import allocation_name
 from ...ops.memory.access_ops import load_
 from ...ops.memory.regions import points, region
@@ -174,7 +174,7 @@ class StagedLoopFinder:
                                            "loop it holds no data", call.loc)
             if not is_writer(call) or call in copies:
                 continue
-            for buffer in {self.context.buffer_of(place) for place in written([call])} & set(self.owners):
+            for buffer in {self.context.buffer_of(place) for place in written_values([call])} & set(self.owners):
                 raise CompilationError(f"{buffer_name(buffer)} is staged by a pipelined loop: only the copies directly in the loop's body may "
                                        "write it", call.loc)
 
@@ -188,7 +188,7 @@ def missed_copy_warnings(context: Context, loop: For, pipelined: Collection[For]
     calls = [n for n in walk(loop.body) if isinstance(n, Call)]
     if any(map(awaits_copies, calls)):
         return
-    uses = (a for c in calls if c.op not in INDEXED for a in c.args if isinstance(a, Value) and a not in written([c]))
+    uses = (a for c in calls if c.op not in INDEXED for a in c.args if isinstance(a, Value) and a not in written_values([c]))
     read = {context.buffer_of(a) for a in uses}
     wait = "" if groups else "; or wait for it here, by tile.copy_async(...).wait()"
     for copy, (where, cure) in _copies_below(loop.body, pipelined):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...dtypes import held
+from ...dtypes import count_elements
 from ...errors import CompilationError
 from ...ir.builder import Facts
 from ...ir.graph import Call, Const, Graph, Operand, Value, walk
@@ -18,13 +18,13 @@ def check_constant_bounds(graph: Graph, facts: Facts) -> Graph:
     for node in walk(graph.body):
         if isinstance(node, Call):
             made.update(dict.fromkeys(node.results, node))
-            for operand in _moved(node):
+            for operand in _accessed_operands(node):
                 if isinstance(operand, Value) and isinstance(operand.type, (Region, Points)) and operand.type.scope != "global":
                     _check(made[operand], made)
     return graph
 
 
-def _moved(call: Call) -> tuple[Operand, ...]:
+def _accessed_operands(call: Call) -> tuple[Operand, ...]:
     """The operands all of whose elements a call accesses. To an instruction called by its PTX name a place is only an address."""
     operands = dict(zip(call.op.signature.parameters, call.args))
     masked = call.op in (load_, store_, atomic_) and operands["mask"] is not None
@@ -39,7 +39,7 @@ def _check(place: Call, made: dict[Value, Call]) -> None:
             continue
         first, stop, end = start.value, start.value + extent, size
         if dtype.packed and d == len(buffer.shape) - 1:
-            first, stop, end = (held(dtype, n) for n in (first, stop, end))
+            first, stop, end = (count_elements(dtype, n) for n in (first, stop, end))
         which = f"elements {first} to {stop - 1}" if stop - first > 1 else f"element {first}"
         raise CompilationError(f"this names {which} of dimension {d}, in which the {buffer.scope} buffer has {end}, and accesses to it are not "
                                "clipped: stay inside it, make it larger, or leave elements out of a load or a store by mask=", place.loc)

@@ -23,7 +23,7 @@ def check_registers(graph: Graph) -> Graph:
     """
     for node, threads in _with_threads(graph.body, graph.launch.threads):
         whole = not isinstance(node, Call) or node.op.effect == "reads" or node.op in (convert_layout, slice_)
-        for value in _made(node):
+        for value in _values_in_registers(node):
             t = value.type
             if not isinstance(t, Tile) or t.layout is None:
                 continue
@@ -48,7 +48,7 @@ def check_warpgroup_registers(graph: Graph) -> Graph:
 
     ``setmaxnreg.inc`` would wait forever for others to release enough (PTX ISA). Of a warpgroup with several scopes the smallest request counts.
     """
-    asked = _asked(graph)
+    asked = _register_requests(graph)
     if not asked:
         return graph
     begin, groups = graph.launch.registers, -(-graph.launch.num_warps // 4)
@@ -62,7 +62,7 @@ def check_warpgroup_registers(graph: Graph) -> Graph:
     return graph
 
 
-def _asked(graph: Graph) -> dict[int, list[tuple[int, Loc]]]:
+def _register_requests(graph: Graph) -> dict[int, list[tuple[int, Loc]]]:
     """(registers, location) of the requests of each warpgroup, by `regs` or ``tile.ptx.setmaxnreg``, where the
     warpgroup is known at compile time. An instruction counts unless it is in a branch or a loop, which may not run."""
     asked: dict[int, list[tuple[int, Loc]]] = {}
@@ -104,7 +104,7 @@ def _with_threads(block: Block, threads: int) -> Iterator[tuple[Node, int]]:
             yield from _with_threads(inner, size)
 
 
-def _made(node: Node) -> tuple[Value, ...]:
+def _values_in_registers(node: Node) -> tuple[Value, ...]:
     """The values for which a node occupies registers: results, and what a loop carries."""
     match node:
         case Call(results=values) | If(results=values):

@@ -11,7 +11,7 @@ from ...dtypes import DType
 from ...errors import CompilationError
 from ...ir.builder import ExecScope, Facts, type_of
 from ...ir.graph import Call, Graph, Operand
-from ...layout import blocked, exchanged
+from ...layout import blocked_layout, exchange_registers
 from ...ops.memory.shared import alloc_shared
 from ...ops.mma.thread import thread_product
 from ...ops.reduce.reduce import reduce_
@@ -66,7 +66,7 @@ class LayoutChoice:
         if self.scope.kind == "thread" and isinstance(first, int) and first % min(threads, 32):
             raise CompilationError("a register tile belongs to whole warps, or to 1, 2, 4, 8 or 16 lanes that begin at a multiple of their "
                                    f"number, found {threads} threads from thread {first} on")
-        return Tile(dtype, shape, *blocked(shape, threads, vector, order, reduced))
+        return Tile(dtype, shape, *blocked_layout(shape, threads, vector, order, reduced))
 
     def better_stored(self, store: Call, have: Tile) -> Tile | None:
         """A layout to which to change a tile before it is stored to an array, if the change costs less than it saves; else None."""
@@ -74,7 +74,7 @@ class LayoutChoice:
         if not isinstance(place.type, Region) or place.type.scope != "global" or not place.type.shape:
             return None
         axis = vector_axis(self.context, store)
-        layout = exchanged(have.layout, have.domain, axis) if axis is not None and threads % 32 == 0 else None
+        layout = exchange_registers(have.layout, have.domain, axis) if axis is not None and threads % 32 == 0 else None
         if layout is not None and worth_changing_layout(self.context, store, have, longer := replace(have, layout=layout), threads):
             return longer
         want = self.blocked(have.shape, have.dtype, *vector_and_order(self.context, store))

@@ -24,12 +24,12 @@ def _block(context: Context, block: Block) -> Block:
 
 def _node(context: Context, node):
     if isinstance(node, Call):
-        return _chosen(context, node)
+        return _choose_variant(context, node)
     with context.in_scope_of(node):
         return with_blocks(node, lambda block: _block(context, block))
 
 
-def _chosen(context: Context, call: Call) -> Call:
+def _choose_variant(context: Context, call: Call) -> Call:
     with at(call.loc):
         if call.op.rules.check is not None:
             call.op.rules.check(context, call)

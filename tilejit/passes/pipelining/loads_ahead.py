@@ -18,8 +18,8 @@ from ...layout import auto
 from ...ops.memory.access_ops import load_
 from ...ops.memory.atomics import atomic_, used_values
 from ...ops.memory.ordered import ordered_load
-from ...ops.memory.regions import whole
-from ...ops.memory.shared import allocated
+from ...ops.memory.regions import whole_region
+from ...ops.memory.shared import allocate_shared
 from ...ops.mma.dot import dot_
 from ...ops.moves.copy_async import copy_async_
 from ...ops.ptx.escape import asm_
@@ -197,7 +197,7 @@ class _LoadsAhead:
         with g.block() as nodes:
             source = place.source(g)
             to = self.buffer(g, tuple(t.shape[a] for a in place.axes), source, loop)
-            region = whole(g, to.buffer)
+            region = whole_region(g, to.buffer)
             g.call(copy_async_, region, source, None, options={}, partial=None)
             copy = nodes[-1]
             place.in_tile_order(g, g.call(load_, region, load.args[1], None, cache=None))
@@ -210,7 +210,7 @@ class _LoadsAhead:
         own = loop.pipeline.warp_specialize and architecture(self.context.target) >= 90
         found = next((b for b in alike if b.loops and b.free_for(loop) and not own), None)
         if found is None:
-            buffer = allocated(g, shape, source.type.dtype, auto)
+            buffer = allocate_shared(g, shape, source.type.dtype, auto)
             found = AheadBuffer(buffer, list(g.blocks[0]))
             alike += () if own else (found,)
         return found

@@ -13,13 +13,13 @@ from ...ir.graph import Block, Call, Const, For, If, Operand, Scope, Value, Whil
 from ...layout import TileLayout, axis
 from ...ops.language.operators import binary, compare
 from ...ops.language.pointwise import where
-from ...ops.language.promotion import converted, short_of
+from ...ops.language.promotion import convert, short_of
 from ...ops.memory.regions import points, region
 from ...ops.memory.shared import alloc_shared, sync
 from ...ops.moves.copy_async import copy_async_
 from ...ops.structure.ring import ring_slot
 from ...ops.sync import barriers as bars
-from ...ops.sync.pipeline import flipped
+from ...ops.sync.pipeline import flip_phase
 from ...ops.sync.proxies import hand_over
 from ...ops.tmem.slots import commit, products_of
 from ...types import Barrier, Buffer
@@ -198,7 +198,7 @@ class PipelineWriter:
     def await_empty(self, staged: StagedLoop, stage: Operand, phase: Operand) -> None:
         """Wait until slot `stage` is released. A fresh barrier is taken for released."""
         slot = bounded_slot(self.g, stage, staged.stages)
-        before = flipped(self.g, phase.value if isinstance(phase, Const) else phase)
+        before = flip_phase(self.g, phase.value if isinstance(phase, Const) else phase)
         self.g.call(bars.wait_op, self.barrier(staged.empty, slot), self.g.operand(before, int32))
 
     def commit_slot(self, staged: StagedLoop, stage: Operand) -> None:
@@ -232,7 +232,7 @@ class PipelineWriter:
         by = trips * loop.step.value
         if isinstance(index, Const):
             return Const(index.value + by, index.dtype)
-        return converted(self.g, binary(self.g, "+", index, by), loop.index.type.dtype)
+        return convert(self.g, binary(self.g, "+", index, by), loop.index.type.dtype)
 
     def trip_exists(self, loop: For, index: Operand, later: int) -> Operand | bool:
         """Whether there is a trip `later` trips after that of `index`. Compares `index`, since a later index may wrap."""
@@ -339,5 +339,5 @@ def phase_after(g: Writer, stage: Operand, phase: Operand, by: int, stages: int)
         return phase
     if isinstance(stage, Const) and isinstance(phase, Const):
         return Const(phase.value ^ (stage.value + by >= stages), int32)
-    other = flipped(g, phase.value if isinstance(phase, Const) else phase)
+    other = flip_phase(g, phase.value if isinstance(phase, Const) else phase)
     return where.function(g, compare(g, "<", stage, stages - by), phase, g.operand(other, int32))

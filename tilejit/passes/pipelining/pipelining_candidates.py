@@ -44,23 +44,23 @@ def loop_records(graph: Graph, facts: Facts) -> tuple[LoopRecord, ...]:
     for stages in STAGES:
         left = {loop: ahead for loop, ahead in loads.items() if ahead and loop not in found}
         with facts.unrecorded():
-            copied = _copied(graph, facts, left, stages)
+            copied = _loads_that_become_copies(graph, facts, left, stages)
         found |= {loop: LoopRecord(loop.loc.line, loop.loc.source_line.strip(), tuple(sorted({c.loc.line for c in ahead})), stages)
                   for loop, ahead in left.items() if all(c.loc in copied for c in ahead)}
     return tuple(found[loop] for loop in loads if loop in found)
 
 
-def _copied(graph: Graph, facts: Facts, loops: dict[For, list[Call]], stages: int) -> set[Any]:
+def _loads_that_become_copies(graph: Graph, facts: Facts, loops: dict[For, list[Call]], stages: int) -> set[Any]:
     """The locations of the loads that become copies if `loops` are pipelined; none where the compiler would refuse that."""
     try:
-        made = send_loads_ahead(replace(graph, body=_pipelined(graph.body, loops, stages)), facts)
+        made = send_loads_ahead(replace(graph, body=_pipeline_loops(graph.body, loops, stages)), facts)
         StagedLoopFinder(Context(made, facts)).block(made.body)
     except CompilationError:
         return set()
     return {n.loc for n in walk(made.body) if isinstance(n, Call) and n.op is copy_async_}
 
 
-def _pipelined(block: Block, loops: dict[For, list[Call]], stages: int) -> Block:
+def _pipeline_loops(block: Block, loops: dict[For, list[Call]], stages: int) -> Block:
     """A block in which `loops` are pipelined."""
     return replace(block, nodes=tuple(_node(n, loops, stages) for n in block.nodes))
 
@@ -69,7 +69,7 @@ def _node(node: Node, loops: dict[For, list[Call]], stages: int) -> Node:
     if node in loops:
         slot = Call(pipeline_slot, (Const(0, int32), Const(0, int32)), {"stages": stages}, (), node.loc)
         return replace(node, body=replace(node.body, nodes=(slot, *node.body.nodes)), pipeline=Pipeline(stages))
-    return with_blocks(node, lambda block: _pipelined(block, loops, stages))
+    return with_blocks(node, lambda block: _pipeline_loops(block, loops, stages))
 
 
 __all__ = ["candidate_loops", "loop_records"]

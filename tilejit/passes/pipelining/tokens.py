@@ -96,7 +96,7 @@ def complete_tokens(graph: Graph, facts: Facts) -> Graph:
         pool.block = Value("tokens", Barrier(n, 1), pool.copies[0].loc)
         made.append(Call(bars.mbarrier_init, (), {"count": 1, "n": n}, (pool.block,), pool.copies[0].loc))
         pool.lagging_waits = _lagging_waits(graph, pool)
-    body = _rewritten(graph.body, pools, differences, multicasts, context.stored)
+    body = _rewrite_block(graph.body, pools, differences, multicasts, context.stored)
     return replace(graph, body=replace(body, nodes=(*made, *body.nodes)))
 
 
@@ -210,7 +210,7 @@ class Multicasts:
         return _int32(ew.mul, _int32(ew.bit_and, _int32(ew.shr, mask, rank, nodes, loc), 1, nodes, loc), self.ranks * nbytes, nodes, loc)
 
 
-def _fenced(nodes: list[Call], stored: frozenset[int]) -> list[Call]:
+def _add_global_fence(nodes: list[Call], stored: frozenset[int]) -> list[Call]:
     """The nodes of a copy, with a proxy fence of global memory where threads of the kernel may have stored what a copy engine accesses. It
     stands in the CTA of the copy, after the barrier: there it also covers what other CTAs have stored."""
     copy = next(n for n in nodes if n.op is copy_async_)
@@ -221,22 +221,22 @@ def _fenced(nodes: list[Call], stored: frozenset[int]) -> list[Call]:
     return [*nodes[:at], Call(bars.fence_proxy_async, (), {"space": "global"}, (), copy.loc), *nodes[at:]]
 
 
-def _rewritten(block: Block, pools: dict[str, TokenPool], differences: DifferenceBounds, multicasts: Multicasts, stored: frozenset[int]) -> Block:
+def _rewrite_block(block: Block, pools: dict[str, TokenPool], differences: DifferenceBounds, multicasts: Multicasts, stored: frozenset[int]) -> Block:
     nodes = []
     for n, node in enumerate(block.nodes):
         match node:
             case Call() if _token(node):
-                issued = _issued(node, pools[node.attrs["options"]["token"]], multicasts, block, nodes)
-                nodes += _fenced(issued, stored)
+                issued = _issue_copy(node, pools[node.attrs["options"]["token"]], multicasts, block, nodes)
+                nodes += _add_global_fence(issued, stored)
             case Call() if node.op is token_wait:
                 pool = pools[node.attrs["pool"]]
-                nodes += _awaited(node, pool, differences, node in pool.lagging_waits and not _sync_follows(block.nodes[n + 1:], pool))
+                nodes += _wait_for_copy(node, pool, differences, node in pool.lagging_waits and not _sync_follows(block.nodes[n + 1:], pool))
             case _:
-                nodes.append(with_blocks(node, lambda inner: _rewritten(inner, pools, differences, multicasts, stored)))
+                nodes.append(with_blocks(node, lambda inner: _rewrite_block(inner, pools, differences, multicasts, stored)))
     return replace(block, nodes=tuple(nodes))
 
 
-def _issued(copy: Call, pool: TokenPool, multicasts: Multicasts, block: Block, before: list[Any]) -> list[Call]:
+def _issue_copy(copy: Call, pool: TokenPool, multicasts: Multicasts, block: Block, before: list[Any]) -> list[Call]:
     """A copy with what arms its barrier or closes its group. `before` are the nodes that precede it in its block."""
     dst, src, _, *mask, count = copy.args
     kind, loc = copy.choice.plan.completion, copy.loc
@@ -279,7 +279,7 @@ def _sync_follows(following: tuple[Any, ...], pool: TokenPool) -> bool:
     return False
 
 
-def _awaited(wait: Call, pool: TokenPool, differences: DifferenceBounds, meet: bool) -> list[Call]:
+def _wait_for_copy(wait: Call, pool: TokenPool, differences: DifferenceBounds, meet: bool) -> list[Call]:
     """What waits for a copy, whichever path the pool's copies take. With `meet` the waiting threads then meet, so that none is left behind
     by the slot's next phase."""
     count, now = wait.args

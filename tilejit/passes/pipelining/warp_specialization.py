@@ -28,7 +28,7 @@ from ...ir.graph import (
     blocks,
     operands,
     walk,
-    written,
+    written_values,
     written_arguments,
 )
 from ...ops.language.operators import compare
@@ -39,7 +39,7 @@ from ...ops.sync import barriers as bars
 from ...ops.sync.proxies import accessed_by_threads
 from ...ops.tmem.slots import met_in, reads_late
 from ..analysis.context import Context
-from ..analysis.program_slices import Copier, defined, has_effect, has_effect_or_waits, live_values, without_dead_code
+from ..analysis.program_slices import Copier, defined_values, has_effect, has_effect_or_waits, live_values, without_dead_code
 from ..analysis.staging import INDEXED, StagedLoop, StagedLoopFinder
 from ..products.products_in_flight import with_deferred_wait
 from .pipeline_writer import PipelineWriter, bounded_slot, deferrable_wait_of, slot_after
@@ -259,8 +259,8 @@ class Producer:
         """CompilationError where the copies depend on something that the producer does not run."""
         known = {r for n in self.context.graph.body.nodes if isinstance(n, Call) and n.op.traits.allocates for r in n.results}
         known |= set(self.context.graph.params) | {v for s in self.loops.values() for v in (*s.rings.values(), s.full, s.empty)}
-        there = known | {r for n in walk(body) for r in defined(n)}
-        changed = {self.context.buffer_of(place) for place in written(self.context.calls)}
+        there = known | {r for n in walk(body) for r in defined_values(n)}
+        changed = {self.context.buffer_of(place) for place in written_values(self.context.calls)}
         made = {r: n for n in walk(body) if isinstance(n, Call) for r in n.results}
         for node in walk(body):
             place = node.args[0] if isinstance(node, Call) and node.op.effect == "reads" else None

@@ -23,10 +23,10 @@ def place_tensor_memory(graph: Graph) -> Graph:
     freed = {c.args[0] for c in calls if c.op is dealloc_tmem}
     shared = [c for c in made if c.result not in freed]
     groups = [[c] for c in made if c.result in freed] + ([shared] if shared else [])
-    groups.sort(key=lambda group: -_rounded(group))
+    groups.sort(key=lambda group: -_round_columns(group))
     top, places = 0, {}
     for group in groups:
-        leader, columns, inside = group[0].result, _rounded(group), 0
+        leader, columns, inside = group[0].result, _round_columns(group), 0
         for call in group:
             places[call.result] = TensorPlace(leader, inside, columns, top, call.attrs["cta_group"], leader in freed)
             inside += _columns(call)
@@ -40,15 +40,15 @@ def place_tensor_memory(graph: Graph) -> Graph:
 
 
 def _columns(call: Call) -> int:
-    return _whole(call.result.type.layout, call.attrs["dtype"])
+    return _columns_of(call.result.type.layout, call.attrs["dtype"])
 
 
-def _whole(layout, dtype) -> int:
+def _columns_of(layout, dtype) -> int:
     """The columns of a buffer, rounded up to 32 bytes so that the next buffer starts where every operation may."""
     return -(-columns_of(layout, dtype) // 8) * 8
 
 
-def _rounded(group: list[Call]) -> int:
+def _round_columns(group: list[Call]) -> int:
     return _power(sum(map(_columns, group)))
 
 
@@ -58,8 +58,8 @@ def _power(columns: int) -> int:
 
 def columns_needed(buffers: list[tuple[Any, ...]]) -> int:
     """The columns that buffers occupy; each is given as (dtype, layout, whether the kernel deallocates it)."""
-    together = sum(_whole(layout, dtype) for dtype, layout, freed in buffers if not freed)
-    return sum(_power(_whole(layout, dtype)) for dtype, layout, freed in buffers if freed) + (_power(together) if together else 0)
+    together = sum(_columns_of(layout, dtype) for dtype, layout, freed in buffers if not freed)
+    return sum(_power(_columns_of(layout, dtype)) for dtype, layout, freed in buffers if freed) + (_power(together) if together else 0)
 
 
 def leaders(graph: Graph) -> list[tuple[Value, TensorPlace]]:

@@ -17,9 +17,9 @@ from ...ir.builder import Facts
 from ...ir.graph import Block, Call, Const, For, Graph, If, Operand, Scope, Value, While, walk
 from ...layout import reg_count
 from ...ops.language.operators import binary
-from ...ops.language.promotion import converted
+from ...ops.language.promotion import convert
 from ...ops.memory.access_ops import load_, store_
-from ...ops.memory.regions import whole
+from ...ops.memory.regions import whole_region
 from ...ops.memory.shared import sync, widest_swizzle
 from ...ops.mma import mma_async_, mma_commit, mma_wait, warp
 from ...ops.mma.dot import dot_
@@ -150,7 +150,7 @@ class _Dots(TensorDots):
         k = a.type.shape[0 if t["trans_a"] else 1]
         warps = self.warps(call)
         kinds = self.multiplied_as(call)
-        a, b = (converted(self.g, x, kind) if isinstance(x.type, Tile) else x for x, kind in zip((a, b), kinds))
+        a, b = (convert(self.g, x, kind) if isinstance(x.type, Tile) else x for x, kind in zip((a, b), kinds))
         a, b = self.unless_large("a", a, t["trans_a"], warps), self.unless_large("b", b, t["trans_b"], warps)
         both = isinstance(a.type, Tile) and isinstance(b.type, Tile)
         step = k if both else self.k_of_a_step(call, warps)
@@ -195,7 +195,7 @@ class _Dots(TensorDots):
     def loaded(self, operand: str, matrix: Value, transposed: bool, first: int, width: int, kind: DType) -> Value:
         """Part of a matrix in shared memory, `width` of its k from `first` on, loaded as an instruction's operand "a" or "b"."""
         region = self.part(matrix, (operand == "a") != transposed, first, width)
-        return converted(self.g, self.g.call(load_, region, Const(0, matrix.type.dtype), None, cache=None), kind)
+        return convert(self.g, self.g.call(load_, region, Const(0, matrix.type.dtype), None, cache=None), kind)
 
     # -- by threads ------------------------------------------------------------------------------------------------------
 
@@ -235,7 +235,7 @@ class _Dots(TensorDots):
         if new and self.unknown_place():
             raise CompilationError("threads make this product from operands in shared memory, and a scope whose place is known at run time "
                                    "only has none to itself: store them to a buffer of its own, and multiply that", self.g.loc)
-        regions = {x: whole(self.g, self.buffer((first, n), x.type)) for n, x in enumerate(new)}
+        regions = {x: whole_region(self.g, self.buffer((first, n), x.type)) for n, x in enumerate(new)}
         if new:
             self.g.call(sync)
             for x in new:

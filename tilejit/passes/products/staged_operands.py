@@ -16,7 +16,7 @@ from ...config import architecture
 from ...ir.builder import Builder
 from ...ir.graph import Block, Call, For, Node, Scope, Value, While, blocks, results
 from ...ops.memory.access_ops import store_
-from ...ops.memory.regions import whole
+from ...ops.memory.regions import whole_region
 from ...ops.memory.shared import sync, widest_swizzle
 from ...ops.mma.dot import dot_
 from ...ops.structure.alloc import alloc
@@ -93,7 +93,7 @@ class StagedOperands:
             buffer = self._buffer(replace(x.type, shape=x.type.shape[::-1]) if columns else x.type, (self.context.scope, x if persistent else n))
             if buffer is not None:
                 with self.g.block() as nodes:
-                    args[n] = whole(self.g, buffer)
+                    args[n] = whole_region(self.g, buffer)
                 attrs[flag] = transposed
                 self.context.definitions |= {v: self.g.definitions[v] for v in (buffer, args[n])}
                 stored.append(StagedOperand(x, columns, buffer, persistent, args[n], tuple(nodes)))
@@ -130,8 +130,8 @@ class StagedOperands:
 
     def from_outside(self, node: For | While) -> tuple[StagedOperand, ...]:
         """What the products in a loop, of its own scope, use of tiles defined outside of it."""
-        inside = {id(b) for b in _inside(node)}
-        found = [s for b in _inside(node) for n in b.nodes if isinstance(n, Call) and n.op is dot_ for s in self.of(n)[1]]
+        inside = {id(b) for b in _blocks_of_scope(node)}
+        found = [s for b in _blocks_of_scope(node) for n in b.nodes if isinstance(n, Call) and n.op is dot_ for s in self.of(n)[1]]
         return tuple(s for s in found if s.tile in self.home_block and id(self.home_block[s.tile]) not in inside)
 
     def _untransposed(self, x: Value) -> tuple[Value, bool]:
@@ -164,13 +164,13 @@ class StagedOperands:
         return any(isinstance(t, Region) and is_column_major(t) for t in like_it[:1])
 
 
-def _inside(node: Node) -> Iterator[Block]:
+def _blocks_of_scope(node: Node) -> Iterator[Block]:
     """The blocks in a node that run in its own scope."""
     for block in blocks(node):
         yield block
         for n in block.nodes:
             if not isinstance(n, Scope):
-                yield from _inside(n)
+                yield from _blocks_of_scope(n)
 
 
 __all__ = ["StagedOperands"]

@@ -18,8 +18,8 @@ from ...dtypes import bool_, int32
 from ...ir.builder import ExecScope
 from ...ir.graph import Block, Call, Carry, Const, For, If, Operand, Scope, Value, While, blocks, operands, rises, walk
 from ...ops.language.operators import compare
-from ...ops.language.promotion import converted
-from ...ops.memory.regions import whole
+from ...ops.language.promotion import convert
+from ...ops.memory.regions import whole_region
 from ...ops.memory.shared import sync
 from ...ops.mma.dot import dot_
 from ...ops.mma.dot_tensor import kind_of, left_layout, left_shape, sums_layout
@@ -97,12 +97,12 @@ class TensorDots:
         return self.allocation_for("sums", t.dtype, t.shape, sums_layout(*t.shape, t.dtype))
 
     def load(self, place: Value, name: str) -> Value:
-        loaded = self.g.call(tmem_load, whole(self.g, place), name=name, **MOVE)
+        loaded = self.g.call(tmem_load, whole_region(self.g, place), name=name, **MOVE)
         self.set_origin(Choice("dot", None))  # copy records leave it out: it is not the kernel's own
         return loaded
 
     def store(self, place: Value, tile: Operand, shape: str | None = None) -> None:
-        self.g.call(tmem_store, whole(self.g, place), tile, **{**MOVE, "shape": shape})
+        self.g.call(tmem_store, whole_region(self.g, place), tile, **{**MOVE, "shape": shape})
         self.set_origin(Choice("dot", None))
 
     # -- order -----------------------------------------------------------------------------------------------------------
@@ -118,7 +118,7 @@ class TensorDots:
             self.g.hoist(Call(bars.mbarrier_init, (), {"count": 1, "n": 1}, (made,), self.g.loc))
             self.commit_barriers[place] = made
         barrier = self.g.call(bars.mbarrier_at, self.commit_barriers[place], Const(0, int32), peer=False)
-        return barrier, converted(self.g, self.g.call(bars.test_op, barrier, Const(0, int32)), int32)
+        return barrier, convert(self.g, self.g.call(bars.test_op, barrier, Const(0, int32)), int32)
 
     def elected(self, body: Callable[[], None]) -> None:
         """Run `body` by one thread of the scope, always the same."""
@@ -175,7 +175,7 @@ class TensorDots:
         t = a.type
         place = self.allocation_for("a", t.dtype, t.shape, left_layout(*t.shape))
         self.store(place, a, left_shape(t.shape[0], t.dtype.bits))
-        return whole(self.g, place)
+        return whole_region(self.g, place)
 
     def issue(self, call: Call, choice: Choice, place: Value, a: Value, b: Value, adds: Operand) -> None:
         """Issue the instructions of a product: one for each 128 rows, or one of 64."""
@@ -262,7 +262,7 @@ class TensorDots:
         """
         dots = [n for n in node.body.nodes if isinstance(n, Call) and n.op is dot_]
         def allowed(n):
-            return isinstance(n, Call) and (n.op.effect == "pure" or n.op in (dot_, pipeline_slot) or _staged(n))
+            return isinstance(n, Call) and (n.op.effect == "pure" or n.op in (dot_, pipeline_slot) or _is_staged(n))
         if not isinstance(node, For) or node.pipeline is None or not all(map(allowed, node.body.nodes)):
             return None
         if any(d.result not in self.kept for d in dots):
@@ -299,7 +299,7 @@ class TensorDots:
         return made
 
 
-def _staged(call: Call) -> bool:
+def _is_staged(call: Call) -> bool:
     """Whether a call is a copy that its pipelined loop issues ahead."""
     return call.op is copy_async_ and call.args[2] is None and not call.attrs["options"].get("token") and call.args[1].type.scope == "global"
 

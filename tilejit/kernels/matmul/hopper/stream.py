@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import tilejit as tile
 
-from ....schedule import divided
+from ....schedule import group_by_divisions
 from ..epilogue import Finishing, bring, finish_first, finished, room_of, rooms, send_first, staging, store
 from .mainloop import Grid, begun, by_row, by_thread, corner, fill, matrix_and_row, multiplied, one_loop, slots
 from .overlap import (
@@ -54,7 +54,7 @@ class Shares(NamedTuple):
 def whole_groups(t, tiles_m, tiles_n, group):
     """The order "grouped", always by divisions. The rounds here are long, and the branch in "grouped" keeps more values in registers: with it an
     epilogue spilled 52 bytes."""
-    above, m, n = divided(t, tiles_m, tiles_n, group)
+    above, m, n = group_by_divisions(t, tiles_m, tiles_n, group)
     return above + m, n
 
 

@@ -7,8 +7,8 @@ from ....ir.graph import Value
 from ....types import Buffer, Points, Region, Rows, Selected, Tile
 from ...language.expect_variant import asked_variant
 from ...memory.packed import shape_of
-from ...memory.regions import reached, whole
-from ...tmem.ldst import checked, tmem_store
+from ...memory.regions import refuse_box, whole_region
+from ...tmem.ldst import check_region, tmem_store
 from .options import HINTS, checked_options
 from .tma.selections import Taken
 
@@ -21,9 +21,9 @@ def checked_sides(g: Builder, name: str, dst, src) -> tuple[Value, Value]:
             continue
         if not isinstance(type_of(x), (Buffer, Region)):
             raise g.error(f"{name} moves regions of memory, not {describe(x)}{_instead(name, x)}")
-    dst, src = (x if isinstance(type_of(x), Selected) else whole(g, x) for x in (dst, src))
+    dst, src = (x if isinstance(type_of(x), Selected) else whole_region(g, x) for x in (dst, src))
     if name != "copy_async":
-        reached(g, name, dst), reached(g, name, src)
+        refuse_box(g, name, dst), refuse_box(g, name, src)
     padding = (name == "copy_async" and dst.type.dtype.padded == src.type.dtype.name and isinstance(src.type, Region)
                and src.type.buffer.map is None)
     if dst.type.dtype != src.type.dtype and not padding:
@@ -59,7 +59,7 @@ def moves_tile(g: Builder, name: str, dst, src, wait: bool, variant, mbar=None, 
     given = checked_options(options, ())
     if asked_variant(g, variant, ("tcgen05_ldst",)) not in (None, "tcgen05_ldst") or mbar is not None or not HINTS.keys() >= given.keys():
         raise g.error(f"{name} of a register tile to tensor memory is the variant tcgen05_ldst, and has no other options than hints")
-    region = checked(g, name, dst, None, None, wait)
+    region = check_region(g, name, dst, None, None, wait)
     if (src.type.dtype, src.type.shape) != (region.type.dtype, region.type.shape):
         raise g.error(f"a copy keeps dtype and shape, and {describe(src)} is not {region.type.dtype}{list(region.type.shape)}")
     g.call(tmem_store, region, src, shape=None, pack=None, wait=wait, options=given or None)

@@ -14,7 +14,7 @@ import numpy as np
 from ....dispatch import Need, Variant
 from ....dtypes import int32
 from ....layout import row_lanes
-from ...memory.partition import Side, checked, region_fits
+from ...memory.partition import Side, unbounded_dimensions, region_fits
 from . import ldgsts
 from .options import policy_of
 from .site import OWN_MEMORY, CopySite
@@ -96,7 +96,7 @@ def plan(site: CopySite) -> Plan:
     lanes, vectors = row_lanes(columns * site.itemsize, site.threads), columns * site.itemsize // nbytes
     at_once = site.threads // lanes
     order = tuple(d for d, n in enumerate(site.src.extents) if n != 1)
-    bounds = (0, *(d for d in checked(site.src, starts(site)) if d == 1))
+    bounds = (0, *(d for d in unbounded_dimensions(site.src, starts(site)) if d == 1))
     past_l1 = nbytes == 16 and site.options.get("cache") != "ca"
     return Plan(nbytes, nbytes // site.itemsize, -(-rows // at_once) * -(-vectors // lanes), site.threads, order, (rows, vectors),
                 bool(rows % at_once or vectors % lanes), bounds, (), "cg" if past_l1 else "ca", lanes)

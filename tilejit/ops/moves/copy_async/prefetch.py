@@ -15,8 +15,8 @@ from ....ir.op_traits import Reads, Traits
 from ....layout import Swizzle, TileLayout, axis
 from ....types import Buffer, Patches, Region, Selected
 from ...language.expect_variant import asked_variant
-from ...memory.partition import checked, driving_order
-from ...memory.regions import reached, whole
+from ...memory.partition import unbounded_dimensions, driving_order
+from ...memory.regions import refuse_box, whole_region
 from .one_thread import POLICY, emit_issue, issuers, not_negative, of_thread
 from .options import Policy, checked_options, policy_of
 from .runs import UNIT, ArrayRegion, aligned, few, found, in_bounds, runs_of, whole_units
@@ -68,7 +68,7 @@ def prefetch(g: Builder, region, cache=None):
     if not isinstance(type_of(region), (Buffer, Region, Selected)) or type_of(region).scope != "global":
         raise g.error(f"prefetch takes a region of an array in global memory, not {describe(region)}")
     partial = g.scope.partial.name if g.scope.partial is not None else None
-    region = region if isinstance(type_of(region), Selected) else reached(g, "prefetch", whole(g, region))
+    region = region if isinstance(type_of(region), Selected) else refuse_box(g, "prefetch", whole_region(g, region))
     if partial is None:
         g.shared("this prefetch", *g.definitions[region].args[1:])
     known = names(prefetch_.variants)
@@ -193,7 +193,7 @@ def _plan_lines(site: CopySite) -> Lines:
         stride = site.src.buffer.strides[site.dims(site.src)[order[-1]]]
         step = max(LINE // site.itemsize, 1) if isinstance(stride, int) and stride == 1 else 1
         shape[-1] = -(-shape[-1] // step)
-    return Lines(step, tuple(shape), order, 1 if site.partial is not None else site.threads, checked(site.src, site.src_starts))
+    return Lines(step, tuple(shape), order, 1 if site.partial is not None else site.threads, unbounded_dimensions(site.src, site.src_starts))
 
 
 def _emit_lines(e, plan: Lines, call, src):

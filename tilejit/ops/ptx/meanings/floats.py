@@ -23,7 +23,7 @@ _FUNCTIONS = {"ex2": np.exp2, "lg2": np.log2, "sin": np.sin, "cos": np.cos, "tan
 _SMALLEST = {"float32": 2.0 ** -126, "bfloat16": 2.0 ** -126, "float16": 2.0 ** -14, "float64": 0.0}
 
 
-def _flushed(form, a):
+def _flush_subnormals(form, a):
     """With .ftz, numbers below the smallest normal one are zeros of their sign."""
     if ".ftz" not in form.name:
         return a
@@ -31,12 +31,12 @@ def _flushed(form, a):
 
 
 def _operands(form, x) -> list[np.ndarray]:
-    return [_flushed(form, x[o.name]) for o in form.inputs]
+    return [_flush_subnormals(form, x[o.name]) for o in form.inputs]
 
 
-def _finished(form, result):
+def _finish_result(form, result):
     """Saturation to [0, 1] (.sat; NaN gives 0), or from below at 0 (.relu), and .ftz."""
-    result = _flushed(form, result)
+    result = _flush_subnormals(form, result)
     if "sat" in form.name.split("."):
         return np.where(np.isnan(result), 0, np.clip(result, 0, 1)).astype(result.dtype)
     return np.where(result < 0, 0, result).astype(result.dtype) if ".relu" in form.name else result
@@ -52,15 +52,15 @@ def function(m, form, x):
     name = form.name.split(".")[0]
     with np.errstate(all="ignore"):
         if a.dtype.itemsize == 2 and name not in ("abs", "neg"):
-            return _finished(form, _FUNCTIONS[name](a.astype(np.float32)).astype(a.dtype))
-        return _finished(form, _FUNCTIONS[name](a))
+            return _finish_result(form, _FUNCTIONS[name](a.astype(np.float32)).astype(a.dtype))
+        return _finish_result(form, _FUNCTIONS[name](a))
 
 
 @means(r"div\.(approx|full)(\.ftz)?\.f32")
 def divide(m, form, x):
     a, b = _operands(form, x)
     with np.errstate(all="ignore"):
-        return _flushed(form, a / b)
+        return _flush_subnormals(form, a / b)
 
 
 # -- sums and products -------------------------------------------------------------------------------------------------
@@ -69,13 +69,13 @@ def divide(m, form, x):
 def arithmetic(m, form, x):
     a, b = _operands(form, x)
     with np.errstate(all="ignore"):
-        return _finished(form, {"add": np.add, "sub": np.subtract, "mul": np.multiply}[form.name[:3]](a, b))
+        return _finish_result(form, {"add": np.add, "sub": np.subtract, "mul": np.multiply}[form.name[:3]](a, b))
 
 
 @means(r"fma\.rn(\.ftz)?(\.sat)?\.f32|fma\.rn(\.ftz)?(\.sat|\.relu)?\.f16|fma\.rn(\.relu)?\.bf16")
 def multiply_add(m, form, x):
     with np.errstate(all="ignore"):
-        return _finished(form, _sim_fma(*np.broadcast_arrays(*_operands(form, x))))
+        return _finish_result(form, _sim_fma(*np.broadcast_arrays(*_operands(form, x))))
 
 
 @means(r"(add|sub|mul|fma)\.r[zmp](\.ftz)?(\.sat)?\.f32|(rcp|sqrt)\.r[zmp](\.ftz)?\.f32")
@@ -91,10 +91,10 @@ def rounded_arithmetic(m, form, x):
             exact = _sum_to_odd(given[0] * given[1], given[2])
         else:
             exact = given[0] * given[1] if name == "mul" else _FUNCTIONS[name](given[0])
-        return _finished(form, _directed(exact, way))
+        return _finish_result(form, _round_directed(exact, way))
 
 
-def _directed(exact: np.ndarray, way: str) -> np.ndarray:
+def _round_directed(exact: np.ndarray, way: str) -> np.ndarray:
     """float64 numbers rounded to float32 towards zero (rz), down (rm) or up (rp)."""
     near = exact.astype(np.float32)
     wide = near.astype(np.float64)
@@ -140,14 +140,14 @@ def convert(m, form, x):
     if "rz" in words:  # the upper half of the number
         a = np.where(np.isnan(a), a, (np.ascontiguousarray(a).view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32))
     with np.errstate(all="ignore"):
-        return _finished(form, a.astype(DTYPES[target].np))
+        return _finish_result(form, a.astype(DTYPES[target].np))
 
 
 @means(r"cvt\.(rni|rzi|rmi|rpi)(\.ftz)?\.(s32|u32|s64|u64|f32)\.f32")
 def round_to_integer(m, form, x):
     """Conversions to integers round, then saturate; NaN gives 0."""
     rounding = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}[form.name.split(".")[1]]
-    kind, a = form.name.split(".")[-2], _flushed(form, x["a"])
+    kind, a = form.name.split(".")[-2], _flush_subnormals(form, x["a"])
     with np.errstate(all="ignore"):
         if kind == "f32":
             return rounding(a)
@@ -187,7 +187,7 @@ def convert_to_float8(m, form, x):
         low, high = both[..., 0], both[..., 1]
     else:
         high, low = x["a"], x["b"]
-    high, low = (np.ascontiguousarray(cast_array(_finished(form, v), float32, target)).view(np.uint8).astype(np.uint16)
+    high, low = (np.ascontiguousarray(cast_array(_finish_result(form, v), float32, target)).view(np.uint8).astype(np.uint16)
                  for v in (high, low))
     return high << 8 | low
 
@@ -196,7 +196,7 @@ def convert_to_float8(m, form, x):
 def convert_from_float8(m, form, x):
     source = DTYPES["float8_e4m3fn" if "e4m3" in form.name else "float8_e5m2"].np
     both = np.ascontiguousarray(x["a"]).astype(np.uint16)[..., None].view(np.uint8).view(source).astype(np.float16)
-    return np.ascontiguousarray(_finished(form, both)).view(np.uint32)[..., 0]
+    return np.ascontiguousarray(_finish_result(form, both)).view(np.uint32)[..., 0]
 
 
 @means(r"cvt\.pack\.sat\.(u16|s16)\.s32|cvt\.pack\.sat\.[us][842]\.s32\.b32")

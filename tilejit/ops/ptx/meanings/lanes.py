@@ -35,7 +35,7 @@ def _masks(m, x) -> tuple[np.ndarray, np.ndarray]:
     return _lanes(m, x["membermask"].astype(np.uint32)), _lanes(m, m.active)
 
 
-def _together(m, form, x) -> np.ndarray:
+def _participating_lanes(m, form, x) -> np.ndarray:
     """Which lanes take part with each lane, (B or 1, warps, 32 or 1, 32): those that execute the instruction with its
     mask, and are in it. Reports masks with which the instruction is undefined."""
     mask, active = _masks(m, x)
@@ -67,8 +67,8 @@ def _check_members(m, form, mask, active, named, here) -> None:
     gone = [int(n) for n in absent if not _at(active, at[:2])[n]]
     if gone:
         verb = "does" if len(gone) == 1 else "do"
-        threads = _counted("thread", [warp + n for n in gone])
-        why = f"which names {_counted('lane', gone)}: {threads} {verb} not execute it"
+        threads = _count_in_words("thread", [warp + n for n in gone])
+        why = f"which names {_count_in_words('lane', gone)}: {threads} {verb} not execute it"
     else:
         other = int(absent[0])
         why = f"and thread {warp + other}, which it names, with {_hex(mask, (*at[:2], other))}"
@@ -100,7 +100,7 @@ def _hex(mask: np.ndarray, at: tuple[int, ...]) -> str:
     return f"0x{int(_at(mask, at)):x}"
 
 
-def _counted(noun: str, numbers: list[int]) -> str:
+def _count_in_words(noun: str, numbers: list[int]) -> str:
     """Numbers in words: `lane 3`, `lanes 8 to 31`, `lanes 1, 5 and 7`."""
     if len(numbers) == 1:
         return f"{noun} {numbers[0]}"
@@ -116,7 +116,7 @@ def _counted(noun: str, numbers: list[int]) -> str:
 def shuffle(m, form, x):
     """PTX ISA, ``shfl.sync``: the segment's mask and the clamp value are in `c`. A lane whose source is out of range
     keeps its own value."""
-    together = _together(m, form, x)
+    together = _participating_lanes(m, form, x)
     mode, a, b, c = form.name.split(".")[2], *(_lanes(m, x[n]).astype(np.int64) for n in "abc")
     segment = c >> 8 & 31
     clamp, low = c & 31, _LANE & segment
@@ -153,7 +153,7 @@ def _check_sources(m, form, x, at: np.ndarray, together: np.ndarray) -> None:
 
 @means(r"vote\.sync\.(all|any|uni)\.pred|vote\.sync\.ballot\.b32")
 def vote(m, form, x):
-    together, p = _together(m, form, x), _lanes(m, x["p"]).astype(bool)[..., None, :]
+    together, p = _participating_lanes(m, form, x), _lanes(m, x["p"]).astype(bool)[..., None, :]
     if ".ballot" in form.name:
         return _threads(m, ((p & together) << _LANE).sum(axis=3))
     every, some = (p | ~together).all(axis=3), (p & together).any(axis=3)
@@ -163,7 +163,7 @@ def vote(m, form, x):
 @means(r"match\.(any|all)\.sync\.(b32|b64)(\.pred)?")
 def match(m, form, x):
     """The lanes with an equal value; with .all, every lane that takes part, or none unless all values are equal."""
-    together, a = _together(m, form, x), _lanes(m, x["a"])
+    together, a = _participating_lanes(m, form, x), _lanes(m, x["a"])
     equal = (a[..., :, None] == a[..., None, :]) & together
     if ".any" in form.name:
         return _threads(m, (equal << _LANE).sum(axis=3))
@@ -174,7 +174,7 @@ def match(m, form, x):
 
 @means(r"redux\.sync\.(add|min|max)\.(u32|s32)|redux\.sync\.(and|or|xor)\.b32")
 def reduce_lanes(m, form, x):
-    kind, a, together = form.name.split(".")[2], _lanes(m, x["a"]), _together(m, form, x)
+    kind, a, together = form.name.split(".")[2], _lanes(m, x["a"]), _participating_lanes(m, form, x)
     ufunc, unit = {"add": (np.add, 0), "min": (np.minimum, np.iinfo(a.dtype).max),
                    "max": (np.maximum, np.iinfo(a.dtype).min),
                    "and": (np.bitwise_and, np.iinfo(a.dtype).max), "or": (np.bitwise_or, 0),
@@ -190,14 +190,14 @@ def active_mask(m, form, x):
 
 @means(r"elect\.sync")
 def elect(m, form, x):
-    leader = _together(m, form, x).argmax(axis=3)
+    leader = _participating_lanes(m, form, x).argmax(axis=3)
     return _threads(m, leader), _threads(m, leader == _LANE)
 
 
 @means(r"bar\.warp\.sync")
 def barrier_of_lanes(m, form, x):
     """A barrier of the lanes with the same mask, which orders their accesses to memory."""
-    _together(m, form, x)
+    _participating_lanes(m, form, x)
     mask, active = _masks(m, x)
     warps = np.arange(mask.shape[1]).reshape(1, -1, 1) << 32
     m.sync_groups(_threads(m, np.where(active, warps | mask.astype(np.int64), -1)))

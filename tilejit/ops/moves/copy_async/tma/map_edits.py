@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from .....dtypes import int32, int64
 from .....errors import CompilationError
-from .....ir.builder import Builder, describe, type_of, written
+from .....ir.builder import Builder, describe, type_of, source_text
 from .....ir.builtin import builtin, method
 from .....ir.graph import Call, Const, Value
 from .....ir.op import op
@@ -18,7 +18,7 @@ from .....ir.op_traits import Reads, Registers, Traits, Writes
 from .....lazy import Lazy
 from .....types import Buffer, Region, Scalar, Sym, TensorMap, Tile
 from ....language.operators import binary
-from ....language.promotion import converted, uniform_scalar
+from ....language.promotion import convert, uniform_scalar
 from ....language.sizes import extent_value, size_of
 from ....memory.regions import index
 from ....sync.barriers import FENCE_SCOPES
@@ -266,18 +266,18 @@ def _row_major(g: Builder, shape: tuple) -> tuple:
 
 
 def _wide(g: Builder, n):
-    return converted(g, n, int64) if isinstance(n, Value) else n
+    return convert(g, n, int64) if isinstance(n, Value) else n
 
 
 def _number(g: Builder, n, dtype):
     """A number as an operand. It must be uniform over the scope, unless the threads have diverged: then each has its own."""
-    return converted(g, n, dtype) if g.scope.partial is not None else uniform_scalar(g, n, "what a map is rebound to", dtype)
+    return convert(g, n, dtype) if g.scope.partial is not None else uniform_scalar(g, n, "what a map is rebound to", dtype)
 
 
 def _bytes(g: Builder, stride, nbytes: int):
     if isinstance(stride, (int, Const)):
         return Const((stride if isinstance(stride, int) else stride.value) * nbytes, int64)
-    return _number(g, binary(g, "*", converted(g, stride, int64), nbytes), int64)
+    return _number(g, binary(g, "*", convert(g, stride, int64), nbytes), int64)
 
 
 # -- fences ----------------------------------------------------------------------------------------------------------------
@@ -321,7 +321,7 @@ def publish(g: Builder, m, scope="gpu"):
         raise g.error('publish is for a map that is edited in shared memory, made with edit="shared"; one in global memory is released '
                       'by .fence_release(scope)')
     if g.scope.partial is not None or g.scope.threads < 32:
-        few = f"the condition {written(g.scope.partial)} differs between them" if g.scope.partial is not None else f"this scope has {g.scope.threads}"
+        few = f"the condition {source_text(g.scope.partial)} differs between them" if g.scope.partial is not None else f"this scope has {g.scope.threads}"
         raise g.error(f"publish copies 4 bytes by each of the 32 threads of a warp, and {few}: call it at the scope of a warp or wider")
     g.call(map_publish, m, scope=_fence_scope(g, scope))
 

@@ -16,7 +16,7 @@ from ....language.operators import binary
 from ....language.pointwise import maximum, minimum
 from ....language.promotion import as_index, uniform_scalar
 from ....language.sizes import extent_value
-from ....memory.packed import bytes_along, refused
+from ....memory.packed import bytes_along, refuse_packed
 from ....tiles.slicing import index
 from ...load_store import load
 
@@ -192,7 +192,7 @@ def im2col(g: Builder, images, filter, stride=1, padding=0, dilation=1, along=No
     if isinstance(t, Buffer) and t.narrowed is not None:
         raise g.error("patches are read through a tensor map, which has the bounds of a whole array, and this is a window: pass the array")
     if isinstance(t, Buffer):
-        refused(g, "im2col", t.dtype)
+        refuse_packed(g, "im2col", t.dtype)
     if not isinstance(t, Buffer) or t.scope != "global" or not 3 <= len(t.shape) <= 5:
         raise g.error(f"im2col sees an array of 3 to 5 dimensions, (image, ..., channel), not {describe(images)}")
     rank = len(t.shape) - 2

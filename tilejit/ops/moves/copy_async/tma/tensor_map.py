@@ -14,7 +14,7 @@ from .....ir.op import op
 from .....ir.op_traits import Traits, Writes
 from .....layout import TileLayout
 from .....types import Buffer, Patches, Region, Scalar, Selected, Sym, TensorMap
-from ....memory.packed import bytes_along, refused, shape_of
+from ....memory.packed import bytes_along, refuse_packed, shape_of
 from ....memory.shared import alloc_shared
 from ..options import L2_PROMOTION
 from .boxes import MAX_BOX, MAX_BOX_BYTES, MAX_RANK, SPAN
@@ -112,7 +112,7 @@ def tensor_map(g: Builder, region, swizzle=0, fill=0, l2_promotion=128, precisio
     map_ = _checked_map(g, region.type, swizzle, fill, l2_promotion, precision)
     shared = None
     if slot is not None:
-        refused(g, "a tensor map that the kernel edits", region.type.dtype)
+        refuse_packed(g, "a tensor map that the kernel edits", region.type.dtype)
         if g.target not in REPLACING:
             raise g.error(f"a tensor map that the kernel edits needs tensormap.replace, which exists on {', '.join(REPLACING)} and in no "
                           f"form on {g.target}")

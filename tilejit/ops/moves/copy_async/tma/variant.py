@@ -16,7 +16,7 @@ from operator import floordiv
 import numpy as np
 
 from .....dispatch import Need, Variant
-from .....dtypes import int32, stored
+from .....dtypes import int32, count_units
 from .....types import Selected, Sym
 from ..one_thread import (
     COMPLETION,
@@ -282,7 +282,7 @@ SHARED_ADDRESS = shared_address(view, boxes)
 def plan(site: CopySite) -> Plan:
     found = boxes(site)
     nbytes = prod(found.box) * found.unit * site.itemsize
-    nbytes = stored(site.src.dtype, nbytes) if padding(site) else nbytes
+    nbytes = count_units(site.src.dtype, nbytes) if padding(site) else nbytes
     return planned(site, tensor_map(site, found, (1,) * len(found.box)), found, nbytes)
 
 

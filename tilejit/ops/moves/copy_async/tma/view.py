@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import gcd
 
-from .....dtypes import held
+from .....dtypes import count_elements
 from .....errors import CompilationError
 from .....layout import TileLayout
 from .....layout.shards import slice_dim
@@ -191,8 +191,8 @@ def view_of(site, merge: bool = True) -> View | str:
         n, packing = number(size), (1, 1)
         if padded and d == len(shape) - 1:
             packing = elements, per = array.dtype.packing
-            n, extent = times(over(n, per), elements), held(array.dtype, extent)
-            begin = Start(None if value is None else held(array.dtype, value), d, elements, max(held(array.dtype, begin.divisor), 1), per)
+            n, extent = times(over(n, per), elements), count_elements(array.dtype, extent)
+            begin = Start(None if value is None else count_elements(array.dtype, value), d, elements, max(count_elements(array.dtype, begin.divisor), 1), per)
         pairs, digits, weight = next(moved) if extent != 1 else [], [], 1
         for count, step in reversed(pairs):
             digits.insert(0, Digit(count, weight, step * itemsize))
