@@ -8,7 +8,7 @@ from typing import Any as _Any
 from .errors import (CacheError, CompilationError, DispatchError, LaunchError, SimulationError, TileError,
                      TileWarning, ToolchainError, VerificationError)
 from .dtypes import (DType, bfloat16, bool_, float4_e2m1fn, float6_e2m3fn, float6_e3m2fn, float8_e4m3fn, float8_e5m2,
-                     float8_e8m0fnu, float16, float32, float64, int8, int16, int32, int64, padded_dtype, uint8, uint16,
+                     float8_e8m0fnu, float16, float32, float64, int8, int16, int32, int64, padded, uint8, uint16,
                      uint32, uint64)
 from .frontend import constexpr
 from .jit import Kernel, jit

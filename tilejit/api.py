@@ -15,7 +15,7 @@ from .ops.language.pointwise import (abs, assume, bitcast, cast, cdiv, clip, dev
 from .ops.language.shape import broadcast_to, expand_dims, reshape, transpose
 from .ops.language.stack import stack
 from .ops.memory.atomics import BUILTINS as _ATOMICS
-from .ops.memory.shared import swizzled_layout, sync
+from .ops.memory.shared import swizzled, sync
 from .ops.memory.window import window
 from .ops.mma import mma_async, mma_commit, mma_wait
 from .ops.mma.dot import dot, mma

@@ -38,14 +38,14 @@ class Site:
         """Whether both sides of a copy have one dtype; a string says which they have."""
         return True
 
-    def searched(self, key: str, search: Callable[[], Any]) -> Any:
+    def memoize(self, key: str, search: Callable[[], Any]) -> Any:
         """The memoised result of `search()`, which a variant's needs and its plan share."""
         memo = self.__dict__.setdefault("_searched", {})
         if key not in memo:
             memo[key] = search()
         return memo[key]
 
-    def unrecorded(self) -> AbstractContextManager[Any]:
+    def without_recording(self) -> AbstractContextManager[Any]:
         """A context in which facts of the launch that needs ask for do not become guards."""
         return nullcontext()
 
@@ -176,7 +176,7 @@ def choose(op_name: str, variants: tuple[Variant, ...], site: Site, *, only: str
         if asked:
             failed = reasons(variant, site)
         else:  # facts of the launch that are asked for only to explain why it is not chosen must not become guards
-            with site.unrecorded():
+            with site.without_recording():
                 failed = reasons(variant, site)
         if failed:
             declined.append((variant.name, "; ".join(miss.words for miss in failed)))

@@ -135,7 +135,7 @@ DTYPES = {d.name: d for d in (
 _ALIASES = {"float4_e2m1fn_x2": "float4_e2m1fn"}  # torch's name, of a byte with two elements
 
 
-def padded_dtype(dtype: Any) -> DType:
+def padded(dtype: Any) -> DType:
     """The dtype of elements of 4 or 6 bits in shared memory that are padded: 16 elements (8 or 12 bytes) and padding take 16
     bytes. The tensor cores' kinds f8f6f4 and mxf8f6f4 read operands in this form (PTX ISA, ``.b4x16_p64``, ``.b6x16_p32``)."""
     dtype = dtype_of(dtype)

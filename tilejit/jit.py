@@ -328,9 +328,9 @@ class Kernel:
             if given and name in self.names[len(args):]:
                 raise LaunchError(f"{name}= is the simulator's here, and {self.name} has a parameter of that name: give that by position")
         bound, options = self.bind_alone("simulate runs on the simulator", args, kwargs)
-        return self._simulated(bound, options, checked_grid(grid, bound), target, seed=seed, checks=checks, max_steps=max_steps)
+        return self._simulate(bound, options, checked_grid(grid, bound), target, seed=seed, checks=checks, max_steps=max_steps)
 
-    def _simulated(self, bound: Bound, options: dict, grid: tuple, target: str | None = None, **how):
+    def _simulate(self, bound: Bound, options: dict, grid: tuple, target: str | None = None, **how):
         simulate = _simulator()
         version = self.version(bound, options, checked_target(target or config().target or "sm_90a"))
         bound.check_writable(version.needed().written)
@@ -362,7 +362,7 @@ class Kernel:
             return
         if backend == "sim":
             _say_once_that_a_gpu_is_there()
-            self._simulated(bound, options, grid, max_steps=call.get("max_steps")).raise_first()
+            self._simulate(bound, options, grid, max_steps=call.get("max_steps")).raise_first()
             return
         if "max_steps" in call:
             raise LaunchError("max_steps= limits the simulator, and this launch is for the GPU")

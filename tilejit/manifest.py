@@ -26,7 +26,7 @@ from functools import cache
 from time import perf_counter, time
 from typing import TYPE_CHECKING, Any
 
-from .compiled import CompiledKernel, describe_code, made_of, describe_launch
+from .compiled import CompiledKernel, describe_code, describe_launch, made_of
 from .config import config
 from .errors import CacheError
 from .frontend.captures import Capture, Unrecorded, find_changed_capture, identity, record_captures, text_of, token

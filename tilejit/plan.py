@@ -9,7 +9,7 @@ from typing import Any
 
 from .config import checked_target
 from .dispatch import Choice, choose, names
-from .dtypes import dtype_of, int32, count_units
+from .dtypes import count_units, dtype_of, int32
 from .errors import CompilationError
 from .ir.builder import Facts
 from .ir.graph import Const, Launch, number

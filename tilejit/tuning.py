@@ -143,7 +143,7 @@ class Tuned:
 
     # -- what compiles -----------------------------------------------------------------------------------------------------
 
-    def _compiled(self, kind: tuple, configs: dict[int, dict], args: tuple, kwargs: dict, target: str) -> dict[int, Any]:
+    def _compile_configs(self, kind: tuple, configs: dict[int, dict], args: tuple, kwargs: dict, target: str) -> dict[int, Any]:
         """Compile the configurations in parallel; returns those that compile, and records the errors of the others."""
         from concurrent.futures import ThreadPoolExecutor
 
@@ -190,13 +190,13 @@ class Tuned:
         known = None if store is None or place is None else store.get_json("tuned", place)
         if isinstance(known, int) and known in configs:
             return configs[known]
-        compiled = self._compiled(kind, configs, args, kwargs, driver.target(device))
+        compiled = self._compile_configs(kind, configs, args, kwargs, driver.target(device))
         if not compiled:
             raise LaunchError(f"{self.kernel.name}: none of {len(configs)} configurations compiles; the first: "
                               f"{next(iter(self.rejected[kind].values()))}")
         written = {n for c in compiled.values() for n in c.written}
         with Kept(_spans(bound, written), device):
-            times = self._timed(kind, {i: configs[i] for i in compiled}, grid, args, kwargs, device)
+            times = self._time_configs(kind, {i: configs[i] for i in compiled}, grid, args, kwargs, device)
         if not times:
             raise LaunchError(f"{self.kernel.name}: none of {len(compiled)} configurations can be launched; the first: "
                               f"{next(iter(self.rejected[kind].values()))}")
@@ -206,7 +206,7 @@ class Tuned:
             store.put("tuned", place, json.dumps(best).encode())
         return configs[best]
 
-    def _timed(self, kind: tuple, configs: dict[int, dict], grid, args: tuple, kwargs: dict, device: int) -> dict[int, float]:
+    def _time_configs(self, kind: tuple, configs: dict[int, dict], grid, args: tuple, kwargs: dict, device: int) -> dict[int, float]:
         """The milliseconds per launch of each configuration that can be launched."""
         from .runtime import driver
         driver.synchronize(device)

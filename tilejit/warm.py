@@ -36,7 +36,7 @@ class Warm:
 
     def current(self, launchers):
         """The given list of launchers; all launchers are removed first if a captured value has changed."""
-        if launchers and self.watched and any(w.changed() for w in self.watched):
+        if launchers and self.watched and any(w.has_changed() for w in self.watched):
             self.clear()
         return launchers
 

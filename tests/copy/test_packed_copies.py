@@ -208,7 +208,7 @@ def as_padded(values):
        st.integers(1, 2), st.integers(0, 99))
 def test_sixteen_packed_elements_are_padded_to_16_bytes_of_shared_memory(name, height, blocks, row, column, mode, wide, seed):
     """Ragged heights and widths, runtime positions, both layouts; the barrier counts the bytes without padding."""
-    shape, dtype = (16, 128 * wide), tile.padded_dtype(name)
+    shape, dtype = (16, 128 * wide), tile.padded(name)
     values = codes(name, (height, 128 * blocks), seed)
     options = dict(ROWS=16, COLUMNS=shape[1], DTYPE=dtype, LAYOUT=tile.swizzled(dtype, shape, mode) if mode else None,
                    BYTES=tile.swizzled("uint8", shape, mode) if mode else None)
@@ -225,7 +225,7 @@ def test_sixteen_packed_elements_are_padded_to_16_bytes_of_shared_memory(name, h
 @pytest.mark.parametrize("target", ["sm_100a", "sm_103a", "sm_120a"])
 def test_a_map_that_pads_counts_elements_and_needs_rows_of_128(name, target):
     """Sizes and boxes are in elements, strides in bytes of the packed rows."""
-    dtype, bits = tile.padded_dtype(name), 4 if "4" in name[:6] else 6
+    dtype, bits = tile.padded(name), 4 if "4" in name[:6] else 6
     options = dict(ROWS=64, COLUMNS=256, DTYPE=dtype, LAYOUT=tile.swizzled(dtype, (64, 256), 128), BYTES=tile.swizzled("uint8", (64, 256), 128))
     k = padded_box.compile(tile.ArraySpec((200, 1024), name), tile.ArraySpec((64, 256), "uint8"), 0, 0, **options, target=target)
     (m,) = k.tensor_maps
@@ -235,7 +235,7 @@ def test_a_map_that_pads_counts_elements_and_needs_rows_of_128(name, target):
 
 def test_padding_that_tma_does_not_support_is_refused_with_the_reason():
     """Targets before sm_100a, rows that are not multiples of 128, other swizzles, stores, other paths."""
-    wide = BufferSpec((64, 256), tile.padded_dtype("float4_e2m1fn"), "shared", layout=tile.swizzled(tile.padded_dtype("float4_e2m1fn"), (64, 256), 128))
+    wide = BufferSpec((64, 256), tile.padded("float4_e2m1fn"), "shared", layout=tile.swizzled(tile.padded("float4_e2m1fn"), (64, 256), 128))
     array = BufferSpec((64, 256), "float4_e2m1fn", "global")
 
     def refused(words, dst=wide, src=array, target="sm_100a", **how):
@@ -244,7 +244,7 @@ def test_padding_that_tma_does_not_support_is_refused_with_the_reason():
 
     refused("sm_100a or later.*sm_90a", target="sm_90a")
     refused("which only tma pads", variant="bulk")
-    one = BufferSpec((64, 128), tile.padded_dtype("float4_e2m1fn"), "shared")
+    one = BufferSpec((64, 128), tile.padded("float4_e2m1fn"), "shared")
     refused("padded elements need boxes with rows of 128, and an innermost dimension that is a multiple of that", dst=one,
             src=BufferSpec((64, 320), "float4_e2m1fn", "global", region=(slice(0, 64), slice(0, 128))))
     refused("known to be a multiple of 128", src=BufferSpec((64, 512), "float4_e2m1fn", "global", region=(slice(0, 64), slice(64, 320))))

@@ -64,7 +64,7 @@ def test_an_unknown_dtype_is_an_error_that_lists_the_known_ones():
 
 
 def test_the_repr_of_a_dtype_evaluates_to_it():
-    for dtype in (tile.bool_, tile.float16, tile.float4_e2m1fn, tile.padded_dtype(tile.float6_e2m3fn)):
+    for dtype in (tile.bool_, tile.float16, tile.float4_e2m1fn, tile.padded(tile.float6_e2m3fn)):
         assert eval(repr(dtype)) == dtype
 
 

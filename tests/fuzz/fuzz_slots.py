@@ -220,7 +220,7 @@ class Slots(Products):
         rows, dtype = self.r.choice((16, 16, 32)), self.r.choice(("float16", "bfloat16"))
         return Slot(rows, columns, dtype, self.r.choice((32, 64, 128) if columns > 32 else (32, 64)))
 
-    def multiplied(self) -> Statement:
+    def multiply(self) -> Statement:
         return self.refilled("operand")
 
     # -- one buffer ---------------------------------------------------------------------------------------------------------

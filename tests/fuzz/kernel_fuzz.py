@@ -207,7 +207,7 @@ class Generator(Clusters):
 
     def asynchronous(self) -> Statement:
         """A statement that barriers of its own accompany, which stands outside of loops and narrower scopes."""
-        kinds = [*[self.refilled] * 3, *[self.multiplied] * 3, *[self.handed] * 5, *[self.stored_out] * 3, self.prefetched,
+        kinds = [*[self.refilled] * 3, *[self.multiply] * 3, *[self.handed] * 5, *[self.stored_out] * 3, self.prefetched,
                  self.prefetched, self.patches, self.gathered, self.by_map,
                  self.by_wgmma, self.by_wgmma, self.packed, self.scheduled]
         return self.r.choice(kinds + [self.exchange] * (12 if self.cluster > 1 else 0))()

@@ -271,7 +271,7 @@ def test_autotune_skips_variants_that_serialise_products_or_spill():
     common = dict(NC=2, CAUSAL=True, num_warps=12, spills=0)
     configs = dict(enumerate([dict(common, BN=64, D=256, STAGES=1), dict(common, BN=64, D=128, STAGES=2), dict(common, BN=192, D=128, STAGES=1)]))
     tuned, arrays = tile.autotune(list(configs.values()))(attention), [tile.ArraySpec((4, 512, 256), "bfloat16") for _ in range(4)]
-    made = tuned._compiled(("any call",), configs, (*arrays, tile.ArraySpec((1,), "uint32"), 0.1), {}, "sm_90a")
+    made = tuned._compile_configs(("any call",), configs, (*arrays, tile.ArraySpec((1,), "uint32"), 0.1), {}, "sm_90a")
     assert list(made) == [1] and made[1].spills == 0
     assert "serialized" in tuned.rejected["any call",][0] and re.search("serialized|spills|registers", tuned.rejected["any call",][2])
 

@@ -56,7 +56,7 @@ def test_the_rank_of_a_cta_is_not_part_of_the_descriptor():
     """Shared addresses in a cluster have the CTA's rank above bit 24."""
     d = Descriptor("mn", 128, 8192, 1024)
     assert encode_descriptor(d, 0x01000400) == encode_descriptor(d, 0x400)
-    assert Descriptor.decoded(encode_descriptor(d, 0x2400), "mn") == (d, 0x2400)
+    assert Descriptor.decode(encode_descriptor(d, 0x2400), "mn") == (d, 0x2400)
 
 
 @pytest.mark.parametrize("span,major", [(s, m) for s in (0, 32, 64, 128) for m in ("k", "mn")])
@@ -70,5 +70,5 @@ def test_a_decoded_descriptor_names_the_bytes_of_the_layout(span, major):
         i, j = np.indices((64, 16), sparse=True)
         j = j + 16 * step
         at = layout.offset_of(i, j, shape=shape) if major == "k" else layout.offset_of(j, i, shape=shape)
-        found, start = Descriptor.decoded(encode_descriptor(made.descriptor, 4096 + k), major)
+        found, start = Descriptor.decode(encode_descriptor(made.descriptor, 4096 + k), major)
         np.testing.assert_array_equal(found.addresses(start, 64, 2), 4096 + 2 * np.broadcast_to(at, (64, 16)))

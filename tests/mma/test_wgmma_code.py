@@ -52,7 +52,7 @@ def elements(buffer_layout, shape, at, extents, itemsize) -> tuple[int, np.ndarr
 def read_by(written: tuple[int, int], start: int, mn: int, itemsize: int, major: str) -> np.ndarray:
     """The addresses of the elements (mn, k) that an instruction reads."""
     bits, step = written
-    descriptor, _ = Descriptor.decoded(bits & ~0x3FFF, major)
+    descriptor, _ = Descriptor.decode(bits & ~0x3FFF, major)
     return descriptor.addresses(start + step, mn, itemsize)
 
 

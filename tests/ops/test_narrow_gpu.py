@@ -71,7 +71,7 @@ def test_tma_pads_packed_elements_as_the_simulator_does():
     """The bytes of the elements, and the bytes counted by the barrier."""
     _, copies = _cases()
     for name in copies.PACKED:
-        dtype, values, y = tile.padded_dtype(name), copies.codes(name, (20, 512)), np.zeros((16, 256), np.uint8)
+        dtype, values, y = tile.padded(name), copies.codes(name, (20, 512)), np.zeros((16, 256), np.uint8)
         options = dict(ROWS=16, COLUMNS=256, DTYPE=dtype, LAYOUT=tile.swizzled(dtype, (16, 256), 128), BYTES=tile.swizzled("uint8", (16, 256), 128))
         copies.padded_box[1,](tile.pack(values), y, 8, 1, **options, backend="cuda")
         inside = np.zeros((16, 256), np.uint8).view(values.dtype)

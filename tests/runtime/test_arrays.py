@@ -13,7 +13,7 @@ import pytest
 from tilejit.dtypes import DTYPES, float32
 from tilejit.errors import LaunchError
 from tilejit.runtime import arrays, dlpack
-from tilejit.runtime.arrays import ArrayView, describe, row_major, array_keys
+from tilejit.runtime.arrays import ArrayView, array_keys, describe, row_major
 from tilejit.runtime.element_types import ELEMENT_TYPES, numpy_dtype, scalar_bytes
 from tilejit.runtime.packed import Packed
 

@@ -41,7 +41,7 @@ def test_objects_that_contain_a_kernel_can_be_copied():
     assert copy.deepcopy(held) == held and copy.copy(doubled) is doubled
 
 
-@pytest.mark.parametrize("dtype", [tile.bfloat16, tile.bool_, tile.padded_dtype(tile.float4_e2m1fn)], ids=str)
+@pytest.mark.parametrize("dtype", [tile.bfloat16, tile.bool_, tile.padded(tile.float4_e2m1fn)], ids=str)
 def test_copies_of_a_dtype_are_the_same_object(dtype):
     assert pickle.loads(pickle.dumps(dtype)) is dtype and copy.deepcopy([dtype])[0] is dtype and copy.copy(dtype) is dtype
 

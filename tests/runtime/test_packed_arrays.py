@@ -108,6 +108,6 @@ def test_dlpack_and_dtypes_of_pairs_are_understood():
 
 
 def test_padded_dtypes_exist_for_elements_of_4_and_6_bits():
-    assert [tile.padded_dtype(n).name for n in TYPES] == ["float4_e2m1fn_p64", "float6_e2m3fn_p32", "float6_e3m2fn_p32"]
+    assert [tile.padded(n).name for n in TYPES] == ["float4_e2m1fn_p64", "float6_e2m3fn_p32", "float6_e3m2fn_p32"]
     with pytest.raises(tile.CompilationError, match="elements of 4 and 6 bits are padded, and float16"):
-        tile.padded_dtype("float16")
+        tile.padded("float16")

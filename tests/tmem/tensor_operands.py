@@ -17,7 +17,7 @@ def accumulator(m, n, acc):
 def memory_dtype(name, kind):
     """The dtype of shared memory elements for an operand of PTX type `name` of a kind."""
     dtype = tile.ArraySpec((), VALUES[name].__name__).dtype
-    return tile.padded_dtype(dtype) if dtype.packed and KINDS[kind].k != 64 else dtype
+    return tile.padded(dtype) if dtype.packed and KINDS[kind].k != 64 else dtype
 
 
 VALUES = {"e4m3": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2, "e2m3": ml_dtypes.float6_e2m3fn, "e3m2": ml_dtypes.float6_e3m2fn,

@@ -94,7 +94,7 @@ def test_a_region_with_a_start_that_the_descriptor_cannot_express_is_refused(row
 @pytest.mark.parametrize("name,form", [("float4_e2m1fn", "b4x16_p64"), ("float6_e2m3fn", "b6x16_p32"), ("float6_e3m2fn", "b6x16_p32")])
 def test_padded_elements_are_unpacked_to_bytes_that_a_product_reads(name, form):
     """16 elements and padding in each 16 bytes of shared memory; one element per byte of tensor memory, as operand A of a product."""
-    dtype = tile.padded_dtype(name)
+    dtype = tile.padded(name)
 
     @tile.jit
     def widened(x, b, c, DTYPE: tile.constexpr, BYTES: tile.constexpr):

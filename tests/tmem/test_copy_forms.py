@@ -135,7 +135,7 @@ def units(codes: np.ndarray, bits: int, rng) -> np.ndarray:
 def test_every_form_unpacks_each_padded_element_to_a_byte(form, name, shown, bits, low, group):
     """4-bit elements to the middle of the byte, 6-bit elements to its low end; every code, with zeros around it."""
     rows, width, lanes = FORMS[form]
-    dtype, high, wide, rng = tile.padded_dtype(name), max(rows, 8), 128, np.random.default_rng(bits)
+    dtype, high, wide, rng = tile.padded(name), max(rows, 8), 128, np.random.default_rng(bits)
     codes = rng.integers(0, 1 << bits, (group * high, wide))
     x, y = units(codes, bits, rng), rng.integers(0, 1 << 32, (group * 128, WIDE), np.uint32)
     want = y.copy().view(np.uint8)

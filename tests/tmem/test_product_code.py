@@ -50,7 +50,7 @@ def written(ptx: str) -> list[list[Written]]:
             unit = 16 if left == "x" else 1
             columns = (int(u_at), int(v_at)) if u else None
             steps.append(Written((bits[x] if left == "x" else None, unit * int(x_at)), (bits[y], 16 * int(y_at)), columns, int(group), kind, qualifier,
-                                 Instruction.decoded(int(idesc), kind), adds))
+                                 Instruction.decode(int(idesc), kind), adds))
         assert len(steps) == text.count("tcgen05.mma.")
         found.append(steps)
     return found
@@ -64,7 +64,7 @@ def held(dtype, shape, span) -> np.ndarray:
 
 def read_by(made: tuple[int, int], mn: int, itemsize: int, major: str) -> np.ndarray:
     """The addresses of the elements (mn, k) that an instruction reads, in elements."""
-    decoded, start = SharedDescriptor.decoded(made[0] & ~0x3FFF)
+    decoded, start = SharedDescriptor.decode(made[0] & ~0x3FFF)
     assert start == 0
     return Descriptor(major, decoded.span, decoded.leading, decoded.stride).addresses(made[1], mn, itemsize) // itemsize
 

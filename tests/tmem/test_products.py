@@ -213,8 +213,8 @@ def test_instruction_descriptors_match_the_isa_manual():
         for a in kind.types:
             made = Instruction(kind.name, 128, 64, a, a, kind.accumulators[-1] if not kind.scales else "float32", False, False,
                                "ue8m0" if kind.scales else None, (2, 2) if kind.scales else (0, 0), kind.negates)
-            assert Instruction.decoded(made.bits, kind.name) == made
-    assert "bits 13 and 14" in Instruction.decoded(Instruction("i8", 64, 8, "s8", "s8", "int32").bits | 1 << 13, "i8")
+            assert Instruction.decode(made.bits, kind.name) == made
+    assert "bits 13 and 14" in Instruction.decode(Instruction("i8", 64, 8, "s8", "s8", "int32").bits | 1 << 13, "i8")
 
 
 # -- findings and errors ---------------------------------------------------------------------------------------------------

@@ -66,7 +66,7 @@ class BarrierMixin(EmitterParts):
         else:
             self.cta_barrier()
 
-    def _elected(self, then) -> None:
+    def _run_elected(self, then) -> None:
         """Run `then` in the first thread of the scope, after a barrier that orders the accesses of the whole scope before it."""
         if self.first_thread() is not None:
             self.sync()
@@ -78,20 +78,20 @@ class BarrierMixin(EmitterParts):
         state = "_" if self.architecture >= 90 else "s"
         text = f"mbarrier.arrive.{space}.b64 {state}, [$0 + {barrier.offset}]"
         if self.architecture < 90:
-            self._elected(lambda: [self.asm("{ .reg .b64 s; " + text + "; }", [], [barrier.address]) for _ in range(int(n.text))])
+            self._run_elected(lambda: [self.asm("{ .reg .b64 s; " + text + "; }", [], [barrier.address]) for _ in range(int(n.text))])
         elif n.text == "1":
-            self._elected(lambda: self.asm(text + ";", [], [barrier.address]))
+            self._run_elected(lambda: self.asm(text + ";", [], [barrier.address]))
         else:
-            self._elected(lambda: self.asm(text + ", $1;", [], [barrier.address, n]))
+            self._run_elected(lambda: self.asm(text + ", $1;", [], [barrier.address, n]))
 
     def mbarrier_expect_tx(self, barrier: EBarrier, nbytes: V) -> None:
         space = "shared::cluster" if barrier.remote else "shared::cta"
-        self._elected(lambda: self.asm(f"mbarrier.expect_tx.relaxed.{'cluster' if barrier.remote else 'cta'}.{space}.b64 [$0 + "
+        self._run_elected(lambda: self.asm(f"mbarrier.expect_tx.relaxed.{'cluster' if barrier.remote else 'cta'}.{space}.b64 [$0 + "
                                        f"{barrier.offset}], $1;", [], [barrier.address, nbytes]))
 
     def mbarrier_arrive_expect_tx(self, barrier: EBarrier, nbytes: V) -> None:
         space = "shared::cluster" if barrier.remote else "shared::cta"
-        self._elected(lambda: self.asm(f"mbarrier.arrive.expect_tx.{space}.b64 _, [$0 + {barrier.offset}], $1;", [], [barrier.address, nbytes]))
+        self._run_elected(lambda: self.asm(f"mbarrier.arrive.expect_tx.{space}.b64 _, [$0 + {barrier.offset}], $1;", [], [barrier.address, nbytes]))
 
     def mbarrier_wait(self, barrier: EBarrier, parity: V) -> None:
         """Spin on ``try_wait``, which suspends the thread in hardware (sm_90 and later), or on ``test_wait``."""

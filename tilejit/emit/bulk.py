@@ -22,12 +22,12 @@ class BulkMixin(EmitterParts):
         if mask is not None:
             inputs.append(self.half_word(mask))
             text += f", ${len(inputs) - 1}"
-        self._hinted(text, inputs, policy)
+        self._emit_with_policy(text, inputs, policy)
 
     def bulk_store(self, to: V, source: tuple[V, int], nbytes: int, *, policy=None, reduce: tuple[str, str] | None = None) -> None:
         """Shared to global memory, or a reduction there, as part of the thread's current bulk group."""
         head = f"cp{'.reduce' if reduce else ''}.async.bulk.global.shared::cta.bulk_group{HINT if policy is not None else ''}"
-        self._hinted(f"{head}{_suffix(reduce)} [$0], {_place(1, source[1])}, {nbytes}", [to, source[0]], policy)
+        self._emit_with_policy(f"{head}{_suffix(reduce)} [$0], {_place(1, source[1])}, {nbytes}", [to, source[0]], policy)
 
     def bulk_to_peer(self, to: tuple[V, int], source: tuple[V, int], nbytes: int, barrier: V, *, reduce: tuple[str, str] | None = None) -> None:
         """Shared memory to that of another CTA of the cluster, or a reduction there. `to` and `barrier` are shared::cluster addresses."""
@@ -50,7 +50,7 @@ class BulkMixin(EmitterParts):
 
     def bulk_prefetch(self, source: V, nbytes: int, *, policy=None) -> None:
         """Prefetch `nbytes` of global memory to L2."""
-        self._hinted(f"cp.async.bulk.prefetch.L2.global{HINT if policy is not None else ''} [$0], {nbytes}", [source], policy)
+        self._emit_with_policy(f"cp.async.bulk.prefetch.L2.global{HINT if policy is not None else ''} [$0], {nbytes}", [source], policy)
 
     def prefetch_line(self, source: V, test: V | None) -> None:
         """Prefetch the cache line of an address to L2, where `test` is true."""
@@ -63,13 +63,13 @@ class BulkMixin(EmitterParts):
         """A bool as 0 or 1 of 32 bits."""
         return self.ins(f"zext i1 {test.text} to i32", int32)
 
-    def mapped(self, address: V, offset: int, rank) -> V:
+    def map_to_rank(self, address: V, offset: int, rank) -> V:
         """The shared::cluster address in CTA `rank` that corresponds to this CTA's ``address + offset``."""
         return self.asm("mapa.shared::cluster.u32 $0, $1, $2;", [int32], [address + offset, self.word(rank)], pure=True)[0]
 
     def peer_barrier(self, barrier: EBarrier, rank) -> EBarrier:
         """The barrier of CTA `rank` at the same offset as a barrier of this CTA."""
-        return EBarrier(self.mapped(barrier.address, barrier.offset, rank), 0, remote=True)
+        return EBarrier(self.map_to_rank(barrier.address, barrier.offset, rank), 0, remote=True)
 
     def half_word(self, x) -> V:
         """An integer truncated to a 16-bit value."""
@@ -77,7 +77,7 @@ class BulkMixin(EmitterParts):
             return self.const(int(x if isinstance(x, int) else x.text), int16)
         return self.ins(f"trunc {x.typed} to i16", int16)
 
-    def _hinted(self, text: str, inputs: list[V], policy) -> None:
+    def _emit_with_policy(self, text: str, inputs: list[V], policy) -> None:
         """Issue an instruction, with the L2 cache policy as its last operand if there is one."""
         if policy is not None:
             text += f", ${len(inputs)}"

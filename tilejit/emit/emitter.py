@@ -162,7 +162,7 @@ class Emitter(PlaceMixin, StructureMixin, InstructionMixin, BarrierMixin, TileMi
     def widened(self, x: V, dtype: DType) -> V:
         if x.dtype.bits == dtype.bits:
             return x
-        return self.cached(("widen", x.text), lambda: self.ins(f"sext {x.typed} to i{dtype.bits}", dtype))
+        return self.memoize_for_region(("widen", x.text), lambda: self.ins(f"sext {x.typed} to i{dtype.bits}", dtype))
 
     def in_bounds(self, index, size) -> V:
         """``0 <= index < size``."""
@@ -170,7 +170,7 @@ class Emitter(PlaceMixin, StructureMixin, InstructionMixin, BarrierMixin, TileMi
             if isinstance(size, int):
                 return self.const(0 <= index < size, bool_)
             return self.const(False, bool_) if index < 0 else self.ins(f"icmp sgt {size.typed}, {index}", bool_)
-        return index.below(size)
+        return index.is_below(size)
 
     def inside(self, buffer: EBuffer, d: int, index) -> V:
         """Whether a coordinate along dimension `d` is in the bounds of the buffer, or of its window."""
@@ -264,7 +264,7 @@ class Emitter(PlaceMixin, StructureMixin, InstructionMixin, BarrierMixin, TileMi
         if isinstance(operand, Const):
             return self.const(operand.value, operand.dtype)
         value = self.values[operand]
-        return self.cached(("pinned", operand), lambda: self.read_pins(value)) if isinstance(value, Pins) else value
+        return self.memoize_for_region(("pinned", operand), lambda: self.read_pins(value)) if isinstance(value, Pins) else value
 
     def _index(self, operand: Operand):
         """An index of a region or of points: constants stay ints, so that address arithmetic folds."""

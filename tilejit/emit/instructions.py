@@ -170,7 +170,7 @@ class InstructionMixin(NarrowFloats):
         word = "fptrunc" if source.bits > target.bits else "fpext"
         return self.ins(f"{word} {source.llvm} {x.text} to {target.llvm}", target)
 
-    def hidden(self, x: V) -> V:
+    def hide(self, x: V) -> V:
         """The integer `x`, about whose value the assembler cannot know anything.
 
         ptxas 13.0 takes registers of which it knows that they hold 0 or 1 (``selp 1, 0`` and what is computed from it) for these numbers also
@@ -293,7 +293,7 @@ class InstructionMixin(NarrowFloats):
             values = [v for u in units for v in self._unpack(u, storage, per, dtype)]
         if dtype.kind == "bool":
             return [self.ins(f"icmp ne i8 {v.text}, 0", bool_) for v in values]
-        return [v.renamed(dtype) for v in values]
+        return [v.with_dtype(dtype) for v in values]
 
     def _unpack(self, unit: V, storage: str, per: int, dtype: DType) -> list[V]:
         if per == 1:

@@ -51,7 +51,7 @@ class NamedMapMixin(EmitterParts):
         """Initialise a map from the one that the launch encoded: one thread copies all 128 bytes, 16 at a time, since a driver may have written
         any of them. The loads name the parameter; by a generic address, each would wait for memory, one after the other between the stores."""
         source, _ = self.map_parameter(map_.template)
-        address, offset, space = self._edited(map_)
+        address, offset, space = self._edit_address(map_)
 
         def word(at: int) -> V:
             place = self.ins(f"getelementptr i8, ptr {source.text}, i64 {at}", int64)
@@ -65,7 +65,7 @@ class NamedMapMixin(EmitterParts):
 
     def map_rebind(self, map_: EMap, place, *numbers) -> None:
         """Replace the address, the dimensions and the strides (`numbers`: `rank` dimensions, then strides), by 2 * rank instructions."""
-        address, offset, space = self._edited(map_)
+        address, offset, space = self._edit_address(map_)
         at, rank = f"[$0 + {offset}]" if offset else "[$0]", map_.rank
         base, moved = (place, 0) if isinstance(place, V) else self.place_address(place)
         base = base + moved
@@ -79,7 +79,7 @@ class NamedMapMixin(EmitterParts):
                 self.asm(f"{head}.global_stride.{space}.b1024.b64 {at}, {d}, $1;", [], [address, n])
         self.by_first_thread(edit)
 
-    def _edited(self, map_: EMap) -> tuple[V, int, str]:
+    def _edit_address(self, map_: EMap) -> tuple[V, int, str]:
         """(address, constant byte offset, state space) of the place where a map is edited."""
         if map_.shared is not None:
             return *map_.shared, "shared::cta"

@@ -55,7 +55,7 @@ class PlaceMixin(EmitterParts):
     def scope_key(self):
         return id(self.scope)
 
-    def cached(self, key, make):
+    def memoize_for_region(self, key, make):
         """The value of ``make()``, memoised under `key` for the region of code that its first use dominates."""
         for memo in self.memo:
             if key in memo:
@@ -109,7 +109,7 @@ class PlaceMixin(EmitterParts):
         """The warp's id in the current scope, for addresses: computed without the shuffle of `warp_id`."""
         if self.threads <= 32:
             return 0
-        return self.cached(("thread_warp", self.scope_key()), lambda: self.thread_id() >> 5)
+        return self.memoize_for_region(("thread_warp", self.scope_key()), lambda: self.thread_id() >> 5)
 
     def scope_warp(self):
         """The warp's id in the current scope, provably uniform (see `warp_id`)."""
@@ -141,7 +141,7 @@ class PlaceMixin(EmitterParts):
         """Whether this is the first thread of the scope. None in a scope of one thread and in divergent code, where each thread acts for itself."""
         if self.threads == 1 or self.partial:
             return None
-        return self.cached(("first", self.scope_key()), lambda: self.as_value(self.thread_id(), int32).equals(0))
+        return self.memoize_for_region(("first", self.scope_key()), lambda: self.as_value(self.thread_id(), int32).equals(0))
 
     def sync(self) -> None:
         """Synchronise the threads of the current scope."""

@@ -64,7 +64,7 @@ class PtxMixin(EmitterParts):
         if place.buffer.type.scope == "global":
             return address, offset
         if place.buffer.rank is not None:
-            return self.mapped(address, offset, place.buffer.rank), 0
+            return self.map_to_rank(address, offset, place.buffer.rank), 0
         if operand.space == "generic":
             wide = self.ins(f"zext i32 {(address + offset).text} to i64", int64)
             return self.asm("cvta.shared.u64 $0, $1;", [int64], [wide], pure=True)[0], 0

@@ -22,13 +22,13 @@ class StructureMixin(EmitterParts):
 
     scope: ExecScope
     lane_loops: bool
-    def _packed(self, values: list) -> list:
+    def _pack_phi_values(self, values: list) -> list:
         """Values in the form in which phis carry them: 8- and 16-bit elements packed into words, since unpacked ones would each occupy a 32-bit
         register."""
         return [self._to_units(v, v[0].dtype) if self._in_words(v) else v for v in values]
 
-    def _unpacked(self, words: list, values: list) -> list:
-        """The inverse of `_packed`; `values` are the unpacked originals, of the same types."""
+    def _unpack_phi_values(self, words: list, values: list) -> list:
+        """The inverse of `_pack_phi_values`; `values` are the unpacked originals, of the same types."""
         return [self._from_units(w, v[0].dtype, len(v)) if self._in_words(v) else w for w, v in zip(words, values)]
 
     def _in_words(self, value) -> bool:
@@ -92,20 +92,20 @@ class StructureMixin(EmitterParts):
         carried = self.handed([c.init for c in node.carried], [c.inner for c in node.carried])
         with self.partial_on(node.start, node.stop, node.step):
             if node.unroll == 0:
-                carried = self._unrolled(node, carried)
+                carried = self._emit_unrolled_loop(node, carried)
             elif not isinstance(node.step, Const):
-                carried = self._strided(node, start, stop, carried)
+                carried = self._emit_strided_loop(node, start, stop, carried)
             else:
                 index, step = start, number(node.step)
                 reach = node.unroll * step - (1 if step > 0 else -1)
                 # Unrolled: trips of `unroll` bodies while the last of them is below the stop, then a loop of one body for the remainder.
                 if node.unroll > 1 and abs(reach) <= integer_range(start.dtype)[1]:
-                    index, carried = self._loop(node, index, self._before(stop, reach), carried, node.unroll)
+                    index, carried = self._loop(node, index, self._clamped_difference(stop, reach), carried, node.unroll)
                 _, carried = self._loop(node, index, stop, carried, 1)
         for carry, value in zip(node.carried, carried):
             self.values[carry.result] = value
 
-    def _before(self, stop: V, reach: int) -> V:
+    def _clamped_difference(self, stop: V, reach: int) -> V:
         """``stop - reach``, clamped to the dtype's range: exactly the indices i below it have ``i + reach < stop`` (for a negative reach,
         above and >)."""
         least, most = integer_range(stop.dtype)
@@ -126,7 +126,7 @@ class StructureMixin(EmitterParts):
         ident = {"warpgroup": self.warpgroup_id, "warp": self.warp_id, "thread": self.absolute_thread}[scope.kind]()
         inside, done = self.label("scopes"), self.label("after")
         self.values[node.index] = ident
-        self.branch_if((ident - start.value).below(stop.value - start.value), inside, done)
+        self.branch_if((ident - start.value).is_below(stop.value - start.value), inside, done)
         self.start(inside)
         with self.region_of_code():
             self._inside(scope, scope.first)
@@ -135,7 +135,7 @@ class StructureMixin(EmitterParts):
         self.start(done)
         return True
 
-    def _unrolled(self, node: For, carried: list) -> list:
+    def _emit_unrolled_loop(self, node: For, carried: list) -> list:
         """Emit every trip; the bounds are constants."""
         for i in range(number(node.start), number(node.stop), number(node.step)):
             carried = self._trip(node, self.const(i, element_type(node.index)), carried)
@@ -172,12 +172,12 @@ class StructureMixin(EmitterParts):
             if dtype.kind == "int" and step > 0 and isinstance(node.start, Const) and node.start.value >= 0:
                 below, end = "ult", self._at_least(stop, 0)
             else:
-                end, first = self._behind(start, stop, step), [icmp(below, start, stop)]
-        packed = self._packed(carried)
+                end, first = self._index_after_last_trip(start, stop, step), [icmp(below, start, stop)]
+        packed = self._pack_phi_values(carried)
         self.branch(head)
         (index, *words), close = self._phis(head, [start, *first, *packed])
         more = words.pop(0) if first else icmp(below, index, end)
-        inner = self._unpacked(words, carried)
+        inner = self._unpack_phi_values(words, carried)
         self.branch_if(more, body, done)
         with self.region_of_code():
             self.start(body)
@@ -186,14 +186,14 @@ class StructureMixin(EmitterParts):
                 after = self._trip(node, at, after)
                 at = self.ins(f"add {dtype.llvm} {at.text}, {step}", dtype)
             again = [icmp("ne", at, end)] if first else []
-            after, latch = self._packed(after), self.current
+            after, latch = self._pack_phi_values(after), self.current
             far = abs(step) * copies > integer_range(dtype)[1] // 8
             self.stmt(f"br label %{head}{self.debug.not_unrolled() if far else ''}")
         close([at, *again, *after], latch)
         self.start(done)
         return index, inner
 
-    def _strided(self, node: For, start: V, stop: V, carried: list) -> list:
+    def _emit_strided_loop(self, node: For, start: V, stop: V, carried: list) -> list:
         """Emit a loop whose step is a run-time value above 0. There is another trip if ``stop - index > step``, which cannot overflow. Counting
         the trips would take a division, which would delay the first one."""
         head, body, done, dtype = self.label("for"), self.label("body"), self.label("done"), element_type(node.index)
@@ -201,23 +201,23 @@ class StructureMixin(EmitterParts):
             return self.ins(f"icmp {how} {dtype.llvm} {x.text}, {y.text}", bool_)
         step = self.operand(node.step)
         first = icmp("slt" if dtype.kind == "int" else "ult", start, stop)
-        packed = self._packed(carried)
+        packed = self._pack_phi_values(carried)
         self.branch(head)
         (index, more, *words), close = self._phis(head, [start, first, *packed])
-        inner = self._unpacked(words, carried)
+        inner = self._unpack_phi_values(words, carried)
         self.branch_if(more, body, done)
         with self.region_of_code():
             self.start(body)
             after = self._trip(node, index, inner)
             again = icmp("ugt", self.ins(f"sub {dtype.llvm} {stop.text}, {index.text}", dtype), step)
             following = self.ins(f"add {dtype.llvm} {index.text}, {step.text}", dtype)
-            after, latch = self._packed(after), self.current
+            after, latch = self._pack_phi_values(after), self.current
             self.branch(head)
         close([following, again, *after], latch)
         self.start(done)
         return inner
 
-    def _behind(self, start: V, stop: V, step: int) -> V:
+    def _index_after_last_trip(self, start: V, stop: V, step: int) -> V:
         """The index after the last trip, of a loop with at least one trip; it wraps around in its dtype."""
         t, dtype, (low, high) = stop.dtype.llvm, stop.dtype, (start, stop) if step > 0 else (stop, start)
         distance = self.ins(f"sub {t} {high.text}, {low.text}", dtype)
@@ -228,10 +228,10 @@ class StructureMixin(EmitterParts):
     def _while(self, node: While) -> None:
         head, body, done = self.label("while"), self.label("body"), self.label("done")
         inits = self.handed([c.init for c in node.carried], [c.inner for c in node.carried])
-        packed = self._packed(inits)
+        packed = self._pack_phi_values(inits)
         self.branch(head)
         words, close = self._phis(head, packed)
-        inner = self._unpacked(words, inits)
+        inner = self._unpack_phi_values(words, inits)
         for carry, value in zip(node.carried, inner):
             self.values[carry.inner] = value
         with self.region_of_code(), self.partial_on(node.test.yields[0]):
@@ -242,7 +242,7 @@ class StructureMixin(EmitterParts):
             self.block(node.body)
             self.loc = node.loc
             names = [c.inner for c in node.carried]
-            following, latch = self._packed(self.handed(node.body.yields, names, names)), self.current
+            following, latch = self._pack_phi_values(self.handed(node.body.yields, names, names)), self.current
             self.branch(head)
         close(following, latch)
         self.start(done)
@@ -259,25 +259,25 @@ class StructureMixin(EmitterParts):
                 self.block(block)
                 self.loc = node.loc
                 values = self.handed(block.yields, node.results, other.yields)
-                ends.append((self._packed(values), self.current))
+                ends.append((self._pack_phi_values(values), self.current))
                 self.branch(done)
         self.start(done)
         (one, first), (two, second) = ends
-        joined = [self._joined(a, first, b, second) for a, b in zip(one, two)]
-        for result, value in zip(node.results, self._unpacked(joined, values)):
+        joined = [self._emit_phi(a, first, b, second) for a, b in zip(one, two)]
+        for result, value in zip(node.results, self._unpack_phi_values(joined, values)):
             self.values[result] = value
 
-    def _joined(self, a, one: str, b, two: str):
+    def _emit_phi(self, a, one: str, b, two: str):
         """The phi of `a` from block `one` and `b` from block `two`."""
         if isinstance(a, Pins):
             return a
         if isinstance(a, list):
-            return [self._joined(x, one, y, two) for x, y in zip(a, b)]
+            return [self._emit_phi(x, one, y, two) for x, y in zip(a, b)]
         return self.ins(f"phi {a.dtype.llvm} [ {a.text}, %{one} ], [ {b.text}, %{two} ]", a.dtype)
 
     def _scope(self, node: Scope) -> None:
         first = node.first.value if isinstance(node.first, Const) else node.first
-        test = self._elect() if node.kind == "elect" else self._within(node.kind, first, node.count, node.threads)
+        test = self._elect() if node.kind == "elect" else self._is_within(node.kind, first, node.count, node.threads)
         inside, done = self.label("scope"), self.label("after")
         if test is not None:
             self.branch_if(test, inside, done)
@@ -304,13 +304,13 @@ class StructureMixin(EmitterParts):
         self.partial = partial
         self.lane_loops = lane_loops
 
-    def _within(self, kind: str, first, count: int, size: int) -> V | None:
+    def _is_within(self, kind: str, first, count: int, size: int) -> V | None:
         """Whether the thread is in the `count` warpgroups, warps or threads from `first`; None if that is the whole current scope."""
         if size == self.threads and kind != "thread" and not isinstance(first, Value):
             return None
         ident = {"warpgroup": self.warpgroup_id, "warp": self.warp_id, "thread": self.absolute_thread}[kind]()
         first = self.operand(first) if isinstance(first, Value) else first
-        return (ident - first).below(count) if count > 1 else ident.equals(first)
+        return (ident - first).is_below(count) if count > 1 else ident.equals(first)
 
     def _elect(self) -> V | None:
         """Whether this is the elected thread of the scope: in its first warp, the lane that ``elect.sync`` elects (lane 0 before sm_90)."""

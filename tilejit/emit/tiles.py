@@ -32,7 +32,7 @@ class TileMixin(EmitterParts):
     def thread_coordinate(self, t: Tile, dim: int):
         """The part of the coordinate along `dim` that depends on the thread's lane and warp (an int if it does not)."""
         key = ("thread", t.layout, t.domain, dim, self.scope_key())
-        return self.cached(key, lambda: self._thread_coordinate(dimension_shards(t.layout, t.domain)[dim]))
+        return self.memoize_for_region(key, lambda: self._thread_coordinate(dimension_shards(t.layout, t.domain)[dim]))
 
     def _thread_coordinate(self, shards):
         total, warps = 0, max(1, self.threads // 32)
@@ -50,7 +50,7 @@ class TileMixin(EmitterParts):
     def warp_coordinate(self, t: Tile, dim: int):
         """The part of the coordinate along `dim` that depends on the thread's warp (an int if it does not)."""
         shards = [s for s in dimension_shards(t.layout, t.domain)[dim] if s[2] == "warpid"]
-        return self.cached(("warp", t.layout, t.domain, dim, self.scope_key()), lambda: self._thread_coordinate(shards))
+        return self.memoize_for_region(("warp", t.layout, t.domain, dim, self.scope_key()), lambda: self._thread_coordinate(shards))
 
     def _axis(self, axis: str, extent: int, stride: int):
         """``(id // stride) % extent`` of the thread's id on the axis, "laneid" or "warpid"."""

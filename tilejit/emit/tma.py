@@ -48,20 +48,20 @@ class TmaMixin(EmitterParts):
         text, inputs = self._offsets(text, inputs, offsets)
         if mask is not None:
             text, inputs = f"{text}, ${len(inputs)}", [*inputs, self.half_word(mask)]
-        self._hinted(text, inputs, policy)
+        self._emit_with_policy(text, inputs, policy)
 
     def tma_store(self, tensor_map, coordinates: list, place: tuple[V, int], *, mode: str = ".tile", reduce: str | None = None,
                   policy=None) -> None:
         """Shared to global memory, or a reduction there, as part of the thread's current bulk group."""
         inputs, at = self._coordinates([place[0], self.tensor_map(tensor_map)], coordinates)
         head = f"cp{'.reduce' if reduce else ''}.async.bulk.tensor.{tensor_map.rank}d.global.shared::cta{f'.{reduce}' if reduce else ''}"
-        self._hinted(f"{head}{mode}.bulk_group{_hint(policy)} [$1, {at}], {_place(0, place[1])}", inputs, policy)
+        self._emit_with_policy(f"{head}{mode}.bulk_group{_hint(policy)} [$1, {at}], {_place(0, place[1])}", inputs, policy)
 
     def tma_prefetch(self, tensor_map, coordinates: list, *, mode: str = ".tile", offsets=(), policy=None) -> None:
         """Prefetch a box to L2."""
         inputs, at = self._coordinates([self.tensor_map(tensor_map)], coordinates)
         text = f"cp.async.bulk.prefetch.tensor.{tensor_map.rank}d.L2.global{mode}{_hint(policy)} [$0, {at}]"
-        self._hinted(*self._offsets(text, inputs, offsets), policy)
+        self._emit_with_policy(*self._offsets(text, inputs, offsets), policy)
 
     def _coordinates(self, inputs: list[V], coordinates: list) -> tuple[list[V], str]:
         """The inputs with the coordinates appended, and the coordinates' text. Coordinates have 32 bits; 64-bit ones saturate, which

@@ -40,18 +40,18 @@ class TensorMemoryMixin(EmitterParts):
         for value, _ in made:
             self.tensor_addresses[value] = self.asm(f"ld.shared.b32 $0, [$1 + {self.graph.shared[value]}];", [int32], [base])[0]
 
-    def _left(self) -> list[Value]:
+    def _remaining_allocations(self) -> list[Value]:
         """The allocations that the kernel's own code does not deallocate."""
         return [value for value, place in leaders(self.graph) if not place.freed]
 
     def leave_tensor_memory(self) -> None:
         """At the kernel's end, the fence before the barrier after which tensor memory is deallocated."""
-        if self._left():
+        if self._remaining_allocations():
             self.tcgen05_fence("before_thread_sync")
 
     def free_tensor_memory(self) -> None:
         """At the kernel's end, deallocate what is left: after the cluster's barrier, or without a cluster after one of the CTA."""
-        left = self._left()
+        left = self._remaining_allocations()
         if left and not self.graph.launch.cluster:
             self.cta_barrier()
         for value in left:

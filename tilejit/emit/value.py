@@ -23,7 +23,7 @@ class V:
     def typed(self) -> str:
         return f"{self.dtype.llvm} {self.text}"
 
-    def renamed(self, dtype: DType) -> V:
+    def with_dtype(self, dtype: DType) -> V:
         """The same register with another dtype of the same LLVM type."""
         return V(self.e, self.text, dtype)
 
@@ -89,7 +89,7 @@ class V:
         a, b, dtype = self._with(other)
         return self.e.ins(f"icmp eq {dtype.llvm} {a}, {b}", bool_)
 
-    def below(self, other) -> V:
+    def is_below(self, other) -> V:
         """``0 <= self < other`` in one unsigned comparison."""
         a, b, dtype = self._with(other)
         return self.e.ins(f"icmp ult {dtype.llvm} {a}, {b}", bool_)
@@ -137,7 +137,7 @@ class Part(V):
             self._text = self.word.taken_out(self.index)
         return self._text
 
-    def renamed(self, dtype: DType) -> V:
+    def with_dtype(self, dtype: DType) -> V:
         return Part(self.word, self.index, dtype)
 
 

@@ -15,7 +15,7 @@ class WarpMixin(EmitterParts):
         that are active together here (``activemask``)."""
         if self.threads > 1:
             return self.const(self.scope_lanes(), int32)
-        return self.cached(("members", self.scope_key()), lambda: self.ins("call i32 @llvm.nvvm.activemask()", int32))
+        return self.memoize_for_region(("members", self.scope_key()), lambda: self.ins("call i32 @llvm.nvvm.activemask()", int32))
 
     def shuffle(self, kind: str, value: V, operand) -> V:
         """The value that another lane has. `kind` selects the lane: 'idx' (lane `operand`), 'bfly' (own lane ^ `operand`), 'up' or
@@ -77,7 +77,7 @@ class WarpMixin(EmitterParts):
 
     def digit(self, axis: str, extent: int, stride: int):
         """The digit ``(id // stride) % extent`` of the thread's id on the axis 'laneid', or 'warpid' (within the scope)."""
-        return 0 if extent == 1 else self.cached(("digit", axis, extent, stride, self.scope_key()),
+        return 0 if extent == 1 else self.memoize_for_region(("digit", axis, extent, stride, self.scope_key()),
                                                  lambda: self._axis(axis, extent, stride))
 
     def as_test(self, digit) -> V | None:

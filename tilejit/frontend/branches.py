@@ -232,7 +232,7 @@ def _narrow_join(w: Walker, plan: joins.Join, test: Value) -> joins.Join:
 
 
 def _yields(w: Walker, branch: Branch, met: dict[Any, Met], side: int) -> tuple[Operand, ...]:
-    with w.g.reopened(branch.nodes):
+    with w.g.reopen(branch.nodes):
         return tuple(o for found in met.values() for o in joins.flatten(found.plan, found.sides[side], w.coerce))
 
 

@@ -69,7 +69,7 @@ class Watch:
         known = value is not MISSING and _is_fixed(value) and token(value) == capture.token
         self.capture, self.value = capture, value if known else self  # `self`: identical to no value, so tokens are compared
 
-    def changed(self) -> bool:
+    def has_changed(self) -> bool:
         return self.capture.meaning() is not self.value and self.capture.current() != self.capture.token
 
 

@@ -18,7 +18,7 @@ from ..types import Tile, Uniformity
 from . import joins
 from .branches import graph_name
 from .joins import Clash
-from .names import ONWARD, RESULT, Entry, Undefined, name_in_messages, is_cell
+from .names import ONWARD, RESULT, Entry, Undefined, is_cell, name_in_messages
 from .scopes import describe_scope
 from .state import Snapshot
 from .walker import Walker, runtime, where
@@ -73,7 +73,7 @@ class Attempt:
         """Whether the body may leave the loop early by an exit whose flag is not carried yet."""
         return any(self.after[n].value is not False for n in LEFT if n not in self.plans and self.before[n].value is False)
 
-    def untouched(self, name: Any) -> bool:
+    def is_untouched(self, name: Any) -> bool:
         return not self.headers[name].read and self.after[name] is self.headers[name]
 
     def constants(self, pinned: set[Any]) -> set[Any]:
@@ -88,7 +88,7 @@ class Attempt:
             return False
         return not header.read and not any(map(joins.is_runtime, joins.leaves(held))) and joins.same(end.value, held)
 
-    def demoted(self, pinned: set[Any], plans: dict[Any, joins.Join]) -> dict[Any, joins.Join]:
+    def demote_plans(self, pinned: set[Any], plans: dict[Any, joins.Join]) -> dict[Any, joins.Join]:
         """Smaller plans for those of `plans` that are tuples with elements that the body does not change: these are not carried."""
         found: dict[Any, joins.Join] = {}
         for name, plan in plans.items():
@@ -141,7 +141,7 @@ def settle(w: Walker, names: list[str], walk: Callable[[], Trip], *, control: Un
             failed, plans = error, varied
             undo()
             continue
-        for name in [n for n in expected if n in plans and attempt.untouched(n)]:
+        for name in [n for n in expected if n in plans and attempt.is_untouched(n)]:
             expected.remove(name)
             del before[name], attempt.after[name], plans[name]
         if attempt.exits and stop_at_exits:
@@ -174,7 +174,7 @@ def _judge_attempt(w: Walker, names: list[str], last: Last, attempt: Attempt,
             pinned: set[Any]) -> tuple[dict[Any, joins.Join], dict[Any, str], bool]:
     """Judge an attempt: the plans for the next one (or the final ones), why names are lost that cannot be carried, and whether the guess
     is confirmed. If not, names whose plans follow from what the body does to them are `pinned`: later attempts do not drop or demote them."""
-    constants, demoted = attempt.constants(pinned), attempt.demoted(pinned, attempt.plans)
+    constants, demoted = attempt.constants(pinned), attempt.demote_plans(pinned, attempt.plans)
     regained = any(attempt.headers[n].read for n in constants)
     wider, lost = _widen_plans(w, attempt, constants)
     found = _cap_plans(_plan_uncarried(w, names, attempt), attempt.trip.control)
@@ -185,7 +185,7 @@ def _judge_attempt(w: Walker, names: list[str], last: Last, attempt: Attempt,
     if regained or any(joins.regains_knowledge(attempt.plans[n], less) for n, less in demoted.items()):
         last.inner.clear()  # inner loops were walked with less known than the next time, and so was this body
     else:
-        demoted = attempt.demoted(pinned, attempt.plans | wider)
+        demoted = attempt.demote_plans(pinned, attempt.plans | wider)
     pinned.update(found, demoted)
     return plans | demoted | found, lost, False
 
@@ -284,7 +284,7 @@ def carries(w: Walker, settled: Attempt, ends: Ends) -> tuple[tuple[Carry, ...],
         """Carry a name; gives its value after the loop."""
         results = [Value(graph_name(name), t, w.g.loc) for t in joins.types(plan)]
         carried.extend(map(Carry, joins.flatten(plan, initial, w.coerce), inner, results))
-        with w.g.reopened(settled.trip.nodes):
+        with w.g.reopen(settled.trip.nodes):
             yields.extend(joins.flatten(plan, after[name].value, w.coerce))
         return joins.rebuild(plan, iter(results))
 

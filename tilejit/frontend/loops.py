@@ -17,7 +17,7 @@ from ..ops.sync.pipeline import pipeline_turn
 from ..types import Scalar
 from .branches import evaluate_condition, only_if, truth
 from .carried import Ends, Trip, carries, settle
-from .names import Entry, Undefined, assigned_names, assigned_in
+from .names import Entry, Undefined, assigned_in, assigned_names
 from .ranges import UNROLLED_AT_MOST, LoopRange, StaticRange, by_number_of_trips
 from .scopes import EachScope, ScopeSpec
 from .targets import bind
@@ -255,7 +255,7 @@ def _run_while(w: Walker, names: list[str], test: Callable[[], Any], body: Calla
         raise w.error("this loop never ends: its condition is always true, and nothing in it breaks or returns")
     assert settled is not None  # the search does not stop at exits
     carried, yields = carries(w, settled, Ends.BY_AN_EXIT if endless else ends)
-    with w.g.reopened(settled.trip.test):
+    with w.g.reopen(settled.trip.test):
         tested = w.coerce(condition, Scalar(bool_))
     w.g.append(While(Block(tuple(settled.trip.test), (tested,)), carried, Block(tuple(settled.trip.nodes), yields), w.g.loc))
     if endless and settled.after["break"].value is False:

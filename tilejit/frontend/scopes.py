@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..dtypes import int32, keeps
-from ..ir.builder import Builder, ExecScope, describe, type_of, source_text
+from ..ir.builder import Builder, ExecScope, describe, source_text, type_of
 from ..ir.builtin import builtin
 from ..ir.graph import UNIT, Call, Const, Operand, Value
 from ..ops.language.ids import absolute_thread_id, warp_id, warpgroup_id

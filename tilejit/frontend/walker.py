@@ -19,7 +19,7 @@ from ..ops.language import operators, promotion
 from ..types import Scalar, Tile, Uniformity
 from .captures import Capture, check_capture, token
 from .joins import leaves
-from .names import EXITS, ONWARD, RESULT, Entry, Frame, Undefined, name_in_messages, is_cell
+from .names import EXITS, ONWARD, RESULT, Entry, Frame, Undefined, is_cell, name_in_messages
 from .source import Placed, Source
 
 Rule = TypeVar("Rule", bound=Callable[..., Any])
@@ -264,7 +264,7 @@ class Walker:
         outer = frame.env, frame.gone
         frame.env, frame.gone = branch.env, branch.gone
         try:
-            with self.g.reopened(branch.nodes):
+            with self.g.reopen(branch.nodes):
                 body()
             branch.env, branch.gone = frame.env, frame.gone
         finally:

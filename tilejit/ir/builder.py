@@ -66,7 +66,7 @@ class Facts:
         return self.asked[fact]
 
     @contextmanager
-    def unrecorded(self) -> Iterator[None]:
+    def without_recording(self) -> Iterator[None]:
         """In the ``with`` block, facts that are asked do not become guards of the kernel."""
         before = dict(self.asked)
         try:
@@ -164,7 +164,7 @@ class Builder:
             self.blocks.pop()
 
     @contextmanager
-    def reopened(self, nodes: list[Node]) -> Iterator[None]:
+    def reopen(self, nodes: list[Node]) -> Iterator[None]:
         """Append to a block that had been closed."""
         self.blocks.append(nodes)
         try:

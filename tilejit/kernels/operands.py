@@ -12,7 +12,7 @@ import tilejit as tile
 from ..errors import LaunchError
 from ..frontend.source import MISSING
 from ..runtime.arguments import plain_constant
-from ..runtime.arrays import ArrayView, describe, array_keys
+from ..runtime.arrays import ArrayView, array_keys, describe
 from ..runtime.element_types import fits_float32
 from .matmul.blackwell.config import BlackwellConfig
 from .matmul.config import Config

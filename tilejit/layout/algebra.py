@@ -11,7 +11,19 @@ from typing import Any
 from ..concurrency import cached_property
 from ..errors import CompilationError
 from . import maps, shards as _shards, units
-from .axes import AXES, Axis, OnAxis, Replicas, as_axis, as_shards, axis, row_major_strides, shards_of, format_shards, as_whole_number
+from .axes import (
+    AXES,
+    Axis,
+    OnAxis,
+    Replicas,
+    as_axis,
+    as_shards,
+    as_whole_number,
+    axis,
+    format_shards,
+    row_major_strides,
+    shards_of,
+)
 from .indexing import IndexPlan, add, evaluate, index_plan
 from .swizzle import Swizzle
 

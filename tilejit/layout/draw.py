@@ -7,7 +7,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from ..errors import CompilationError
-from .axes import Axis, axis, as_whole_number
+from .axes import Axis, as_whole_number, axis
 
 if TYPE_CHECKING:
     from .algebra import TileLayout

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import CompilationError
 from .algebra import TileLayout
-from .axes import Axis, axis, as_whole_number
+from .axes import Axis, as_whole_number, axis
 from .shards import Shard, Shards
 
 if TYPE_CHECKING:

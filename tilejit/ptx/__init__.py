@@ -32,7 +32,7 @@ from .row import EFFECTS, TARGETS, Row, expand
 
 __all__ = [
     "Attributes", "EFFECTS", "Form", "ISA", "Name", "Operand", "Row", "TARGETS", "check", "coverage_markdown", "example",
-    "expand", "form", "forms", "is_prefix", "key", "probe_module", "probe_ptx", "python_name", "refused", "rows", "to_json",
+    "expand", "form", "forms", "is_prefix", "key", "probe_module", "probe_ptx", "python_name", "refused_forms", "rows", "to_json",
 ]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..dtypes import dtype_of, count_elements
+from ..dtypes import count_elements, dtype_of
 from ..errors import LaunchError
 from .arrays import ArrayView, describe
 

@@ -255,7 +255,7 @@ class Chunk(Flight, Verdicts):
         while self.fibers:
             self.tick += 1
             self._land_due()
-            fiber = self._next()
+            fiber = self._next_fiber()
             if fiber is not None:
                 if not self._turn(fiber):
                     return
@@ -302,7 +302,7 @@ class Chunk(Flight, Verdicts):
             self.steps.notice(fiber)
         return budget
 
-    def _next(self) -> Fiber | None:
+    def _next_fiber(self) -> Fiber | None:
         """The next fiber to run, among those that are ready: round robin with seed 0, otherwise at random."""
         n = len(self.fibers)
         if self.patient:
@@ -332,7 +332,7 @@ class Chunk(Flight, Verdicts):
         """The kernel has ended: land what is in flight, and report operations that nothing has waited for."""
         for op in self._flight():
             if self.checks and not op.over and (op.reads or op.writes and not op.queued):
-                self._unawaited(op)
+                self._report_unawaited(op)
             if op.due < NEVER or not op.queued:
                 self.move(op)
         if self.checks:
@@ -343,7 +343,7 @@ class Chunk(Flight, Verdicts):
                 for ops in world.recent.values():
                     for op in ops:
                         if not op.awaited:
-                            self._unawaited(op)
+                            self._report_unawaited(op)
 
     def _close_tensor_memory(self) -> None:
         """Report tensor memory that the kernel deallocates on some paths but did not on this one."""

@@ -25,7 +25,7 @@ class Commits(MachineParts):
         for barrier in barriers:
             for world, rank, number, _ in self._each(barrier):
                 if id(world) not in covered:
-                    covered[id(world)] = self._covered(world, queue)
+                    covered[id(world)] = self._cover(world, queue)
                 op = self._operation(f"commit of {queue}", world, [], [], _nothing, {}, [])
                 op.covers, landed = covered[id(world)]
                 op.then = _commit_completion(self, rank, number, op.covers, landed)
@@ -34,7 +34,7 @@ class Commits(MachineParts):
                 world.launch(op, self.sim.cells)
                 self.sim.flying += 1
 
-    def _covered(self, world, queue: str) -> tuple[tuple, np.ndarray]:
+    def _cover(self, world, queue: str) -> tuple[tuple, np.ndarray]:
         """What a commit by this thread covers: the numbers of its operations in flight, and a clock of those that have landed. A commit
         covers all earlier operations, including those of earlier commits."""
         key = "commits", queue, self.rank, self.low

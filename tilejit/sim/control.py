@@ -69,9 +69,9 @@ class Control(Parting):
         loop.pc = len(loop.code.nodes)
         self.open_join()
         self.frames.append(loop)
-        self._next(loop)
+        self._begin_next_iteration(loop)
 
-    def _next(self, frame: Frame) -> None:
+    def _begin_next_iteration(self, frame: Frame) -> None:
         """Begin the next iteration of a for loop, for those that have one left."""
         index, stop, step, wrapped = frame.state
         test = np.where(step > 0, index < stop, index > stop) & ~wrapped
@@ -107,7 +107,7 @@ class Control(Parting):
         index, stop, step, _ = frame.state
         following = (index + step).astype(index.dtype)
         frame.state = following, stop, step, (following > index) != (step > 0)
-        self._next(frame)
+        self._begin_next_iteration(frame)
 
     def _while(self, frame: Frame, node: While) -> None:
         for carry in node.carried:

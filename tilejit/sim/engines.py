@@ -213,7 +213,7 @@ class Engines(MachineParts):
         def flat(x):
             return x.reshape(x.shape[0], -1)
         place = Place(flat(to), (), None if keep is None else flat(keep))
-        self._count("global -> shared (cp.async)", self._accessed(place) * nbytes)
+        self._count("global -> shared (cp.async)", self._count_access(place) * nbytes)
         threads = np.broadcast_to(np.arange(self.low, self.high)[:, None], shape[1:])
         early = self.sim.coin()
         for atom in self.active_atoms:

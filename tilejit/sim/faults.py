@@ -31,18 +31,18 @@ class Reporter:
             self._say("missing-wait", a.line, f"{self._bytes(c)} are written while the operation at line {self._number(c.line)}, which reads "
                       "them, has not been waited for", a, c, c.line)
         elif c.what == "unordered":
-            self._unordered(a, c, f"{self._thread(a, c.at)} {'writes' if writing else 'reads'}")
+            self._report_unordered(a, c, f"{self._thread(a, c.at)} {'writes' if writing else 'reads'}")
         elif c.what in ("writer", "reader"):
             self._race(a, c, writing)
         elif c.what == "busy":
-            self._overwritten(a, c)
+            self._report_overwrite(a, c)
         else:
             op = self._operation(c)
             if op is not None and not writing:
                 self._too_early(a, c, op)
             else:
                 self._retract(a, c)
-                self._say("missing-wait", a.line, f"{self._bytes(c)} are {verb} while {self._named(op, c)} has not been waited for", a, c)
+                self._say("missing-wait", a.line, f"{self._bytes(c)} are {verb} while {self._name_operation(op, c)} has not been waited for", a, c)
         self._settle(a)
 
     def _race(self, a: Access, c: Conflict, writing: bool) -> None:
@@ -74,7 +74,7 @@ class Reporter:
         mine = self.clocks.fence_plane(c.other, self.rank) == FENCED
         return "fence_proxy_async()" if mine else "ptx.fence.proxy.async_.shared_cluster()"
 
-    def _unordered(self, a: Access, c: Conflict, what: str) -> None:
+    def _report_unordered(self, a: Access, c: Conflict, what: str) -> None:
         """Report accesses to tensor memory that are synchronised, but without a tcgen05 fence before or after the synchronisation."""
         told = self.clocks.known[self.m.rank, self._atom(a, c.at), BEFORE, c.other] >= c.epoch
         line, side = (a.line, 'tcgen05_fence("after_thread_sync") between the wait and it') if told else (
@@ -84,9 +84,9 @@ class Reporter:
         self._say("tmem", line, f"{here}{what} {self._bytes(c)}, which {self._other_thread(c)} accessed at line {self._number(c.line)}, "
                   f"without {side}", a, c, other)
 
-    def _overwritten(self, a: Access, c: Conflict) -> None:
+    def _report_overwrite(self, a: Access, c: Conflict) -> None:
         op = self._reader(c)
-        text = f"{self._bytes(c)} are written while {self._named(op, c)} may still read them"
+        text = f"{self._bytes(c)} are written while {self._name_operation(op, c)} may still read them"
         if op is None or self._knows_issue(a, c.at, op):
             self._say("missing-wait", a.line, text, a, c, op.line if op else None)
         else:
@@ -107,15 +107,15 @@ class Reporter:
             if wait.stale:
                 self._passed_early(wait, op, a, c, a.line)
                 return
-            if self._miscounted(barrier, op, rank, number, a, c):
+            if self._report_miscount(barrier, op, rank, number, a, c):
                 return
             column = self.clocks.column(self.m.rank, atom)
             passed = self.world.facts.get(("passed", self.m.rank, atom, rank, number), 0)
             if self.world.last_read(op, self.space, self.rank, c.cell, column) < passed:
-                self._say("race", op.line, f"{self._named(op, c)} overwrites {self._bytes(c)} that {self._thread(a, c.at)} still reads "
+                self._say("race", op.line, f"{self._name_operation(op, c)} overwrites {self._bytes(c)} that {self._thread(a, c.at)} still reads "
                           f"at line {self._number(a.line)}: nothing orders the copy after the read", a, c, a.line)
                 return
-        self._say("missing-wait", a.line, f"{self._bytes(c)} are read before {self._named(op, c)} has been waited for", a, c, op.line)
+        self._say("missing-wait", a.line, f"{self._bytes(c)} are read before {self._name_operation(op, c)} has been waited for", a, c, op.line)
 
     def _announced_late(self, op: AsyncOp | None, a: Access, c: Conflict, line: int) -> bool:
         """Blame, and return, whether the bytes of `op` were announced after the last arrival of the phase before, for
@@ -128,7 +128,7 @@ class Reporter:
         self._say("barrier-phase", early, late_words(op, phase, self._loc(op.line)), a, c, line)
         return True
 
-    def _miscounted(self, barrier, op: AsyncOp, rank: int, number: int, a: Access, c: Conflict) -> bool:
+    def _report_miscount(self, barrier, op: AsyncOp, rank: int, number: int, a: Access, c: Conflict) -> bool:
         """Report, and return, whether fewer bytes were announced for the phase that was waited for than its copies bring."""
         phase = op.phases.get((rank, number), -1)
         current = phase == barrier.phase and barrier.issued > barrier.expected
@@ -136,7 +136,7 @@ class Reporter:
         if barrier.expect_line < 0 or not (current or earlier):
             return False
         self._say("transaction-count", barrier.expect_line, "fewer bytes are announced than the copies of this phase transfer: it completed "
-                  f"before {self._named(op, c)} had landed", a, c, op.line)
+                  f"before {self._name_operation(op, c)} had landed", a, c, op.line)
         return True
 
     # -- asynchronous accesses -----------------------------------------------------------------------------------------------
@@ -161,20 +161,20 @@ class Reporter:
                       f"line {self._number(c.line)} without {self._fence(c)} between its read and the barrier", a, c, c.line)
             return  # without settling: the copy will be the last access anyway, and the reads tell whether it was waited for
         elif c.what == "unordered":
-            self._unordered(a, c, f"{name} {verb}")
+            self._report_unordered(a, c, f"{name} {verb}")
         elif self._announced_late(self._operation(c) if c.what in ("pending", "async") else op if c.what == "reader" else None,
                                   a, c, a.line):
             pass
         elif c.what in ("pending", "async"):
             other = self._operation(c)
-            self._blame_wait(op, a, c, "missing-wait", f"{name} {verb} {self._bytes(c)} before {self._named(other, c)} has been waited for")
+            self._blame_wait(op, a, c, "missing-wait", f"{name} {verb} {self._bytes(c)} before {self._name_operation(other, c)} has been waited for")
         elif c.what == "busy":
             self._blame_wait(op, a, c, "missing-wait",
-                             f"{name} overwrites {self._bytes(c)} while {self._named(self._reader(c), c)} may still read them")
+                             f"{name} overwrites {self._bytes(c)} while {self._name_operation(self._reader(c), c)} may still read them")
         elif c.what == "reader" and c.other % self.clocks.width >= self.clocks.atoms:
             self._blame_wait(op, a, c, "missing-wait", f"{name} overwrites {self._bytes(c)} whose asynchronous reader at line "
                              f"{self._number(c.line)} has not been waited for")
-        elif c.what == "reader" and writing and self.shadow.explained(a, c.line):
+        elif c.what == "reader" and writing and self.shadow.explains(a, c.line):
             self._read_too_early(op, a, c, name)
         else:
             past = "read" if c.what == "reader" else "written"
@@ -198,7 +198,7 @@ class Reporter:
     def _passed_early(self, wait: LastWait, op: AsyncOp, a: Access, c: Conflict, other: int) -> None:
         """Blame a stale wait for the fault at line `other`. The verdict on the first stale wait says itself that the wait returned at once."""
         early = "" if self.world.stale is not None else "the wait returned at once, because a phase of that parity had already completed: "
-        self._say("barrier-phase", wait.line, f"{early}phase {wait.phase} of the barrier, which {self._named(op, c)} completes, has "
+        self._say("barrier-phase", wait.line, f"{early}phase {wait.phase} of the barrier, which {self._name_operation(op, c)} completes, has "
                   "not completed yet", a, c, other)
 
     def _blame_wait(self, op: AsyncOp, a: Access, c: Conflict, kind: str, text: str) -> None:
@@ -234,7 +234,7 @@ class Reporter:
             return True
         return self.clocks.known[self.m.rank, atom, ORDER, self.clocks.column(op.rank, op.atom)] >= op.epoch
 
-    def _named(self, op: AsyncOp | None, c: Conflict) -> str:
+    def _name_operation(self, op: AsyncOp | None, c: Conflict) -> str:
         line = op.line if op is not None else c.line
         return f"{op.what if op is not None else 'the asynchronous copy'} at line {self._number(line)}"
 
@@ -286,7 +286,7 @@ class Reporter:
 
     def _retract(self, a: Access, c: Conflict) -> None:
         """Withdraw an uninitialized-read finding at the other line that this conflict explains: the bytes were not missing but read too early."""
-        if c.what in ("reader", "writer", "pending", "async") and self.shadow.explained(a, c.line):
+        if c.what in ("reader", "writer", "pending", "async") and self.shadow.explains(a, c.line):
             self.m.report.retract("uninitialized-read", self._number(c.line))
 
     def _settle(self, a: Access) -> None:

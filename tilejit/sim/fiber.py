@@ -94,7 +94,7 @@ class Fiber(Control):
             self.node = call
         outcome = wait.then() if wait is not None and wait.then is not None else None
         if call is not None:
-            self._returned(call, outcome)
+            self._store_results(call, outcome)
 
     def block(self, wait: Wait, call: Call | None = None) -> None:
         """Wait, unless the condition already holds."""
@@ -156,7 +156,7 @@ class Fiber(Control):
             self.env.pop(value, None)
         frame.pc += 1
 
-    def _returned(self, call: Call, outcome: Any) -> None:
+    def _store_results(self, call: Call, outcome: Any) -> None:
         if isinstance(outcome, Wait):
             self.block(outcome, call)
             return
@@ -185,7 +185,7 @@ class Fiber(Control):
             outcome = choice.lowering.simulate(self.m, choice.plan, call, *args)
         if call.op.collective and (self.sim.contended or self.sim.program.barriers) and call.op.effect != "syncs":
             self.m.exchange()
-        self._returned(call, outcome)
+        self._store_results(call, outcome)
 
     def _scope(self, frame: Frame, scope: Scope) -> None:
         first = self.value(scope.first)

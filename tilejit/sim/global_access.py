@@ -163,7 +163,7 @@ class GlobalAccess(MachineParts):
             if not bounds:
                 bad = outside if keep is None else outside & keep
                 if bad.any():
-                    self.finding("out-of-bounds", f"an element outside of {self._shown(buffer)} is accessed", bytes=None)
+                    self.finding("out-of-bounds", f"an element outside of {self._format_buffer(buffer)} is accessed", bytes=None)
             keep = ~outside if keep is None else keep & ~outside
         shape = np.broadcast_shapes(index.shape, () if keep is None else keep.shape, () if values is None else values.shape)
         if keep is not None and keep.all():
@@ -177,7 +177,7 @@ class GlobalAccess(MachineParts):
         low, count = (x[:, :1].astype(np.int64).reshape(-1, *(1,) * (max(np.ndim(c), 1) - 1)) for x in (buffer.lows[d], buffer.counts[d]))
         return (c >= low) & (c < low + count)
 
-    def _shown(self, buffer: SimBuffer) -> str:
+    def _format_buffer(self, buffer: SimBuffer) -> str:
         return f"{buffer.memory.name}{list(buffer.shape)}"
 
     def _repeats(self, index: np.ndarray) -> int:
@@ -344,7 +344,7 @@ class GlobalAccess(MachineParts):
         elif isinstance(found, Late):
             self._late(memory, what, found, name)
         elif isinstance(found, Unfenced):
-            self._unfenced(memory, what, found, name)
+            self._report_unfenced(memory, what, found, name)
         elif found is not None:
             earlier, other, cta, line = found
             self._clash(memory, what, other, cta, earlier, self.sim.locs[line] if line >= 0 else None, name)
@@ -393,7 +393,7 @@ class GlobalAccess(MachineParts):
         self.fault(self._world_of(cta), kind, text, loc=loc, protocol=deed.side == LOAD, ctas=[c for c in found.ctas if c >= 0],
                    threads=(found.thread,) if found.thread >= 0 else (), other=other)
 
-    def _unfenced(self, memory: GlobalMemory, what: str, found: Unfenced, name: str | None) -> None:
+    def _report_unfenced(self, memory: GlobalMemory, what: str, found: Unfenced, name: str | None) -> None:
         """Report that a copy engine accesses what others wrote, or overwrites what they loaded, without a proxy fence
         in between."""
         (cta, theirs), element = found.ctas, self._element(memory, found.cell)

@@ -196,13 +196,13 @@ class _Earlier:
         over = ~self.pending
         if over.any():
             late |= self._unknown(over & ~self.near, self.clocks and self.clocks.known)
-            late |= self._unordered(over & self.near & ~(self.own & self._ended_by_issuer()))
+            late |= self._unordered_cells(over & self.near & ~(self.own & self._ended_by_issuer()))
         if late.any():
             at = int(np.argmax(late))
             return Late(self._deed(at), self._cell(at), self._thread(at), self._ctas(at), bool(self.own[at]) or self._follows_issue(at))
-        return self._unfenced(over & (self.cta != self.me)) if engines else None
+        return self._find_unfenced(over & (self.cta != self.me)) if engines else None
 
-    def _unfenced(self, some: np.ndarray) -> Unfenced | None:
+    def _find_unfenced(self, some: np.ndarray) -> Unfenced | None:
         bad = self._unknown(some & ~self.near, self.clocks and self.clocks.views)
         bad |= ~self._knows(some & self.near, GLOBAL, self._ends()) & some & self.near
         if not bad.any():
@@ -231,10 +231,10 @@ class _Earlier:
             cells = tuple(w[some] for w in self.where)
             for j in range(max(map(len, moments))):
                 columns, epochs = (self._moments(moments, j, n)[some] for n in (0, 1))
-                known[some] |= self.who.ordered(cells, self.shape, plane, columns, epochs)
+                known[some] |= self.who.is_ordered(cells, self.shape, plane, columns, epochs)
         return known
 
-    def _unordered(self, some: np.ndarray) -> np.ndarray:
+    def _unordered_cells(self, some: np.ndarray) -> np.ndarray:
         """Of the cells `some`, those whose end `who` does not know of through a barrier. Atomics may order accesses by different atoms."""
         if self.who.kind == NOBODY or not some.any():
             return np.zeros(len(some), bool)

@@ -68,9 +68,9 @@ class GlobalClocks:
         clock = self.rows.get(cta, np.zeros(self.ctas, np.int32)).copy()
         for _, learnt in self.learnt.get(cta, ()):
             np.maximum(clock, learnt, out=clock)
-        return self._counted(clock, near)
+        return self._join_clocks(clock, near)
 
-    def _counted(self, clock: np.ndarray, near: Near) -> np.ndarray:
+    def _join_clocks(self, clock: np.ndarray, near: Near) -> np.ndarray:
         """The clock with all that the CTAs of `near` have done. Their next epoch begins."""
         for other in near:
             clock[other] = self.now[other]
@@ -114,7 +114,7 @@ class GlobalClocks:
         if not writes:
             return
         if order in ("release", "acq_rel") or cta in self.fenced:
-            clock = self._own(cta, near) if order is not None else self._counted(self.fenced[cta].copy(), near)
+            clock = self._own(cta, near) if order is not None else self._join_clocks(self.fenced[cta].copy(), near)
             for key in keys:
                 self._raise(self.released, key, clock)
             for other in near:
@@ -242,9 +242,9 @@ class GlobalShadow:
                 found = found or self._read_before(view, ids, clocks, who)
             found = found or self.of_threads().late_read(view, who)
         if proxy:
-            found = found or self._unfenced(view, who, clocks)
+            found = found or self._find_unfenced_write(view, who, clocks)
         if side != LOAD:
-            found = found or self._unsettled(view, who)
+            found = found or self._find_unsettled_load(view, who)
         if side == STORE:
             self._arrays(clocks)
             self.writer[cells] = 0
@@ -253,7 +253,7 @@ class GlobalShadow:
                     marks.cta[cells] = 0
         return found
 
-    def _unfenced(self, view, who: Accessor, clocks: GlobalClocks | None) -> Unfenced | None:
+    def _find_unfenced_write(self, view, who: Accessor, clocks: GlobalClocks | None) -> Unfenced | None:
         """The first cell that a thread wrote, before the access by a copy engine, without a proxy fence in between: anywhere between
         them within a cluster, and otherwise in the CTA of the copy."""
         near = self.threads.unfenced(view, who)
@@ -273,7 +273,7 @@ class GlobalShadow:
             bad = (writer > 0) & (writer != who.ids) & ~who.near(writer)
             if bad.any():
                 epoch = view(self.epoch) if self.epoch is not None else np.ones(writer.shape, np.int32)
-                bad = self._unordered(bad, writer, who.ids, clocks.views, epoch, who)
+                bad = self._unordered_marks(bad, writer, who.ids, clocks.views, epoch, who)
             if bad.any():
                 at = tuple(w[0] for w in np.nonzero(bad))
                 ctas = int(np.broadcast_to(who.ids, bad.shape)[at]) - 1, int(writer[at]) - 1
@@ -282,7 +282,7 @@ class GlobalShadow:
                 return found
         return None
 
-    def _unsettled(self, view, who: Accessor) -> Unfenced | None:
+    def _find_unsettled_load(self, view, who: Accessor) -> Unfenced | None:
         """The first cell that a thread loaded, before a copy engine overwrites it, without a proxy fence in that
         thread since."""
         found = self.of_threads().unsettled(view, who)
@@ -330,7 +330,7 @@ class GlobalShadow:
             return None
         if clocks is not None:
             epoch = view(self.epoch) if self.epoch is not None else np.ones(writer.shape, np.int32)
-            bad = self._unordered(bad, writer, ids, clocks.known, epoch, who)
+            bad = self._unordered_marks(bad, writer, ids, clocks.known, epoch, who)
         if who is not None and who.m.sim.ranks > 1 and bad.any():
             bad = self.threads.unordered_write(view, who, bad)
         if not bad.any():
@@ -349,7 +349,7 @@ class GlobalShadow:
         if clocks is not None:
             bad &= reader > 0
             if bad.any():  # the reader's epoch is not recorded: any release by it counts
-                bad = self._unordered(bad, reader, ids, clocks.known, np.ones(reader.shape, np.int32), who)
+                bad = self._unordered_marks(bad, reader, ids, clocks.known, np.ones(reader.shape, np.int32), who)
         if not bad.any():
             return None
         at = int(np.argmax(bad))
@@ -362,7 +362,7 @@ class GlobalShadow:
         return -1 if self.threads is None else self.threads.line(view, np.unravel_index(at, bad.shape), cta, reads)
 
     @staticmethod
-    def _unordered(bad, other, ids, known, epoch, who):
+    def _unordered_marks(bad, other, ids, known, epoch, who):
         bad = bad.copy()
         where = np.nonzero(bad)
         me = np.broadcast_to(ids, bad.shape)[where] - 1

@@ -83,7 +83,7 @@ class Accessor:
         now, world = self.by_world(self.ids, lambda clocks: clocks.now[self.m.rank], 0)
         return now[world, atoms]
 
-    def ordered(self, where: tuple, shape: tuple, plane: int, columns, epochs: np.ndarray) -> np.ndarray:
+    def is_ordered(self, where: tuple, shape: tuple, plane: int, columns, epochs: np.ndarray) -> np.ndarray:
         """Whether the earlier accesses (column, epoch) to the cells `where` are known to happen before."""
         ids = np.broadcast_to(self.ids, shape)[where]
         mine = None if self.kind else np.broadcast_to(self.atoms(), shape)[where]
@@ -98,7 +98,7 @@ class Accessor:
         atoms = self.atoms() if self.kind else np.broadcast_to(self.atoms(), shape)[where]
         found = np.isin(atoms, list(some.atoms))
         among = found.all() if self.kind else found
-        return among | self.ordered(where, shape, ORDER, some.column, np.full(len(where[0]), some.epoch, np.int32))
+        return among | self.is_ordered(where, shape, ORDER, some.column, np.full(len(where[0]), some.epoch, np.int32))
 
     def by_world(self, ids: np.ndarray, of: Callable[[Clocks], Any], nobody: int) -> tuple[np.ndarray, np.ndarray | int]:
         """What `of` returns for the clocks of each world of the machine's CTAs, stacked; and for each of `ids` the index of its world. An
@@ -135,7 +135,7 @@ class ThreadShadow:
         near = bad & who.near(view(writes.cta))
         where = np.nonzero(near)
         bad = bad.copy()
-        bad[where] = ~who.ordered(where, bad.shape, ORDER, view(writes.column)[where], view(writes.epoch)[where])
+        bad[where] = ~who.is_ordered(where, bad.shape, ORDER, view(writes.column)[where], view(writes.epoch)[where])
         return bad
 
     def read(self, view, who: Accessor, atomic: bool = False) -> Clash | None:
@@ -160,17 +160,17 @@ class ThreadShadow:
         """The marks of writes or atomics, and where: threads of the cluster wrote cells, and no proxy fence of global memory makes that visible to a
         copy that `who` issues."""
         for marks in (self.writes, self.atomics):
-            if marks is not None and (bad := self._unfenced(view, who, marks)).any():
+            if marks is not None and (bad := self._unfenced_cells(view, who, marks)).any():
                 return marks, bad
         return None
 
-    def _unfenced(self, view, who: Accessor, marks: Marks) -> np.ndarray:
+    def _unfenced_cells(self, view, who: Accessor, marks: Marks) -> np.ndarray:
         cta, thread = view(marks.cta), view(marks.thread)
         bad = who.near(cta) & (cta > 0) & (thread != NOBODY)
         where = np.nonzero(bad)
         if len(where[0]) and who.planes > GLOBAL:
             columns, epochs = view(marks.column)[where], view(marks.epoch)[where]
-            fenced = who.ordered(where, bad.shape, GLOBAL, columns, epochs)
+            fenced = who.is_ordered(where, bad.shape, GLOBAL, columns, epochs)
             fences, world = who.by_world(np.broadcast_to(who.ids, bad.shape)[where], lambda clocks: _of_rank(clocks.fenced_global, who), 0)
             own = (np.broadcast_to(cta == who.ids, bad.shape) & (thread == who.threads))[where]
             fenced |= own & (fences[world, np.broadcast_to(who.atoms(), bad.shape)[where]] >= epochs)
@@ -190,7 +190,7 @@ class ThreadShadow:
             where = np.nonzero(bad & near)
             if len(where[0]):
                 columns, epochs = view(marks.column)[where], view(marks.epoch)[where]
-                settled = who.ordered(where, bad.shape, SETTLED, columns, epochs)
+                settled = who.is_ordered(where, bad.shape, SETTLED, columns, epochs)
                 ids = np.broadcast_to(who.ids, bad.shape)[where]
                 fences, world = who.by_world(ids, lambda clocks: _of_rank(clocks.settled, who), 0)
                 atoms = np.broadcast_to(who.atoms(), bad.shape)[where]
@@ -246,7 +246,7 @@ class ThreadShadow:
             return None
         where = np.nonzero(bad)
         columns = view(marks.column)[where]
-        late = ~who.ordered(where, bad.shape, plane, columns, view(marks.epoch)[where])
+        late = ~who.is_ordered(where, bad.shape, plane, columns, view(marks.epoch)[where])
         if who.m.sim.global_clocks is not None:  # atomics may order accesses by different atoms
             mine = np.broadcast_to(-1 if who.kind else who.atoms(), bad.shape)[where]
             late &= columns == who.m.sim.worlds[0].clocks.column(who.m.rank, mine)
@@ -277,7 +277,7 @@ class ThreadShadow:
             again = (cta == who.ids) & (view(marks.thread) != threads)
             if again.any():
                 where = np.nonzero(again)
-                again[where] = ~who.ordered(where, again.shape, READ, view(marks.column)[where], view(marks.epoch)[where])
+                again[where] = ~who.is_ordered(where, again.shape, READ, view(marks.column)[where], view(marks.epoch)[where])
                 threads = np.where(again, EVERY, threads)
         new = {"cta": who.ids, "thread": threads, "column": clocks.column(who.m.rank, atoms), "epoch": who.epochs(atoms), "line": who.m.line}
         for name, value in new.items():

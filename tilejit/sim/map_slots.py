@@ -60,7 +60,7 @@ class Fields:
         return Fields(address, t.rank, whole(t.global_dim, DIMENSIONS, 1), whole(t.global_strides, DIMENSIONS - 1, 0), whole(t.box, DIMENSIONS, 1),
                       whole(t.element_strides, DIMENSIONS, 1), t.dtype, t.interleave, t.swizzle, t.l2_promotion, t.oob_fill)
 
-    def replaced(self, name: str, index: int | None, value: int) -> Fields:
+    def replace(self, name: str, index: int | None, value: int) -> Fields:
         """The fields after one ``tensormap.replace``; `name` is the instruction's name for the field."""
         at = {"global_dim": "dims", "global_stride": "strides", "box_dim": "box", "element_stride": "steps"}.get(name)
         changes: dict[str, Any] = {"unset": self.unset - {(name, index)}}
@@ -76,10 +76,10 @@ class Fields:
         return replace(self, **changes)
 
     def rebound(self, address: int, dims: tuple[int, ...], strides: tuple[int, ...]) -> Fields:
-        made = self.replaced("global_address", None, address)
+        made = self.replace("global_address", None, address)
         for name, values in (("global_dim", dims), ("global_stride", strides)):
             for i, value in enumerate(values):
-                made = made.replaced(name, i, value)
+                made = made.replace(name, i, value)
         return made
 
     def missing(self) -> list[str]:

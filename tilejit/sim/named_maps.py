@@ -65,7 +65,7 @@ class NamedMaps(MachineParts):
 
     # -- slots -------------------------------------------------------------------------------------------------------------
 
-    def _here(self, positions: np.ndarray | None = None) -> np.ndarray:
+    def _active_positions(self, positions: np.ndarray | None = None) -> np.ndarray:
         """The positions of the CTAs of the batch (or of those at `positions`) in which some thread is active."""
         alive = np.flatnonzero(np.broadcast_to(self.active.any(axis=1), (self.batch,)))
         return alive if positions is None else np.intersect1d(alive, positions)
@@ -84,7 +84,7 @@ class NamedMaps(MachineParts):
         """(position in the batch, first byte, slot) for each CTA: of the map in shared memory if `shared`, else of that in global memory."""
         region = map_.place(shared)
         at, memory = self._bytes_at(region), region.buffer.memory
-        for b in self._here(positions):
+        for b in self._active_positions(positions):
             if shared:
                 yield int(b), int(at[b]), self.sim.shared_maps.setdefault((int(self.rows[b]), int(at[b])), Slot())
                 continue
@@ -116,10 +116,10 @@ class NamedMaps(MachineParts):
         if self._active is None:
             return self.low, self.low + 1
         mine = np.flatnonzero(np.broadcast_to(self.active, (self.batch, self.threads))[b])
-        self._alone(len(mine), tuple(int(t) + self.low for t in mine[:8]), b)
+        self._check_sole_editor(len(mine), tuple(int(t) + self.low for t in mine[:8]), b)
         return self.low + int(mine[0]), self.low + int(mine[-1]) + 1
 
-    def _alone(self, editing: int, threads: tuple[int, ...], b: int) -> None:
+    def _check_sole_editor(self, editing: int, threads: tuple[int, ...], b: int) -> None:
         if editing > 1:
             self.finding("race", f"{editing} threads of one CTA edit one tensor map at the same time: an edit reads and writes whole words, "
                          "so other threads' edits are lost", threads=threads, ctas=self.ctas[b:b + 1])
@@ -168,7 +168,7 @@ class NamedMaps(MachineParts):
         """Set a new address, dimensions and strides. `numbers` are the dimensions and the strides (in bytes), innermost first."""
         assert map_.type is not None  # a map by name has one
         rank, values = len(map_.type.box), [np.asarray(n) for n in numbers]
-        where = self._pointed(place)
+        where = self._address_function(place)
 
         def rebound(b: int, slot: Slot) -> Fields | None:
             if not slot.version:
@@ -177,21 +177,21 @@ class NamedMaps(MachineParts):
                 return None
             dims, strides = (tuple(self._of(x, b) for x in part) for part in (values[:rank], values[rank:]))
             fields = slot.fields and slot.fields.rebound(where(b), dims, strides)
-            return fields if fields and (fields.missing() or self._checked(b, fields)) else None
+            return fields if fields and (fields.missing() or self._check_copy_bounds(b, fields)) else None
 
         self._edit(map_, map_.shared is not None, rebound)
 
     def map_replace(self, map_: SimMap, shared: bool, name: str, index: int | None, value) -> None:
         """``tensormap.replace``: set one field of a map, by each thread of the scope."""
         if self.threads > 1 and self._active is None:
-            self._alone(self.threads, (self.low, self.low + 1), 0)
+            self._check_sole_editor(self.threads, (self.low, self.low + 1), 0)
 
         def replaced(b: int, slot: Slot) -> Fields | None:
             if slot.fields is None:
                 self.finding("descriptor", "a field of a tensor map that was never seeded is replaced: the others hold whatever was in memory",
                              ctas=self.ctas[b:b + 1])
                 return None
-            return slot.fields.replaced(name, index, self._of(value, b))
+            return slot.fields.replace(name, index, self._of(value, b))
 
         self._edit(map_, shared, replaced)
 
@@ -203,7 +203,7 @@ class NamedMaps(MachineParts):
     def _first(self, b: int) -> int:
         return int(np.argmax(np.broadcast_to(self.active, (self.batch, self.threads))[b]))
 
-    def _pointed(self, place):
+    def _address_function(self, place):
         """A function from a position in the batch to the address of `place`, a region or a number."""
         if not isinstance(place, SimRegion):
             return lambda b: self._of(place, b) & (1 << 64) - 1
@@ -223,7 +223,7 @@ class NamedMaps(MachineParts):
         chosen = max(holding, key=lambda m: (_end(over(m), f.address) <= m.bytes.size, f.dtype == str(m.array.dtype), -m.number), default=None)
         return None if chosen is None else over(chosen)
 
-    def _checked(self, b: int, f: Fields) -> bool:
+    def _check_copy_bounds(self, b: int, f: Fields) -> bool:
         """Whether a copy would stay inside the array that the map points to; reports a finding if not."""
         where: dict[str, Any] = dict(ctas=self.ctas[b:b + 1])
         made = self._pointing(f)
@@ -261,7 +261,7 @@ class NamedMaps(MachineParts):
 
     def maps_release(self, scope: str) -> None:
         """The release fence as an instruction: release all edits that the scope's threads have made to any map."""
-        for b in self._here():
+        for b in self._active_positions():
             for slot in slots_of(self.sim.report.launch):
                 self._release(int(b), slot, scope)
 
@@ -313,10 +313,10 @@ class NamedMaps(MachineParts):
             self._touch(map_, False, writing=False)
         slots = dict(self._slots(map_, False, positions))
         for b, slot in slots.items():
-            self._fenced(b, slot)
+            self._check_fence(b, slot)
             if slot.legal is None:
-                slot.legal = slot.fields is not None and self._complete(b, slot) and self._checked(b, slot.fields)
-        yield list(self._described(slots))
+                slot.legal = slot.fields is not None and self._complete(b, slot) and self._check_copy_bounds(b, slot.fields)
+        yield list(self._describe_maps(slots))
         for slot in slots.values():
             slot.copies += ((self.sim.serial, n) for n in range(before + 1, self.sim.operations + 1))
 
@@ -328,7 +328,7 @@ class NamedMaps(MachineParts):
                                        "tensormap.replace sets each, or seed the map", ctas=self.ctas[b:b + 1], other=slot.loc)
         return not missing
 
-    def _fenced(self, b: int, slot: Slot) -> None:
+    def _check_fence(self, b: int, slot: Slot) -> None:
         """Check that the copy of a CTA sees the last edit of the map."""
         where: dict[str, Any] = dict(ctas=self.ctas[b:b + 1], other=slot.loc)
         if not slot.version:
@@ -336,7 +336,7 @@ class NamedMaps(MachineParts):
                 f"whose bytes something else has overwritten since its edit at line {slot.lost.line}"
             self.finding("descriptor", f"a copy uses a tensor map {why}", **where)
             return
-        needed, who = self._apart(b, slot)
+        needed, who = self._scope_between(b, slot)
         edit = "its edit" if slot.loc is None else f"its edit at line {slot.loc.line}" if slot.launch == self.sim.report.launch else \
             f"its edit at line {slot.loc.line} of an earlier launch"
         known = slot.acquired.get(int(self.ctas[b]))
@@ -355,7 +355,7 @@ class NamedMaps(MachineParts):
                 return
         self._after_acquire(b, known, where)
 
-    def _apart(self, b: int, slot: Slot) -> tuple[str, str]:
+    def _scope_between(self, b: int, slot: Slot) -> tuple[str, str]:
         """The scope that includes both the CTA that edited the slot and CTA `b` of the batch, and words for the former."""
         if slot.cta >= 0 and slot.launch != self.sim.report.launch:
             return "gpu", "a CTA of that launch"
@@ -374,7 +374,7 @@ class NamedMaps(MachineParts):
         self.finding("missing-proxy-fence", "a copy uses a tensor map that only other threads have acquired, and nothing orders it "
                                             "after them: add a barrier, or call .fence_acquire(scope) in the copying thread", **where)
 
-    def _described(self, slots: dict[int, Slot]) -> Iterator[tuple[SimTensorMap, np.ndarray]]:
+    def _describe_maps(self, slots: dict[int, Slot]) -> Iterator[tuple[SimTensorMap, np.ndarray]]:
         """The maps in the slots, as batched maps: one for each array that slots point to and each combination of the fields that
         `Fields.alike` lists, with the positions of its CTAs."""
         groups: dict[tuple, list[tuple[int, SimTensorMap]]] = {}

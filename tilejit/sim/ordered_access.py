@@ -48,7 +48,7 @@ class OrderedAccess(MachineParts):
             at, given, who = index[keep], values[keep], ids[keep]
             expected = None if compare is None else compare[keep]
         if shape[1:] == (1,):
-            self._together(order is not None)
+            self._share_result(order is not None)
         if at.size:
             before, changed = apply_atomic(flat, at.reshape(-1), kind, given.reshape(-1),
                                            None if expected is None else expected.reshape(-1), need_old)
@@ -70,14 +70,14 @@ class OrderedAccess(MachineParts):
         values = self.read(buffer, coords, mask=mask, other=other, owner=owner, atomic=True, bounds=not alone)
         self._order(buffer, coords, mask, None, owner, sem, scope)
         if sem == "acquire" and self._active is None and not alone:
-            self._together(True)
+            self._share_result(True)
         return values
 
     def ordered_write(self, buffer: SimBuffer, coords: tuple, values, mask, owner, sem: str, scope: str, alone: bool = False) -> None:
         """Write elements of global memory by relaxed or releasing stores, with the arguments of `write`. `alone`: without a barrier of the
         scope."""
         if sem == "release" and self._active is None and not alone:
-            self._together(True)
+            self._share_result(True)
         self._order(buffer, coords, mask, values, owner, sem, scope)
         self.write(buffer, coords, values, mask=mask, owner=owner, atomic=True, bounds=not alone)
 
@@ -108,7 +108,7 @@ class OrderedAccess(MachineParts):
         access = memory.shadow.atomic if what == "write" else memory.shadow.atomic_read
         self._judge(memory, what, access(cells, mine, self.sim.global_clocks, who))
 
-    def _together(self, ordered: bool) -> None:
+    def _share_result(self, ordered: bool) -> None:
         """The result of an access made once for the scope reaches all its threads. An `ordered` access has a barrier of the scope before or
         after it."""
         self.exchange()

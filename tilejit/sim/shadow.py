@@ -117,11 +117,11 @@ class Shadow:
         own |= mine & (threads == ANYONE)
         return own
 
-    def _written(self, clocks: Clocks, rank: int, a: Access, plane: int, atomic: bool) -> Conflict | None:
+    def _find_unordered_write(self, clocks: Clocks, rank: int, a: Access, plane: int, atomic: bool) -> Conflict | None:
         """The first cell whose last write is not known to happen before the access."""
         writer = self.writer[a.index]
         if self.reductions.made and not a.reducing:
-            found = self._reduced(clocks, rank, a, plane)
+            found = self._unordered_reduction(clocks, rank, a, plane)
             if found is not None:
                 return found
             writer = np.where(self.reductions.covered[a.index], SETTLED, writer)
@@ -140,7 +140,7 @@ class Shadow:
             late &= ~own
             self._note_luck(a, own & (threads == a.threads), columns, threads)
         if a.pipe:
-            late &= ~self._ahead(clocks, a, columns)
+            late &= ~self._pipe_is_ahead(clocks, a, columns)
         if atomic:
             late &= threads != ATOMIC
         pending = writer >= PENDING
@@ -154,8 +154,8 @@ class Shadow:
                     what = "async" if column % clocks.width >= clocks.atoms else "writer"
                 return self._conflict(what, a, at, column)
         if plane == FENCED:
-            return self._unfenced(clocks, rank, a, ordinary, columns, epochs, threads)
-        return self._unordered(clocks, rank, a, ordinary, columns, epochs, threads, self.line) if self.tensor else None
+            return self._find_unfenced(clocks, rank, a, ordinary, columns, epochs, threads)
+        return self._find_unordered(clocks, rank, a, ordinary, columns, epochs, threads, self.line) if self.tensor else None
 
     def _note_luck(self, a: Access, own: np.ndarray, columns: np.ndarray, threads: np.ndarray) -> None:
         """Note the first cell whose last write, by the same thread, is ordered before this access by nothing else."""
@@ -163,7 +163,7 @@ class Shadow:
             at = int(np.argmax(own))
             a.lucky = self._conflict("writer", a, at, int(np.broadcast_to(columns, len(a.cells))[at]))
 
-    def _reduced(self, clocks: Clocks, rank: int, a: Access, plane: int) -> Conflict | None:
+    def _unordered_reduction(self, clocks: Clocks, rank: int, a: Access, plane: int) -> Conflict | None:
         """The first reduction that is not known to happen before the access."""
         atoms = np.broadcast_to(a.atoms, len(a.cells))
         for r, at in self.reductions.of(a.cells):
@@ -187,24 +187,24 @@ class Shadow:
         last = self.epoch[a.index].max()
         return all(last <= clocks.known[rank, a.atoms, p, column].min() for p in planes)
 
-    def _ahead(self, clocks: Clocks, a: Access, columns: np.ndarray) -> np.ndarray:
+    def _pipe_is_ahead(self, clocks: Clocks, a: Access, columns: np.ndarray) -> np.ndarray:
         """Where the last asynchronous access was by an earlier operation of the same pipe, which is ordered in any case."""
         return (columns % clocks.width >= clocks.atoms) & (self.pipes[a.index] == a.pipe)
 
-    def _unordered(self, clocks, rank, a, some, columns, epochs, threads, lines) -> Conflict | None:
+    def _find_unordered(self, clocks, rank, a, some, columns, epochs, threads, lines) -> Conflict | None:
         """The first of the cells `some` whose last access happens before this one, but without the required tcgen05 fences between."""
         bad = some & (epochs > self._known(clocks, rank, a, columns, AFTER))
         if bad.any():
             bad &= ~self._own(clocks, rank, a, columns, threads)
         if a.pipe:
-            bad &= ~self._ahead(clocks, a, columns)
+            bad &= ~self._pipe_is_ahead(clocks, a, columns)
         if not bad.any():
             return None
         at = int(np.argmax(bad))
         cell = int(a.cells[at])
         return Conflict("unordered", at, cell, int(np.broadcast_to(columns, len(a.cells))[at]), int(threads[at]), int(lines[cell]), int(epochs[at]))
 
-    def _unfenced(self, clocks, rank, a, ordinary, columns, epochs, threads) -> Conflict | None:
+    def _find_unfenced(self, clocks, rank, a, ordinary, columns, epochs, threads) -> Conflict | None:
         generic = ordinary & ((columns % clocks.width < clocks.atoms) | (threads == COPIED))
         if not generic.any():
             return None
@@ -228,7 +228,7 @@ class Shadow:
     def read(self, clocks: Clocks, rank: int, a: Access, plane: int = ORDER, keep: bool = True) -> Conflict | None:
         """Threads of CTA `rank` read cells; returns the first conflict. `plane` is FENCED for reads through the async proxy. With
         `keep`, the read is recorded."""
-        found = self._written(clocks, rank, a, plane, atomic=False)
+        found = self._find_unordered_write(clocks, rank, a, plane, atomic=False)
         if found is None:
             found = self._unset(a)
         if keep:
@@ -283,7 +283,7 @@ class Shadow:
               keep: bool = True, combines: bool = False) -> Conflict | None:
         """Threads write cells; returns the first conflict. With `keep`, they are recorded as the last writers. `combines` says that
         the write depends on the old contents, which must then have been written."""
-        found = self._written(clocks, rank, a, plane, atomic)
+        found = self._find_unordered_write(clocks, rank, a, plane, atomic)
         if found is None:
             found = self._read_before(clocks, rank, a, plane, atomic)
         if a.lucky is not None and any(epoch[a.lucky.cell] for epoch, _, _ in self.readers.values()):
@@ -319,18 +319,18 @@ class Shadow:
                     continue
                 known = clocks.known[rank, a.atoms]
                 if last > known[..., ORDER, column].min():
-                    found = self._unfinished(clocks, rank, a, column, epochs, thread[a.index], line, atomic)
+                    found = self._find_unfinished_read(clocks, rank, a, column, epochs, thread[a.index], line, atomic)
                     if found is not None:
                         return found
                 if self.tensor:
-                    found = self._unordered(clocks, rank, a, epochs > 0, np.full(len(a.cells), column), epochs, thread[a.index], line)
+                    found = self._find_unordered(clocks, rank, a, epochs > 0, np.full(len(a.cells), column), epochs, thread[a.index], line)
                     if found is not None:
                         return found
                 elif generic and plane == FENCED and overtaking is None and last > known[..., clocks.fence_plane(column, self.rank), column].min():
                     overtaking = self._overtaking(clocks, rank, a, column, epochs, thread[a.index], line)
         return overtaking
 
-    def _unfinished(self, clocks, rank, a, column, epochs, threads, line, atomic) -> Conflict | None:
+    def _find_unfinished_read(self, clocks, rank, a, column, epochs, threads, line, atomic) -> Conflict | None:
         """The first cell whose last read by a column is not known to happen before the write."""
         late = epochs > self._known(clocks, rank, a, np.asarray(column), ORDER)
         own = late & self._own(clocks, rank, a, np.full(len(a.cells), column), threads)
@@ -340,7 +340,7 @@ class Shadow:
             cell = int(a.cells[at])
             a.lucky_read = Conflict("reader", at, cell, column, int(threads[at]), int(line[cell]))
         if a.pipe:
-            late &= ~self._ahead(clocks, a, np.full(len(a.cells), column))
+            late &= ~self._pipe_is_ahead(clocks, a, np.full(len(a.cells), column))
         if atomic:
             late &= threads != ATOMIC
         if not late.any():
@@ -388,7 +388,7 @@ class Shadow:
         self.writer[where], self.line[where] = PENDING + operation, line
         self.forget_reads(where)
 
-    def explained(self, a: Access, line: int) -> bool:
+    def explains(self, a: Access, line: int) -> bool:
         """Whether `line` read some of these cells before they were first written. A race with that read is the better explanation."""
         if line not in self.unset_line:
             return False

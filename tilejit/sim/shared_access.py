@@ -37,7 +37,7 @@ class SharedAccess(MachineParts):
         dtype = buffer.type.dtype.np
         place = self._place(buffer, coords, mask, region, dtype.itemsize)
         shape = (self.batch, *place.shape)
-        self._count(f"{buffer.memory.scope} -> registers", self._accessed(place) * dtype.itemsize)
+        self._count(f"{buffer.memory.scope} -> registers", self._count_access(place) * dtype.itemsize)
         if self.checks and not atomic:
             self.check_shared(buffer, place, dtype.itemsize, owner, writing=False, tile=tile)
         values = self._gather(buffer, place, dtype).reshape(shape)
@@ -51,10 +51,10 @@ class SharedAccess(MachineParts):
         if values.dtype != dtype:
             values = values.astype(dtype)
         place = self._place(buffer, coords, mask, region, dtype.itemsize, values.shape[1:])
-        self._count(f"registers -> {buffer.memory.scope}", self._accessed(place) * dtype.itemsize)
+        self._count(f"registers -> {buffer.memory.scope}", self._count_access(place) * dtype.itemsize)
         values = np.broadcast_to(values, (values.shape[0], *place.shape)).reshape(values.shape[0], -1)
         if buffer.type.layout is not None and buffer.type.layout.replicas and buffer.memory.scope == "tmem":
-            place, values, owner = self._replicated(buffer, place, values, owner)
+            place, values, owner = self._write_replicas(buffer, place, values, owner)
         if self.checks:
             self.check_shared(buffer, place, dtype.itemsize, owner, writing=True, values=values)
         self._scatter(buffer, place, dtype, values)
@@ -140,7 +140,7 @@ class SharedAccess(MachineParts):
         if wrong is not None:
             bad = wrong if keep is None else wrong & keep
             if bad.any():
-                self._outside(buffer, coords, np.asarray(bad))
+                self._report_outside(buffer, coords, np.asarray(bad))
             keep = ~wrong if keep is None else keep & ~wrong
         layout = buffer.type.layout
         if buffer.memory.scope == "tmem":
@@ -166,7 +166,7 @@ class SharedAccess(MachineParts):
             keep = None if keep.all() else np.broadcast_to(keep, (keep.shape[0], *shape[1:])).reshape(keep.shape[0], -1)
         return Place(offset, tuple(shape[1:]), keep)
 
-    def _replicated(self, buffer: SimBuffer, place: Place, values: np.ndarray, owner):
+    def _write_replicas(self, buffer: SimBuffer, place: Place, values: np.ndarray, owner):
         """Extend a write to all replicas of elements in tensor memory, not only the first."""
         shifts = [0]
         for extent, stride, along in layout_of(buffer.type).replicas:
@@ -204,21 +204,21 @@ class SharedAccess(MachineParts):
         if not any(b.any() for b in beyond):
             return True
         first = [np.where(b & (s >= 0), np.maximum(s, size), s) for s, b, size in zip(starts, beyond, region.buffer.shape)]
-        self._outside(region.buffer, first, reduce(np.logical_or, beyond))
+        self._report_outside(region.buffer, first, reduce(np.logical_or, beyond))
         return False
 
-    def _outside(self, buffer: SimBuffer, coords, bad: np.ndarray) -> None:
+    def _report_outside(self, buffer: SimBuffer, coords, bad: np.ndarray) -> None:
         where = tuple(int(i) for i in np.argwhere(bad)[0])
         at = [int(np.broadcast_to(c, np.broadcast_shapes(np.shape(c), bad.shape))[where]) for c in coords]
         self.finding("out-of-bounds", f"element {at} is outside of the {buffer.type.scope} buffer of shape {list(buffer.shape)}",
                      ctas=self.ctas[where[0]:where[0] + 1] if bad.shape[0] > 1 else None)
 
-    def _accessed(self, place: Place) -> int:
+    def _count_access(self, place: Place) -> int:
         if place.keep is None:
             return self.batch * place.offsets.shape[1]
         return int(np.count_nonzero(place.keep)) * (self.batch if place.keep.shape[0] == 1 else 1)
 
-    def _aligned(self, place: Place, dtype) -> bool:
+    def _check_alignment(self, place: Place, dtype) -> bool:
         if dtype.itemsize == 1 or not (place.offsets % dtype.itemsize).any():
             return True
         self.finding("misaligned", f"{dtype.itemsize}-byte elements are accessed at byte offset {int(place.offsets.flat[0])} of shared memory")
@@ -229,7 +229,7 @@ class SharedAccess(MachineParts):
         data = buffer.memory.typed(dtype)
         if place.run is not None and isinstance(rows, slice):
             return data[rows, place.run].copy()
-        if not self._aligned(place, dtype):
+        if not self._check_alignment(place, dtype):
             return np.zeros((self.batch, place.offsets.shape[1]), dtype)
         index = place.offsets // dtype.itemsize
         if index.shape[0] == 1:
@@ -243,7 +243,7 @@ class SharedAccess(MachineParts):
         if place.run is not None and isinstance(rows, slice):
             data[rows, place.run] = values
             return
-        if not self._aligned(place, dtype):
+        if not self._check_alignment(place, dtype):
             return
         index = place.offsets // dtype.itemsize
         if place.keep is None and index.shape[0] == 1 and isinstance(rows, slice):

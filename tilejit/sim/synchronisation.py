@@ -106,7 +106,7 @@ class Synchronisation(MachineParts):
                 self.fault(world, "barrier-phase", "the threads arrive at the cluster's barrier for the second time without a wait in between; "
                            "a kernel with a cluster also ends with a barrier of all its threads")
             world.facts.update(dict.fromkeys(arrived, barrier.generation + 1))
-            barrier.arrive(self.threads, self._released(world, self.atoms, relaxed)[0])
+            barrier.arrive(self.threads, self._release_clock(world, self.atoms, relaxed)[0])
 
     def cluster_wait(self) -> RowWait:
         """Wait until all threads of the cluster have arrived."""
@@ -289,7 +289,7 @@ class Synchronisation(MachineParts):
             if not count:
                 continue
             b = world.barriers[rank, number]
-            clock, full = self._released(world, self.active_atoms, relaxed)
+            clock, full = self._release_clock(world, self.active_atoms, relaxed)
             self._follow(world, rank, number, full)
             if not completes and count >= b.pending:
                 self.fault(world, "barrier-phase", f"an arrival that may not complete the phase (noComplete) is its "
@@ -297,7 +297,7 @@ class Synchronisation(MachineParts):
             b.count -= count if drop else 0
             self._arrive(world, rank, number, count, clock)
 
-    def _released(self, world: World, atoms: np.ndarray, relaxed: bool) -> tuple[np.ndarray, np.ndarray]:
+    def _release_clock(self, world: World, atoms: np.ndarray, relaxed: bool) -> tuple[np.ndarray, np.ndarray]:
         """What an arrival of these atoms releases, and all that they know. A relaxed one releases what their last
         fences came after."""
         full = world.clocks.release(self.rank, atoms)

@@ -18,7 +18,7 @@ UNIT, LANE = 16, TensorMemory.COLUMNS * 4
 @lru_cache(maxsize=256)
 def source_units(bits: int, rows: int, width: int) -> np.ndarray:
     """The byte addresses of the 16-byte units, (rows, width / 16), that a 64-bit descriptor names."""
-    decoded = SharedDescriptor.decoded(bits)
+    decoded = SharedDescriptor.decode(bits)
     assert not isinstance(decoded, str), decoded  # as has been checked
     descriptor, start = decoded
     pitch = descriptor.span or UNIT

@@ -26,7 +26,7 @@ def addresses(made: Derived, start: int, mn: int, itemsize: int, rows: tuple[int
         steps = []
         for k in made.ks:
             bits = encode_descriptor(made.descriptor, start + row + k)
-            descriptor, at = Descriptor.decoded(bits, made.descriptor.major)
+            descriptor, at = Descriptor.decode(bits, made.descriptor.major)
             steps.append(descriptor.addresses(at, mn, itemsize))
         blocks.append(np.concatenate(steps, axis=1))
     return np.concatenate(blocks, axis=0)
@@ -59,7 +59,7 @@ class TensorCores(MachineParts):
         self.issue("the mma_async", reads=reads, land=lambda rows, params: None, params={}, queue="wgmma", collective=True)
         return _product(acc, plan.sign * _entering(x), _entering(y), plan.steps, t)
 
-    def multiplied(self, acc: np.ndarray | None, a: np.ndarray, b: np.ndarray, k: int, t: Tile) -> np.ndarray:
+    def multiply(self, acc: np.ndarray | None, a: np.ndarray, b: np.ndarray, k: int, t: Tile) -> np.ndarray:
         """``acc + a @ b`` for tiles (B, m, k) and (B, k, n), by instructions that take `k` elements along k."""
         steps = -(-a.shape[2] // k)
         x, y = (np.concatenate([x, np.zeros((*x.shape[:2], steps * k - x.shape[2]), x.dtype)], axis=2) if x.shape[2] % k else x

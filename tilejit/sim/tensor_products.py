@@ -62,7 +62,7 @@ def numbers(data: np.ndarray, name: str, kind: str, contained: bool) -> np.ndarr
 @lru_cache(maxsize=512)
 def matrix_bytes(bits: int, major: str, mn: int, itemsize: int) -> np.ndarray:
     """The addresses of an operand's bytes, (mn, 32), that a 64-bit descriptor names for one instruction."""
-    decoded = SharedDescriptor.decoded(bits)
+    decoded = SharedDescriptor.decode(bits)
     assert not isinstance(decoded, str), decoded  # as has been checked
     (shared, start) = decoded
     named = Descriptor(major, shared.span, shared.leading, shared.stride).addresses(start, mn, itemsize)
@@ -105,7 +105,7 @@ class TensorProducts(MachineParts):
             return
         if not all(map(self.in_buffer, (acc, a, b, *scales))):
             return
-        decoded = [Instruction.decoded(plan.idesc(step), plan.kind) for step in range(plan.steps)]
+        decoded = [Instruction.decode(plan.idesc(step), plan.kind) for step in range(plan.steps)]
         steps = [step for step in decoded if isinstance(step, Instruction)]  # all, as has been checked
         group, n = plan.cta_group, steps[0].n
         ranks = (self.rank,) if group == 1 else (self.rank & ~1, self.rank | 1)
@@ -113,7 +113,7 @@ class TensorProducts(MachineParts):
             self.finding("tmem", f"cta_group 2 works on pairs of CTAs, and rank {self.rank} has no partner")
             return
         work = _Product(self, plan, steps, acc, a, b, scales)
-        if (lost := work.overwritten()) is not None:
+        if (lost := work.overwritten_operand()) is not None:
             self.finding("tmem", f"the accumulator lies in columns of tensor memory that hold {lost} of the same product, which overwrites what it "
                                  "still reads: give it columns of its own")
         self.collective("tcgen05.mma")
@@ -124,7 +124,7 @@ class TensorProducts(MachineParts):
         def collect(rows, params):
             parts = [peer_rows(sim, rows, p) for p in peers]
             right = np.concatenate([work.right(r, params) for r in parts], axis=1)  # (CTAs, n, k), both halves
-            return {f"product{i}": work.multiplied(r, params, right) for i, r in enumerate(parts)}
+            return {f"product{i}": work.multiply(r, params, right) for i, r in enumerate(parts)}
 
         def land(rows, params):
             for i, p in enumerate(peers):
@@ -156,21 +156,21 @@ class _Product:
 
     # -- shared memory -----------------------------------------------------------------------------------------------------
 
-    def _named(self, name: str, start: int) -> tuple:
+    def _operand_arguments(self, name: str, start: int) -> tuple:
         """The arguments of `operand_bytes` for an operand that begins at byte `start`."""
         made, mn, region, major = ((self.plan.a, self.rows, self.a, self.a_major)
                                    if name == "a" else (self.plan.b, self.columns, self.b, self.b_major))
         bits = self.plan.descriptor(made)
         return tuple(bits.at(start + k) for k in made.ks), major, mn, region.type.dtype.nbytes
 
-    def _shared(self, name: str, region, rows: np.ndarray, params: dict) -> np.ndarray:
+    def _read_shared(self, name: str, region, rows: np.ndarray, params: dict) -> np.ndarray:
         starts = np.broadcast_to(params[name][:, 0], (len(rows),))
-        at = np.stack([operand_bytes(*self._named(name, int(s))) for s in starts])
+        at = np.stack([operand_bytes(*self._operand_arguments(name, int(s))) for s in starts])
         return region.buffer.memory.data[rows[:, None, None], at]
 
     def right(self, rows: np.ndarray, params: dict) -> np.ndarray:
         """B in these CTAs, (CTAs, columns, k)."""
-        return numbers(self._shared("b", self.b, rows, params), self.steps[0].b, self.plan.kind, False)
+        return numbers(self._read_shared("b", self.b, rows, params), self.steps[0].b, self.plan.kind, False)
 
     # -- tensor memory -----------------------------------------------------------------------------------------------------
 
@@ -182,7 +182,7 @@ class _Product:
         """A in these CTAs, (CTAs, rows, k)."""
         kind = self.plan.kind
         if self.plan.a is not None:
-            return numbers(self._shared("a", self.a, rows, params), self.steps[0].a, kind, False)
+            return numbers(self._read_shared("a", self.a, rows, params), self.steps[0].a, kind, False)
         at = np.broadcast_to(params["a"], (len(rows), 1))[..., None] + self._a_bytes()[None]
         return numbers(self.a.buffer.memory.data[rows[:, None, None], at], self.steps[0].a, kind, True)
 
@@ -200,12 +200,12 @@ class _Product:
             made.append(r % 32 * LANE + (column + r // 32) * 4 + instruction.scale_ids[which] + np.arange(per)[None])
         return np.concatenate(made, axis=1)
 
-    def _scaled(self, x: np.ndarray, which: int, rows: np.ndarray, params: dict) -> np.ndarray:
+    def _apply_scales(self, x: np.ndarray, which: int, rows: np.ndarray, params: dict) -> np.ndarray:
         at = np.broadcast_to(params[f"scale{which}"], (len(rows), 1))[..., None] + self._scale_bytes(which)[None]
         factors = _table(self.steps[0].scale_type)[self.scales[which].buffer.memory.data[rows[:, None, None], at]]
         return x * np.repeat(factors, x.shape[-1] // factors.shape[-1], axis=-1)
 
-    def overwritten(self) -> str | None:
+    def overwritten_operand(self) -> str | None:
         """The operand in tensor memory that the accumulator overlaps, or None. It suffices to compare columns: both occupy all lanes, or the same."""
         first, last = self._columns(self.acc, self.words)
         read = [("a", self.a, self._a_bytes())] if self.plan.a is None else []
@@ -223,11 +223,11 @@ class _Product:
 
     # -- arithmetic --------------------------------------------------------------------------------------------------------
 
-    def multiplied(self, rows: np.ndarray, params: dict, right: np.ndarray) -> np.ndarray:
+    def multiply(self, rows: np.ndarray, params: dict, right: np.ndarray) -> np.ndarray:
         """A times B for these CTAs, float64 (CTAs, parts, rows, n). There is one part, or one for each instruction if its sum is rounded."""
         left = self.left(rows, params)
         if self.scales:
-            left, right = self._scaled(left, 0, rows, params), self._scaled(right, 1, rows, params)
+            left, right = self._apply_scales(left, 0, rows, params), self._apply_scales(right, 1, rows, params)
         parts = self.plan.steps if self.steps[0].accumulator == "float16" else 1
         left = -left if self.steps[0].negated else left
         pairs = zip(np.split(left, parts, axis=2), np.split(right, parts, axis=2))
@@ -260,7 +260,7 @@ class _Product:
         """The bytes that the operation reads in the CTA of rank `peer`."""
         m = self.m
         def chunks(name):
-            return lambda start: operand_units(*self._named(name, int(start))) - int(start)
+            return lambda start: operand_units(*self._operand_arguments(name, int(start))) - int(start)
         spans = [Span("shared", m.matrix_origin(self.b), chunks("b"), UNIT, peer)]
         if self.plan.a is not None:
             spans.append(Span("shared", m.matrix_origin(self.a), chunks("a"), UNIT, peer))

@@ -32,7 +32,7 @@ class TensorCopies(MachineParts):
         these positions in the batch issue the load.
         """
         coords, offsets = columns(coords), columns(offsets)
-        box = self._moved(map_, mode, coords, offsets)
+        box = self._box_of_copy(map_, mode, coords, offsets)
         if box is None or not self._legal(map_, coords, box, dst, dst_byte_offset, True, mode):
             return
         touches = ()
@@ -45,7 +45,7 @@ class TensorCopies(MachineParts):
         params = {"coords": coords, "offsets": offsets}
         self._load(map_, box, params, read, dst, dst_byte_offset, barrier, multicast, positions, paired, touches)
 
-    def _moved(self, map_: SimTensorMap, mode: str, coords, offsets) -> Box | None:
+    def _box_of_copy(self, map_: SimTensorMap, mode: str, coords, offsets) -> Box | None:
         """The box that a copy moves; None, with a finding, if the map is not a legal one or does not suit the copy's mode."""
         faults = self.sim.map_faults(map_, describe_faults)
         for fault in faults:
@@ -126,7 +126,7 @@ class TensorCopies(MachineParts):
             self.finding("descriptor", f"a tensor reduction cannot {kind} elements of {map_.dtype}")
             return
         coords = columns(coords)
-        box = self._moved(map_, mode, coords, ())
+        box = self._box_of_copy(map_, mode, coords, ())
         if box is None or not self._legal(map_, coords, box, src, src_byte_offset, False, mode):
             return
         what, touches = "the tensor store" if kind is None else "the tensor reduction", ()
@@ -154,7 +154,7 @@ class TensorCopies(MachineParts):
 
     def tma_prefetch(self, map_: SimTensorMap, coords: tuple, mode: str = "tile", offsets=()) -> None:
         """Prefetch a box to L2. No effect, but its map and coordinates are checked."""
-        if self._moved(map_, mode, columns(coords), columns(offsets)) is not None:
+        if self._box_of_copy(map_, mode, columns(coords), columns(offsets)) is not None:
             self._legal_coordinates(map_, columns(coords), True, mode)
 
     def _legal(self, map_: SimTensorMap, coords, box: Box, buffer: SimBuffer, offset: Any, load: bool, mode: str) -> bool:

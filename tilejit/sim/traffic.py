@@ -98,14 +98,14 @@ class Traffic(MachineParts):
         if keep is not None or not _regular(call):
             key = *key, hash(at.tobytes()), None if keep is None else hash(keep.tobytes())
         if key not in self.sim.traffic:
-            vectors = self._measured(call, np.broadcast_to(threads, at.shape).astype(np.int64), at, itemsize, keep)
+            vectors = self._measure(call, np.broadcast_to(threads, at.shape).astype(np.int64), at, itemsize, keep)
             self.sim.traffic[key] = vectors if isinstance(vectors, tuple) else (sectors if space == "global" else bank_conflicts)(vectors)
         requests, cost = self.sim.traffic[key]
         stats = self.report.stats
         stats[f"{space} requests"] += requests * self.batch
         stats["global sectors" if space == "global" else "bank conflicts"] += cost * self.batch
 
-    def _measured(self, call, threads: np.ndarray, offsets: np.ndarray, itemsize: int, keep: np.ndarray | None) -> Vectors | tuple[int, int]:
+    def _measure(self, call, threads: np.ndarray, offsets: np.ndarray, itemsize: int, keep: np.ndarray | None) -> Vectors | tuple[int, int]:
         """The vectors of a call's access to the elements at `offsets`, or (requests, extra passes) if it moves matrices."""
         plan: Any = getattr(getattr(call, "choice", None), "plan", None)
         t = moved_tile(call)

@@ -171,7 +171,7 @@ class Verdicts(ChunkParts):
                             f"{barrier.arrived} of the {barrier.threads} threads of a named barrier have arrived when the kernel "
                             "ends, and the others do not come: some threads arrive more often than others")
 
-    def _unawaited(self, op: AsyncOp) -> None:
+    def _report_unawaited(self, op: AsyncOp) -> None:
         early = self.late_announcement(op)
         if early is not None:
             self._fault(op.world, op.rank, "barrier-phase", self.locs[early[0]],

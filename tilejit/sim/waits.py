@@ -54,7 +54,7 @@ class BarrierWait(RowWait):
         if self._cuts != self.m.sim.cuts:
             self._forget()
             self._cuts = self.m.sim.cuts
-            self._places = [(world.barriers, (rank, number)) for world, rank, number, _ in self._named()]
+            self._places = [(world.barriers, (rank, number)) for world, rank, number, _ in self._awaited_phases()]
         states: list[tuple[Any, Any, Any] | None] = []
         for barriers, key in self._places:
             b = barriers.get(key)
@@ -71,7 +71,7 @@ class BarrierWait(RowWait):
             new._forget()
         return new
 
-    def _named(self):
+    def _awaited_phases(self):
         """(world, rank, number, completed phases when the wait began) for each barrier that is waited for."""
         barrier, parity, begun = self.params
         for positions, (index, peer, old) in self.m.cases(barrier.index, barrier.peer, begun):
@@ -80,7 +80,7 @@ class BarrierWait(RowWait):
 
     def barriers(self):
         """(world, rank, number, MBarrier) for each barrier that is still waited for."""
-        for world, rank, number, old in self._named():
+        for world, rank, number, old in self._awaited_phases():
             b = world.barriers.get((rank, number))
             if b is not None and b.phase == old:
                 yield world, rank, number, b

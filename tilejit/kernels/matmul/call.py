@@ -119,7 +119,7 @@ def _multiply(a, b, out, epilogue, arguments, tiles, scale_a, scale_b, fast_accu
 
 def _unchanged(launch: Launch | None) -> Launch | None:
     """A launch that is known, unless something that it depends on has changed."""
-    return None if launch is not None and launch.watched and any(w.changed() for w in launch.watched) else launch
+    return None if launch is not None and launch.watched and any(w.has_changed() for w in launch.watched) else launch
 
 
 def _planned(request: Request, config: Config | BlackwellConfig | None, target: str, tiles) -> Launch:

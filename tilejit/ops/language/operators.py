@@ -8,7 +8,17 @@ from ...ir.graph import Const, Value
 from ...types import Scalar
 from ..tiles import casts, division, elementwise as ew
 from .math import floor_divide, power, remainder
-from .promotion import as_condition, broadcast_shape, coerce, common_dtype, convert, fits, match_operands, number, spread
+from .promotion import (
+    as_condition,
+    broadcast_shape,
+    coerce,
+    common_dtype,
+    convert,
+    fits,
+    match_operands,
+    number,
+    spread,
+)
 
 _BINARY = {"+": ew.add, "-": ew.sub, "*": ew.mul, "//": division.floordiv, "%": division.mod, "&": ew.bit_and, "|": ew.bit_or,
            "^": ew.bit_xor, "<<": ew.shl, ">>": ew.shr}

@@ -6,7 +6,7 @@ from functools import reduce
 
 from ...dtypes import DType, bool_, float32, float64, int32, int64, integer_range, promote, uint64
 from ...errors import LaunchError
-from ...ir.builder import Builder, describe, type_of, source_text
+from ...ir.builder import Builder, describe, source_text, type_of
 from ...ir.graph import Call, Const, Operand, Value
 from ...types import Buffer, Points, Region, Scalar, Sym, Tile, Type, Uniformity
 from ..tiles import arrange, casts, elementwise as ew, generate

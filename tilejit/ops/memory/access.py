@@ -92,8 +92,8 @@ class AccessSite(Site):
     def mask(self) -> Operand:
         return self.call.args[-1]
 
-    def unrecorded(self) -> AbstractContextManager[Any]:
-        return self.g.facts.unrecorded()
+    def without_recording(self) -> AbstractContextManager[Any]:
+        return self.g.facts.without_recording()
 
 
 def plan(site: AccessSite, most: int | None = None) -> AccessPlan:
@@ -171,7 +171,7 @@ class Access:
             constant[d] += at[k]
         if not linear:
             return e.shared_address(buffer, [start + c for start, c in zip(starts, constant)])
-        address, offset = self._once("shared", lambda: e.shared_address(buffer, starts))
+        address, offset = self._memoize("shared", lambda: e.shared_address(buffer, starts))
         moved = layout.offset_of(*constant, shape=shape) - layout.offset_of(*[0] * len(constant), shape=shape)
         return address, offset + moved * buffer.type.dtype.nbytes
 
@@ -185,14 +185,14 @@ class Access:
         if self.tile is not None:
             parts += self._ghosts(reg)
             if owned:
-                parts.append(self._once("owner", lambda: e.first_replica(self.tile)))
+                parts.append(self._memoize("owner", lambda: e.first_replica(self.tile)))
         if mask is not None:
             parts.append(mask)
         parts = [p for p in parts if p is not None]
         key = ("all", tuple(p.text for p in parts))
-        return self._once(key, lambda: e.all_of(parts))
+        return self._memoize(key, lambda: e.all_of(parts))
 
-    def _once(self, key, make):
+    def _memoize(self, key, make):
         if key not in self.memo:
             self.memo[key] = make()
         return self.memo[key]
@@ -205,7 +205,7 @@ class Access:
             if d in self.plan.whole:
                 k = None
             c = at[k] if k is not None else 0
-            yield self._once(("bound", d, c), lambda: e.inside(source.buffer, d,
+            yield self._memoize(("bound", d, c), lambda: e.inside(source.buffer, d,
                 source.starts[d] + self.thread[k] + c if k is not None else source.starts[d]))
 
     def _points_bounds(self, reg: int):
@@ -218,7 +218,7 @@ class Access:
         at = e.register_coordinates(t, reg)
         for k, (extent, padded) in enumerate(zip(t.shape, t.domain)):
             if padded > extent:
-                yield self._once(("ghost", k, at[k]), lambda: e.in_bounds(e.thread_coordinate(t, k) + at[k], extent))
+                yield self._memoize(("ghost", k, at[k]), lambda: e.in_bounds(e.thread_coordinate(t, k) + at[k], extent))
 
 
 def emit_load(e, plan: AccessPlan, call, source, other, mask):

@@ -107,7 +107,7 @@ class _Unit:
         operands = [self._register(v) for v in ([compare] if kind == "cas" else []) + values]
         suffix, name = self._type(), kind + (".noftz" if kind == "add" and d.bits == 16 else "")
         if not returns and kind in ("add", "max", "min", "and", "or", "xor", "inc", "dec") and self.sem in ("relaxed", "release"):
-            return self._red(f"{self.head('red')}.{name}.{suffix}", address, operands, predicate)
+            return self._emit_red(f"{self.head('red')}.{name}.{suffix}", address, operands, predicate)
         return self._value(self._atom(f"{self.head('atom')}.{name}.{suffix}", address, operands, predicate))
 
     def _type(self) -> str:
@@ -143,7 +143,7 @@ class _Unit:
     def _place(n: int, offset: int) -> str:
         return f"[${n} + {offset}]" if offset else f"[${n}]"
 
-    def _red(self, text: str, address: tuple, operands: list, predicate, packed: str | None = None) -> None:
+    def _emit_red(self, text: str, address: tuple, operands: list, predicate, packed: str | None = None) -> None:
         base, offset = address
         names = packed or ", ".join(f"${n + 1}" for n in range(len(operands)))
         guard = f"@${len(operands) + 1} " if predicate is not None else ""
@@ -169,7 +169,7 @@ class _Unit:
             pair = "f16x2" if d.name == "float16" else "bf16x2"
             suffix = f"add.noftz.v{len(operands)}.{pair}" if len(operands) > 1 else f"add.noftz.{pair}"
         names = ", ".join(f"${n + 1}" for n in range(len(operands)))
-        self._red(f"{self.head('red')}.{suffix}", address, operands, predicate, "{" + names + "}" if len(operands) > 1 else names)
+        self._emit_red(f"{self.head('red')}.{suffix}", address, operands, predicate, "{" + names + "}" if len(operands) > 1 else names)
 
     def _float_extreme(self, address: tuple, value, predicate):
         """max and min of floats, by integer atomics on their bits.

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ...dtypes import DType, unit_name, float32, count_elements, count_units, uint8, uint32
+from ...dtypes import DType, count_elements, count_units, float32, uint8, uint32, unit_name
 from ...errors import CompilationError
 from ...ir.builder import Builder, describe, type_of
 from ...ir.graph import Const, Value
@@ -182,7 +182,7 @@ def _(m, call, x):
 
 @same_bits.emit
 def _(e, call, x):
-    return [v.renamed(call.attrs["dtype"]) for v in x] if isinstance(x, list) else x.renamed(call.attrs["dtype"])
+    return [v.with_dtype(call.attrs["dtype"]) for v in x] if isinstance(x, list) else x.with_dtype(call.attrs["dtype"])
 
 
 # -- registers ------------------------------------------------------------------------------------------------------------------
@@ -254,5 +254,5 @@ def _shift_words(g: Builder, words: Value, outer: tuple[int, ...], parts: int, w
     return g.call(ew.shr, g.call(arrange.broadcast, words, shape=wide), by)
 
 
-__all__ = ["as_bytes", "bytes_along", "bytes_of", "fill_byte", "in_memory", "packed", "recast", "refused", "shape_of", "start_byte",
-           "unpacked"]
+__all__ = ["as_bytes", "bytes_along", "bytes_of", "fill_byte", "in_memory", "pack", "recast", "refuse_packed", "shape_of", "start_byte",
+           "unpack"]

@@ -16,12 +16,12 @@ from ...layout import Auto, TileLayout, axis, standard
 from ...types import Buffer, Points, Region
 from ..language.creation import checked_shape
 from ..language.promotion import uniform_scalar
-from ..language.sizes import elements_value, extent_value, bytes_to_elements
+from ..language.sizes import bytes_to_elements, elements_value, extent_value
 from .packed import in_memory, shape_of
 from .regions import parts
 
 
-def swizzled_layout(dtype, shape, mode_bytes: int) -> TileLayout:
+def swizzled(dtype, shape, mode_bytes: int) -> TileLayout:
     """The standard shared-memory layout of a tile whose rows are swizzled in spans of `mode_bytes`: 32, 64 or 128 bytes.
 
     It consists of atoms of 8 rows by `mode_bytes`, ordered first down the rows, then across the columns. Inside an atom, the number

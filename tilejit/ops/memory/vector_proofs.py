@@ -33,7 +33,7 @@ def narrower(g, source: Value, tile: Tile | Scalar, mask: Operand, vector: int, 
     wanted = min(most or widest_of(t.dtype), 1 << registers.bit_length() - 1)
     if vector >= wanted:
         return ()
-    with g.facts.unrecorded():
+    with g.facts.without_recording():
         missed = {axis: list(_obstacles(g, source, axis, wanted, mask)) for axis in range(len(t.shape))}
         def beside(a):
             return (d := _moving(g, source, a, wanted)) is not None and _is_contiguous(t, d)

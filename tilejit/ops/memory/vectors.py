@@ -15,7 +15,7 @@ UNROLLED = 32     # up to so many steps are unrolled; more become a loop
 
 def partition(site) -> Partition:
     """The partition with the widest vectors that both sides allow. Single elements are always possible."""
-    return site.searched("copy", lambda: make_partition(site, [n for n in WIDTHS if n >= site.itemsize]))
+    return site.memoize("copy", lambda: make_partition(site, [n for n in WIDTHS if n >= site.itemsize]))
 
 
 def scalars(site) -> Partition:
@@ -38,7 +38,7 @@ def emit(e, plan: Partition, dst, src, fill=None):
     def move(firsts):
         stores = []
         for first, last in firsts:
-            active = e.as_value(thread + first, int32).below(plan.vectors) if last and plan.ragged else None
+            active = e.as_value(thread + first, int32).is_below(plan.vectors) if last and plan.ragged else None
             address, offset, inside = source.place(first)
             guard = e.all_of([t for t in (active, inside) if t is not None])
             values = e.vector_load(source.space, address, offset, unit, other, guard, None)

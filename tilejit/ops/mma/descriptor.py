@@ -39,7 +39,7 @@ class Descriptor:
         return (self.leading >> 4) << 16 | (self.stride >> 4) << 32 | CODES[self.span] << 62
 
     @staticmethod
-    def decoded(bits: int, major: str) -> tuple[Descriptor, int]:
+    def decode(bits: int, major: str) -> tuple[Descriptor, int]:
         """Decode 64 bits to (descriptor, start address)."""
         span = {code: n for n, code in CODES.items()}[bits >> 62]
         return Descriptor(major, span, (bits >> 16 & 0x3FFF) << 4, (bits >> 32 & 0x3FFF) << 4), (bits & 0x3FFF) << 4

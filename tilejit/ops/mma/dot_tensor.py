@@ -57,7 +57,7 @@ def kind_of(s: MmaSite) -> tuple[str, tuple[str, str]] | str:
 
 def sites(s: MmaSite) -> list[TensorSite] | str:
     """The products of 64 or 128 rows that this one consists of, or a string that says why they are not known."""
-    return s.searched("tensor", lambda: _sites(s))
+    return s.memoize("tensor", lambda: _sites(s))
 
 
 def _sites(s: MmaSite) -> list[TensorSite] | str:

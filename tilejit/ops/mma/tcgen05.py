@@ -71,7 +71,7 @@ class Plan:
 def matrix(s: TensorSite, name: str) -> Derived | Miss:
     """The matrix descriptor of operand `name` in shared memory, or the reason why there is none."""
     k_first, mn = (s.trans_a, s.m) if name == "a" else (not s.trans_b, s.n)
-    return s.searched(name, lambda: shared_matrix(getattr(s, name), s.starts[name], k_first, mn, s.aligned[name], s.g.divisor))
+    return s.memoize(name, lambda: shared_matrix(getattr(s, name), s.starts[name], k_first, mn, s.aligned[name], s.g.divisor))
 
 
 def _kind(s: TensorSite) -> Kind:

@@ -93,7 +93,7 @@ class Instruction:
         return common | self.scale_ids[1] << 4 | (self.scale_type == "ue8m0") << 23 | self.m >> 7 << 27 | self.scale_ids[0] << 29
 
     @staticmethod
-    def decoded(bits: int, kind: str) -> Instruction | str:
+    def decode(bits: int, kind: str) -> Instruction | str:
         """Decode the 32 bits for an instruction of `kind`, or return a string that says what is illegal in them."""
         t = KINDS[kind]
         wide = 7 if kind not in ("mxf4", "mxf4nvf4") else 3

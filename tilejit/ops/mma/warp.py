@@ -161,7 +161,7 @@ def _(m, call, acc, a, b):
     t = call.attrs
     a, b = (a.swapaxes(1, 2) if t["trans_a"] else a), (b.swapaxes(1, 2) if t["trans_b"] else b)
     a, b = a[:, :, t["a_at"]:t["a_at"] + t["k"]], b[:, t["b_at"]:t["b_at"] + t["k"]]
-    return m.multiplied(acc, a, b, SHAPES[call.args[1].type.dtype.bits][3], call.result.type)
+    return m.multiply(acc, a, b, SHAPES[call.args[1].type.dtype.bits][3], call.result.type)
 
 
 @mma_.emit
@@ -219,7 +219,7 @@ def _float16_pairs(e, word, name: str) -> list:
     where the error of `_of_halves` is."""
     low = f"{{ .reg .b16 low; mov.b32 {{low, _}}, $1; cvt.rn.f16x2.{NAMES[name]}x2 $0, low; }}"
     high = low.replace("{ .reg", "{ .reg .b32 t; shr.b32 t, $1, 16; .reg").replace("_}, $1", "_}, t")
-    return e.cached(("float16 pairs", word.text, name), lambda: [e.asm(text, [word.dtype], [word], pure=True)[0] for text in (low, high)])
+    return e.memoize_for_region(("float16 pairs", word.text, name), lambda: [e.asm(text, [word.dtype], [word], pure=True)[0] for text in (low, high)])
 
 
 def _words(e, t: Tile, values: list, operand: bool = True) -> list:
@@ -234,7 +234,7 @@ def _without_ghosts(e, t: Tile, values: list, dim: int) -> list:
     zero, kept = e.const(0, t.dtype), []
     for r, v in enumerate(values):
         at = e.register_coordinates(t, r)[dim]
-        inside = e.cached(("along k", t, dim, at), lambda: e.in_bounds(e.thread_coordinate(t, dim) + at, t.shape[dim]))
+        inside = e.memoize_for_region(("along k", t, dim, at), lambda: e.in_bounds(e.thread_coordinate(t, dim) + at, t.shape[dim]))
         kept.append(e.select(inside, v, zero))
     return kept
 

@@ -73,7 +73,7 @@ def a_registers(dtype: DType, shape: tuple, threads: int) -> Tile | None:
 def matrix(s: MmaSite, name: str) -> Derived | Miss:
     """The matrix descriptor of operand `name` in shared memory, or the reason why there is none."""
     t, starts, k_first, mn, align = (s.a, s.a_starts, s.trans_a, ROWS, s.a_align) if name == "a" else (s.b, s.b_starts, not s.trans_b, s.n, s.b_align)
-    return s.searched(name, lambda: shared_matrix(t, starts, k_first, mn, align, s.g.divisor))
+    return s.memoize(name, lambda: shared_matrix(t, starts, k_first, mn, align, s.g.divisor))
 
 
 def instruction(s: MmaSite) -> str:

@@ -100,9 +100,9 @@ remote_.rules.by_threads = lambda call: ()  # of another CTA, whose threads lear
 def _(e, call, place, value, mbar):
     plan: Plan = call.choice.plan
     t, rank = type_of(call.args[1]), place.buffer.rank
-    barrier = e.mapped(mbar.address, mbar.offset, rank)
+    barrier = e.map_to_rank(mbar.address, mbar.offset, rank)
     # In the shared::cluster window, an address of the peer is at a constant distance from the same address of this CTA.
-    away = e.mapped(e.shared_base(), 0, rank) - e.shared_base()
+    away = e.map_to_rank(e.shared_base(), 0, rank) - e.shared_base()
     if isinstance(t, Scalar):
         access = Access(e, place, None, plan.access)
         base, offset = access.address(0)

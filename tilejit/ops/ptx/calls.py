@@ -29,7 +29,7 @@ from ...dtypes import (
     uint64,
 )
 from ...errors import SimulationError
-from ...ir.builder import Builder, describe, type_of, source_text
+from ...ir.builder import Builder, describe, source_text, type_of
 from ...ir.graph import Call, Const, Operand, Value
 from ...ir.op import Op, op
 from ...ir.op_traits import Traits, Writes

@@ -25,7 +25,7 @@ from ...layout import collapse, drop_dim
 from ...types import Scalar, Tile
 from ..language.promotion import collective
 from .combine import Combine, Guarded, Known
-from .layout_digits import Digit, crossable, digits, test_inside, lane_masks, pad_to_domain, register_coordinates
+from .layout_digits import Digit, crossable, digits, lane_masks, pad_to_domain, register_coordinates, test_inside
 from .partials import behind_each_other, load_run
 from .reduce_in_order import InOrder, Step, scratch_in_order, simulate_in_order, steps_in_order
 
@@ -253,7 +253,7 @@ def _across_lanes(e, plan: ReducePlan, combine: Combine, item: tuple) -> tuple:
     for mask in plan.masks:
         item = combine.emit(e, item, tuple(e.shuffle("bfly", v, mask) for v in item))
     if plan.masks and not combine.commutative:  # the lanes combined in different orders: all take the result of the first one
-        first = e.cached(("first lane", plan.masks), lambda: e.lane_id() & (31 & ~sum(plan.masks)))
+        first = e.memoize_for_region(("first lane", plan.masks), lambda: e.lane_id() & (31 & ~sum(plan.masks)))
         item = tuple(e.shuffle("idx", v, first) for v in item)
     return item
 

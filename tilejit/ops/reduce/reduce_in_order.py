@@ -138,7 +138,7 @@ class InOrder:
     def agree(self) -> None:
         """Give all lanes the result of the first of those that share it."""
         mask = sum(self.split)
-        first = self.e.cached(("first lane", mask), lambda: self.e.lane_id() & (31 & ~mask))
+        first = self.e.memoize_for_region(("first lane", mask), lambda: self.e.lane_id() & (31 & ~mask))
         self.totals = {b: tuple(self.e.shuffle("idx", v, first) for v in item) for b, item in self.totals.items()}
 
     def warps(self, step: Step) -> None:

@@ -28,7 +28,7 @@ from ...types import Tile
 from ..language.promotion import collective, convert
 from ..language.shape import checked_axis, tile_operand
 from .combine import Combine, Guarded, Known, group_parts, trace
-from .layout_digits import Digit, crossable, digits, test_inside, pad_to_domain, register_coordinates
+from .layout_digits import Digit, crossable, digits, pad_to_domain, register_coordinates, test_inside
 from .partials import behind_each_other, load_run
 from .ragged_warnings import warn_if_scanned_ragged
 from .reductions import sum_dtype, wide
@@ -243,7 +243,7 @@ class _Scan:
         kind, mask = "down" if back else "up", (digit.extent - 1) * digit.stride
         position = e.digit("laneid", digit.extent, digit.stride)
         def after(n):
-            return position.below(digit.extent - n) if back else e.not_below(position, n)
+            return position.is_below(digit.extent - n) if back else e.not_below(position, n)
         for block, total in list(self.totals.items()):
             distance = 1
             while distance < digit.extent:
@@ -293,7 +293,7 @@ class _Scan:
         for i in order[1:]:
             before = running if before is running else self.choose(position.equals(i), running, before)
             running = self.join(running, totals[i])
-        later = self.e.not_below(position, 1) if not self.plan.reverse else position.below(len(totals) - 1)
+        later = self.e.not_below(position, 1) if not self.plan.reverse else position.is_below(len(totals) - 1)
         for r in self.members(block):
             self.values[r] = self.choose(later, self.join(before, self.values[r]), self.values[r])
         return running

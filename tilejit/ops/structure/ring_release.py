@@ -89,7 +89,7 @@ def _release_everywhere(e, address, ranks: int, held) -> None:
     arrive = "{{ .reg .b32 a; {0}mapa.shared::cluster.u32 a, $0, $1; {0}mbarrier.arrive.shared::cluster.b64 _, [a]; }}"
     threads = range(ranks) if e.threads < ranks else [e.absolute_thread() & 127 if e.threads >= 128 else e.thread_id()]
     for rank in threads:
-        among = None if isinstance(rank, int) else rank.below(ranks)
+        among = None if isinstance(rank, int) else rank.is_below(ranks)
         condition = e.all_of([c for c in (among, held) if c is not None])
         operands = [address, e.word(rank)] + ([condition] if condition is not None else [])
         e.asm(arrive.format("@$2 " if condition is not None else ""), [], operands)

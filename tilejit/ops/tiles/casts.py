@@ -156,7 +156,7 @@ def _(m, call, x):
 
 def _emit_bitcast(e, call, x):
     dtype = call.attrs["dtype"]
-    return e.ins(f"bitcast {(e.hidden(x) if call.attrs.get('hidden') else x).typed} to {dtype.llvm}", dtype)
+    return e.ins(f"bitcast {(e.hide(x) if call.attrs.get('hidden') else x).typed} to {dtype.llvm}", dtype)
 
 
 @bitcast.emit

@@ -178,7 +178,7 @@ def _shift(instruction: dict[str, str], left: bool):
             limited = e.ins(f"call i64 @llvm.umin.i64(i64 {y.text}, i64 64)", dtype)
             amount = e.ins(f"trunc i64 {limited.text} to i32", int32)
             form = f"{'shl.b' if left else 'shr.s' if dtype.kind == 'int' else 'shr.u'}64 $0, $1, $2;"
-            return e.asm(form, [dtype], [x, e.hidden(amount) if left else amount], pure=True)[0]
+            return e.asm(form, [dtype], [x, e.hide(amount) if left else amount], pure=True)[0]
         wide = e.ins(f"icmp uge {dtype.llvm} {y.text}, {dtype.bits}", bool_)
         if dtype.kind == "int" and not left:
             return e.ins(f"ashr {dtype.llvm} {x.text}, {e.select(wide, e.const(dtype.bits - 1, dtype), y).text}", dtype)

@@ -31,7 +31,7 @@ class SharedDescriptor:
         return self.bits | address >> 4 & FIELD
 
     @staticmethod
-    def decoded(bits: int) -> tuple[SharedDescriptor, int] | str:
+    def decode(bits: int) -> tuple[SharedDescriptor, int] | str:
         """Decode 64 bits to (descriptor, start address), or to a string that says which field is illegal."""
         if bits >> 46 & 7 != 1:
             return f"bits 46 to 48 of the descriptor are {bits >> 46 & 7:#b}, not 0b001"

@@ -357,4 +357,4 @@ def _columns(shape: str, packed: bool, repetitions: int) -> int:
     return repetitions * WIDTH[shape] * (2 if packed else 1)
 
 
-__all__ = ["Issue", "Plan", "SHAPES", "digits_of", "planned", "through"]
+__all__ = ["Issue", "Plan", "SHAPES", "digits_of", "plan_moves", "through"]

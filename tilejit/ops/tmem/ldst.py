@@ -71,7 +71,7 @@ def first_warp(scope) -> int | None:
 
 def find_plan(s: MoveSite) -> Plan | str:
     """The plan of the first shape that moves the region; a string says why none does."""
-    made = s.searched("plan", lambda: search(s.region, s.starts, s.g.divisor, s.threads, s.shape, s.pack, s.load))
+    made = s.memoize("plan", lambda: search(s.region, s.starts, s.g.divisor, s.threads, s.shape, s.pack, s.load))
     return made if isinstance(made, str) else made.for_threads_of(s.registers)
 
 
@@ -257,4 +257,4 @@ def tcgen05_st(g: Builder, target, value, shape=None, pack=None, wait=True):
     g.call(tmem_store, target, coerce(g, value, Tile(target.type.dtype, target.type.shape)), shape=shape, pack=pack, wait=wait)
 
 
-__all__ = ["MoveSite", "VARIANT", "checked", "search", "tcgen05_ld", "tcgen05_st", "tmem_load", "tmem_store"]
+__all__ = ["MoveSite", "VARIANT", "check_region", "search", "tcgen05_ld", "tcgen05_st", "tmem_load", "tmem_store"]

@@ -21,8 +21,8 @@ from ...ir.graph import (
     Value,
     is_writer,
     walk,
-    written_values,
     written_arguments,
+    written_values,
 )
 from ...ops.memory.access_ops import load_
 from ...ops.moves.copy_async import copy_async_

@@ -27,11 +27,11 @@ class DifferenceBounds:
         self.assumed: dict[tuple[Any, ...], tuple[int, int]] = {}
 
     def __call__(self, a: Operand, b: Operand) -> tuple[int, int] | None:
-        (a, i), (b, j) = self.peeled(a), self.peeled(b)
+        (a, i), (b, j) = self.peel(a), self.peel(b)
         apart = self._difference(a, b)
         return None if apart is None else (apart[0] + i - j, apart[1] + i - j)
 
-    def peeled(self, x: Operand) -> tuple[Operand, int]:
+    def peel(self, x: Operand) -> tuple[Operand, int]:
         """`x` as (value, constant to add), with casts and additions of constants taken off."""
         total = 0
         while isinstance(x, Value) and self.definitions.get(x, ("", None))[0] == "call":
@@ -54,14 +54,14 @@ class DifferenceBounds:
         if one and other and one[0] == other[0] == "if" and one[1] is other[1]:
             return union(self(one[2], other[2]), self(one[3], other[3]))
         if one and other and one[0] == other[0] == "loop" and one[1] is other[1]:
-            return self._carried(a, b, one, other)
+            return self._difference_of_carried(a, b, one, other)
         for x, (kind, *_), turn in ((a, one or ("",), 0), (b, other or ("",), 1)):
             if kind == "if":
                 sides = self.definitions[x][2:]
                 return union(*(self(w, b) if turn == 0 else self(a, w) for w in sides))
         return None
 
-    def _carried(self, a, b, one, other) -> tuple[int, int] | None:
+    def _difference_of_carried(self, a, b, one, other) -> tuple[int, int] | None:
         """The difference of two values that one loop carries: that of their initial values, widened until a trip no longer changes it."""
         start = self(one[2], other[2])
         guess = start

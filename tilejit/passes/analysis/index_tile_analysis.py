@@ -66,10 +66,10 @@ class IndexTileAnalysis(IntegerAnalysis):
             case arrange.transpose_:
                 return self.ramp(call.args[0], call.attrs["axes"][axis] - len(call.attrs["axes"]), count)
             case arrange.reshape_:
-                return self._reshaped(call, axis, count)
-        return self._computed(call, axis, count) if call is not None and (call.op.rules.element is not None or call.op is ew.select) else None
+                return self._ramp_of_reshape(call, axis, count)
+        return self._ramp_of_elementwise(call, axis, count) if call is not None and (call.op.rules.element is not None or call.op is ew.select) else None
 
-    def _reshaped(self, call: Call, axis: int, count: int) -> Ramp | None:
+    def _ramp_of_reshape(self, call: Call, axis: int, count: int) -> Ramp | None:
         """The ramp of a reshape: that of the operand's axis with the same stride in row-major order, if runs are whole along both."""
         source, shape = type_of(call.args[0]).shape, call.attrs["shape"]
         def inner(shape, d):
@@ -79,7 +79,7 @@ class IndexTileAnalysis(IntegerAnalysis):
                 return self.ramp(call.args[0], d, count)
         return None
 
-    def _computed(self, call: Call, axis: int, count: int) -> Ramp | None:
+    def _ramp_of_elementwise(self, call: Call, axis: int, count: int) -> Ramp | None:
         """The ramp of an elementwise operation: constant runs give constant runs, other steps are followed through some operations."""
         found = [self.ramp(a, axis, count) for a in call.args if a is not None]
         if None in found:

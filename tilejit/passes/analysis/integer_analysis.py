@@ -9,7 +9,7 @@ from functools import partial
 from math import gcd, lcm, prod
 from typing import Any
 
-from ...dtypes import int32, int64, integer_range, keeps, count_units
+from ...dtypes import count_units, int32, int64, integer_range, keeps
 from ...ir.builder import type_of
 from ...ir.graph import Block, Call, Const, For, Graph, If, Node, Operand, Value, While, rises, walk
 from ...ir.op import Op
@@ -151,11 +151,11 @@ class IntegerAnalysis:
 
     def _constraint(self, key, wrapping: bool = False) -> Constraint:
         lazy = self._known.constraints.get((key, wrapping))
-        return UNCONSTRAINED if lazy is None else self._forced(lazy)
+        return UNCONSTRAINED if lazy is None else self._force(lazy)
 
-    def _forced(self, lazy: LazyConstraint) -> Constraint:
+    def _force(self, lazy: LazyConstraint) -> Constraint:
         if lazy.found is None:
-            lazy.found = UNCONSTRAINED if lazy.before is None else self._forced(lazy.before)  # so far: a finder may ask for it
+            lazy.found = UNCONSTRAINED if lazy.before is None else self._force(lazy.before)  # so far: a finder may ask for it
             with self._with_knowledge(lazy.known):
                 for finder in lazy.finders:
                     lazy.found &= finder()

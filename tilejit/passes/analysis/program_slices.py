@@ -174,4 +174,4 @@ def _pruned_yields(block: Block, at: list[int], live: set[Value], has_effect: Ca
     return replace(_prune_block(block, live, has_effect), yields=tuple(block.yields[n] for n in at))
 
 
-__all__ = ["Copier", "backward_slice", "defined", "has_effect", "has_effect_or_waits", "live_values", "more_than_arithmetic", "without_dead_code"]
+__all__ = ["Copier", "backward_slice", "defined_values", "has_effect", "has_effect_or_waits", "live_values", "more_than_arithmetic", "without_dead_code"]

@@ -9,7 +9,20 @@ from ...config import architecture
 from ...dispatch import choose
 from ...errors import CompilationError, DispatchError, at
 from ...ir.builder import ExecScope, Warning_
-from ...ir.graph import Block, Call, For, If, Node, Scope, Value, blocks, is_writer, walk, written_values, written_arguments
+from ...ir.graph import (
+    Block,
+    Call,
+    For,
+    If,
+    Node,
+    Scope,
+    Value,
+    blocks,
+    is_writer,
+    walk,
+    written_arguments,
+    written_values,
+)
 from ...names import allocation_name
 from ...ops.memory.access_ops import load_
 from ...ops.memory.regions import points, region

@@ -56,9 +56,9 @@ class LayoutChoice:
     def default(self, shape: tuple[int, ...], dtype: DType) -> Tile:
         """The blocked layout of a shape: vectors as wide as suits its memory accesses, spread over all threads."""
         vector, order = self.vectors.get(shape, (max(1, 16 // dtype.nbytes), None))
-        return self.blocked(shape, dtype, vector, order, self.reduced.get(shape, ()))
+        return self.blocked_tile(shape, dtype, vector, order, self.reduced.get(shape, ()))
 
-    def blocked(self, shape: tuple[int, ...], dtype: DType, vector: int, order: tuple[Any, ...] | None, reduced: tuple[Any, ...] = ()) -> Tile:
+    def blocked_tile(self, shape: tuple[int, ...], dtype: DType, vector: int, order: tuple[Any, ...] | None, reduced: tuple[Any, ...] = ()) -> Tile:
         """A blocked layout over the threads of the scope, with shorter vectors where the tile is too small to occupy them all."""
         threads, first = self.scope.threads, self.scope.first
         while vector > 1 and vector * threads > prod(shape):
@@ -77,7 +77,7 @@ class LayoutChoice:
         layout = exchange_registers(have.layout, have.domain, axis) if axis is not None and threads % 32 == 0 else None
         if layout is not None and worth_changing_layout(self.context, store, have, longer := replace(have, layout=layout), threads):
             return longer
-        want = self.blocked(have.shape, have.dtype, *vector_and_order(self.context, store))
+        want = self.blocked_tile(have.shape, have.dtype, *vector_and_order(self.context, store))
         spare = self.scope.kind == "cta" and have.size * have.dtype.nbytes <= self.room
         return want if spare and worth_changing_layout(self.context, store, have, want, threads) else None
 

@@ -154,7 +154,7 @@ class Assigner(LayoutChoice):
             needs = self.needs_of_store(call, types[1], needs)
         with self.hoisted_to_home(call, tiles):
             chain = self.extensible_chain(call, tiles)
-            new = self.append(call, needs, self.retyped(call.results, results))
+            new = self.append(call, needs, self.give_types(call.results, results))
         if call.op is load_ and not tiles and isinstance(call.args[0].type, Region) and isinstance(call.result.type, Tile):
             self.open(Chain(call.result, new.result, new.result, load=(call, new), block=self.block))
         elif chain is not None and chain.end in new.args:
@@ -198,7 +198,7 @@ class Assigner(LayoutChoice):
             return 2 if self.is_guess(x) else 0 if self.is_anchored(x) else 1
         types = tuple(self.settled_or_default(min(sides, key=doubt)) for sides in zip(node.then.yields, node.orelse.yields))
         then, orelse = self.yielding(then, node.then, types), self.yielding(orelse, node.orelse, types)
-        self.block.nodes.append(replace(node, test=test, then=then, orelse=orelse, results=self.retyped(node.results, types)))
+        self.block.nodes.append(replace(node, test=test, then=then, orelse=orelse, results=self.give_types(node.results, types)))
 
     def is_guess(self, operand: Operand) -> bool:
         """Whether a tile has no layout of its own yet, and takes that of whatever it meets."""
@@ -242,7 +242,7 @@ class Assigner(LayoutChoice):
     def rebuild_loop(self, node: For | While, types: Types, open_: Iterable[Value] = ()) -> Types:
         """Rebuild a loop that carries these types. Returns the types that its body yields. `open_` are carried values that start a chain."""
         inits = self.used((c.init for c in node.carried), types)
-        inner = self.retyped((c.inner for c in node.carried), types)
+        inner = self.give_types((c.inner for c in node.carried), types)
         for value in open_:
             self.open(Chain(value, self.new(value), self.new(value)))
         if isinstance(node, While):
@@ -254,7 +254,7 @@ class Assigner(LayoutChoice):
         with self.rebuilding(node.body, inner, trip=True) as body:
             made = tuple(map(self.settled, node.body.yields))
             body.yields = self.used(node.body.yields, types)
-        carried = tuple(map(Carry, inits, inner, self.retyped((c.result for c in node.carried), types)))
+        carried = tuple(map(Carry, inits, inner, self.give_types((c.result for c in node.carried), types)))
         self.block.nodes.append(replace(node, body=body.built, carried=carried, **fields))
         return made
 
@@ -268,7 +268,7 @@ class Assigner(LayoutChoice):
         t = type_of(operand)
         return self.settled(operand) or self.default(t.shape, t.dtype) if isinstance(t, Tile) else None
 
-    def retyped(self, values: Iterable[Value], types: Types) -> tuple[Value, ...]:
+    def give_types(self, values: Iterable[Value], types: Types) -> tuple[Value, ...]:
         return tuple(v if t is None else self.new.retype(v, t) for v, t in zip(values, types))
 
     def used(self, operands: Iterable[Operand], wants: Types) -> tuple[Operand, ...]:
@@ -283,7 +283,7 @@ class Assigner(LayoutChoice):
             if key in block.copies:
                 return block.copies[key]
         if operand in self.free:
-            copied = self.rematerialised(self.free[operand], want)
+            copied = self.rematerialise(self.free[operand], want)
         else:
             value = self.new(operand)
             chain = self.close(value)
@@ -327,7 +327,7 @@ class Assigner(LayoutChoice):
         return value in block.arguments or any(value in node.results if isinstance(node, (Call, If)) else value in (c.result for c in node.carried)
                                           for node in block.nodes if not isinstance(node, Scope))
 
-    def rematerialised(self, call: Call, want: Tile) -> Value:
+    def rematerialise(self, call: Call, want: Tile) -> Value:
         """A free value rematerialised in the layout that a use asks for."""
         needs, made = self.backward(call, want), in_layout_of(want, call.result.type.dtype)
         if needs is None:  # it cannot be computed in that layout
@@ -380,12 +380,12 @@ class Assigner(LayoutChoice):
         if not self.better_loaded(load, (chain.first.type, types[0]), (chain.end.type, types[-1])):
             return False
         calls = chain.calls()
-        nodes[nodes.index(loaded)] = replace(loaded, results=self.retyped(load.results, [types[0]]))
+        nodes[nodes.index(loaded)] = replace(loaded, results=self.give_types(load.results, [types[0]]))
         moved = {id(made) for _, made in calls}
         nodes[:] = [node for node in nodes if id(node) not in moved]
         with self.appending_to(chain.block):
             for (call, _), t in zip(calls, types[1:]):
-                self.append(call, self.backward(call, t), self.retyped(call.results, [t]))
+                self.append(call, self.backward(call, t), self.give_types(call.results, [t]))
         return True
 
     def types_along(self, chain: Chain, want: Tile) -> list[Tile] | None:

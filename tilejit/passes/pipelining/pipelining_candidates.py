@@ -43,7 +43,7 @@ def loop_records(graph: Graph, facts: Facts) -> tuple[LoopRecord, ...]:
     loads = {loop: [n for n in walk(loop.body) if is_load(n) and n in made] for loop in candidate_loops(graph) if (made := behind(loop))}
     for stages in STAGES:
         left = {loop: ahead for loop, ahead in loads.items() if ahead and loop not in found}
-        with facts.unrecorded():
+        with facts.without_recording():
             copied = _loads_that_become_copies(graph, facts, left, stages)
         found |= {loop: LoopRecord(loop.loc.line, loop.loc.source_line.strip(), tuple(sorted({c.loc.line for c in ahead})), stages)
                   for loop, ahead in left.items() if all(c.loc in copied for c in ahead)}

@@ -97,7 +97,7 @@ class _FenceInserter:
             if isinstance(node, Call):
                 self.call(node, threads, pending, nodes)
             else:
-                nodes.append(self.nested(node, threads, pending))
+                nodes.append(self.insert_in_node(node, threads, pending))
         return replace(block, nodes=tuple(nodes))
 
     def call(self, call: Call, threads: _Threads, pending: set[Any], nodes: list[Node]) -> None:
@@ -138,14 +138,14 @@ class _FenceInserter:
     def fenced(threads: _Threads, pending: set[Any]) -> None:
         pending -= {p for p in pending if threads.cover(p[1])}
 
-    def nested(self, node: Node, threads: _Threads, pending: set[Any]) -> Node:
+    def insert_in_node(self, node: Node, threads: _Threads, pending: set[Any]) -> Node:
         match node:
             case For(body=body) if single_trip(node):
                 return replace(node, body=self.block(body, threads, pending))
             case For(body=body):
-                return replace(node, body=self.repeated((body,), threads, pending)[0])
+                return replace(node, body=self.insert_in_loop((body,), threads, pending)[0])
             case While(test=test, body=body):
-                test, body = self.repeated((test, body), threads, pending)
+                test, body = self.insert_in_loop((test, body), threads, pending)
                 return replace(node, test=test, body=body)
             case If(then=then, orelse=orelse):
                 other = set(pending)
@@ -161,7 +161,7 @@ class _FenceInserter:
                     pending |= {(a, replace(t, place=node)) for a, t in left}
                 return replace(node, body=body)
 
-    def repeated(self, blocks: tuple[Block, ...], threads: _Threads, pending: set[Any]) -> list[Block]:
+    def insert_in_loop(self, blocks: tuple[Block, ...], threads: _Threads, pending: set[Any]) -> list[Block]:
         """The blocks of a loop, of which the first one runs at least once if there are two. They are followed until
         what is pending at the loop's start no longer grows."""
         while True:

@@ -187,7 +187,7 @@ class Multicasts:
         calls = {r: node for node in walk(graph.body) if isinstance(node, Call) for r in node.results}
         return Multicasts(prod(graph.launch.cluster or (1,)), cluster_uniform_blocks(graph.body), calls)
 
-    def received(self, copy: Call, block: Block, nodes: list[Call]) -> Operand:
+    def received_bytes(self, copy: Call, block: Block, nodes: list[Call]) -> Operand:
         """The bytes that the copies of all CTAs bring to the one at hand."""
         mask, loc, nbytes = copy.args[3], copy.loc, copy.args[1].type.nbytes
         if self.ranks > 1 and block not in self.alike:
@@ -256,7 +256,7 @@ def _issue_copy(copy: Call, pool: TokenPool, multicasts: Multicasts, block: Bloc
     if mask:  # order the copy after all CTAs' accesses and waits for their slots
         nodes += [_effect(bars.fence_proxy_async, loc), _effect(bars.cluster_arrive, loc), _effect(bars.cluster_wait, loc)]
     if kind == "bytes":
-        nbytes = multicasts.received(copy, block, nodes) if mask else Const(src.type.nbytes, int32)
+        nbytes = multicasts.received_bytes(copy, block, nodes) if mask else Const(src.type.nbytes, int32)
         nodes += [_effect(bars.arrive_expect_tx_op, loc, ref, nbytes), replace(copy, args=(dst, src, ref, *mask))]
         return nodes
     nodes.append(plain)

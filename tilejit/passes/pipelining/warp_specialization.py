@@ -28,8 +28,8 @@ from ...ir.graph import (
     blocks,
     operands,
     walk,
-    written_values,
     written_arguments,
+    written_values,
 )
 from ...ops.language.operators import compare
 from ...ops.memory.ordered import ordered_load
@@ -39,7 +39,14 @@ from ...ops.sync import barriers as bars
 from ...ops.sync.proxies import accessed_by_threads
 from ...ops.tmem.slots import met_in, reads_late
 from ..analysis.context import Context
-from ..analysis.program_slices import Copier, defined_values, has_effect, has_effect_or_waits, live_values, without_dead_code
+from ..analysis.program_slices import (
+    Copier,
+    defined_values,
+    has_effect,
+    has_effect_or_waits,
+    live_values,
+    without_dead_code,
+)
 from ..analysis.staging import INDEXED, StagedLoop, StagedLoopFinder
 from ..products.products_in_flight import with_deferred_wait
 from .pipeline_writer import PipelineWriter, bounded_slot, deferrable_wait_of, slot_after
@@ -187,7 +194,7 @@ class Producer:
                                        "(tile.warpgroup, tile.ring)", call.loc)
         self.check_stores(body)
         copier = Copier(self.kept)
-        sliced = without_dead_code(self.sliced(copier, body), has_effect)  # such as what comes after the last copy
+        sliced = without_dead_code(self.slice_block(copier, body), has_effect)  # such as what comes after the last copy
         self.check_dependencies(sliced)
         return sliced
 
@@ -221,7 +228,7 @@ class Producer:
         computes = call.op.effect in ("pure", "reads") and not call.op.traits.product
         return (call,) if computes or bars.waits_for_grids(call) else ()
 
-    def sliced(self, copier: Copier, block: Block) -> Block:
+    def slice_block(self, copier: Copier, block: Block) -> Block:
         """The producer's part of a block, before dead code is removed."""
         nodes = []
         for node in block.nodes:
@@ -229,7 +236,7 @@ class Producer:
                 case For() if node in self.loops:
                     nodes.append(self.loop(copier, self.loops[node]))
                 case For() | While() | If():
-                    nodes += _with_blocks(copier, node, lambda b: self.sliced(copier, b))
+                    nodes += _with_blocks(copier, node, lambda b: self.slice_block(copier, b))
                 case Scope():
                     pass
                 case Call():

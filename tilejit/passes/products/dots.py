@@ -118,7 +118,7 @@ class _Dots(TensorDots):
     def by_warpgroups(self, call: Call, choice: Choice) -> Value:
         acc, a, b = call.args
         t = call.attrs
-        moved = self.crowded(call.result.type, a)
+        moved = self.exceeds_registers(call.result.type, a)
         if moved:
             a, = self.in_memory(call.result, a)
             self.g.call(fence_proxy_async)
@@ -131,7 +131,7 @@ class _Dots(TensorDots):
         self.g.call(mma_wait, n=0)
         return result
 
-    def crowded(self, sums: Tile, a: Value) -> bool:
+    def exceeds_registers(self, sums: Tile, a: Value) -> bool:
         """Whether a thread's registers cannot hold the accumulators of a wgmma and an `a` operand at once."""
         if not isinstance(a.type, Tile) or self.unknown_place():
             return False

@@ -60,7 +60,7 @@ class StagedOperands:
         self.regions_written: set[Value] = set()          # regions whose nodes have been emitted
         self.home_block: dict[object, Block] = {}         # the block that defines each value
         self._note(context.graph.body)
-        self.use_counts = Counter(self._untransposed(x)[0] for c in context.calls if c.op is dot_ for x in c.args[1:])
+        self.use_counts = Counter(self._strip_transpose(x)[0] for c in context.calls if c.op is dot_ for x in c.args[1:])
 
     def _note(self, block: Block) -> None:
         for node in block.nodes:
@@ -72,15 +72,15 @@ class StagedOperands:
     def of(self, call: Call) -> tuple[Call, tuple[StagedOperand, ...]]:
         """A product with its staged operands in place, and what must be stored before it."""
         if call.result not in self.staged_products:
-            self.staged_products[call.result] = self._staged(call)
+            self.staged_products[call.result] = self._stage(call)
         return self.staged_products[call.result]
 
-    def _staged(self, call: Call) -> tuple[Call, tuple[StagedOperand, ...]]:
+    def _stage(self, call: Call) -> tuple[Call, tuple[StagedOperand, ...]]:
         args, attrs, stored = list(call.args), dict(call.attrs), []
         for n, flag in ((2, "trans_b"), (1, "trans_a")):
             if not isinstance(args[n].type, Tile) or attrs["options"]["variant"] == "fma":
                 continue
-            x, transposed = self._untransposed(args[n])
+            x, transposed = self._strip_transpose(args[n])
             transposed ^= attrs[flag]
             by_threads = x.type.dtype.bits == 32 and attrs["precision"] != "tf32"  # from buffers that all of them share
             if by_threads and loads_behind(self.context, x) is None or not self._belongs_in_memory(args[n], n, transposed):
@@ -134,7 +134,7 @@ class StagedOperands:
         found = [s for b in _blocks_of_scope(node) for n in b.nodes if isinstance(n, Call) and n.op is dot_ for s in self.of(n)[1]]
         return tuple(s for s in found if s.tile in self.home_block and id(self.home_block[s.tile]) not in inside)
 
-    def _untransposed(self, x: Value) -> tuple[Value, bool]:
+    def _strip_transpose(self, x: Value) -> tuple[Value, bool]:
         """(operand, whether `x` is its transpose)."""
         made = self.context.definitions.get(x)
         return (made.args[0], True) if made is not None and made.op is transpose_ and made.attrs["axes"] == (1, 0) else (x, False)
@@ -154,7 +154,7 @@ class StagedOperands:
         largest = [c for c in loads if 2 * bits[c] >= max(bits.values())]
         if largest and all(self.context.buffer_of(c.args[0]).type.scope == "global" for c in largest):
             return True
-        computed = self._untransposed(x)[0] not in {c.result for c in largest}
+        computed = self._strip_transpose(x)[0] not in {c.result for c in largest}
         return bool(largest) and computed and operand == 2
 
 

@@ -100,7 +100,7 @@ def emit(e, plan: Plan, call, dst, src, mbar):
         rank = dst.buffer.rank
         to, first = region_address(e, dst)
         source, begin = region_address(e, src)
-        target = e.mapped(to, first, rank)
+        target = e.map_to_rank(to, first, rank)
         barrier = e.peer_barrier(mbar, rank).address
         for there, here in plan.places:
             e.bulk_to_peer((target, there), (source, begin + here), plan.chunk_bytes, barrier, reduce=plan.reduce)

@@ -14,7 +14,7 @@ import numpy as np
 from ....dispatch import Need, Variant
 from ....dtypes import int32
 from ....layout import row_lanes
-from ...memory.partition import Side, unbounded_dimensions, region_fits
+from ...memory.partition import Side, region_fits, unbounded_dimensions
 from . import ldgsts
 from .options import policy_of
 from .site import OWN_MEMORY, CopySite
@@ -72,7 +72,7 @@ def width(site: CopySite) -> int | None:
             if vec * site.itemsize == nbytes and vec and site.src.extents[1] % vec == 0 and (vec == 1 or _runs(site, vec)):
                 return nbytes
         return None
-    return site.searched("gathered", search)
+    return site.memoize("gathered", search)
 
 
 def _runs(site: CopySite, vec: int) -> bool:

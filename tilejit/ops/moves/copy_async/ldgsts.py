@@ -30,7 +30,7 @@ class Plan(Partition):
 def partition(site: CopySite) -> Partition | None:
     """16 bytes each where cache="cg" asks for it and they fit, even if threads idle; otherwise what `make_partition` prefers."""
     widest = WIDTHS[:1] if site.options.get("cache") == "cg" else ()
-    return site.searched("ldgsts", lambda: make_partition(site, widest) or make_partition(site, WIDTHS, even=True))
+    return site.memoize("ldgsts", lambda: make_partition(site, widest) or make_partition(site, WIDTHS, even=True))
 
 
 def plan(site: CopySite) -> Plan:

@@ -15,7 +15,7 @@ from ....ir.op_traits import Reads, Traits
 from ....layout import Swizzle, TileLayout, axis
 from ....types import Buffer, Patches, Region, Selected
 from ...language.expect_variant import asked_variant
-from ...memory.partition import unbounded_dimensions, driving_order
+from ...memory.partition import driving_order, unbounded_dimensions
 from ...memory.regions import refuse_box, whole_region
 from .one_thread import POLICY, emit_issue, issuers, not_negative, of_thread
 from .options import Policy, checked_options, policy_of
@@ -116,7 +116,7 @@ def engine_site(site: CopySite) -> CopySite:
         layout = in_columns(*extents, site.src.dtype, along) if isinstance(site.src, Selected) else packed(site)
         buffer = Buffer(site.src.dtype, extents, "shared", layout)
         return replace(site, dst=Region(buffer, extents, tuple(range(len(extents)))), dst_starts=tuple(Const(0, int32) for _ in extents))
-    return site.searched("engine", made)
+    return site.memoize("engine", made)
 
 
 def packed(site: CopySite) -> TileLayout:

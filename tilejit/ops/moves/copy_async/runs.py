@@ -66,7 +66,7 @@ def _distance(index, loops, side: int) -> int | None:
 
 def runs_of(site: CopySite) -> Runs | str:
     """The longest common runs of a site (memoised), or a string that says why there are none."""
-    return site.searched("runs", lambda: _search(site))
+    return site.memoize("runs", lambda: _search(site))
 
 
 def _search(site: CopySite) -> Runs | str:

@@ -126,8 +126,8 @@ class CopySite(Site):
         """The target's number: 80, 90, 100, 103, 120."""
         return architecture(self.target)
 
-    def unrecorded(self) -> AbstractContextManager[Any]:
-        return self.g.facts.unrecorded()
+    def without_recording(self) -> AbstractContextManager[Any]:
+        return self.g.facts.without_recording()
 
 
 def finds(search):

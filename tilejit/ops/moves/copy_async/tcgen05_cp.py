@@ -17,7 +17,7 @@ from .tcgen05_cp_plan import Plan, search
 
 def found(s: CopySite) -> Plan | str:
     """The plan of the first shape that fits, or a string that says why none does; memoised on the site."""
-    return s.searched("tcgen05_cp", lambda: search(s, group(s)))
+    return s.memoize("tcgen05_cp", lambda: search(s, group(s)))
 
 
 def group(s: CopySite) -> int:

@@ -50,7 +50,7 @@ def next_token(g: Builder) -> Token:
                       "leave the result of copy_async unused and wait by hand")
     token = Token(g.cells.setdefault(_cell(pool_of(g)), 0), pool_of(g))
     if isinstance(token.count, Value):
-        with g.reopened(_outermost(g, token.count)):
+        with g.reopen(_outermost(g, token.count)):
             following = binary(g, "+", token.count, 1)
     else:
         following = token.count + 1

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from .....dtypes import int32, int64
 from .....errors import CompilationError
-from .....ir.builder import Builder, describe, type_of, source_text
+from .....ir.builder import Builder, describe, source_text, type_of
 from .....ir.builtin import builtin, method
 from .....ir.graph import Call, Const, Value
 from .....ir.op import op

@@ -48,11 +48,11 @@ def template(map_: TensorMap) -> Fields:
 
 
 def view(site: CopySite) -> View | str:
-    return site.searched("map view", lambda: view_of(site, merge=False))
+    return site.memoize("map view", lambda: view_of(site, merge=False))
 
 
 def boxes(site: CopySite) -> Boxes | str:
-    return site.searched("map boxes", lambda: _boxes(site))
+    return site.memoize("map boxes", lambda: _boxes(site))
 
 
 def _boxes(site: CopySite) -> Boxes | str:

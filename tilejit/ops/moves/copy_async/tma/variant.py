@@ -16,7 +16,7 @@ from operator import floordiv
 import numpy as np
 
 from .....dispatch import Need, Variant
-from .....dtypes import int32, count_units
+from .....dtypes import count_units, int32
 from .....types import Selected, Sym
 from ..one_thread import (
     COMPLETION,
@@ -110,11 +110,11 @@ def _start(starts, dim: int, factor: int, divisor: int, divide: Callable):
 # -- what the needs and the plan share ------------------------------------------------------------------------------------
 
 def view(site: CopySite) -> View | str:
-    return site.searched("view", lambda: (selected_view if isinstance(site.array, Selected) else view_of)(site))
+    return site.memoize("view", lambda: (selected_view if isinstance(site.array, Selected) else view_of)(site))
 
 
 def boxes(site: CopySite) -> Boxes | str:
-    return site.searched("boxes", lambda: _boxes(site))
+    return site.memoize("boxes", lambda: _boxes(site))
 
 
 def _boxes(site: CopySite) -> Boxes | str:
@@ -336,7 +336,7 @@ def emit(e, plan: Plan, call, dst, src, mbar, mask=None):
     def issue():
         (address, base), barrier = region_address(e, shared), mbar
         if shared.buffer.rank is not None:  # a peer's memory, and its instance of the barrier
-            address, base = e.mapped(address, base, shared.buffer.rank), 0
+            address, base = e.map_to_rank(address, base, shared.buffer.rank), 0
             barrier = e.peer_barrier(mbar, shared.buffer.rank)
         for at, step in plan.moves(array.starts, e.exactly_divided):
             place = address, base + step
